@@ -1,1 +1,1 @@
-"""Pictures of networks and of runs; see `plugin` for what this offers to the hub."""
+"""Pictures of networks, comparisons and runs; `plugin` registers the writers."""

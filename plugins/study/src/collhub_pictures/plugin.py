@@ -1,4 +1,4 @@
-"""What this distribution offers to the hub: networks and comparisons as SVG, runs as timelines."""
+"""Register the report writers: networks and comparisons as SVG, runs as timelines."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _COMPARISON_PAGE = Format(
 def collhub_consumers() -> Sequence[ReportWriter]:
     """Describe the writers of reports."""
     return [
-        ReportWriter(_SVG, Shown.TOPOLOGY, "collhub_pictures.networks.write:write"),
+        ReportWriter(_SVG, Shown.TOPOLOGY, "collhub_pictures.networks.picture:write"),
         ReportWriter(_CHROME_TRACE, Shown.RUN, "collhub_pictures.timelines.write:write"),
         ReportWriter(_JOB_TRACE, Shown.JOB, "collhub_pictures.timelines.write:write_job"),
         ReportWriter(
-            _COMPARISON, Shown.COMPARISON, "collhub_pictures.comparisons.write:write_picture"
+            _COMPARISON, Shown.COMPARISON, "collhub_pictures.comparisons.picture:write_picture"
         ),
         ReportWriter(
-            _COMPARISON_PAGE, Shown.COMPARISON, "collhub_pictures.comparisons.write:write_page"
+            _COMPARISON_PAGE, Shown.COMPARISON, "collhub_pictures.comparisons.picture:write_page"
         ),
     ]

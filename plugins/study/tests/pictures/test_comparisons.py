@@ -1,4 +1,4 @@
-"""Pictures and pages of comparisons: labels apart, winners marked, names harmless."""
+"""Pictures and pages of comparisons: labels apart, find_winners marked, names harmless."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
-from collhub_pictures.comparisons.curve_looks import look
-from collhub_pictures.comparisons.curves import winners
-from collhub_pictures.comparisons.label_places import label_places
-from collhub_pictures.comparisons.page import page
-from collhub_pictures.comparisons.picture import draw
-from collhub_pictures.comparisons.scales import size_scale, value_scale
+from collhub_pictures.comparisons.curves import (
+    create_size_scale,
+    create_value_scale,
+    find_winners,
+    get_look,
+    place_labels,
+)
+from collhub_pictures.comparisons.picture import draw, draw_page
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,29 +49,29 @@ def test_axes_have_names_and_units() -> None:
 
 @given(st.lists(st.floats(0, 500), min_size=1, max_size=25))
 def test_no_label_stands_over_another(wanted: list[float]) -> None:
-    places = label_places(sorted(wanted), 17, 50, 50 + 17 * 25)
+    places = place_labels(sorted(wanted), 17, 50, 50 + 17 * 25)
     assert all(two - one >= 17 - 1e-6 for one, two in itertools.pairwise(places))
     assert places[0] >= 50
     assert places[-1] <= 50 + 17 * 25 + 1e-6
 
 
 def test_labels_far_apart_stand_where_they_want() -> None:
-    assert label_places([60, 100, 200], 17, 50, 400) == [60, 100, 200]
+    assert place_labels([60, 100, 200], 17, 50, 400) == [60, 100, 200]
 
 
 def test_labels_that_would_touch_share_the_distance() -> None:
-    assert label_places([100, 100], 20, 0, 400) == [90, 110]
+    assert place_labels([100, 100], 20, 0, 400) == [90, 110]
 
 
 def test_the_fastest_of_every_size_is_filled() -> None:
-    assert winners([TREE, RING], 3) == ["tree", "ring", "ring"]
+    assert find_winners([TREE, RING], 3) == ["tree", "ring", "ring"]
     content = draw(request(TREE, RING)).decode()
     assert content.count('fill="#0072b2"') == 2
     assert content.count('fill="#d55e00"') == 1
 
 
 def test_42_algorithms_look_differently_without_colours_alone() -> None:
-    looks = [look(place) for place in range(42)]
+    looks = [get_look(place) for place in range(42)]
     assert len(set(looks)) == 42
     assert len({(one.colour, one.marker) for one in looks}) == 42
 
@@ -89,29 +91,29 @@ def test_one_without_the_largest_size_says_so() -> None:
 
 
 def test_a_single_size_is_drawn_in_the_middle() -> None:
-    scale = size_scale((1024,), 0, 100)
-    assert (scale.place(1024), scale.ticks) == (50, (1024,))
+    scale = create_size_scale((1024,), 0, 100)
+    assert (scale.to_pixel(1024), scale.ticks) == (50, (1024,))
 
 
 @pytest.mark.parametrize("value", [1.0, 1e9, 3.7e11])
 def test_equal_values_have_round_ends_around_them(value: float) -> None:
-    scale = value_scale([value, value], 0, 100)
-    assert scale.least <= value <= scale.most
-    assert scale.least < scale.most
+    scale = create_value_scale([value, value], 0, 100)
+    assert scale.minimum <= value <= scale.maximum
+    assert scale.minimum < scale.maximum
 
 
 def test_markup_in_names_stays_text() -> None:
     named = BandwidthSeries("<script>&\x01", (1e9, 1e9, 1e9))
     found = ReportRequest("<b>&\x01", sizes=SIZES, series=[named])
     assert any(text.startswith("<script>&\N{REPLACEMENT CHARACTER}") for text in texts(draw(found)))
-    content = page(found)
+    content = draw_page(found)
     assert b"<script>" not in content
     assert b"<b>" not in content
     assert b"\x01" not in content
 
 
 def test_a_page_is_one_file_without_references_to_elsewhere() -> None:
-    content = page(request(TREE, RING)).decode("ascii")
+    content = draw_page(request(TREE, RING)).decode("ascii")
     addresses = content.replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert re.findall(r"(?:href|src|url|https?:)\W", addresses) == []
     assert content.count('<td class="w">') == 3

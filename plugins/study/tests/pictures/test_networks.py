@@ -9,11 +9,10 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 from collhub_pictures.networks.collapsed_groups import Collapse
-from collhub_pictures.networks.drawn_lines import DrawnLines
-from collhub_pictures.networks.irregular_layout import irregular_places
+from collhub_pictures.networks.layout import place_irregular_nodes, place_regular_nodes
+from collhub_pictures.networks.lines import DrawnLines
+from collhub_pictures.networks.node_shapes import PAGE_WIDTH
 from collhub_pictures.networks.picture import MAX_NODES, draw
-from collhub_pictures.networks.places import PAGE_WIDTH
-from collhub_pictures.networks.regular_layout import regular_places
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,7 +64,9 @@ def test_picture_is_the_same_every_time(text):
 @pytest.mark.parametrize("text", TEXTS)
 def test_nodes_stand_apart(text):
     topology = parse_topology(text)
-    places = regular_places(topology) if topology.dimensions else irregular_places(topology)
+    places = (
+        place_regular_nodes(topology) if topology.dimensions else place_irregular_nodes(topology)
+    )
     apart = np.hypot(*(places[:, None, :] - places[None, :, :]).transpose(2, 0, 1))
     np.fill_diagonal(apart, np.inf)
     assert apart.min() > 28
@@ -168,7 +169,7 @@ def test_long_names_of_npus_are_whole_and_apart(text):
 
 def test_lines_around_a_torus_run_clear_of_the_nodes_beside_them():
     topology = parse_topology("torus:4x4x4")
-    places = regular_places(topology)
+    places = place_regular_nodes(topology)
     lines = DrawnLines.of(topology, places)
     for row in np.flatnonzero(lines.bend).tolist():
         ends = (int(lines.source[row]), int(lines.destination[row]))
@@ -186,13 +187,13 @@ def test_lines_around_a_torus_run_clear_of_the_nodes_beside_them():
 
 
 def test_many_lines_are_thin():
-    def widest(text: str) -> float:
+    def measure_widest(text: str) -> float:
         paths = picture(parse_topology(text)).findall(f"{SVG}path")
         return max(float(path.get("stroke-width")) for path in paths)
 
-    assert widest("ring:8") == 3.6
-    assert widest("torus:4x4x4") < 2
-    assert widest("fc:64") == 1.6
+    assert measure_widest("ring:8") == 3.6
+    assert measure_widest("torus:4x4x4") < 2
+    assert measure_widest("fc:64") == 1.6
 
 
 def test_lines_tell_bandwidth_by_width_and_class_by_colour():
@@ -231,14 +232,14 @@ def test_one_way_link_has_an_arrow():
 def test_directions_that_differ_are_two_curves():
     ends = np.asarray([0, 1]), np.asarray([1, 0])
     topology = Links(*ends, np.asarray([1e9, 2e9]), np.zeros(2)).topology("unequal", 2, 2)
-    lines = DrawnLines.of(topology, irregular_places(topology))
+    lines = DrawnLines.of(topology, place_irregular_nodes(topology))
     assert lines.is_arrow.tolist() == [True, True]
     assert not np.allclose(lines.controls[0], lines.controls[1])
 
 
 def test_line_goes_around_a_node_that_stands_on_its_way():
     topology = parse_topology("ring:4*line:2")
-    lines = DrawnLines.of(topology, regular_places(topology))
+    lines = DrawnLines.of(topology, place_regular_nodes(topology))
     ends = zip(lines.source.tolist(), lines.destination.tolist(), strict=True)
     bent = {pair for pair, bend in zip(ends, lines.bend.tolist(), strict=True) if bend}
     assert bent == {(0, 3), (4, 7)}
@@ -303,7 +304,7 @@ LARGE = (
 
 
 def label_boxes(root: ElementTree.Element) -> np.ndarray:
-    """Left, top, right and bottom of every label in pixels, by the widest usual sans-serif."""
+    """Left, top, right and bottom of every label in pixels, by the measure_widest usual sans-serif."""
     found = []
     for text in root.iter(f"{SVG}text"):
         x, y, width = float(text.get("x")), float(text.get("y")), 6.2 * len(text.text or "")
@@ -382,6 +383,6 @@ def test_a_network_without_groups_has_nothing_to_collapse():
 
 def test_a_switch_of_one_machine_is_below_and_the_network_above():
     topology = parse_topology("dgx-h100:4")
-    places = irregular_places(topology)
+    places = place_irregular_nodes(topology)
     nvswitch, network, npu = places[32:36, 1], places[36, 1], places[:32, 1]
     assert nvswitch.min() > npu.max() > npu.min() > network

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from collhub_pictures.timelines import timeline as module
+from collhub_pictures.timelines import events as module
+from collhub_pictures.timelines.events import build_timeline
 from collhub_pictures.timelines.subjects import AlgorithmSteps, JobNodes
-from collhub_pictures.timelines.timeline import timeline
 from collhub_pictures.timelines.write import write, write_job
 
 from hub_core.model import Algorithm, InputError, StepKind, UsageError
@@ -43,7 +43,7 @@ def times(algorithm: Algorithm) -> tuple[Times, Times]:
 
 
 def events(algorithm: Algorithm, start: Times, end: Times) -> list[dict[str, Any]]:
-    made = timeline(AlgorithmSteps(algorithm, 1 << 20), start, end)
+    made = build_timeline(AlgorithmSteps(algorithm, 1 << 20), start, end)
     found: list[dict[str, Any]] = json.loads(b"".join(made.content))["traceEvents"]
     return found
 
@@ -123,7 +123,7 @@ def test_large_runs_are_summarised_as_counters(monkeypatch: pytest.MonkeyPatch) 
     algorithm = ring_all_reduce(8)
     start, end = times(algorithm)
     monkeypatch.setattr(module, "MAX_RANKS", 7)
-    made = timeline(AlgorithmSteps(algorithm, 1 << 20), start, end)
+    made = build_timeline(AlgorithmSteps(algorithm, 1 << 20), start, end)
     found = json.loads(b"".join(made.content))["traceEvents"]
     assert made.is_summary
     assert {e["ph"] for e in found} == {"M", "C"}
@@ -141,9 +141,9 @@ def test_many_events_are_summarised(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = ring_all_reduce(4)
     events_of_all = len(algorithm.steps) + np.count_nonzero(~algorithm.steps.is_kind(StepKind.COPY))
     monkeypatch.setattr(module, "MAX_EVENTS", events_of_all)
-    assert not timeline(AlgorithmSteps(algorithm, 1), *times(algorithm)).is_summary
+    assert not build_timeline(AlgorithmSteps(algorithm, 1), *times(algorithm)).is_summary
     monkeypatch.setattr(module, "MAX_EVENTS", events_of_all - 1)
-    assert timeline(AlgorithmSteps(algorithm, 1), *times(algorithm)).is_summary
+    assert build_timeline(AlgorithmSteps(algorithm, 1), *times(algorithm)).is_summary
 
 
 def test_a_run_without_steps_is_an_empty_trace() -> None:
@@ -154,7 +154,7 @@ def test_a_run_without_steps_is_an_empty_trace() -> None:
 
 def test_times_of_another_table_are_refused() -> None:
     with pytest.raises(InputError, match="1 starts"):
-        timeline(
+        build_timeline(
             AlgorithmSteps(ring_all_reduce(2), 1), np.zeros(1, np.int64), np.zeros(1, np.int64)
         )
 
@@ -176,7 +176,7 @@ def test_the_writer_makes_one_file_and_says_where_it_is_a_summary(
     whole = write(request(algorithm, *times(algorithm)), NoOptions())
     (artifact,) = whole.artifacts
     assert artifact.content() == b"".join(
-        timeline(AlgorithmSteps(algorithm, 1 << 20), *times(algorithm)).content
+        build_timeline(AlgorithmSteps(algorithm, 1 << 20), *times(algorithm)).content
     )
     assert whole.notes == []
     monkeypatch.setattr(module, "MAX_RANKS", 7)
@@ -196,7 +196,7 @@ def test_nodes_are_named_by_what_they_do_and_a_collective_begins_with_its_last_m
     job = training_step(2)
     start = np.array([0, 10, 10, 40, 0, 30, 30, 60])
     end = np.array([10, 40, 20, 75, 30, 40, 60, 75])
-    made = timeline(JobNodes(job), start, end)
+    made = build_timeline(JobNodes(job), start, end)
     found = json.loads(b"".join(made.content))["traceEvents"]
     slices = [event for event in found if event["ph"] == "X"]
     assert len(slices) == len(job.nodes)
@@ -213,7 +213,7 @@ def test_messages_of_a_job_have_arrows() -> None:
     job = pipeline()
     start = np.array([0, 10, 15, 0, 50, 55, 0, 10, 15, 0, 10, 55])
     end = np.array([10, 15, 20, 50, 55, 60, 10, 15, 60, 10, 55, 60])
-    found = json.loads(b"".join(timeline(JobNodes(job), start, end).content))["traceEvents"]
+    found = json.loads(b"".join(build_timeline(JobNodes(job), start, end).content))["traceEvents"]
     assert Counter(event["ph"] for event in found)["s"] == 2
     categories = {event["cat"] for event in found if event["ph"] == "X"}
     assert categories == {"collective", "send", "receive", "compute"}

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 
-from collhub_pictures.comparisons.curves import Curve, curves_of, winners
-from collhub_pictures.comparisons.label_places import label_places
-from collhub_pictures.comparisons.scales import LogScale, size_scale, value_scale
-from collhub_pictures.networks.svg_text import label, shortened, svg_text
+from collhub_pictures.comparisons.curves import (
+    Curve,
+    LogScale,
+    build_curves,
+    create_size_scale,
+    create_value_scale,
+    find_winners,
+    place_labels,
+    rank_series,
+)
+from collhub_pictures.networks.node_shapes import escape_svg_text, label, truncate
 from hub_core.model import format_bandwidth, format_bytes
-from hub_core.plugin_api import ReportRequest
+from hub_core.plugin_api import Artifact, BandwidthSeries, NoOptions, ReportRequest, WriteResult
 
-_LEFT, _TOP, _PLOT_WIDTH, _LEAST_HEIGHT = 92.0, 52.0, 640.0, 420.0
+_LEFT, _TOP, _PLOT_WIDTH, _MIN_HEIGHT = 92.0, 52.0, 640.0, 420.0
 _BELOW = 72.0
 _LABEL_GAP = 17.0
 _LEADER, _SAMPLE = 36.0, 26.0
@@ -31,7 +39,7 @@ _BOUND_CAPTION = "black, dashed: the bound, which no algorithm exceeds"
 
 @dataclass(frozen=True, slots=True)
 class _Plot:
-    """Curves, the axes that they stand on, and the pixel of every label."""
+    """Curves, both axes, and the vertical pixel of every label."""
 
     request: ReportRequest
     curves: Sequence[Curve]
@@ -41,7 +49,7 @@ class _Plot:
 
     @property
     def right(self) -> float:
-        """Where labels begin."""
+        """The horizontal pixel at which labels begin."""
         return self.sizes.end + _LEADER
 
     @property
@@ -51,77 +59,77 @@ class _Plot:
 
 
 def draw(request: ReportRequest) -> bytes:
-    """The SVG document, ASCII, the same bytes for the same numbers.
+    """Draw the comparison as an ASCII SVG document; equal numbers give equal bytes.
 
-    A label beside the end of every curve tells name and bandwidth at the largest size. Colours can
-    be told apart with any colour vision; marker and dash differ as well. Every point has its
-    numbers as a tooltip. Raises `UsageError` where there is nothing to draw.
+    A label at the last point of every curve gives the name and the bandwidth at the largest size.
+    The colours are distinguishable with any colour vision, and markers and dashes differ too. Every
+    point has its numbers as a tooltip. Raises `UsageError` if no algorithm has a bandwidth.
     """
-    plot = _plot(request)
-    fastest = winners(request.series, len(request.sizes))
-    body = [*_head(plot), *_axes(plot)]
-    # The bound lies behind all, the fastest on top.
+    plot = _create_plot(request)
+    fastest = find_winners(request.series, len(request.sizes))
+    body = [*_write_head(plot), *_write_axes(plot)]
+    # SVG paints in document order: the bound first, the fastest algorithm last.
     bounds = [curve for curve in plot.curves if curve.is_bound]
-    others = [curve for curve in plot.curves if not curve.is_bound]
-    for curve in (*bounds, *reversed(others)):
-        body += _curve(plot, curve, fastest)
-    body += _labels(plot)
+    algorithms = [curve for curve in plot.curves if not curve.is_bound]
+    for curve in (*bounds, *reversed(algorithms)):
+        body += _write_curve(plot, curve, fastest)
+    body += _write_labels(plot)
     return "\n".join([*body, "</svg>", ""]).encode("ascii", "xmlcharrefreplace")
 
 
-def _plot(request: ReportRequest) -> _Plot:
-    curves = curves_of(request)
-    height = max(_LEAST_HEIGHT, _LABEL_GAP * len(curves))
-    sizes = size_scale(request.sizes, _LEFT, _LEFT + _PLOT_WIDTH)
+def _create_plot(request: ReportRequest) -> _Plot:
+    curves = build_curves(request)
+    height = max(_MIN_HEIGHT, _LABEL_GAP * len(curves))
+    sizes = create_size_scale(request.sizes, _LEFT, _LEFT + _PLOT_WIDTH)
     values = [value for curve in curves for value in curve.values]
-    bandwidths = value_scale(values, _TOP + height, _TOP)
-    curves.sort(key=lambda curve: bandwidths.place(curve.values[-1]))
-    wanted = [bandwidths.place(curve.values[-1]) for curve in curves]
-    labels = label_places(wanted, _LABEL_GAP, _TOP, _TOP + height)
+    bandwidths = create_value_scale(values, _TOP + height, _TOP)
+    curves.sort(key=lambda curve: bandwidths.to_pixel(curve.values[-1]))
+    targets = [bandwidths.to_pixel(curve.values[-1]) for curve in curves]
+    labels = place_labels(targets, _LABEL_GAP, _TOP, _TOP + height)
     return _Plot(request, curves, sizes, bandwidths, labels)
 
 
-def _head(plot: _Plot) -> Iterator[str]:
-    """The opening tag, the title above, and what explains the looks below."""
-    title = shortened(plot.request.title, 90)
-    longest = max(len(_label(plot, curve)) for curve in plot.curves)
+def _write_head(plot: _Plot) -> Iterator[str]:
+    """Write the opening tag, the title above, and the explanation of the markers below."""
+    title = truncate(plot.request.title, 90)
+    longest = max(len(_format_label(plot, curve)) for curve in plot.curves)
     width = plot.right + _SAMPLE + 8 + longest * _CHARACTER_WIDTH + 12
     width = max(width, len(title) * _TITLE_CHARACTER_WIDTH + 24)
     height = plot.bottom + _BELOW
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
     yield f'<svg xmlns="http://www.w3.org/2000/svg" role="img" {size}>'
-    yield f"<title>{svg_text(plot.request.title)}</title><style>{_STYLE}</style>"
+    yield f"<title>{escape_svg_text(plot.request.title)}</title><style>{_STYLE}</style>"
     yield '<rect width="100%" height="100%" fill="#fff"/>'
-    yield f'<text class="t" x="12" y="24">{svg_text(title)}</text>'
+    yield f'<text class="t" x="12" y="24">{escape_svg_text(title)}</text>'
     has_bound = any(curve.is_bound for curve in plot.curves)
     caption = f"{_CAPTION}; {_BOUND_CAPTION}" if has_bound else _CAPTION
     yield f'<text x="{_LEFT:.1f}" y="{height - 12:.1f}">{caption}</text>'
 
 
-def _axes(plot: _Plot) -> Iterator[str]:
-    """Grid lines with their values, and the names of the axes."""
+def _write_axes(plot: _Plot) -> Iterator[str]:
+    """Write the grid lines with their values, and the names of the axes."""
     left, right, top, bottom = _LEFT, plot.sizes.end, _TOP, plot.bottom
     for value in plot.bandwidths.ticks:
-        y = plot.bandwidths.place(value)
+        y = plot.bandwidths.to_pixel(value)
         yield f'<path class="g" d="M{left:.1f} {y:.1f}H{right:.1f}"/>'
-        text = svg_text(format_bandwidth(value))
+        text = escape_svg_text(format_bandwidth(value))
         yield f'<text class="y" x="{left - 8:.1f}" y="{y + 4:.1f}">{text}</text>'
     for value in plot.sizes.ticks:
-        x = plot.sizes.place(value)
+        x = plot.sizes.to_pixel(value)
         yield f'<path class="g" d="M{x:.1f} {top:.1f}V{bottom:.1f}"/>'
-        text = svg_text(format_bytes(value))
+        text = escape_svg_text(format_bytes(value))
         yield f'<text class="x" x="{x:.1f}" y="{bottom + 18:.1f}">{text}</text>'
     middle = (left + right) / 2
     yield f'<text class="x" x="{middle:.1f}" y="{bottom + 38:.1f}">size of the full buffer</text>'
-    turned = f'transform="translate(16 {(top + bottom) / 2:.1f}) rotate(-90)"'
-    yield f'<text class="x" {turned}>bus bandwidth</text>'
+    rotation = f'transform="translate(16 {(top + bottom) / 2:.1f}) rotate(-90)"'
+    yield f'<text class="x" {rotation}>bus bandwidth</text>'
 
 
-def _curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[str]:
-    """A line through all points, interrupted where an algorithm has none, and its markers."""
+def _write_curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[str]:
+    """Write a line through all points, interrupted at missing bandwidths, and its markers."""
     dash = f' stroke-dasharray="{curve.look.dash}"' if curve.look.dash else ""
     colour = f'stroke="{curve.look.colour}"'
-    yield f'<path class="c" {colour}{dash} d="{_course(plot, curve)}"/>'
+    yield f'<path class="c" {colour}{dash} d="{_format_course(plot, curve)}"/>'
     name = curve.series.name
     if curve.is_bound:
         return
@@ -130,30 +138,30 @@ def _curve(plot: _Plot, curve: Curve, fastest: Sequence[str]) -> Iterator[str]:
         if value is None:
             continue
         fill = curve.look.colour if winner == name else "#fff"
-        at = f"translate({plot.sizes.place(size):.1f} {plot.bandwidths.place(value):.1f})"
-        tooltip = svg_text(f"{name}, {format_bytes(size)}: {format_bandwidth(value)}")
+        at = f"translate({plot.sizes.to_pixel(size):.1f} {plot.bandwidths.to_pixel(value):.1f})"
+        tooltip = escape_svg_text(f"{name}, {format_bytes(size)}: {format_bandwidth(value)}")
         shape = f'<path d="{curve.look.marker}" transform="{at}" {colour} fill="{fill}"'
         yield f"{shape}><title>{tooltip}</title></path>"
 
 
-def _course(plot: _Plot, curve: Curve) -> str:
-    """The way of a line as SVG path data, with a new beginning behind every gap."""
+def _format_course(plot: _Plot, curve: Curve) -> str:
+    """Return the SVG path data of a curve, with a new subpath after every gap."""
     course, is_drawing = "", False
     for size, value in zip(plot.request.sizes, curve.series.bandwidths, strict=True):
         if value is not None:
-            at = f"{plot.sizes.place(size):.1f} {plot.bandwidths.place(value):.1f}"
+            at = f"{plot.sizes.to_pixel(size):.1f} {plot.bandwidths.to_pixel(value):.1f}"
             course += f"L{at}" if is_drawing else f"M{at}"
         is_drawing = value is not None
     return course
 
 
-def _labels(plot: _Plot) -> Iterator[str]:
-    """Beside every curve its look, its name and its last bandwidth, with a line to its end."""
+def _write_labels(plot: _Plot) -> Iterator[str]:
+    """Write a sample of every curve, its name and last bandwidth, and a line to its last point."""
     for curve, y in zip(plot.curves, plot.labels, strict=True):
         if curve.series.bandwidths[-1] is not None:
-            start = plot.bandwidths.place(curve.values[-1])
-            way = f"M{plot.sizes.end + 8:.1f} {start:.1f}L{plot.right - 4:.1f} {y:.1f}"
-            yield f'<path class="l" d="{way}"/>'
+            start = plot.bandwidths.to_pixel(curve.values[-1])
+            leader = f"M{plot.sizes.end + 8:.1f} {start:.1f}L{plot.right - 4:.1f} {y:.1f}"
+            yield f'<path class="l" d="{leader}"/>'
         dash = f' stroke-dasharray="{curve.look.dash}"' if curve.look.dash else ""
         colour = f'stroke="{curve.look.colour}"'
         sample = f"M{plot.right:.1f} {y:.1f}h{_SAMPLE:.0f}"
@@ -161,12 +169,90 @@ def _labels(plot: _Plot) -> Iterator[str]:
         if not curve.is_bound:
             at = f"translate({plot.right + _SAMPLE / 2:.1f} {y:.1f})"
             yield f'<path d="{curve.look.marker}" transform="{at}" {colour} fill="#fff"/>'
-        text = svg_text(_label(plot, curve))
+        text = escape_svg_text(_format_label(plot, curve))
         yield f'<text x="{plot.right + _SAMPLE + 8:.1f}" y="{y + 4:.1f}">{text}</text>'
 
 
-def _label(plot: _Plot, curve: Curve) -> str:
-    """`ring, 20.3 GB/s`: the bandwidth at the largest size, or that it has none there."""
+def _format_label(plot: _Plot, curve: Curve) -> str:
+    """Return `ring, 20.3 GB/s`, with the bandwidth at the largest size if there is one."""
     last = curve.series.bandwidths[-1]
-    told = "not at the largest size" if last is None else format_bandwidth(last)
-    return f"{label(curve.series.name)}, {told}"
+    bandwidth = "not at the largest size" if last is None else format_bandwidth(last)
+    return f"{label(curve.series.name)}, {bandwidth}"
+
+
+_PAGE_STYLE = (
+    "body{font:14px sans-serif;color:#222;margin:2em}"
+    "svg{max-width:100%;height:auto}"
+    "div{overflow-x:auto}"
+    "table{border-collapse:collapse;font-variant-numeric:tabular-nums}"
+    "caption{text-align:left;padding:.5em 0}"
+    "td,th{padding:.25em .7em;border-bottom:1px solid #ddd;white-space:nowrap}"
+    "td{text-align:right}th{text-align:right}"
+    "th[scope=row]{text-align:left;position:sticky;left:0;background:#fff}"
+    "td.w{font-weight:bold;background:#e3f1ea}"
+)
+_TABLE_CAPTION = (
+    "Bus bandwidth by size of the full buffer, as nccl-tests define it; the fastest in bold."
+)
+
+
+def draw_page(request: ReportRequest) -> bytes:
+    """Write the picture and a table of its numbers as an ASCII HTML document.
+
+    Equal numbers give equal bytes. The page loads no other file and runs no script. Raises
+    `UsageError` if no algorithm has a bandwidth.
+    """
+    title = _escape_text(request.title)
+    picture = draw(request).decode("ascii")
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}</title><style>{_PAGE_STYLE}</style></head><body>",
+        f"{picture.rstrip()}",
+        f"<div><table><caption>{_TABLE_CAPTION}</caption>",
+        *_write_table(request),
+        "</table></div></body></html>",
+        "",
+    ]
+    return "\n".join(lines).encode("ascii", "xmlcharrefreplace")
+
+
+def _write_table(request: ReportRequest) -> Iterator[str]:
+    """Write one column per size, one row per algorithm in the picture's order, and the bound."""
+    sizes = "".join(
+        f'<th scope="col">{_escape_text(format_bytes(size))}</th>' for size in request.sizes
+    )
+    yield f'<tr><th scope="row">algorithm</th>{sizes}</tr>'
+    fastest = find_winners(request.series, len(request.sizes))
+    for series in rank_series(request.series):
+        yield _format_row(series, [name == series.name for name in fastest])
+    if request.bound is not None:
+        yield _format_row(request.bound, [False] * len(request.sizes))
+
+
+def _format_row(series: BandwidthSeries, is_fastest: list[bool]) -> str:
+    cells = ""
+    for value, wins in zip(series.bandwidths, is_fastest, strict=True):
+        text = "-" if value is None else _escape_text(format_bandwidth(value))
+        cells += f'<td class="w">{text}</td>' if wins else f"<td>{text}</td>"
+    return f'<tr><th scope="row">{_escape_text(series.name)}</th>{cells}</tr>'
+
+
+def _escape_text(text: str) -> str:
+    """Escape the markup of an untrusted name and replace characters that are not printable."""
+    return escape(
+        "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    )
+
+
+def write_picture(request: ReportRequest, options: NoOptions) -> WriteResult:
+    """Write one SVG file. Raises `UsageError` if no algorithm has a bandwidth."""
+    content = draw(request)
+    return WriteResult([Artifact("", lambda: content)])
+
+
+def write_page(request: ReportRequest, options: NoOptions) -> WriteResult:
+    """Write one HTML file. Raises `UsageError` if no algorithm has a bandwidth."""
+    content = draw_page(request)
+    return WriteResult([Artifact("", lambda: content)])

@@ -1,1 +1,1 @@
-"""Networks as pictures: where nodes stand, which lines join them, and the text of the picture."""
+"""Networks as SVG pictures: positions of nodes, lines between them, colours, text."""

@@ -1,4 +1,4 @@
-"""A large network with its groups as single nodes, and with nodes that are equal as one."""
+"""Collapse the groups of a large network into single nodes, and merge equal nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hub_core.plugin_api import LinkLoad
 
 
 class Collapse(StrEnum):
-    """Whether groups are drawn as single nodes: if the network is too large, always, or never."""
+    """Condition for drawing groups as single nodes: network too large, always, or never."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -24,32 +24,32 @@ class Collapse(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CollapsedNetwork:
-    """A network whose nodes stand for nodes of a larger one.
+    """A network in which each node represents one or more nodes of a larger network.
 
-    `topology`: NPUs and boxes for groups come first, as its NPUs, then switches; several links
-    between two nodes are parallel links. `place`: int64, for each node of the larger network the
-    node here. `boxes`: the nodes that stand for groups, by node, with the NPUs of each.
+    `topology`: NPUs and boxes (collapsed groups) come first, as its NPUs, then switches; several
+    links between two nodes are parallel links. `node_of`: int64, for each node of the larger
+    network the node of `topology` that represents it. `boxes`: NPU count of each box, by node.
     """
 
     topology: Topology
-    place: Int64Array
+    node_of: Int64Array
     boxes: Mapping[int, int]
 
     def loads(self, loads: Sequence[LinkLoad]) -> list[LinkLoad]:
-        """Loads of the links that are drawn; those within a node are left out."""
-        placed = (
+        """Return the loads of the drawn links, without those inside a collapsed node."""
+        renumbered = (
             replace(
                 load,
-                source=int(self.place[load.source]),
-                destination=int(self.place[load.destination]),
+                source=int(self.node_of[load.source]),
+                destination=int(self.node_of[load.destination]),
             )
             for load in loads
         )
-        return [load for load in placed if load.source != load.destination]
+        return [load for load in renumbered if load.source != load.destination]
 
 
-def collapsed(topology: Topology, num_expanded: int = 0) -> CollapsedNetwork:
-    """The network with a node for each group and its own switches, but for the first ones.
+def collapse_groups(topology: Topology, num_expanded: int = 0) -> CollapsedNetwork:
+    """Replace each group and its switches by one node, except the first `num_expanded` groups.
 
     Raises `UsageError` for a network without groups.
     """
@@ -62,24 +62,26 @@ def collapsed(topology: Topology, num_expanded: int = 0) -> CollapsedNetwork:
     group = group_of_nodes(topology)
     group[group < num_expanded] = -1
     npus, names = topology.num_npus, list(topology.groups)[num_expanded:]
-    alone = np.flatnonzero(group < 0)
-    single, switches = alone[alone < npus], alone[alone >= npus]
-    place = group - num_expanded + len(single)
-    place[single] = np.arange(len(single))
+    ungrouped = np.flatnonzero(group < 0)
+    single, switches = ungrouped[ungrouped < npus], ungrouped[ungrouped >= npus]
+    node_of = group - num_expanded + len(single)
+    node_of[single] = np.arange(len(single))
     num_npus = len(single) + len(names)
-    place[switches] = num_npus + np.arange(len(switches))
-    sizes = np.bincount(place[:npus], minlength=num_npus).tolist()
+    node_of[switches] = num_npus + np.arange(len(switches))
+    sizes = np.bincount(node_of[:npus], minlength=num_npus).tolist()
     boxes = {len(single) + number: sizes[len(single) + number] for number in range(len(names))}
     labels = [topology.node_name(node) for node in single.tolist()]
-    labels += [_box_label(name, size) for name, size in zip(names, boxes.values(), strict=True)]
+    labels += [
+        _format_box_label(name, size) for name, size in zip(names, boxes.values(), strict=True)
+    ]
     labels += [topology.node_name(node) for node in switches.tolist()]
-    return CollapsedNetwork(_quotient(topology, place, num_npus, labels), place, boxes)
+    return CollapsedNetwork(_build_quotient(topology, node_of, num_npus, labels), node_of, boxes)
 
 
-def folded(network: CollapsedNetwork, *, switches: bool) -> CollapsedNetwork:
-    """The network with equal boxes, or equal switches, as one node with their number.
+def fold_equal_nodes(network: CollapsedNetwork, *, switches: bool) -> CollapsedNetwork:
+    """Merge equal boxes, or equal switches, into one node that is labelled with their number.
 
-    Equal are those of one size with the same links to the same nodes.
+    Boxes or switches are equal if they have the same size and the same links to the same nodes.
     """
     topology = network.topology
     foldable = range(topology.num_npus, topology.num_nodes) if switches else network.boxes
@@ -91,73 +93,73 @@ def folded(network: CollapsedNetwork, *, switches: bool) -> CollapsedNetwork:
         topology.latency_s.tolist(),
     )
     for source, destination, bandwidth, latency in zip(*columns, strict=True):
-        for node, other, is_out in ((source, destination, True), (destination, source, False)):
+        for node, peer, is_out in ((source, destination, True), (destination, source, False)):
             if node in links:
-                links[node].append((other, bandwidth, latency, is_out))
-    alike: dict[tuple[object, ...], list[int]] = {}
-    for node, found in links.items():
-        alike.setdefault((network.boxes.get(node), *sorted(found)), []).append(node)
-    first_of = {node: members[0] for members in alike.values() for node in members}
-    members_of = {members[0]: members for members in alike.values()}
-    place = np.full(topology.num_nodes, -1, np.int64)
+                links[node].append((peer, bandwidth, latency, is_out))
+    classes: dict[tuple[object, ...], list[int]] = {}
+    for node, node_links in links.items():
+        classes.setdefault((network.boxes.get(node), *sorted(node_links)), []).append(node)
+    first_of = {node: members[0] for members in classes.values() for node in members}
+    members_of = {members[0]: members for members in classes.values()}
+    node_of = np.full(topology.num_nodes, -1, np.int64)
     labels: list[str] = []
     boxes: dict[int, int] = {}
     for node in range(topology.num_nodes):
         if first_of.get(node, node) != node:
             continue
         members = members_of.get(node, [node])
-        place[members] = len(labels)
+        node_of[members] = len(labels)
         if node in network.boxes:
             boxes[len(labels)] = network.boxes[node]
-        labels.append(_folded_label(topology, members, network.boxes.get(node)))
-    num_npus = int(place[: topology.num_npus].max()) + 1
-    quotient = _quotient(topology, place, num_npus, labels)
-    return CollapsedNetwork(quotient, place[network.place], boxes)
+        labels.append(_format_folded_label(topology, members, network.boxes.get(node)))
+    num_npus = int(node_of[: topology.num_npus].max()) + 1
+    quotient = _build_quotient(topology, node_of, num_npus, labels)
+    return CollapsedNetwork(quotient, node_of[network.node_of], boxes)
 
 
-def _quotient(
-    topology: Topology, place: Int64Array, num_npus: int, labels: Sequence[str]
+def _build_quotient(
+    topology: Topology, node_of: Int64Array, num_npus: int, labels: Sequence[str]
 ) -> Topology:
-    """The network of the places, without links within one."""
-    source, destination = place[topology.source], place[topology.destination]
-    kept = source != destination
+    """Return the network of the merged nodes, without links inside a merged node."""
+    source, destination = node_of[topology.source], node_of[topology.destination]
+    is_external = source != destination
     links = Links(
-        source[kept],
-        destination[kept],
-        topology.bandwidth_bytes_per_s[kept],
-        topology.latency_s[kept],
+        source[is_external],
+        destination[is_external],
+        topology.bandwidth_bytes_per_s[is_external],
+        topology.latency_s[is_external],
     )
-    return links.topology(topology.name, num_npus, len(labels), node_names=_distinct(labels))
+    return links.topology(topology.name, num_npus, len(labels), node_names=_make_distinct(labels))
 
 
-def _box_label(name: str, npus: int) -> str:
+def _format_box_label(name: str, npus: int) -> str:
     return f"{name} ({npus} NPU{'' if npus == 1 else 's'})"
 
 
-def _folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:
-    """`node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8 switches)`; the name of a node that is alone."""
+def _format_folded_label(topology: Topology, members: Sequence[int], npus: int | None) -> str:
+    """Return `node 1-3 (3 x 8 NPUs)`, `rail 0-7 (8 switches)`, or the name of a single node."""
     names = [topology.node_name(member) for member in members]
     if len(names) == 1:
         return names[0]
     heads = [name.rpartition(" (")[0] if npus is not None else name for name in names]
-    ends = [head.rpartition(" ") for head in heads]
-    is_of_one_kind = len({end[0] for end in ends}) == 1 and bool(ends[0][0])
+    parts = [head.rpartition(" ") for head in heads]
+    is_of_one_kind = len({part[0] for part in parts}) == 1 and bool(parts[0][0])
     listed = f"{heads[0]} .."
-    if is_of_one_kind and all(end[2].isdecimal() for end in ends):
-        listed = f"{ends[0][0]} {format_ranks([int(end[2]) for end in ends])}"
+    if is_of_one_kind and all(part[2].isdecimal() for part in parts):
+        listed = f"{parts[0][0]} {format_ranks([int(part[2]) for part in parts])}"
     elif is_of_one_kind and npus is None:
-        # Numbers such as 0.3 make no list.
-        return f"{len(names)} x {ends[0][0]}"
+        # Numbers such as 0.3 cannot be listed as a range.
+        return f"{len(names)} x {parts[0][0]}"
     if npus is None:
         return f"{listed} ({len(names)} switches)"
-    return _box_label(listed, npus).replace(" (", f" ({len(names)} x ")
+    return _format_box_label(listed, npus).replace(" (", f" ({len(names)} x ")
 
 
-def _distinct(labels: Sequence[str]) -> tuple[str, ...]:
-    """The labels, with a number where two are the same."""
+def _make_distinct(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels, with a number appended to every repetition."""
     seen: dict[str, int] = {}
-    found = []
+    distinct = []
     for text in labels:
         seen[text] = seen.get(text, 0) + 1
-        found.append(text if seen[text] == 1 else f"{text} #{seen[text]}")
-    return tuple(found)
+        distinct.append(text if seen[text] == 1 else f"{text} #{seen[text]}")
+    return tuple(distinct)

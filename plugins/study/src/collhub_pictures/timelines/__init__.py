@@ -1,1 +1,1 @@
-"""Runs as timelines: when every step took place, simulated or measured."""
+"""Runs as timelines: the simulated or measured time of every step."""

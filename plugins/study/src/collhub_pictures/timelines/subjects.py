@@ -1,8 +1,9 @@
-"""What a timeline shows: the steps of an algorithm, or the nodes of a job."""
+"""Rows that a timeline shows (steps of an algorithm or nodes of a job), and their times."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
@@ -13,6 +14,7 @@ from hub_core.columns import BoolArray, Int64Array, RankTable
 from hub_core.model import (
     Algorithm,
     Findings,
+    InputError,
     JobCollective,
     NodeKind,
     StepKind,
@@ -40,8 +42,8 @@ _STEP_TRACKS = {
     StepKind.REDUCE: 2,
     StepKind.COMPUTE: 2,
 }
-# Columns that slices tell, and the least value that says something.
-_STATED_OF_STEPS = (("channel", "channel", 1), ("lane", "lane", 0), ("line", "source_line", 0))
+# Columns shown as arguments of slices: name, column, and minimum value that is shown.
+_STEP_COLUMNS = (("channel", "channel", 1), ("lane", "lane", 0), ("line", "source_line", 0))
 _NODE_TRACKS = {
     NodeKind.COLLECTIVE: 0,
     NodeKind.SEND: 1,
@@ -51,14 +53,14 @@ _NODE_TRACKS = {
     NodeKind.COMPUTE: 4,
     NodeKind.MARKER: 4,
 }
-_STATED_OF_NODES = (("bytes", "bytes", 0), ("operations", "operations", 0), ("tag", "tag", 1))
+_NODE_COLUMNS = (("bytes", "bytes", 0), ("operations", "operations", 0), ("tag", "tag", 1))
 
 
 class Subject(Protocol):
-    """Rows to show.
+    """Table whose rows a timeline shows.
 
-    `noun`: one of them; `tracks`: names of the tracks of a rank from above; `track`: int64 by row,
-    index of its track; `is_message`: bool by row, whether it sends or receives.
+    `noun`: name of one row; `tracks`: names of a rank's tracks from top to bottom; `track`: int64
+    per row, index of its track; `is_message`: bool per row, true for sends and receives.
     """
 
     @property
@@ -67,7 +69,7 @@ class Subject(Protocol):
 
     @property
     def noun(self) -> str:
-        """One row."""
+        """The name of one row, such as `step`."""
 
     @property
     def tracks(self) -> Sequence[str]:
@@ -82,78 +84,78 @@ class Subject(Protocol):
         """Sends and receives."""
 
     def partners(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """For every row the one whose start it needs, mostly itself: of a receive its send."""
+        """Return for every row the row whose start it waits for: a receive's send, else itself."""
 
     def name(self, row: int) -> str:
         """The name of a slice."""
 
     def facts(self, row: int) -> Facts:
-        """What else is known of a row, but its times."""
+        """Return the arguments of a slice: data of the row without its name and times."""
 
 
 class AlgorithmSteps:
-    """The steps of an algorithm, as `Subject`, with messages of a buffer of some bytes."""
+    """The steps of an algorithm as `Subject`, with message sizes for a buffer size in bytes."""
 
     noun = "step"
     tracks = ("send", "receive", "compute")
 
     def __init__(self, algorithm: Algorithm, collective_bytes: int) -> None:
-        """Sizes of messages are those of units that the collective has."""
+        """Compute the message sizes from the units of the collective."""
         steps = self.table = algorithm.steps
-        self.track: Int64Array = _by_kind(_STEP_TRACKS)[steps.kind]
+        self.track: Int64Array = _list_tracks(_STEP_TRACKS)[steps.kind]
         self.is_message: BoolArray = steps.sends | steps.receives
         units = algorithm.collective.unit_count
         self._sizes = message_bytes(collective_bytes, units, steps.count)
 
     def partners(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Of a receive its send."""
+        """Return the send of every receive; all other rows are their own partners."""
         pairs = match_messages(self.table, Findings())
-        found = np.arange(len(self.table))
-        found[pairs.receive] = pairs.send
-        return found
+        partners = np.arange(len(self.table))
+        partners[pairs.receive] = pairs.send
+        return partners
 
     def name(self, row: int) -> str:
-        """The kind of a step, and the other rank."""
+        """Return the kind of a step and its peer."""
         return _STEP_NAMES[StepKind(self.table.kind[row])].format(self.table.peer[row])
 
     def facts(self, row: int) -> Facts:
-        """Place, bytes, and what the producer says of it."""
-        known: Facts = {"step": self.table.step_of(row), "bytes": int(self._sizes[row])}
-        return known | _stated(self.table, row, _STATED_OF_STEPS)
+        """Return the step number, the bytes, and the columns that the producer has set."""
+        facts: Facts = {"step": self.table.step_of(row), "bytes": int(self._sizes[row])}
+        return facts | _read_columns(self.table, row, _STEP_COLUMNS)
 
 
 class JobNodes:
-    """The nodes of a job, as `Subject`."""
+    """The nodes of a job as `Subject`."""
 
     noun = "node"
     tracks = ("collective", "send", "receive", "memory", "compute")
 
     def __init__(self, workload: Workload) -> None:
-        """Nothing is copied."""
+        """Refer to the workload without a copy."""
         self._workload = workload
         nodes = self.table = workload.nodes
-        self.track: Int64Array = _by_kind(_NODE_TRACKS)[nodes.kind]
+        self.track: Int64Array = _list_tracks(_NODE_TRACKS)[nodes.kind]
         self.is_message: BoolArray = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
 
     def partners(self, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Of a receive its send, of a collective the member that began last."""
+        """Return the send of a receive, and the member of a collective that began last."""
         return job_partners(self._workload, start, end)
 
     def name(self, row: int) -> str:
-        """The name that the job gives a node, or what it does."""
+        """Return the node's name in the job, or its kind."""
         name = int(self.table.name[row])
-        return self._workload.names[name] if name >= 0 else self._sort(row)
+        return self._workload.names[name] if name >= 0 else self._describe_kind(row)
 
     def facts(self, row: int) -> Facts:
-        """Id, kind, group and sizes."""
-        known: Facts = {"node": int(self.table.identity[row]), "kind": self._sort(row)}
+        """Return id, kind, group and sizes."""
+        facts: Facts = {"node": int(self.table.identity[row]), "kind": self._describe_kind(row)}
         group = int(self.table.group[row])
         if group >= 0:
-            known["group"] = self._workload.groups[group].name
-        return known | _stated(self.table, row, _STATED_OF_NODES)
+            facts["group"] = self._workload.groups[group].name
+        return facts | _read_columns(self.table, row, _NODE_COLUMNS)
 
-    def _sort(self, row: int) -> str:
-        """A collective by its kind, a message with the other rank."""
+    def _describe_kind(self, row: int) -> str:
+        """Return the kind of a collective, or a message with its peer."""
         kind, nodes = NodeKind(self.table.kind[row]), self.table
         if kind is NodeKind.COLLECTIVE and nodes.collective[row] >= 0:
             return JobCollective(nodes.collective[row]).name.lower().replace("_", "-")
@@ -162,12 +164,75 @@ class JobNodes:
         return f"receive from {nodes.peer[row]}" if kind is NodeKind.RECV else kind.name.lower()
 
 
-def _by_kind(tracks: Mapping[_Kind, int]) -> Int64Array:
-    """Tracks in the order of kinds, int64."""
+def _list_tracks(tracks: Mapping[_Kind, int]) -> Int64Array:
+    """Return the track of every kind, int64, indexed by the kind's value."""
     return np.asarray([tracks[kind] for kind in sorted(tracks)], np.int64)
 
 
-def _stated(table: RankTable, row: int, columns: Sequence[tuple[str, str, int]]) -> Facts:
-    """Values of columns by the names that slices give them, where they say something."""
-    values = ((name, int(getattr(table, column)[row]), least) for name, column, least in columns)
-    return {name: value for name, value, least in values if value >= least}
+def _read_columns(table: RankTable, row: int, columns: Sequence[tuple[str, str, int]]) -> Facts:
+    """Return the columns' values that reach their minimum, by the names used in slices."""
+    values = ((name, int(getattr(table, column)[row]), low) for name, column, low in columns)
+    return {name: value for name, value, low in values if value >= low}
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Times in nanoseconds, int64 per row of the table.
+
+    `rows`: rows that started. `start`: -1 for rows that did not. `end`: the end of the run for
+    rows that never finished, which `is_endless` marks. `last`: the maximum of all times.
+    """
+
+    subject: Subject
+    rows: Int64Array
+    start: Int64Array
+    end: Int64Array
+    is_endless: BoolArray
+    last: int
+
+    @classmethod
+    def of(cls, subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -> RunTimes:
+        """Create from measured or simulated times; -1 for rows that never started or finished.
+
+        Raises `InputError` if the number of times differs from the number of rows.
+        """
+        count = len(subject.table)
+        if len(start_ns) != count or len(end_ns) != count:
+            counts = f"{len(start_ns)} starts and {len(end_ns)} ends"
+            message = f"{counts} were given for {count} {subject.noun}s"
+            raise InputError(message, code="step-times")
+        rows = np.flatnonzero(start_ns >= 0)
+        last = max(int(end_ns.max(initial=0)), int(start_ns.max(initial=0)))
+        is_endless = end_ns < 0
+        end = np.where(is_endless, last, np.maximum(end_ns, start_ns))
+        return cls(subject, rows, start_ns, end, is_endless, last)
+
+    def num_events(self) -> int:
+        """Return the maximum number of events: a slice per row, an arrow end per message row.
+
+        The actual number is lower if partners of messages did not start.
+        """
+        arrow_ends = np.count_nonzero(self.subject.is_message[self.rows])
+        return len(self.rows) + int(arrow_ends)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTimes:
+    """Start times of slices, int64 per row, and the rows of messages that started at both ranks."""
+
+    begin: Int64Array
+    send: Int64Array
+    receive: Int64Array
+
+    @classmethod
+    def of(cls, run: RunTimes) -> ShownTimes:
+        """Let every row begin at the start of its partner: a receive when its message is sent."""
+        # A receive may be posted long before; the time it waits is not transfer time. The clip
+        # prevents negative durations if the clocks of measured ranks differ.
+        partner = run.subject.partners(run.start, run.end)
+        has_both = (run.start >= 0) & (run.start[partner] >= 0)
+        rows = np.flatnonzero(has_both & (partner != np.arange(len(partner))))
+        begin = run.start.copy()
+        begin[rows] = np.clip(run.start[partner[rows]], run.start[rows], run.end[rows])
+        receive = rows[run.subject.is_message[rows]]
+        return cls(begin, partner[receive], receive)

@@ -1,0 +1,305 @@
+"""Positions of nodes in a picture.
+
+Regular networks: a circle for one dimension, a grid for several. Irregular networks: layers of
+switches above the NPUs, or concentric circles if nodes of one layer are linked with each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+
+from collhub_pictures.networks.node_shapes import (
+    ARC,
+    PAGE_WIDTH,
+    Points,
+    circle,
+    compute_neighbour_centres,
+    find_free_places,
+    measure_nodes,
+    measure_widest,
+    on_unit_circle,
+)
+from hub_core.columns import Float64Array, Int64Array
+from hub_core.network import DimensionKind, Topology
+
+_SPACING = 70.0
+_NPU_GAP = 20.0
+_GAP = 30.0
+# Offset per step of the third dimension: nodes and lines do not overlap the row in front.
+_DEPTH = np.asarray([52.0, -40.0])
+
+
+def place_regular_nodes(topology: Topology) -> Points:
+    """Place NPUs by their coordinates and switches between their NPUs; float64[num_nodes, 2].
+
+    The first dimension is drawn to the right, the second down, the third obliquely. With four or
+    more dimensions, they alternate between right and down, and each encloses the previous ones.
+    """
+    dimensions = topology.dimensions
+    if len(dimensions) == 1 and dimensions[0].kind is not DimensionKind.LINE:
+        npus = circle(topology.num_npus, arc=max(ARC, _measure_widest_npu(topology) + _NPU_GAP))
+    else:
+        npus = _place_on_grid(
+            [dimension.size for dimension in dimensions], _measure_widest_npu(topology)
+        )
+    switches = topology.num_nodes - topology.num_npus
+    if not switches:
+        return npus
+    # The initial positions of switches are irrelevant: only their neighbours' positions count.
+    places = np.concatenate([npus, np.zeros((switches, 2))])
+    targets = compute_neighbour_centres(topology, places)
+    return find_free_places(places, targets, topology.num_npus, measure_nodes(topology))
+
+
+def _measure_widest_npu(topology: Topology) -> float:
+    """The width of the widest NPU."""
+    return measure_widest(topology, range(topology.num_npus))
+
+
+def _place_on_grid(sizes: list[int], width: float) -> Points:
+    """Return the positions of all nodes, which are `width` pixels wide, float64[nodes, 2].
+
+    Node id = a0 + n0 * (a1 + n1 * (a2 ...)), with coordinates a and sizes n.
+    """
+    node = np.arange(int(np.prod(sizes)))
+    places = np.zeros((len(node), 2))
+    for size, step in zip(sizes, _compute_steps(sizes, width), strict=True):
+        coordinate = node % size
+        places += coordinate[:, None] * step
+        node = node // size
+    return places
+
+
+def _compute_steps(sizes: list[int], width: float) -> list[Float64Array]:
+    """Return the offset to the next node of every dimension; zero in dimensions of one node."""
+    large = [size for size in sizes if size > 1]
+    across = max(_SPACING, width + _NPU_GAP)
+    steps = (
+        _compute_oblique_steps(large, across)
+        if len(large) == 3
+        else _compute_flat_steps(large, across)
+    )
+    for axis, size in enumerate(sizes):
+        if size == 1:
+            steps.insert(axis, np.zeros(2))
+    return steps
+
+
+def _compute_oblique_steps(sizes: list[int], across: float) -> list[Float64Array]:
+    """Return the offsets of three dimensions in parallel projection."""
+    # The nodes of the third dimension end before the next node of the first.
+    depth = sizes[2] - 1
+    return [
+        np.asarray([across + _DEPTH[0] * depth, 0.0]),
+        np.asarray([0.0, _SPACING - _DEPTH[1] * depth]),
+        _DEPTH,
+    ]
+
+
+def _compute_flat_steps(sizes: list[int], across: float) -> list[Float64Array]:
+    """Return offsets that alternate between right and down and pass all previous dimensions."""
+    # Extent of all dimensions so far, to the right and down.
+    extent = [0.0, 0.0]
+    spacing = (across, _SPACING)
+    steps = []
+    for axis, size in enumerate(sizes):
+        # From the third dimension on, a gap separates the grids of the first two dimensions.
+        gap = _GAP if axis > 1 else 0.0
+        length = extent[axis % 2] + spacing[axis % 2] + gap
+        extent[axis % 2] += length * (size - 1)
+        step = np.zeros(2)
+        step[axis % 2] = length
+        steps.append(step)
+    return steps
+
+
+_NARROWEST = 48.0
+_NODE_GAP = 20.0
+_LAYER_HEIGHT = 110.0
+_STEEPNESS = 0.12
+_ROW_HEIGHT = 44.0
+# Maximum width of layers: a page without the margins for the labels at both sides.
+_LAYER_WIDTH = PAGE_WIDTH - 2 * 62.0
+# Maximum number of lines that a reader can follow.
+_MAX_LINES = 112
+_MAX_NPU_ROWS = 3
+_MAX_SWITCH_ROWS = 3
+
+
+def place_irregular_nodes(topology: Topology, boxes: Collection[int] = ()) -> Points:
+    """Place nodes in layers by their distance from the NPUs; float64[num_nodes, 2].
+
+    If nodes of one layer are linked with each other, the layers are circles. `boxes`: the nodes
+    among the NPUs that represent collapsed groups.
+    """
+    level = _compute_levels(topology, boxes)
+    is_joined = level[topology.source] == level[topology.destination]
+    if is_joined.any():
+        return _place_on_circles(topology, level)
+    return _place_in_layers(topology, level, boxes)
+
+
+def _compute_levels(topology: Topology, boxes: Collection[int]) -> Int64Array:
+    """Return each node's number of links to the nearest NPU in either direction; 1 if unreachable.
+
+    In a picture with NPUs, a box is below the nodes that it is linked with.
+    """
+    # Relax all links at once until no distance decreases. The number of rounds is the number of
+    # levels, which is small.
+    is_npu = np.arange(topology.num_nodes) < topology.num_npus
+    is_box = np.zeros(topology.num_nodes, np.bool_)
+    is_box[list(boxes)] = len(boxes) < topology.num_npus
+    level = np.where(is_npu & ~is_box, 0, topology.num_nodes)
+    while True:
+        nearer = level.copy()
+        np.minimum.at(nearer, topology.destination, level[topology.source] + 1)
+        np.minimum.at(nearer, topology.source, level[topology.destination] + 1)
+        if np.array_equal(nearer, level):
+            break
+        level = nearer
+    # A box is linked with nodes of level 1 and more: its relaxed distance is 2 too large.
+    level = np.where(is_box, np.maximum(level - 2, 0), level)
+    return np.where(level < topology.num_nodes - 2, level, 1)
+
+
+def _place_in_layers(topology: Topology, level: Int64Array, boxes: Collection[int]) -> Points:
+    """Place NPUs below and switches above; layers wider than a page get staggered rows.
+
+    Switches that link only the NPUs of one host are below the NPUs.
+    """
+    floor = _assign_layers(topology, level)
+    width = _compute_layer_width(topology, floor)
+    rise = max(_LAYER_HEIGHT, _STEEPNESS * width)
+    places = np.zeros((topology.num_nodes, 2))
+    position = np.zeros(topology.num_nodes)
+    height = np.zeros(topology.num_nodes)
+    for depth in range(int(level.max()) + 1):
+        for layer in np.unique(floor[level == depth]).tolist():
+            nodes = np.flatnonzero((level == depth) & (floor == layer))
+            if depth:
+                # Order each level by the positions of the level below, so that few lines cross.
+                centre = _compute_centres(topology, position, level)[nodes]
+                # Collapsed groups are to the right of the expanded group.
+                centre = np.where(np.isin(nodes, list(boxes)), width, centre)
+                nodes = nodes[np.argsort(centre, kind="stable")]
+            rows = _count_rows(topology, nodes, width)
+            column = np.arange(len(nodes))
+            position[nodes] = (column + 0.5) * width / len(nodes)
+            # Nodes alternate between the rows, so that lines pass between nodes of other rows.
+            height[nodes] = column % rows * _ROW_HEIGHT
+    top = 0.0
+    for layer in np.unique(floor).tolist():
+        nodes = np.flatnonzero(floor == layer)
+        places[nodes, 1] = -(top + height[nodes])
+        top += rise + float(height[nodes].max())
+    places[:, 0] = position
+    return places
+
+
+def is_crowded(topology: Topology, boxes: Collection[int] = ()) -> bool:
+    """Check if the network has too many lines, or more nodes than a page has room for."""
+    if topology.dimensions:
+        return False
+    low = np.minimum(topology.source, topology.destination)
+    high = np.maximum(topology.source, topology.destination)
+    if len(np.unique(low * topology.num_nodes + high)) > _MAX_LINES:
+        return True
+    level = _compute_levels(topology, boxes)
+    if (level[topology.source] == level[topology.destination]).any():
+        return 2 * _compute_outer_radius(topology, level) > PAGE_WIDTH
+    floor = _assign_layers(topology, level)
+    for layer in np.unique(floor).tolist():
+        nodes = np.flatnonzero(floor == layer)
+        max_rows = _MAX_NPU_ROWS if (nodes < topology.num_npus).all() else _MAX_SWITCH_ROWS
+        if len(nodes) * _measure_room(topology, nodes) > max_rows * _LAYER_WIDTH:
+            return True
+    return False
+
+
+def _compute_layer_width(topology: Topology, floor: Int64Array) -> float:
+    """Return the width of the widest layer, at most a page."""
+    layers = (np.flatnonzero(floor == height) for height in np.unique(floor).tolist())
+    widest_layer = max(len(nodes) * _measure_room(topology, nodes) for nodes in layers)
+    return min(widest_layer, _LAYER_WIDTH)
+
+
+def _count_rows(topology: Topology, nodes: Int64Array, width: float) -> int:
+    """Count the rows that the nodes of a layer need within this width."""
+    return max(1, math.ceil(len(nodes) * _measure_room(topology, nodes) / width - 1e-9))
+
+
+def _measure_room(topology: Topology, nodes: Int64Array) -> float:
+    """Return the width in pixels that each node of a layer needs."""
+    return max(_NARROWEST, measure_widest(topology, nodes.tolist()) + _NODE_GAP)
+
+
+def _assign_layers(topology: Topology, level: Int64Array) -> Int64Array:
+    """Return the layer of every node: its level, or -1 below the NPUs."""
+    # As in pictures of rail-optimised clusters, a host's internal switch is below the NPUs, rails
+    # and NICs are above. Internal switches link a run of consecutive NPUs and no other switch.
+    # If all first-level switches are of this kind, they stay above.
+    joins = (topology.source < topology.num_npus) & (level[topology.destination] == 1)
+    npu, switch = topology.source[joins], topology.destination[joins]
+    first_npu = np.full(len(level), topology.num_npus)
+    last_npu = np.full(len(level), -1)
+    np.minimum.at(first_npu, switch, npu)
+    np.maximum.at(last_npu, switch, npu)
+    links = np.bincount(switch, minlength=len(level))
+    leads_on = np.zeros(len(level), np.bool_)
+    leads_on[topology.source[level[topology.destination] > 1]] = True
+    is_first = level == 1
+    is_run = (last_npu - first_npu + 1 == links) & ~leads_on & (links < topology.num_npus)
+    of_first = is_run[is_first]
+    if of_first.any() and not of_first.all():
+        return np.where(is_first & is_run, -1, level)
+    return level
+
+
+def _compute_centres(topology: Topology, position: Float64Array, level: Int64Array) -> Float64Array:
+    """Return the mean position of every node's neighbours one level below, float64[num_nodes]."""
+    nodes = len(position)
+    is_up = level[topology.source] == level[topology.destination] - 1
+    destination = topology.destination[is_up]
+    below = position[topology.source[is_up]]
+    count = np.bincount(destination, minlength=nodes)
+    sums = np.bincount(destination, below, nodes)
+    # Nodes without such neighbours get position 0.
+    centres: Float64Array = sums / np.maximum(count, 1)
+    return centres
+
+
+def _place_on_circles(topology: Topology, level: Int64Array) -> Points:
+    """Place the NPUs on the outer circle by rank, and every level of switches on a smaller one."""
+    inner = int(level.max())
+    radius = _compute_outer_radius(topology, level)
+    places = np.zeros((topology.num_nodes, 2))
+    angle = np.zeros(topology.num_nodes)
+    for height in range(inner + 1):
+        nodes = np.flatnonzero(level == height)
+        if height:
+            # Each switch is near its neighbours on the next larger circle.
+            centre = _compute_centres(topology, angle, level)[nodes]
+            nodes = nodes[np.argsort(centre, kind="stable")]
+        # Circles start half a slot after the top, so that nodes line up with those outside.
+        start = 0.5 if inner else 0.0
+        angle[nodes] = (np.arange(len(nodes)) + start) / len(nodes)
+        is_centre = height == inner and len(nodes) == 1
+        reach = 0.0 if is_centre else radius - _LAYER_HEIGHT * height
+        places[nodes] = reach * on_unit_circle(2 * np.pi * angle[nodes])
+    return places
+
+
+def _compute_outer_radius(topology: Topology, level: Int64Array) -> float:
+    """Return a radius in pixels with room for all NPUs and for the inner circles."""
+    outer = circle(topology.num_npus, arc=_measure_room(topology, np.arange(topology.num_npus)))
+    radius = float(np.hypot(*outer[0]))
+    for height in range(1, int(level.max()) + 1):
+        switches = np.flatnonzero(level == height)
+        # The distance of two neighbours is the chord, which is shorter than the arc.
+        angle = np.pi / max(len(switches), 2)
+        needed = _measure_room(topology, switches) / (2 * np.sin(angle))
+        radius = max(radius, needed + _LAYER_HEIGHT * height)
+    return radius

@@ -1,0 +1,310 @@
+"""Lines of a network picture: their curves around nodes, their loads, and their colours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_pictures.networks.node_shapes import Points
+from hub_core.columns import BoolArray, ColumnTable, Float64Array, Int64Array, NodePairs
+from hub_core.model import UsageError, format_bandwidth, format_bytes, format_time
+from hub_core.network import Topology
+from hub_core.plugin_api import LinkLoad
+
+_CLEARANCE = 17.0
+# Position of a curve's control points as a fraction of the line, measured from each end. A small
+# value moves the curve away from the straight line early.
+_SHOULDER = 0.12
+_MIN_BEND = 15.0
+_BEND_PER_NODE = 4.0
+_MAX_BEND = 45.0
+_BLOCK_CELLS = 1 << 22
+# Lengths below this count as zero (nodes at the same position).
+_MIN_LENGTH = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnLines(ColumnTable):
+    """Lines as columns of equal length: one per symmetric link, else one arrow per direction.
+
+    `source`, `destination`, `count` (parallel links): int64. `bandwidth_bytes_per_s`, `latency_s`:
+    float64, of one direction. `is_arrow`: the line has an arrowhead at `destination`. `bend`:
+    distance in pixels between the curve's midpoint and the straight line, 0 for straight lines.
+    `controls`: the two control points of a cubic curve, float64[lines, 2, 2].
+    """
+
+    source: Int64Array
+    destination: Int64Array
+    bandwidth_bytes_per_s: Float64Array
+    latency_s: Float64Array
+    count: Int64Array
+    is_arrow: BoolArray
+    bend: Float64Array
+    controls: Float64Array
+
+    @classmethod
+    def of(cls, topology: Topology, places: Points) -> DrawnLines:
+        """Return the lines of a topology; `places`: node positions, float64[num_nodes, 2]."""
+        pairs = NodePairs(topology)
+        has_back = pairs.back >= 0
+        is_symmetric = has_back & ~pairs.differs_from_back()
+        rows = np.flatnonzero(~is_symmetric | (pairs.source < pairs.destination))
+        source, destination = pairs.source[rows], pairs.destination[rows]
+        is_arrow = ~is_symmetric[rows]
+        bend = _compute_bends(places, source, destination, is_arrow & has_back[rows])
+        vector = places[destination] - places[source]
+        # The midpoint of a cubic curve is at three quarters of the distance to its control points.
+        offset = _compute_normals(vector, is_arrow) * bend[:, None] / 0.75
+        return cls(
+            source,
+            destination,
+            pairs.bandwidth_bytes_per_s[rows],
+            pairs.latency_s[rows],
+            pairs.count[rows],
+            is_arrow,
+            bend,
+            np.stack(
+                [
+                    places[source] + _SHOULDER * vector + offset,
+                    places[destination] - _SHOULDER * vector + offset,
+                ],
+                axis=1,
+            ),
+        )
+
+
+def _compute_bends(
+    places: Points, source: Int64Array, destination: Int64Array, is_one_of_two: BoolArray
+) -> Float64Array:
+    """Return the bend of each line in pixels, float64; 0 if no node is in its path."""
+    passed = _count_nodes_passed(places, source, destination)
+    # Straight arrows in both directions between two nodes would overlap.
+    needs = is_one_of_two | (passed > 0)
+    # The bend grows with the number of avoided nodes, so that lines along one row are separate.
+    bend = np.minimum(_MIN_BEND + _BEND_PER_NODE * passed, _MAX_BEND)
+    return np.where(needs, bend, 0.0)
+
+
+def _count_nodes_passed(places: Points, source: Int64Array, destination: Int64Array) -> Int64Array:
+    """Count the nodes on every line, without its end nodes; int64."""
+    # Compares every line with every node: a spatial index would be faster only for pictures that
+    # are too large to read. Blocks of lines limit the memory of the table of distances.
+    passed = np.zeros(len(source), np.int64)
+    block = max(1, _BLOCK_CELLS // len(places))
+    for first in range(0, len(source), block):
+        rows = slice(first, first + block)
+        distance = _compute_distances(places, source[rows], destination[rows])
+        passed[rows] = np.count_nonzero(distance < _CLEARANCE, axis=1)
+    return passed
+
+
+def _compute_distances(places: Points, source: Int64Array, destination: Int64Array) -> Float64Array:
+    """Return distances of nodes from lines, float64[lines, nodes]; infinite for end nodes."""
+    start = places[source]
+    vector = places[destination] - start
+    to_node = places[None, :, :] - start[:, None, :]
+    square = np.maximum(np.sum(vector * vector, axis=1), _MIN_LENGTH)
+
+    # The foot of the perpendicular as a fraction of the line, limited to its end points.
+    projection = np.einsum("lnx,lx->ln", to_node, vector) / square[:, None]
+    fraction = np.clip(projection, 0.0, 1.0)
+    perpendicular = to_node - fraction[:, :, None] * vector[:, None, :]
+    distance: Float64Array = np.hypot(*np.moveaxis(perpendicular, 2, 0))
+    line = np.arange(len(start))
+    distance[line, source] = np.inf
+    distance[line, destination] = np.inf
+    return distance
+
+
+def _compute_normals(vector: Points, is_arrow: BoolArray) -> Points:
+    """Return the unit vectors in whose direction lines bend, float64[lines, 2].
+
+    Symmetric lines bend upwards, vertical ones to the right. Arrows bend to the left of their
+    direction, so that the two directions of a link bend to different sides.
+    """
+    length = np.maximum(np.hypot(*vector.T), _MIN_LENGTH)
+    across = np.stack([vector[:, 1], -vector[:, 0]], axis=1) / length[:, None]
+    is_level = np.abs(across[:, 1]) <= _MIN_LENGTH
+    is_down = (across[:, 1] > _MIN_LENGTH) | (is_level & (across[:, 0] < 0))
+    normals: Points = np.where((is_down & ~is_arrow)[:, None], -across, across)
+    return normals
+
+
+_NodePair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LineLoad:
+    """Load of a line.
+
+    `busy`: fraction of the time for which its busier direction sends, None for unused lines.
+    `text`: the loads of both directions as text.
+    """
+
+    busy: float | None
+    text: str
+
+
+def compute_line_loads(
+    topology: Topology, lines: DrawnLines, loads: Sequence[LinkLoad], time_ns: int
+) -> list[LineLoad]:
+    """Return the load of every line.
+
+    Parallel links are one line with the sum of their bytes and the maximum of their busy times.
+    Raises `UsageError` for a load of a link that the topology lacks.
+    """
+    by_pair: dict[_NodePair, LinkLoad] = {}
+    for load in loads:
+        pair = (load.source, load.destination)
+        previous = by_pair.get(pair, LinkLoad(*pair, 0, 0))
+        busy_ns = max(previous.busy_ns, load.busy_ns)
+        by_pair[pair] = LinkLoad(*pair, previous.bytes + load.bytes, busy_ns)
+    result = []
+    for source, destination, is_arrow in zip(
+        lines.source.tolist(), lines.destination.tolist(), lines.is_arrow.tolist(), strict=True
+    ):
+        directions = [(source, destination), *([] if is_arrow else [(destination, source)])]
+        result.append(_merge_directions([by_pair.pop(pair, None) for pair in directions], time_ns))
+    if by_pair:
+        source, destination = min(by_pair)
+        raise _missing_link_error(topology, source, destination)
+    return result
+
+
+def check_loads(topology: Topology, loads: Sequence[LinkLoad]) -> None:
+    """Raise `UsageError` for a load of a link that the topology lacks."""
+    known = set(zip(topology.source.tolist(), topology.destination.tolist(), strict=True))
+    for load in loads:
+        if (load.source, load.destination) not in known:
+            raise _missing_link_error(topology, load.source, load.destination)
+
+
+def _missing_link_error(topology: Topology, source: int, destination: int) -> UsageError:
+    return UsageError(
+        f"topology {topology.name} has no link {source} -> {destination}, which has a load",
+        cure="name the topology that was simulated",
+        code="load-without-link",
+    )
+
+
+def _merge_directions(directions: Sequence[LinkLoad | None], time_ns: int) -> LineLoad:
+    fractions = [load.busy_ns / max(time_ns, 1) for load in directions if load is not None]
+    texts = [
+        "unused"
+        if load is None
+        else f"{format_bytes(load.bytes)}, busy {100 * load.busy_ns / max(time_ns, 1):.0f} %"
+        for load in directions
+    ]
+    return LineLoad(max(fractions, default=None), " / ".join(texts))
+
+
+# Colours that are distinguishable with any colour vision (Okabe and Ito, Color Universal Design,
+# 2008), and grey for further classes.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+_FURTHER_CLASSES = "#999999"
+# From light to dark, an order that is visible with any colour vision; grey for unused lines.
+_UNUSED = "#bbbbbb"
+LOAD_COLOURS = ("#fed976", "#fd8d3c", "#e31a1c", "#800026")
+
+_MIN_WIDTH = 0.8
+_MAX_WIDTH = 3.6
+_FEW_LINES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class LegendRow:
+    """A class of lines with its CSS `colour`, its `width` in pixels and its meaning (`text`)."""
+
+    colour: str
+    width: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineLooks:
+    """CSS colour and width in pixels of every line, and the legend."""
+
+    colours: list[str]
+    widths: list[float]
+    legend: list[LegendRow]
+
+
+def format_rate_and_latency(lines: DrawnLines, row: int) -> str:
+    """Return a line's bandwidth and latency, such as `50 GB/s, 500 ns`."""
+    # Rounded like the latencies of the topology, so that decimal inputs are reproduced exactly.
+    latency_ns = round(float(lines.latency_s[row]) * 1e9, 6)
+    rate = format_bandwidth(float(lines.bandwidth_bytes_per_s[row]))
+    return f"{rate}, {format_time(latency_ns)}"
+
+
+def create_looks_by_class(lines: DrawnLines) -> LineLooks:
+    """Assign a colour to each pair of bandwidth and latency, ordered by descending bandwidth."""
+    if not len(lines):
+        return LineLooks([], [], [])
+    keys = np.stack([-lines.bandwidth_bytes_per_s, lines.latency_s])
+    _, first, number = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    # Some versions of numpy return it as a row.
+    number = number.ravel()
+    directions = np.where(lines.is_arrow, 1, 2)
+    links = np.bincount(number, lines.count * directions).astype(int).tolist()
+    widths = _compute_widths(lines)
+    named = len(COLOURS)
+    rows = [
+        LegendRow(
+            colour,
+            float(widths[row]),
+            f"{format_rate_and_latency(lines, row)}: {_format_count(count)}",
+        )
+        for colour, row, count in zip(COLOURS, first.tolist(), links, strict=False)
+    ]
+    if further := sum(links[named:]):
+        text = f"slower classes: {_format_count(further)}"
+        rows.append(LegendRow(_FURTHER_CLASSES, float(widths[first[-1]]), text))
+    colours = [COLOURS[index] if index < named else _FURTHER_CLASSES for index in number.tolist()]
+    return LineLooks(colours, widths.tolist(), rows)
+
+
+def create_looks_by_load(lines: DrawnLines, loads: Sequence[LineLoad], time_text: str) -> LineLooks:
+    """Assign colours by the fraction of the time for which a line's busier direction sends.
+
+    `time_text`: the time that is 100 %, as text of the legend.
+    """
+    quarters = len(LOAD_COLOURS)
+    classes = [_find_quarter(load.busy) for load in loads]
+    widths = _compute_widths(lines)
+    rows = []
+    for quarter in range(quarters - 1, -1, -1):
+        low, high = 100 * quarter // quarters, 100 * (quarter + 1) // quarters
+        if count := classes.count(quarter):
+            text = f"busy {low} to {high} % of {time_text}: {_format_count(count, 'line')}"
+            rows.append(LegendRow(LOAD_COLOURS[quarter], _MAX_WIDTH, text))
+    if count := classes.count(-1):
+        rows.append(LegendRow(_UNUSED, _MAX_WIDTH, f"unused: {_format_count(count, 'line')}"))
+    colours = [_UNUSED if index < 0 else LOAD_COLOURS[index] for index in classes]
+    return LineLooks(colours, widths.tolist(), rows)
+
+
+def _find_quarter(busy: float | None) -> int:
+    """Return the quarter (0 to 3) of a fraction, upper limits included; -1 for unused lines."""
+    if busy is None:
+        return -1
+    quarters = len(LOAD_COLOURS)
+    return min(max(math.ceil(busy * quarters) - 1, 0), quarters - 1)
+
+
+def _compute_widths(lines: DrawnLines) -> Float64Array:
+    """Return widths in pixels that grow with the bandwidth, float64[lines]."""
+    if not len(lines):
+        return np.zeros(0)
+    # Pictures with many lines have thinner lines, so that they remain distinguishable.
+    thickest = max(_MAX_WIDTH * min(1.0, (_FEW_LINES / len(lines)) ** 0.5), 2 * _MIN_WIDTH)
+    fraction = lines.bandwidth_bytes_per_s / lines.bandwidth_bytes_per_s.max()
+    widths: Float64Array = _MIN_WIDTH + (thickest - _MIN_WIDTH) * fraction
+    return widths
+
+
+def _format_count(count: int, noun: str = "link") -> str:
+    return f"1 {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,333 @@
+"""Events of a Chrome trace and their JSON document.
+
+Source: "Trace Event Format" of the Chromium project. Phases used here: M (metadata), X (complete
+events), s and f (ends of a flow, drawn as an arrow), C (counters). Times are microseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_pictures.timelines.subjects import RunTimes, ShownTimes, Subject
+from hub_core.columns import Float64Array, Int64Array
+from hub_core.model import format_ranks
+
+TraceEvent = dict[str, "str | int | float | dict[str, str | int | float]"]
+
+# Larger traces are shown as summaries, because trace viewers load them too slowly.
+MAX_RANKS = 1000
+MAX_EVENTS = 200_000
+_EVENTS_PER_PIECE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A trace: the bytes of one JSON document in pieces; `content` can be consumed once.
+
+    `is_summary`: it contains counters of running rows instead of the rows.
+    """
+
+    content: Iterator[bytes]
+    is_summary: bool
+
+
+def build_timeline(subject: Subject, start_ns: Int64Array, end_ns: Int64Array) -> Timeline:
+    """Build a trace with a process per rank, tracks per kind of row, and an arrow per message.
+
+    `start_ns`, `end_ns`: int64 per row of the table, -1 if a row never started (it is omitted) or
+    never finished (its slice lasts to the end of the run). A receive is shown from the send of its
+    message, a collective of a job from the start of its last member; the time waited before is an
+    argument of the slice. Overlapping rows of one rank are on separate tracks. With more than
+    `MAX_RANKS` ranks or `MAX_EVENTS` events, the trace has counters of the rows running per group
+    of ranks instead. Raises `InputError` for times of another table.
+    """
+    run = RunTimes.of(subject, start_ns, end_ns)
+    if subject.table.num_ranks > MAX_RANKS or run.num_events() > MAX_EVENTS:
+        return Timeline(write_document(create_load_events(run)), is_summary=True)
+    return Timeline(write_document(create_row_events(run)), is_summary=False)
+
+
+def write_document(events: Iterator[TraceEvent]) -> Iterator[bytes]:
+    """Yield the JSON document in pieces of 4096 events, one event per line."""
+    yield b'{"displayTimeUnit": "ns", "traceEvents": [\n'
+    separator = ""
+    while True:
+        piece = list(itertools.islice(events, _EVENTS_PER_PIECE))
+        if not piece:
+            break
+        lines = ",\n".join(map(json.dumps, piece))
+        yield (separator + lines).encode("ascii")
+        separator = ",\n"
+    yield b"\n]}\n"
+
+
+def name_process(process: int, name: str) -> Iterator[TraceEvent]:
+    """Yield the name of a process, and its sort index, which equals its number."""
+    # The format attaches metadata of a process to thread 0, even if that thread does not exist.
+    yield _metadata("process_name", process, 0, {"name": name})
+    order = process
+    yield _metadata("process_sort_index", process, 0, {"sort_index": order})
+
+
+def name_thread(process: int, thread: int, name: str, order: int) -> Iterator[TraceEvent]:
+    """Yield the name of a thread, and its sort index within its process."""
+    yield _metadata("thread_name", process, thread, {"name": name})
+    yield _metadata("thread_sort_index", process, thread, {"sort_index": order})
+
+
+def to_microseconds(nanoseconds: int) -> float:
+    """Convert a time to the unit of the format."""
+    return nanoseconds / 1000
+
+
+def get_time(event: TraceEvent) -> float:
+    """Return the time of an event in microseconds, as a sort key."""
+    time = event["ts"]
+    assert isinstance(time, int | float)
+    return time
+
+
+def _metadata(
+    name: str, process: int, thread: int, arguments: dict[str, str | int | float]
+) -> TraceEvent:
+    return {
+        "ph": "M",
+        "name": name,
+        "pid": process,
+        "tid": thread,
+        "args": arguments,
+    }
+
+
+def assign_tracks(run: RunTimes, shown: ShownTimes) -> Int64Array:
+    """Assign a thread id to every row, int64, -1 for rows that did not start.
+
+    The k-th track of sort c of n has the id n * k + c.
+    """
+    # First fit on intervals sorted by their start uses the minimum number of tracks (interval
+    # graphs are perfect: the number of colours is the maximum overlap). Each row of a rank and sort
+    # gets the lowest free track. One heap contains the end times of busy tracks, one the free
+    # tracks. Cost: one sort, and O(log tracks) per row.
+    subject = run.subject
+    sorts = len(subject.tracks)
+    rank = subject.table.rank[run.rows].astype(np.int64)
+    group = rank * sorts + subject.track[run.rows]
+    begin, end = shown.begin[run.rows], run.end[run.rows]
+    order = np.lexsort((run.rows, end, begin, group))
+    slots = np.fromiter(
+        _first_fit(group[order].tolist(), begin[order].tolist(), end[order].tolist()),
+        np.int64,
+        len(order),
+    )
+    track = np.full(len(subject.table), -1, np.int64)
+    track[run.rows[order]] = slots * sorts + group[order] % sorts
+    return track
+
+
+def _first_fit(groups: list[int], begins: list[int], ends: list[int]) -> Iterator[int]:
+    """Yield the slot of every interval within its group; input sorted by group, then start."""
+    current = -1
+    count = 0
+    busy: list[tuple[int, int]] = []
+    free: list[int] = []
+    for group, begin, end in zip(groups, begins, ends, strict=True):
+        if group != current:
+            current, count, busy, free = group, 0, [], []
+        while busy and busy[0][0] <= begin:
+            _, slot = heapq.heappop(busy)
+            heapq.heappush(free, slot)
+        if free:
+            slot = heapq.heappop(free)
+        else:
+            slot, count = count, count + 1
+        heapq.heappush(busy, (end, slot))
+        yield slot
+
+
+# Phases of an arrow's two ends. `bp` binds the end to the enclosing slice instead of the next one.
+_START = {"ph": "s"}
+_FINISH = {"ph": "f", "bp": "e"}
+
+
+def create_arrows(
+    run: RunTimes, shown: ShownTimes, track: Int64Array
+) -> tuple[Iterator[TraceEvent], Iterator[TraceEvent]]:
+    """Return the starts and the ends of the arrows of all started messages, each sorted by time.
+
+    The id of an arrow is the row number of its send. `track`: the thread of every row.
+    """
+    # The arrow ends in the middle of the receive, so that its end is always inside the slice.
+    middle = (shown.begin[shown.receive] + run.end[shown.receive]) // 2
+    sent = run.start[shown.send]
+    starts = _create_arrow_ends(run, track, shown.send, shown.send, sent, _START)
+    finishes = _create_arrow_ends(run, track, shown.send, shown.receive, middle, _FINISH)
+    return starts, finishes
+
+
+def _create_arrow_ends(
+    run: RunTimes,
+    track: Int64Array,
+    ids: Int64Array,
+    rows: Int64Array,
+    time: Int64Array,
+    head: dict[str, str],
+) -> Iterator[TraceEvent]:
+    """Yield one end of every arrow, at `rows` and `time`; int64 columns of equal length."""
+    order = np.argsort(time, kind="stable")
+    at = rows[order]
+    columns = (ids[order], run.subject.table.rank[at], track[at], time[order])
+    values = [column.tolist() for column in columns]
+    for number, rank, thread, when in zip(*values, strict=True):
+        yield {
+            **head,
+            "id": number,
+            "cat": "message",
+            "name": "message",
+            "pid": rank,
+            "tid": thread,
+            "ts": to_microseconds(when),
+        }
+
+
+def create_row_events(run: RunTimes) -> Iterator[TraceEvent]:
+    """Yield the names of processes and threads, then all slices and arrows sorted by time."""
+    shown = ShownTimes.of(run)
+    track = assign_tracks(run, shown)
+    yield from _create_names(run, track)
+    slices = _create_slices(run, shown, track)
+    starts, finishes = create_arrows(run, shown, track)
+    yield from heapq.merge(slices, starts, finishes, key=get_time)
+
+
+def _create_names(run: RunTimes, track: Int64Array) -> Iterator[TraceEvent]:
+    """Yield names and sort indices of processes (ranks) and threads (tracks)."""
+    table, tracks = run.subject.table, run.subject.tracks
+    for rank in range(table.num_ranks):
+        yield from name_process(rank, f"rank {rank}")
+    ranks = table.rank[run.rows].astype(np.int64)
+    used = np.unique(np.stack([ranks, track[run.rows]]), axis=1)
+    for rank, thread in used.T.tolist():
+        number, sort = divmod(thread, len(tracks))
+        name = tracks[sort]
+        if number:
+            name = f"{name} {number + 1}"
+        # All tracks of one sort are adjacent.
+        order = sort * len(run.rows) + number
+        yield from name_thread(rank, thread, name, order)
+
+
+def _create_slices(run: RunTimes, shown: ShownTimes, track: Int64Array) -> Iterator[TraceEvent]:
+    """Yield a slice for every row that started, sorted by start time."""
+    subject = run.subject
+    order = run.rows[np.argsort(shown.begin[run.rows], kind="stable")]
+    columns = (subject.table.rank, track, shown.begin, run.end)
+    # Lists, because reading single numbers from arrays would dominate the time.
+    values = [column[order].tolist() for column in columns]
+    for row, rank, thread, begin, end in zip(order.tolist(), *values, strict=True):
+        yield {
+            "ph": "X",
+            "name": subject.name(row),
+            "cat": subject.tracks[thread % len(subject.tracks)],
+            "pid": rank,
+            "tid": thread,
+            "ts": to_microseconds(begin),
+            "dur": to_microseconds(end - begin),
+            "args": _create_arguments(run, shown, row),
+        }
+
+
+def _create_arguments(run: RunTimes, shown: ShownTimes, row: int) -> dict[str, str | int | float]:
+    """Return the facts of a row, the time it waited, and whether it never finished."""
+    arguments = run.subject.facts(row)
+    waited_ns = int(shown.begin[row] - run.start[row])
+    if waited_ns:
+        arguments["waited_us"] = to_microseconds(waited_ns)
+    if run.is_endless[row]:
+        arguments["ends"] = "never"
+    return arguments
+
+
+_GROUPS = 100
+_INTERVALS = 500
+
+
+def create_load_events(run: RunTimes) -> Iterator[TraceEvent]:
+    """Yield counters of concurrently running rows, averaged over at most 500 intervals.
+
+    Each of at most 100 groups of consecutive ranks is one process of the trace.
+    """
+    num_ranks = run.subject.table.num_ranks
+    groups = min(num_ranks, _GROUPS)
+    members = np.array_split(np.arange(num_ranks), groups)
+    edges = _compute_edges(run.last)
+    busy = np.stack([_count_running(run, ranks, edges) for ranks in members])
+    for group, ranks in enumerate(members):
+        yield from name_process(group, _format_group_name(ranks))
+    # Counters are zero after the last interval.
+    silent = np.zeros((groups, len(run.subject.tracks), 1))
+    levels = np.concatenate([busy, silent], axis=2)
+    for interval, edge in enumerate(edges.tolist()):
+        for group in range(groups):
+            yield _create_counter(run.subject, group, edge, levels[group, :, interval])
+
+
+def _compute_edges(last: int) -> Int64Array:
+    """Return the borders of the intervals in integer nanoseconds, int64."""
+    # Distinct borders, so that no interval of a short run is empty.
+    end = max(last, 1)
+    count = min(_INTERVALS, end)
+    edges = np.linspace(0, end, count + 1)
+    return np.unique(edges.astype(np.int64))
+
+
+def _count_running(run: RunTimes, ranks: Int64Array, edges: Int64Array) -> Float64Array:
+    """Return the mean number of running rows of consecutive ranks, float64[tracks, intervals]."""
+    # The time that all rows run before an edge is the sum of the times since their starts minus
+    # the sum of the times since their ends. Cost: two sorts of the rows.
+    subject = run.subject
+    indptr = subject.table.rank_indptr
+    first, last = np.searchsorted(run.rows, indptr[[ranks[0], ranks[-1] + 1]])
+    group_rows = run.rows[first:last]
+    kinds = subject.track[group_rows]
+    busy = np.zeros((len(subject.tracks), len(edges) - 1))
+    for track in range(len(subject.tracks)):
+        chosen = group_rows[kinds == track]
+        spent = _sum_elapsed(run.start[chosen], edges) - _sum_elapsed(run.end[chosen], edges)
+        busy[track] = np.diff(spent) / np.diff(edges)
+    return busy
+
+
+def _sum_elapsed(times: Int64Array, edges: Int64Array) -> Float64Array:
+    """Return for every edge the sum of the differences to all earlier `times`, float64."""
+    ordered = np.sort(times).astype(np.float64)
+    total = np.concatenate([[0.0], np.cumsum(ordered)])
+    before = np.searchsorted(ordered, edges)
+    edge_sums = before * edges.astype(np.float64)
+    elapsed: Float64Array = edge_sums - total[before]
+    return elapsed
+
+
+def _format_group_name(ranks: Int64Array) -> str:
+    """Return `ranks 0-9`, or `rank 3` for a group of one rank."""
+    if len(ranks) == 1:
+        return f"rank {int(ranks[0])}"
+    return f"ranks {format_ranks(ranks.tolist())}"
+
+
+def _create_counter(subject: Subject, group: int, time: int, levels: Float64Array) -> TraceEvent:
+    """Return the counter event with the levels of a group's tracks from this time on."""
+    values = zip(subject.tracks, levels.tolist(), strict=True)
+    return {
+        "ph": "C",
+        "name": f"{subject.noun}s that run",
+        "pid": group,
+        "tid": 0,
+        "ts": to_microseconds(time),
+        "args": {name: round(level, 3) for name, level in values},
+    }
