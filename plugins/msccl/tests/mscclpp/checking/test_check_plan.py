@@ -7,6 +7,10 @@ import json
 import pytest
 from collhub_mscclpp.checking import check_plan, execution
 from collhub_mscclpp.checking.load_check import check_mscclpp
+from collhub_mscclpp.checking.lowering import ranges_of
+from collhub_mscclpp.checking.memory import plan_memory
+from collhub_mscclpp.plans.operations import BUFFER_TYPES, Scope
+from collhub_mscclpp.plans.read_plan import parse_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_plans import (
@@ -823,3 +827,65 @@ def test_calls_end_where_slices_of_a_pipeline_can_no_longer_be_counted(
     source = Source.of_bytes("plan.json", json.dumps(plan).encode())
     report = check_mscclpp(CheckRequest(source=source), NoOptions())
     assert [call.max_bytes for call in report.calls] == [expected]
+
+
+@pytest.mark.parametrize(("operand", "verdict"), [("i", "ok"), ("s", "wrong")])
+def test_a_sum_with_data_that_nobody_wrote_is_undefined(operand: str, verdict: str) -> None:
+    """Memory that nobody wrote may hold anything, even if zeros would give the right sum."""
+    terms = [chunk("i", 0)] if operand == "i" else [chunk("i", 0), chunk(operand, 0)]
+    name = "copy" if operand == "i" else "re"
+    sums = {"name": name, "src_buff": terms, "dst_buff": [chunk("o", 0)]}
+    plan = fragment(sums, collective="allreduce")
+    plan["gpus"][0].update(input_chunks=1, output_chunks=1)
+    assert checked(plan).verdict == verdict
+
+
+def test_members_of_a_switch_group_list_it_in_one_order() -> None:
+    plan = gathered_by_switch(2)
+    groups = plan["gpus"][0]["channels"][0]["rank_groups"]
+    plan["gpus"][1]["channels"] = json.loads(json.dumps(plan["gpus"][1]["channels"]))
+    groups.append({"size": 2, "ranks": [0, 1]})
+    report = checked(plan)
+    assert not report.is_loadable
+    messages = [found.message for found in report.errors if found.code == "switch-order"]
+    assert len(messages) == 1
+    assert "its switch channels with rank 1 are not those that rank 1 lists" in messages[0]
+
+
+@pytest.mark.parametrize(("initial", "verdict"), [(0, "ok"), (1, "race")])
+def test_a_count_that_is_there_at_first_tells_nothing(initial: int, verdict: str) -> None:
+    release = {"name": "sem_release", "semaphore_ids": [0]}
+    acquire = {"name": "sem_acquire", "semaphore_ids": [0]}
+    plan = fragment(copied(chunk("i", 0), chunk("s", 0)), NOP, release)
+    gpu = plan["gpus"][0]
+    gpu["semaphores"] = [{"init_value": initial}]
+    ops = [acquire, NOP, copied(chunk("s", 0), chunk("o", 0))]
+    gpu["threadblocks"].append({"id": 1, "channels": [], "remote_buffer_refs": [], "ops": ops})
+    assert checked(plan).verdict == verdict
+
+
+def test_local_scratch_and_packets_alternate_between_halves() -> None:
+    """`handlePut` and `handleCopy` of the executor: remote addresses are taken as they are."""
+    plan = two_ranks()
+    plan["use_double_scratch_buffer"] = True
+    for rank, gpu in enumerate(plan["gpus"]):
+        gpu["scratch_chunks"] = 2
+        gpu["remote_buffers"][0]["type"] = "s"
+        put = next(one for one in operations(plan, rank, 1) if one["name"] == "put")
+        put["src_buff"], put["dst_buff"][0]["index"] = [chunk("s", 1)], 0
+    parsed = parse_plan(json.dumps(plan).encode(), "plan.json")
+    memory = plan_memory(parsed)
+    ranges = ranges_of(parsed, memory)
+    is_put = parsed.operands.scope[ranges.operand] == Scope.REMOTE
+    is_scratch = ranges.buffer == BUFFER_TYPES.index("s")
+    assert is_scratch.sum() == 4
+    assert set(ranges.shift[is_scratch & ~is_put].tolist()) == {memory.half[0]}
+    assert set(ranges.shift[is_put | ~is_scratch].tolist()) == {0}
+
+
+def test_a_file_that_is_no_plan_is_not_accepted() -> None:
+    source = Source.of_bytes("plan.json", b"{}")
+    report = check_mscclpp(CheckRequest(source=source), NoOptions())
+    assert not report.ok
+    assert report.verdict == "mscclpp refuses it: it is no execution plan"
+    assert report.facts == {"is_accepted": False}
