@@ -61,7 +61,7 @@ def collhub_producers() -> Sequence[FormatReader]:
         _PROGRAM,
         "collhub_mscclpp.language.read_program:read",
         SourceProgramOptions,
-        samples="collhub_mscclpp.language.samples:samples",
+        samples="collhub_mscclpp.language.read_program:samples",
         executes_source=True,
     )
     return [plans, programs]

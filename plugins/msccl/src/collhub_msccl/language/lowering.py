@@ -1,31 +1,120 @@
-"""Lower a trace to an algorithm.
-
-Operations become messages and local steps with their dependencies, in an order that keeps every
-rank busy. Source of the order: the scheduler of MSCCLang (Cowan et al., ASPLOS 2023, section on
-lowering); fusion and thread blocks are left to the writer of the runtime's file.
-"""
+"""Lower a traced program to the steps of an algorithm: order, instances, collective, steps."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
 from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
 from collhub_msccl.language.instances import Instances
-from collhub_msccl.language.lowered_collective import lower_collective
-from collhub_msccl.language.priorities import compute_execution_order
 from collhub_msccl.language.stated_blocks import assign_blocks
-from collhub_msccl.language.trace import COPY, OPERATION_FIELDS, Trace
+from collhub_msccl.language.trace import COPY, INPUT, OPERATION_FIELDS, OUTPUT, Trace
 from collhub_msccl.provenance import build_provenance
 from hub_core.columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 from hub_core.model import (
     Algorithm,
     Buffer,
     Collective,
+    CollectiveKind,
+    Contributions,
+    CustomContract,
     JsonValue,
     Provenance,
     StepKind,
     StepTable,
 )
+
+
+def compute_execution_order(
+    operations: int, parents: Int64Array, children: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Order of the operations, and the depth of every operation, both int64.
+
+    The depth is the number of operations in the longest chain before an operation. The order is by
+    depth, then by the longest chain after it, then by program order, like the heap in MSCCLang's
+    scheduler. `parents`, `children`: pairs of operations, in program order. The order is a valid
+    sequential run, and equal on both sides of every connection, so messages cannot deadlock. Cost:
+    n log n in the number of pairs.
+    """
+    depth = _compute_longest_chains(operations, parents, children)
+    # In reverse order, children precede their parents.
+    last = operations - 1
+    height = _compute_longest_chains(operations, last - children, last - parents)[::-1]
+    in_program = np.arange(operations)
+    return np.lexsort((in_program, -height, depth)), depth
+
+
+def _compute_longest_chains(
+    operations: int, parents: Int64Array, children: Int64Array
+) -> Int64Array:
+    """Number of operations in the longest chain before each operation."""
+    by_child = np.lexsort((parents, children))
+    pairs = zip(parents[by_child].tolist(), children[by_child].tolist(), strict=True)
+    chain = [0] * operations
+    # Parents precede their children, so their chains are final.
+    for parent, child in pairs:
+        if chain[parent] >= chain[child]:
+            chain[child] = chain[parent] + 1
+    return np.asarray(chain, np.int64)
+
+
+def lower_collective(trace: Trace, instances: Instances) -> Collective:
+    """Collective of all instances together.
+
+    Raises `ValueError` for a custom one without contract.
+    """
+    kind = CollectiveKind(trace.kind)
+    contract = _build_contract(trace, instances) if kind is CollectiveKind.CUSTOM else None
+    if contract is not None:
+        # The longest buffer of any rank: the full buffer of a custom collective has this length.
+        units = int(max(contract.input_units.max(), contract.output_units.max(), 1))
+    else:
+        units = kind.traits.parts(trace.num_ranks) * trace.chunk_factor * instances.number
+    return Collective(
+        kind,
+        trace.num_ranks,
+        units,
+        trace.root if kind is CollectiveKind.BROADCAST else None,
+        in_place=trace.is_in_place,
+        out_of_place=not trace.is_in_place,
+        contract=contract,
+    )
+
+
+def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
+    """Contract of a user-defined collective, for all instances."""
+    stated = trace.contract
+    if stated is None:
+        raise ValueError("the trace of a custom collective has no contract")
+    # Sizes are in chunks of one instance; one chunk is one unit.
+    return CustomContract(
+        np.asarray(trace.input_sizes, np.int64) * instances.number,
+        np.asarray(trace.output_sizes, np.int64) * instances.number,
+        np.asarray(stated.defined, np.bool_),
+        None if stated.expected is None else _build_expected(stated.expected, instances),
+    )
+
+
+def _build_expected(rows: list[list[int]], instances: Instances) -> Contributions:
+    """Result of all instances, from that of one: see `TracedContract.expected`."""
+    rank, index, source_rank, source_index = np.asarray(rows, np.int64).reshape(-1, 4).T
+    output, source = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)
+    copies = range(instances.number)
+
+    def concatenate_copies(column: Callable[[int], Int64Array]) -> Int64Array:
+        """The column of every instance, one after the other."""
+        return np.concatenate([column(copy) for copy in copies])
+
+    return Contributions(
+        concatenate_copies(lambda copy: rank),
+        concatenate_copies(lambda copy: instances.compute_offsets(rank, output, index, copy)),
+        concatenate_copies(lambda copy: source_rank),
+        concatenate_copies(
+            lambda copy: instances.compute_offsets(source_rank, source, source_index, copy)
+        ),
+    )
+
 
 Columns = dict[str, Int64Array]
 

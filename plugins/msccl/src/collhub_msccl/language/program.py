@@ -16,8 +16,7 @@ from collhub_msccl.language.chunks import Buffer, ReduceChunk, Value
 from collhub_msccl.language.collectives import Collective, Place, RankBuffers, Slots
 from collhub_msccl.language.contracts import build_contract, find_kind
 from collhub_msccl.language.host import CURRENT_HOST
-from collhub_msccl.language.instructions import Op, ThreadblockPolicy
-from collhub_msccl.language.operations import list_instructions
+from collhub_msccl.language.instructions import Op, ThreadblockPolicy, list_instructions
 from collhub_msccl.language.references import Ref
 from collhub_msccl.language.topologies.generic import Topology
 from collhub_msccl.language.trace import COPY, FIRST_SCRATCH, INPUT, OUTPUT, REDUCE, Trace

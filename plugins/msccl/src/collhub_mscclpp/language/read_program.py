@@ -1,8 +1,9 @@
-"""Read a program of `mscclpp.language` by executing it; its plan is checked."""
+"""Read MSCCL++ programs, executed in a sandboxed process, and samples of them."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import replace
 
 from collhub_mscclpp.reading.read import read as read_plan
@@ -17,6 +18,42 @@ from hub_core.sandbox import (
     shell_words,
     warn_at,
 )
+
+_PROGRAM = b"""\
+from mscclpp.language.channel import *
+from mscclpp.language.collectives import *
+from mscclpp.language.general import *
+from mscclpp.language.program import *
+from mscclpp.language.rank import *
+
+size = 3
+with CollectiveProgram("all_pairs", AllGather(size, 1, True), size):
+    channels = {}
+    for source in range(size):
+        for target in range(size):
+            if source != target:
+                channels[target, source] = MemoryChannel(target, source)
+    for source in range(size):
+        peers = [target for target in range(size) if target != source]
+        part = Rank(source).get_output_buffer()[source : source + 1]
+        for target in peers:
+            channels[target, source].signal(tb=0, relaxed=True)
+        for target in peers:
+            channels[target, source].wait(tb=0, relaxed=True)
+        for target in peers:
+            there = Rank(target).get_output_buffer()[source : source + 1]
+            channels[target, source].put(there, part, tb=0)
+            channels[target, source].signal(tb=0)
+        for target in peers:
+            channels[target, source].wait(tb=0)
+    print(JSON())
+"""
+
+
+def samples() -> Sequence[Source]:
+    """An all-gather in place among three ranks, each of which puts its part to all others."""
+    return [Source.of_bytes("all_pairs.py", _PROGRAM)]
+
 
 _CHILD = "collhub_mscclpp.language.child:main"
 _PACKAGES = ("mscclpp", "collhub_mscclpp")

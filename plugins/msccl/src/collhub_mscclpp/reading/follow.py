@@ -10,8 +10,7 @@ from collhub_mscclpp.checking.lowering import Counters, Ranges, barriers_of, blo
 from collhub_mscclpp.checking.memory import PlanMemory
 from collhub_mscclpp.plans.operations import Role
 from collhub_mscclpp.plans.records import Plan
-from collhub_mscclpp.reading.places import Place, PlaceTable
-from collhub_mscclpp.reading.steps import StepList
+from collhub_mscclpp.reading.steps import Place, PlaceTable, StepList
 
 
 class PlanFollower:

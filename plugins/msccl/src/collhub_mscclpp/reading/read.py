@@ -12,7 +12,7 @@ from collhub_mscclpp.checking.report import OK, WRONG, PlanReport
 from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plans.records import Plan
 from collhub_mscclpp.reading.follow import PlanFollower
-from collhub_mscclpp.reading.places import places_of
+from collhub_mscclpp.reading.steps import places_of
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Provenance, Severity
 from hub_core.model import JsonValue as Json
 from hub_core.plugin_api import NoOptions, Source

@@ -1,18 +1,58 @@
-"""Steps of an algorithm from operations in the order in which they were done.
-
-Whoever does an operation, every step stands at the rank whose memory it touches: what goes to
-another rank is a SEND there and a RECV here, one-sided or not.
-"""
+"""Steps of an algorithm from operations in the order of their execution, and their places."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_mscclpp.reading.places import Place
+from collhub_mscclpp.checking.lowering import Ranges
+from collhub_mscclpp.checking.memory import PlanMemory
 from hub_core.columns import Int64Array
 from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, StepKind, StepTable
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The beginning of a range: rank, buffer and offset in units, and the cell that it is."""
+
+    rank: int
+    buffer: int
+    offset: int
+    cell: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlaceTable:
+    """Places of all ranges, by row; `scratch_units`: int64[ranks], of the forms that are used."""
+
+    places: tuple[Place, ...]
+    scratch_units: Int64Array
+
+
+def places_of(
+    memory: PlanMemory,
+    ranges: Ranges,
+) -> PlaceTable:
+    """Places in one launch: the scratch is its plain form, then its packets, if they are used."""
+    is_scratch = ranges.buffer == Buffer.SCRATCH
+    is_packet = ranges.is_packet == 1
+    ranks = len(memory.half)
+    plain = np.zeros(ranks, np.int64)
+    packets = np.zeros(ranks, np.int64)
+    plain_ranks = ranges.rank[is_scratch & ~is_packet]
+    packet_ranks = ranges.rank[is_scratch & is_packet]
+    plain[plain_ranks] = memory.half[plain_ranks]
+    packets[packet_ranks] = memory.half[packet_ranks]
+    offset = ranges.base - memory.layout.base[ranges.rank, ranges.buffer]
+    # In the memory of a check the packets lie behind all halves of the plain form.
+    moved = plain[ranges.rank] - memory.halves * memory.half[ranges.rank]
+    offset = offset + np.where(is_packet & is_scratch, moved, 0)
+    columns = (ranges.rank, ranges.buffer, offset, ranges.base)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return PlaceTable(tuple(Place(*row) for row in rows), plain + packets)
+
 
 # A plan has neither durations nor source lines.
 _COLUMNS = tuple(name for name in COLUMN_DTYPES if name not in ("duration_ns", "source_line"))

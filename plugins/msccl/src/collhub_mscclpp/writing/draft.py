@@ -8,24 +8,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from collhub_mscclpp.options import PACKETS, PlanWriteOptions
-from collhub_mscclpp.writing.addresses import (
+from collhub_mscclpp.writing.block_writer import BlockWriter, Range
+from collhub_mscclpp.writing.blocks import Semaphores, blocks_of, semaphores_of
+from collhub_mscclpp.writing.landing import (
+    Landing,
+    landing_of,
+    packet_landing_of,
+    pulled_of,
+    with_equal_scratch,
+)
+from collhub_mscclpp.writing.networks import PlanNetwork
+from collhub_mscclpp.writing.rank_tables import PORT, RankTables, channel_types, tables_of
+from collhub_mscclpp.writing.segments import (
     containing_range,
     has_equal_scratch,
     has_port_offset,
     memory_layouts,
 )
-from collhub_mscclpp.writing.block_writer import BlockWriter, Range
-from collhub_mscclpp.writing.blocks import blocks_of
-from collhub_mscclpp.writing.landing import (
-    Landing,
-    landing_of,
-    packet_landing_of,
-    with_equal_scratch,
-)
-from collhub_mscclpp.writing.networks import PlanNetwork
-from collhub_mscclpp.writing.pulling import pulled_of
-from collhub_mscclpp.writing.rank_tables import PORT, RankTables, channel_types, tables_of
-from collhub_mscclpp.writing.semaphores import Semaphores, semaphores_of
 from collhub_mscclpp.writing.switch_stores import SwitchStores, place_switch_stores
 from collhub_mscclpp.writing.work import PlanWork
 from hub_core.columns import Int64Array

@@ -1,10 +1,12 @@
-"""One thread block of a draft, cut into as many as the executor's tables need."""
+"""Addresses of data in the buffers of a plan, and the segments that operations move."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+import numpy as np
 
 from collhub_mscclpp.checking.limits import (
     MOST_CHANNELS,
@@ -13,6 +15,88 @@ from collhub_mscclpp.checking.limits import (
     MOST_REMOTE_BUFFERS,
 )
 from collhub_mscclpp.writing.rank_tables import MEMORY, PORT, SWITCH
+from collhub_mscclpp.writing.work import PlanWork
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import Buffer, MemoryLayout
+
+
+def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
+    """Memories of all ranks in chunks, one for each mode that the algorithm claims."""
+    collective, unit = work.algorithm.collective, work.unit
+    for in_place in (True, False):
+        if collective.in_place if in_place else collective.out_of_place:
+            layout = collective.memory_layout(in_place, work.algorithm.scratch_units)
+            yield MemoryLayout(layout.base // unit, layout.size // unit, layout.total // unit)
+
+
+def buffer_offsets(layout: MemoryLayout) -> Int64Array:
+    """Chunks between the start of an allocation and of a buffer in it: int64[ranks, 3].
+
+    Only the smaller one of two buffers that share memory has an offset.
+    """
+    both = [int(Buffer.INPUT), int(Buffer.OUTPUT)]
+    base, size = layout.base[:, both], layout.size[:, both]
+    offsets = np.zeros_like(layout.base)
+    shift = base - base.min(axis=1)[:, None]
+    offsets[:, both] = np.where(_share_memory(base, size)[:, None], shift, 0)
+    return offsets
+
+
+def has_equal_scratch(layout: MemoryLayout) -> bool:
+    """Whether equal chunk counts are equal bytes of scratch on all ranks.
+
+    The executor takes the size of a chunk of scratch from the allocation that has the input. In a
+    gather in place that of the root alone is larger than its input.
+    """
+    both = [int(Buffer.INPUT), int(Buffer.OUTPUT)]
+    base, size = layout.base[:, both], layout.size[:, both]
+    given = np.maximum(size[:, 0], 1)
+    allocated = np.where(_share_memory(base, size), size.max(axis=1), given)
+    return bool(np.all(allocated * given[0] == allocated[0] * given))
+
+
+def _share_memory(base: Int64Array, size: Int64Array) -> BoolArray:
+    """Whether the two buffers of a rank, columns of `base` and `size`, overlap: bool[ranks].
+
+    Unrelated buffers follow one another in a layout, and are allocations of their own.
+    """
+    first = base.argmin(axis=1)
+    end = (base + size)[np.arange(len(base)), first]
+    return np.asarray((base.max(axis=1) < end) & (size > 0).all(axis=1), np.bool_)
+
+
+def have_equal_offsets(
+    work: PlanWork, row: Int64Array, peer_row: Int64Array, buffer: Int64Array
+) -> BoolArray:
+    """Whether the rank of `row` computes right addresses in a buffer of that of `peer_row`.
+
+    For every pair of steps, in every mode that the algorithm claims.
+    """
+    rank = work.steps.rank
+    is_equal = np.ones(len(row), np.bool_)
+    for layout in memory_layouts(work):
+        offsets = buffer_offsets(layout)
+        is_equal &= offsets[rank[row], buffer] == offsets[rank[peer_row], buffer]
+    return is_equal
+
+
+def has_port_offset(work: PlanWork, rank: int, buffer: int) -> bool:
+    """Whether a port channel misses this buffer by its offset, in some mode."""
+    return any(buffer_offsets(layout)[rank, buffer] != 0 for layout in memory_layouts(work))
+
+
+def containing_range(work: PlanWork, rank: int, buffer: int, index: int) -> tuple[int, int]:
+    """(buffer, index) of a chunk in the buffer that starts its allocation.
+
+    For algorithms that claim a single mode; in both modes there is no such buffer.
+    """
+    layouts = list(memory_layouts(work))
+    if len(layouts) != 1 or not has_port_offset(work, rank, buffer):
+        return buffer, index
+    offset = int(buffer_offsets(layouts[0])[rank, buffer])
+    other = Buffer.OUTPUT if buffer == Buffer.INPUT else Buffer.INPUT
+    return int(other), index + offset
+
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_mscclpp.writing.addresses import have_equal_offsets, memory_layouts
 from collhub_mscclpp.writing.landing import Landing, coarse_regions
+from collhub_mscclpp.writing.segments import have_equal_offsets, memory_layouts
 from collhub_mscclpp.writing.work import PlanWork
 from hub_core.columns import Int64Array, expanded_ranges
 from hub_core.model import Buffer, MemoryLayout, StepKind

@@ -30,8 +30,7 @@ from collhub_mscclpp.language import (
     TestCollective,
     ThreadBlockGroup,
 )
-from collhub_mscclpp.language.read_program import read
-from collhub_mscclpp.language.samples import samples
+from collhub_mscclpp.language.read_program import read, samples
 from collhub_mscclpp.plans.read_plan import parse_plan
 
 from hub_core.model import Algorithm, CollectiveKind, Diagnostic, InputError, UsageError
