@@ -53,6 +53,7 @@ PLUGINS = (
     "collhub_coconet",
     "collhub_compose",
     "collhub_dask",
+    "collhub_diagnosis",
     "collhub_expansion",
     "collhub_fabrics",
     "collhub_flows",

@@ -1,0 +1,1 @@
+"""Diagnose hung jobs by the evidence that their ranks wrote: Flight Recorder dumps."""

@@ -1,0 +1,55 @@
+"""`collhub diagnose`: the ranks that make a job hang, by its Flight Recorder dumps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core import FILE, CommandContext, json_flag
+from hub_core.model import ExitCode
+
+if TYPE_CHECKING:
+    from collhub_diagnosis.verdict import Verdict
+
+
+@click.command()
+@click.argument("dumps", metavar="DUMP [DUMP ...]", type=FILE, nargs=-1, required=True)
+@json_flag
+@click.pass_obj
+def diagnose(context: CommandContext, /, dumps: tuple[str, ...], as_json: bool) -> ExitCode:
+    """Find the ranks that make a job hang, by Flight Recorder dumps of its ranks.
+
+    DUMP is a file or a folder; the rank is the number at the end of the file name. Reports the
+    culprits, the ranks that only wait for them, and the questions that remain open because dumps
+    are missing or entries were overwritten. Pickles are read without being executed. Exit 1 if a
+    fault is found.
+    """
+    # Imported here: the help of a command needs no numpy.
+    from collhub_diagnosis import report
+    from collhub_diagnosis.read_dumps import read_dumps
+    from collhub_diagnosis.verdict import diagnose_records
+
+    with context.progress("reading dumps"):
+        records = read_dumps(dumps)
+    with context.progress("matching operations"):
+        verdict = diagnose_records(records)
+    if as_json:
+        context.print_json(report.verdict_document(verdict))
+    else:
+        _print(context, verdict)
+    return ExitCode.INVALID if verdict.has_fault else ExitCode.DONE
+
+
+def _print(context: CommandContext, verdict: Verdict) -> None:
+    from collhub_diagnosis import report
+
+    for note in verdict.notes:
+        context.say(f"note: {note}")
+    context.print_fields(report.verdict_fields(verdict))
+    for line in report.finding_lines(verdict):
+        context.print_line(line)
+    header, rows = report.wait_table(verdict)
+    if rows:
+        context.print_line("")
+        context.print_table(header, rows)

@@ -1,0 +1,356 @@
+"""Turn the values of one Flight Recorder dump into columns; every field is checked.
+
+Format: `FlightRecorder.hpp` and `FlightRecorderDetail.hpp` of PyTorch (BSD-3), versions 1.1 to
+2.10. Fields are read by key, not by version. Relatives with the same shape: torch_npu, torchcomms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from collhub_diagnosis.records import (
+    Call,
+    Dump,
+    Frame,
+    Group,
+    GroupStatus,
+    Operation,
+    Shapes,
+    State,
+    Tables,
+    to_columns,
+)
+from hub_core.model import InputError, Location
+
+MAX_TENSORS = 4096
+MAX_DIMENSIONS = 64
+MAX_RANK = 1 << 24
+MAX_GROUP_RANKS = 1 << 20
+# Tensors of all entries together, and frames of one entry that are kept.
+MAX_TENSORS_PER_DUMP = 1 << 22
+KEPT_FRAMES = 32
+MAX_FRAMES_PER_DUMP = 1 << 22
+KNOWN_MAJOR_VERSIONS = ("1", "2")
+
+_STATES = {state.name.lower(): state for state in State}
+_MESSAGE = re.compile(r"(send|recv) (\d{1,8})(->|<-)(\d{1,8})\Z")
+_INT64 = 1 << 63
+
+
+def parse_dump(root: object, rank: int, file: str, tables: Tables) -> Dump:
+    """Return the dump of a rank. Raises `InputError` that names the entry and the key."""
+    if not isinstance(root, dict) or not ({"entries", "version", "pg_config"} & set(root)):
+        _fail(
+            file,
+            "this is not a Flight Recorder dump: it has no 'entries' and no 'version'",
+            cure="see TORCH_FR_DUMP_TEMP_FILE for the location of the dumps",
+        )
+    return _DumpParser(root, rank, file, tables).parse()
+
+
+class _DumpParser:
+    """State of the parsing of one dump: its groups, and operations by group and sequence."""
+
+    def __init__(self, root: Mapping[object, object], rank: int, file: str, tables: Tables) -> None:
+        self.root = root
+        self.rank = rank
+        self.file = file
+        self.tables = tables
+        self.notes: list[str] = []
+        self.known_shapes: dict[Shapes, Shapes] = {}
+        self.stack_of: dict[int, int] = {}
+        self.tensors_left = MAX_TENSORS_PER_DUMP
+        self.frames_left = MAX_FRAMES_PER_DUMP
+        self.operations: list[Operation] = []
+        self.row_of: dict[tuple[int, bool, int], int] = {}
+        self.group_of: dict[tuple[str, str], int] = {}
+        self.group_of_id: dict[int, int] = {}
+
+    def parse(self) -> Dump:
+        version = self.root.get("version", "")
+        if not isinstance(version, str):
+            _fail(self.file, f"version {version!r:.40} is not a text")
+        if version and version.split(".")[0] not in KNOWN_MAJOR_VERSIONS:
+            self.notes.append(f"{self.file}: version {version[:40]!r} is not known, read by key")
+        members = self.parse_groups()
+        entries = self.root.get("entries") or []
+        if not isinstance(entries, list):
+            _fail(self.file, "'entries' is not a list")
+        if len({id(entry) for entry in entries}) != len(entries):
+            _fail(self.file, "one object occurs as several entries")
+        self.members = members
+        self.is_overwritten = False
+        for position, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                self.fail(position, f"it is a {type(entry).__name__}, not an object")
+            self.add(position, entry)
+        status = self.parse_status()
+        groups = {self.group(name, description) for name, (_, description, _) in members.items()}
+        return Dump(
+            self.rank,
+            self.file,
+            version,
+            to_columns(self.operations),
+            frozenset(groups | set(self.group_of.values())),
+            status,
+            self.is_overwritten,
+            any(one.started_ns or one.state == State.STARTED for one in self.operations),
+            tuple(self.notes),
+        )
+
+    def parse_groups(self) -> dict[str, tuple[tuple[int, ...], str, int]]:
+        """Return ranks, description and ordinal by group name; groups without ranks are left out.
+
+        Gloo writes one entry with an empty name, which each group overwrites: it is ignored.
+        """
+        config = self.root.get("pg_config") or {}
+        if isinstance(config, list):
+            config = {str(number): value for number, value in enumerate(config)}
+        if not isinstance(config, dict):
+            _fail(self.file, "'pg_config' is not an object")
+        members: dict[str, tuple[tuple[int, ...], str, int]] = {}
+        counts: dict[tuple[frozenset[int], str], int] = {}
+        for key in sorted(config, key=_natural):
+            value = config[key]
+            name, description, ranks = str(key), "undefined", value
+            if isinstance(value, dict):
+                description, ranks = value.get("desc", description), value.get("ranks")
+            if not isinstance(description, str):
+                _fail(self.file, f"pg_config {name[:40]!r}: desc is not a text")
+            if name and ranks:
+                numbers = self.parse_ranks(name, ranks)
+                identity = (frozenset(numbers), description)
+                ordinal = counts[identity] = counts.get(identity, -1) + 1
+                members[name] = (numbers, description, ordinal)
+        return members
+
+    def parse_ranks(self, name: str, ranks: object) -> tuple[int, ...]:
+        """Return the ranks of a list, or of the text of a list such as "[0, 1]"."""
+        if isinstance(ranks, str):
+            if not re.fullmatch(r"[\[(]?[\d\s,]*[\])]?", ranks):
+                _fail(
+                    self.file, f"pg_config {name[:40]!r}: ranks {ranks!r:.60} is no list of ranks"
+                )
+            digits = re.findall(r"\d+", ranks)
+            if any(len(digit) > 8 for digit in digits):
+                _fail(self.file, f"pg_config {name[:40]!r}: a rank is above {MAX_RANK}")
+            ranks = [int(digit) for digit in digits]
+        if not isinstance(ranks, list | tuple) or len(ranks) > MAX_GROUP_RANKS:
+            _fail(self.file, f"pg_config {name[:40]!r}: ranks is no list of ranks")
+        if not all(type(rank) is int and 0 <= rank <= MAX_RANK for rank in ranks):
+            _fail(self.file, f"pg_config {name[:40]!r}: a rank is not between 0 and {MAX_RANK}")
+        if len(set(ranks)) != len(ranks):
+            _fail(self.file, f"pg_config {name[:40]!r}: a rank appears twice")
+        return tuple(ranks)
+
+    def group(self, name: str, description: str) -> int:
+        """Return the number of a group in the table of all dumps."""
+        number = self.group_of.get((name, description))
+        if number is None:
+            known = self.members.get(name)
+            group = Group(None, description, 0, name)
+            if known is not None and self.rank in known[0]:
+                # Names of one group may differ between ranks: they are no part of its identity.
+                group = Group(known[0], description, known[2])
+            number = self.group_of[name, description] = self.tables.groups.number(group)
+        return number
+
+    def add(self, position: int, entry: Mapping[object, object]) -> None:
+        """Add an entry: a new operation, or the next call of a batch with its sequence number."""
+        if position == 0:
+            self.is_overwritten = self.integer(position, entry, "record_id", 0) > 0
+        pg_id = self.integer(position, entry, "pg_id", 0)
+        group = self.entry_group(position, entry, pg_id)
+        self.group_of_id[pg_id] = group
+        call = self.call(position, entry)
+        is_p2p = entry.get("is_p2p", call.is_message)
+        if not isinstance(is_p2p, bool):
+            self.fail(position, "is_p2p is neither true nor false")
+        old_sequence = self.integer(position, entry, "seq_id", 0)
+        key = "p2p_seq_id" if is_p2p else "collective_seq_id"
+        sequence = self.integer(position, entry, key, old_sequence)
+        operation = self.operation(position, entry, group, is_p2p, sequence, call)
+        row = self.row_of.get((group, is_p2p, sequence))
+        if row is not None and row >= len(self.operations) - 64:
+            # The last entry of a batch, `coalesced`, has the state of all its calls.
+            first = self.operations[row]
+            calls = self.tables.calls[first.calls] + self.tables.calls[operation.calls]
+            if len(calls) > MAX_TENSORS:
+                self.fail(position, f"a batch of more than {MAX_TENSORS} calls")
+            self.operations[row] = operation._replace(
+                calls=self.tables.calls.number(calls),
+                created_ns=first.created_ns,
+                stack=first.stack,
+            )
+            return
+        self.row_of[group, is_p2p, sequence] = len(self.operations)
+        self.operations.append(operation)
+
+    def entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
+        pair = entry.get("process_group", (str(pg_id), "undefined"))
+        if not isinstance(pair, list | tuple) or not pair or len(pair) > 2:
+            self.fail(position, "process_group is no pair of name and description")
+        if not all(isinstance(text, str) for text in pair):
+            self.fail(position, "process_group has a member that is not a text")
+        return self.group(pair[0], pair[1] if len(pair) == 2 else "undefined")
+
+    def call(self, position: int, entry: Mapping[object, object]) -> Call:
+        name = entry.get("profiling_name", "")
+        if not isinstance(name, str) or len(name) > 4096:
+            self.fail(position, "profiling_name is not a text")
+        backend, colon, operation = name.rpartition(":")
+        source = destination = -1
+        message = _MESSAGE.match(operation)
+        if message is not None:
+            operation = message[1]
+            source, destination = int(message[2]), int(message[4])
+            if operation == "recv":
+                # `recv 3<-0`: rank 3 receives from rank 0.
+                source, destination = destination, source
+        return Call(
+            backend if colon else "",
+            operation,
+            self.shapes(position, entry, "input_sizes"),
+            self.shapes(position, entry, "output_sizes"),
+            self.dtypes(position, entry, "input_dtypes"),
+            self.dtypes(position, entry, "output_dtypes"),
+            source,
+            destination,
+        )
+
+    def operation(
+        self,
+        position: int,
+        entry: Mapping[object, object],
+        group: int,
+        is_p2p: bool,
+        sequence: int,
+        call: Call,
+    ) -> Operation:
+        text = entry.get("state", "scheduled")
+        state = _STATES.get(text) if isinstance(text, str) else None
+        if state is None:
+            self.fail(position, f"state {text!r:.40} is not scheduled, started or completed")
+        is_retired = entry.get("retired", False)
+        if not isinstance(is_retired, bool):
+            self.fail(position, "retired is neither true nor false")
+        if is_retired and call.backend == "gloo":
+            # Gloo has no events: its entries never leave `scheduled`.
+            state = State.COMPLETED
+        return Operation(
+            group,
+            is_p2p,
+            sequence,
+            self.tables.calls.number((call,)),
+            int(state),
+            is_retired and state != State.COMPLETED,
+            self.integer(position, entry, "time_created_ns", 0),
+            self.integer(position, entry, "time_discovered_started_ns", 0),
+            self.integer(position, entry, "time_discovered_completed_ns", 0),
+            min(self.integer(position, entry, "timeout_ms", 0), _INT64 // 10**7) * 10**6,
+            self.stack(position, entry),
+        )
+
+    def integer(self, position: int, entry: Mapping[object, object], key: str, default: int) -> int:
+        value = entry.get(key, default)
+        if value is None:
+            return default
+        if type(value) is not int or not -1 <= value < _INT64:
+            self.fail(position, f"{key} {value!r:.40} is not an integer from -1 to 2^63")
+        return value
+
+    def shapes(self, position: int, entry: Mapping[object, object], key: str) -> Shapes:
+        sizes = entry.get(key) or []
+        try:
+            if not isinstance(sizes, list | tuple) or len(sizes) > MAX_TENSORS:
+                raise TypeError
+            self.tensors_left -= len(sizes)
+            if any(not isinstance(one, list | tuple) or len(one) > MAX_DIMENSIONS for one in sizes):
+                raise TypeError
+            shapes = tuple(map(tuple, sizes))
+            known = self.known_shapes.get(shapes)
+        except TypeError:
+            self.fail(position, f"{key} is no list of shapes")
+        if self.tensors_left < 0:
+            self.fail(position, f"the entries have more than {MAX_TENSORS_PER_DUMP} tensors")
+        if known is None:
+            for shape in shapes:
+                if not all(type(size) is int and 0 <= size < _INT64 for size in shape):
+                    self.fail(position, f"{key} has a size that is not an integer from 0 to 2^63")
+            known = self.known_shapes[shapes] = shapes
+        return known
+
+    def dtypes(self, position: int, entry: Mapping[object, object], key: str) -> tuple[str, ...]:
+        names = entry.get(key) or []
+        if not isinstance(names, list | tuple) or len(names) > MAX_TENSORS:
+            self.fail(position, f"{key} is no list of texts")
+        self.tensors_left -= len(names)
+        if not all(isinstance(name, str) for name in names):
+            self.fail(position, f"{key} is no list of texts")
+        return tuple(names)
+
+    def stack(self, position: int, entry: Mapping[object, object]) -> int:
+        frames = entry.get("frames") or []
+        if not isinstance(frames, list | tuple):
+            self.fail(position, "frames is not a list")
+        kept: list[Frame] = []
+        for frame in frames[:KEPT_FRAMES]:
+            if not isinstance(frame, dict):
+                self.fail(position, "a frame is not an object")
+            name, file, line = frame.get("name"), frame.get("filename"), frame.get("line")
+            if not isinstance(name, str) or not isinstance(file, str) or type(line) is not int:
+                self.fail(position, "a frame has no name, filename and line")
+            kept.append(Frame(name, file, line))
+        return self.tables.stacks.number(tuple(kept))
+
+    def parse_status(self) -> dict[int, GroupStatus]:
+        """Return `pg_status` by group; its keys are numbers of groups in this process."""
+        root = self.root.get("pg_status") or {}
+        if not isinstance(root, dict):
+            _fail(self.file, "'pg_status' is not an object")
+        status: dict[int, GroupStatus] = {}
+        for key, value in root.items():
+            if not isinstance(key, str | int) or not isinstance(value, dict):
+                _fail(self.file, f"pg_status {key!r:.40} is no object of numbers")
+            names = ("last_enqueued", "last_started", "last_completed")
+            numbers = [self.status_number(value.get(f"{name}_collective", -1)) for name in names]
+            group = self.group_of_id.get(int(key)) if _is_number(key) else None
+            known = self.members.get(str(key))
+            if group is None and known is not None:
+                # A group without entries: its name usually is its number.
+                group = self.group(str(key), known[1])
+            if group is not None:
+                status[group] = GroupStatus(*numbers)
+        return status
+
+    def status_number(self, value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
+            return int(value)
+        if type(value) is not int or not -1 <= value < _INT64:
+            _fail(self.file, f"pg_status: {value!r:.40} is not a sequence number")
+        return value
+
+    def fail(self, position: int, message: str) -> NoReturn:
+        _fail(self.file, f"entry {position}: {message}")
+
+
+def _is_number(key: object) -> bool:
+    return re.fullmatch(r"\d{1,18}", str(key), re.ASCII) is not None
+
+
+def _natural(key: object) -> tuple[int, str]:
+    """Sort numbers by value, other names after them."""
+    text = str(key)
+    return (int(text), "") if _is_number(text) else (1 << 63, text)
+
+
+def _fail(file: str, message: str, cure: str = "") -> NoReturn:
+    raise InputError(message, location=Location(file), cure=cure, code="invalid-dump")
+
+
+def describe_calls(calls: Sequence[Call]) -> str:
+    """The operation of a record in a few words; a batch as the number of its calls."""
+    named = [call for call in calls if call.operation != "coalesced"] or list(calls)
+    return str(named[0]) if len(named) == 1 else f"batch of {len(named)} calls ({named[0]}, ...)"

@@ -1,0 +1,21 @@
+"""Offers of this plugin to the hub: the command `diagnose`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Command, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """Describe the command."""
+    return [
+        Command(
+            "diagnose",
+            "Find the ranks that make a job hang, by its Flight Recorder dumps.",
+            "collhub_diagnosis.command:diagnose",
+        )
+    ]

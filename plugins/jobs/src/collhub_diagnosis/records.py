@@ -1,0 +1,245 @@
+"""Operations of all ranks as numpy columns, with tables of the values that many of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Value = TypeVar("Value", bound=Hashable)
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class State(IntEnum):
+    """State of an operation when the dump was taken, in the order of its life."""
+
+    SCHEDULED = 0
+    STARTED = 1
+    COMPLETED = 2
+
+
+class Frame(NamedTuple):
+    """One frame of a Python or C++ stack."""
+
+    name: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.file}:{self.line})"
+
+
+class Call(NamedTuple):
+    """One recorded call without its times: calls of several ranks are compared by it.
+
+    `operation` is the name without the backend. For a send or a receive, `source` and
+    `destination` are ranks within the group, else -1.
+    """
+
+    backend: str
+    operation: str
+    input_shapes: Shapes
+    output_shapes: Shapes
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    source: int = -1
+    destination: int = -1
+
+    @property
+    def is_send(self) -> bool:
+        return self.operation == "send"
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the call is a send or a receive between two ranks."""
+        return self.source >= 0
+
+    def __str__(self) -> str:
+        if self.is_message:
+            return f"{self.operation} {self.source}->{self.destination}"
+        return self.operation
+
+
+class Group(NamedTuple):
+    """A process group. `ranks` is in the order of the group; None if no dump gives the members.
+
+    `ordinal` distinguishes several groups with the same ranks and description.
+    """
+
+    ranks: tuple[int, ...] | None
+    description: str
+    ordinal: int
+    name: str = ""
+
+
+class Table(Generic[Value]):
+    """Distinct values by number, in the order of their first use."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self._numbers: dict[Value, int] = {}
+
+    def number(self, value: Value) -> int:
+        """Return the number of a value; a new value is added."""
+        number = self._numbers.setdefault(value, len(self.values))
+        if number == len(self.values):
+            self.values.append(value)
+        return number
+
+    def __getitem__(self, number: int) -> Value:
+        return self.values[number]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Values that the operations of all ranks share."""
+
+    groups: Table[Group] = field(default_factory=Table)
+    calls: Table[tuple[Call, ...]] = field(default_factory=Table)
+    stacks: Table[tuple[Frame, ...]] = field(default_factory=Table)
+
+
+class Operation(NamedTuple):
+    """One collective, one send or receive, or one batch of calls with a common sequence number.
+
+    `started_ns` and `completed_ns` are 0 if the dump has none. `has_timed_out`: the watchdog
+    removed the operation before it completed.
+    """
+
+    group: int
+    is_p2p: bool
+    sequence: int
+    calls: int
+    state: int
+    has_timed_out: bool
+    created_ns: int
+    started_ns: int
+    completed_ns: int
+    timeout_ns: int
+    stack: int
+
+
+_TYPES = {
+    "group": np.int32,
+    "is_p2p": np.bool_,
+    "sequence": np.int64,
+    "calls": np.int32,
+    "state": np.int8,
+    "has_timed_out": np.bool_,
+    "created_ns": np.int64,
+    "started_ns": np.int64,
+    "completed_ns": np.int64,
+    "timeout_ns": np.int64,
+    "stack": np.int32,
+}
+
+
+class GroupStatus(NamedTuple):
+    """Sequence numbers of the last collectives of a group on one rank; -1 if there is none."""
+
+    enqueued: int
+    started: int
+    completed: int
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The dump of one rank: its operations as columns, in the order in which it issued them.
+
+    `status` is by group number. `is_overwritten`: the ring buffer lost the oldest entries.
+    """
+
+    rank: int
+    file: str
+    version: str
+    columns: dict[str, NDArray[np.generic]]
+    groups: frozenset[int]
+    status: dict[int, GroupStatus]
+    is_overwritten: bool
+    records_starts: bool
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.columns["group"])
+
+
+def to_columns(operations: Sequence[Operation]) -> dict[str, NDArray[np.generic]]:
+    """Return the operations as one array per field, in their order."""
+    fields = zip(*operations, strict=True) if operations else ([] for _ in _TYPES)
+    return {
+        name: np.array(values, dtype=dtype)
+        for (name, dtype), values in zip(_TYPES.items(), fields, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class Records:
+    """The operations of all dumps: the rows of a dump are consecutive, in issue order."""
+
+    dumps: dict[int, Dump]
+    tables: Tables
+
+    @cached_property
+    def columns(self) -> dict[str, NDArray[np.generic]]:
+        """The columns of all dumps one after another, by ascending rank, and `rank`."""
+        order = [self.dumps[rank] for rank in sorted(self.dumps)]
+        columns = {name: np.concatenate([dump.columns[name] for dump in order]) for name in _TYPES}
+        counts = [len(dump) for dump in order]
+        columns["rank"] = np.repeat(np.array([dump.rank for dump in order], np.int64), counts)
+        return columns
+
+    @cached_property
+    def first_row(self) -> dict[int, int]:
+        """The row of the first operation by rank."""
+        starts, row = {}, 0
+        for rank in sorted(self.dumps):
+            starts[rank] = row
+            row += len(self.dumps[rank])
+        return starts
+
+    def rows_of(self, rank: int) -> range:
+        """The rows of one rank in issue order."""
+        start = self.first_row[rank]
+        return range(start, start + len(self.dumps[rank]))
+
+    def operation(self, row: int) -> Operation:
+        """The fields of one row as Python values."""
+        return Operation(*(self.columns[name][row].item() for name in _TYPES))
+
+    def rank(self, row: int) -> int:
+        return int(self.columns["rank"][row])
+
+    def members(self, group: int) -> tuple[int, ...]:
+        """Sorted ranks of a group; ranks with entries of it if no dump gives its members."""
+        ranks = self.tables.groups[group].ranks
+        return tuple(sorted(ranks)) if ranks is not None else self.seen_members[group]
+
+    @cached_property
+    def seen_members(self) -> dict[int, tuple[int, ...]]:
+        """Sorted ranks whose dumps name a group, by group."""
+        members: dict[int, list[int]] = {}
+        for rank in sorted(self.dumps):
+            for group in self.dumps[rank].groups:
+                members.setdefault(group, []).append(rank)
+        return {group: tuple(ranks) for group, ranks in members.items()}
+
+    @cached_property
+    def missing_dumps(self) -> tuple[int, ...]:
+        """Sorted ranks that groups name and that have no dump."""
+        named = {rank for group in self.tables.groups.values for rank in group.ranks or ()}
+        return tuple(sorted(named - set(self.dumps)))
+
+    @cached_property
+    def latest_ns(self) -> int:
+        """The latest time in any dump: a lower bound of the time when the dumps were taken."""
+        names = ("created_ns", "started_ns", "completed_ns")
+        return max((int(self.columns[name].max(initial=0)) for name in names), default=0)
+
+    def iterate_calls(self, row: int) -> Iterator[Call]:
+        """The calls of an operation; more than one in a batch."""
+        yield from self.tables.calls[int(self.columns["calls"][row])]

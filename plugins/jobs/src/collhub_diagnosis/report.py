@@ -1,0 +1,108 @@
+"""Text and JSON of a verdict."""
+
+from __future__ import annotations
+
+from collhub_diagnosis.verdict import Finding, Verdict, WaitLine, format_ranks
+
+SCHEMA = "collhub/report-diagnose-1"
+MAX_LINES = 40
+
+_MEANINGS = {
+    "late": "ranks have not issued an operation in which others wait",
+    "order": "ranks issue operations of several groups in different orders",
+    "type": "ranks call different operations",
+    "size": "ranks give different sizes",
+    "dtype": "ranks give different dtypes",
+    "all-to-all": "the sizes sent and received differ",
+    "device": "a device does not start or complete an operation",
+    "network": "all ranks are in the operation; the network or a dead peer blocks it",
+    "undecided": "the evidence does not decide the cause",
+    "skew": "no fault; the dumps were taken at different times",
+    "none": "no fault found",
+}
+
+
+def verdict_document(verdict: Verdict) -> dict[str, object]:
+    """Return the JSON document of a verdict."""
+    return {
+        "schema": SCHEMA,
+        "kind": verdict.kind,
+        "fault": verdict.has_fault,
+        "culprits": list(verdict.culprits),
+        "waiting": list(verdict.waiting),
+        "group": list(verdict.group),
+        "sequence": verdict.sequence,
+        "missing_dumps": list(verdict.missing_dumps),
+        "findings": [_finding_object(finding) for finding in verdict.findings],
+        "waits": [_wait_object(line) for line in verdict.waits],
+        "notes": list(verdict.notes),
+        "dumps": verdict.dumps,
+        "operations": verdict.operations,
+    }
+
+
+def verdict_fields(verdict: Verdict) -> dict[str, str]:
+    """Return the summary of a verdict by label."""
+    fields = {"verdict": f"{verdict.kind}: {_MEANINGS[verdict.kind]}"}
+    if verdict.culprits:
+        fields["culprits"] = format_ranks(verdict.culprits)
+    if verdict.waiting:
+        fields["waiting"] = format_ranks(verdict.waiting)
+    if verdict.group:
+        number = "" if verdict.sequence is None else f", operation {verdict.sequence}"
+        fields["group"] = f"{format_ranks(verdict.group)}{number}"
+    if verdict.missing_dumps:
+        fields["no dump"] = format_ranks(verdict.missing_dumps)
+    fields["read"] = f"{verdict.dumps} dumps, {verdict.operations} operations"
+    return fields
+
+
+def finding_lines(verdict: Verdict) -> list[str]:
+    """Return the findings with the frames of their operations."""
+    lines: list[str] = []
+    for finding in verdict.findings[:MAX_LINES]:
+        lines += ["", f"{finding.kind}: {finding.text}"]
+        lines += [f"  at {frame}" for frame in finding.frames]
+    left = len(verdict.findings) - MAX_LINES
+    return [*lines, "", f"{left} more findings: see --json"] if left > 0 else lines
+
+
+def wait_table(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
+    """Return header and rows of the wait-for graph, one row per operation."""
+    rows = [
+        [
+            format_ranks(line.ranks),
+            line.operation,
+            str(line.sequence),
+            line.description,
+            format_ranks(line.awaited),
+            line.frames[0] if line.frames else "",
+        ]
+        for line in verdict.waits[:MAX_LINES]
+    ]
+    return ["waiting", "operation", "number", "group", "for", "issued at"], rows
+
+
+def _finding_object(finding: Finding) -> dict[str, object]:
+    return {
+        "kind": finding.kind,
+        "text": finding.text,
+        "culprits": list(finding.culprits),
+        "group": list(finding.group),
+        "description": finding.description,
+        "sequence": finding.sequence,
+        "operation": finding.operation,
+        "frames": list(finding.frames),
+    }
+
+
+def _wait_object(line: WaitLine) -> dict[str, object]:
+    return {
+        "ranks": list(line.ranks),
+        "for": list(line.awaited),
+        "group": list(line.group),
+        "description": line.description,
+        "sequence": line.sequence,
+        "operation": line.operation,
+        "frames": list(line.frames),
+    }

@@ -1,0 +1,437 @@
+"""The verdict on a hung job: its cause, the ranks responsible, and the ranks that only wait."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from collhub_diagnosis.dump_entries import describe_calls
+from collhub_diagnosis.matching import Arrival, Matching, Mismatch
+from collhub_diagnosis.records import Records, State
+from collhub_diagnosis.waiting import Wait, WaitGraph
+
+# The first kind of which there is a finding is the verdict.
+KINDS = (
+    "type",
+    "size",
+    "dtype",
+    "all-to-all",
+    "order",
+    "late",
+    "device",
+    "network",
+    "undecided",
+    "skew",
+    "none",
+)
+NO_FAULT = ("none", "skew")
+MAX_MISMATCHES = 100
+SHOWN_FRAMES = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cause, or one reason why a question is undecided.
+
+    `culprits`: ranks responsible. `group`, `description`, `sequence`, `operation`, `elements` and
+    `frames` describe the operation; `frames` are where its first rank issued it, innermost first.
+    """
+
+    kind: str
+    text: str
+    culprits: tuple[int, ...] = ()
+    group: tuple[int, ...] = ()
+    description: str = ""
+    sequence: int | None = None
+    operation: str = ""
+    frames: tuple[str, ...] = ()
+    is_past: bool = False
+
+
+@dataclass(frozen=True)
+class WaitLine:
+    """Ranks that wait in one operation, and the ranks that they wait for there."""
+
+    ranks: tuple[int, ...]
+    awaited: tuple[int, ...]
+    group: tuple[int, ...]
+    description: str
+    sequence: int
+    operation: str
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of a diagnosis. Ranks are sorted; `findings` begins with the causes."""
+
+    kind: str
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    group: tuple[int, ...]
+    sequence: int | None
+    missing_dumps: tuple[int, ...]
+    findings: tuple[Finding, ...]
+    waits: tuple[WaitLine, ...]
+    notes: tuple[str, ...]
+    dumps: int
+    operations: int
+
+    @property
+    def has_fault(self) -> bool:
+        """Whether a fault is found, or ranks hang for a reason that the dumps do not decide."""
+        return self.kind not in NO_FAULT and (self.kind != "undecided" or bool(self.waiting))
+
+
+def diagnose_records(records: Records) -> Verdict:
+    """Return the verdict on the operations of all ranks."""
+    matching = Matching(records)
+    return _Diagnosis(WaitGraph(matching)).verdict()
+
+
+class _Diagnosis:
+    """Collects findings of every kind; the most specific kind is the verdict."""
+
+    def __init__(self, graph: WaitGraph) -> None:
+        self.graph = graph
+        self.records = graph.records
+        self.mismatched_rows: set[int] = set()
+
+    def verdict(self) -> Verdict:
+        """Return the first kind by `KINDS`; findings of the past come after those of the hang."""
+        findings = [
+            *self.mismatches(),
+            *self.order_deadlocks(),
+            *self.late_ranks(),
+            *self.gathered(),
+            *self.skews(),
+        ]
+        causes = [one for one in findings if one.kind not in NO_FAULT and not one.is_past]
+        past = [one for one in findings if one.is_past]
+        if not causes:
+            # Without a cause of the hang, evidence that is missing counts.
+            findings += self.undecided()
+            hangs = any(one.kind == "undecided" and one.sequence is not None for one in findings)
+            causes = [] if hangs else past
+        causes = causes or [one for one in findings if not one.is_past] or [_NO_FINDING]
+        kind = min((one.kind for one in causes), key=KINDS.index)
+        main = [one for one in causes if one.kind == kind]
+        culprits = sorted({rank for one in main for rank in one.culprits})
+        waiting = [
+            rank for rank, front in self.graph.fronts.items() if front.rows and rank not in culprits
+        ]
+        ordered = sorted(findings, key=lambda one: (one not in main, one.is_past))
+        return Verdict(
+            kind,
+            tuple(culprits),
+            tuple(waiting) if kind not in NO_FAULT else (),
+            main[0].group,
+            main[0].sequence,
+            self.records.missing_dumps,
+            tuple(ordered),
+            tuple(self.wait_lines()),
+            tuple(self.notes()),
+            len(self.records.dumps),
+            len(self.records.columns["group"]),
+        )
+
+    def mismatches(self) -> list[Finding]:
+        """Calls of one operation that differ between ranks, incomplete ones first."""
+        mismatches = list(self.graph.matching.mismatches())
+        mismatches.sort(key=lambda one: one.is_completed)
+        findings: list[Finding] = []
+        seen: set[tuple[int, bool]] = set()
+        for mismatch in mismatches:
+            # After the first difference of a group, its ranks may be out of step.
+            key = (int(self.records.columns["group"][mismatch.rows[0]]), mismatch.is_completed)
+            self.mismatched_rows.update(mismatch.rows)
+            if key not in seen and len(findings) < MAX_MISMATCHES:
+                seen.add(key)
+                findings.append(self.mismatch(mismatch))
+        return findings
+
+    def mismatch(self, mismatch: Mismatch) -> Finding:
+        noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(mismatch.kind)
+        problem = f"{noun} differ" if noun else "the sums differ"
+        text = f"{problem}: {mismatch.detail}"
+        if mismatch.is_completed:
+            text += " (the operation completed)"
+        return self.finding(
+            mismatch.kind,
+            mismatch.rows[0],
+            text,
+            mismatch.culprits,
+            is_past=mismatch.is_completed,
+        )
+
+    def order_deadlocks(self) -> list[Finding]:
+        """Cycles of waits: ranks issue operations of several groups in different orders."""
+        findings = []
+        for ranks in self.graph.order_cycles():
+            waits = [
+                wait for wait in self.graph.waits if wait.rank in ranks and wait.awaited in ranks
+            ]
+            if any(wait.row in self.mismatched_rows for wait in waits):
+                continue
+            culprits = self.deviating(ranks, waits)
+            steps = _cycle([wait for wait in waits if wait.rank in ranks])
+            text = "ranks wait for each other: " + "; ".join(
+                f"rank {step.rank} waits in {self.name(step.row)} for rank {step.awaited}"
+                for step in steps
+            )
+            row = next((w.row for w in waits if w.rank in culprits), waits[0].row)
+            findings.append(self.finding("order", row, text, culprits))
+        return findings
+
+    def deviating(self, ranks: Sequence[int], waits: Sequence[Wait]) -> tuple[int, ...]:
+        """Ranks that wait elsewhere than most ranks of a cycle; all of them without a majority."""
+        fronts = {
+            rank: frozenset(
+                (
+                    int(self.records.columns["group"][wait.row]),
+                    int(self.records.columns["sequence"][wait.row]),
+                )
+                for wait in waits
+                if wait.rank == rank and not self.records.columns["is_p2p"][wait.row]
+            )
+            for rank in ranks
+        }
+        (common, count), *_ = Counter(fronts.values()).most_common(1)
+        if not common or 2 * count <= len(ranks):
+            return tuple(ranks)
+        return tuple(rank for rank in ranks if fronts[rank] != common)
+
+    def late_ranks(self) -> list[Finding]:
+        """Ranks that never issued an operation in which others wait, and wait for no rank."""
+        by_row: dict[int, list[int]] = {}
+        findings = []
+        for rank, front in self.graph.sources.items():
+            if front.skewed and not self.graph.has_waited_long(rank):
+                continue
+            row = self.awaiting_row(rank)
+            if front.skewed or front.stuck:
+                own = (front.stuck + front.skewed)[0]
+                text = f"rank {rank} has not completed {self.name(own)}, which other ranks left"
+                findings.append(self.finding("device", own, text, (rank,)))
+            else:
+                by_row.setdefault(row, []).append(rank)
+        for row, ranks in sorted(by_row.items()):
+            last = self.last_issued(ranks[0]) if len(ranks) == 1 else ""
+            verb = "has" if len(ranks) == 1 else "have"
+            text = f"{format_ranks(ranks)} {verb} not issued {self.name(row)}{last}"
+            findings.append(self.finding("late", row, text, tuple(ranks)))
+        return findings
+
+    def awaiting_row(self, rank: int) -> int:
+        """The oldest operation that waits for a late rank, one that waits only for such if any."""
+        sources = set(self.graph.sources)
+        awaited: dict[int, set[int]] = {}
+        for wait in self.graph.waits:
+            awaited.setdefault(wait.row, set()).add(wait.awaited)
+        rows = [wait.row for wait in self.graph.waits if wait.awaited == rank]
+        keys = self.records.columns["created_ns"]
+        chosen = min(rows, key=lambda row: (not awaited[row] <= sources, int(keys[row]), row))
+        # One operation has one row for all ranks that wait in it.
+        if self.records.columns["is_p2p"][chosen]:
+            return chosen
+        same = self.graph.matching.rows_of_key(chosen)
+        return same[min(same)]
+
+    def last_issued(self, rank: int) -> str:
+        rows = self.records.rows_of(rank)
+        if not rows:
+            return "; it has issued no operation"
+        text = f"; its last operation is {self.name(rows[-1])}"
+        frames = self.frames(rows[-1])
+        return f"{text}, issued by {frames[0]}" if frames else text
+
+    def gathered(self) -> list[Finding]:
+        """Operations that all ranks have issued and that no rank completed."""
+        findings = []
+        for row in self.graph.gathered_rows():
+            states = self.graph.states(row)
+            if row in self.mismatched_rows:
+                continue
+            partners = self.graph.partners(row)
+            waiting = [rank for rank, state in states.items() if state is State.SCHEDULED]
+            backend = self.records.tables.calls[int(self.records.columns["calls"][row])][0].backend
+            if not partners and self.has_unknown_partners(row):
+                text = f"the other ranks of {self.name(row)} are not known"
+                findings.append(self.finding("undecided", row, text))
+            elif not waiting or backend == "gloo":
+                text = f"all ranks are in {self.name(row)}, and none completes it"
+                kind = "network" if partners else "device"
+                findings.append(self.finding(kind, row, text, () if partners else tuple(states)))
+            elif len(waiting) < len(states):
+                verb = "has" if len(waiting) == 1 else "have"
+                text = f"{format_ranks(waiting)} {verb} not started {self.name(row)}, others have"
+                findings.append(self.finding("device", row, text, tuple(sorted(waiting))))
+            else:
+                text = (
+                    f"all ranks have issued {self.name(row)}, and none has started it: an earlier "
+                    "kernel or the order of streams blocks it"
+                )
+                if not any(self.records.dumps[rank].records_starts for rank in states):
+                    text += ", or the dumps do not record starts"
+                findings.append(self.finding("device", row, text))
+        return findings
+
+    def has_unknown_partners(self, row: int) -> bool:
+        group = self.records.tables.groups[int(self.records.columns["group"][row])]
+        is_p2p = bool(self.records.columns["is_p2p"][row])
+        return group.ranks is None or (is_p2p and len(group.ranks) > 1)
+
+    def skews(self) -> list[Finding]:
+        """Operations that other ranks completed: the dumps were taken at different times."""
+        findings = []
+        for rank, front in self.graph.fronts.items():
+            for row in front.skewed[:1]:
+                text = f"rank {rank} is about to complete {self.name(row)}, which others completed"
+                findings.append(self.finding("skew", row, text))
+            for row in front.stuck[:1]:
+                if rank not in self.graph.sources:
+                    text = f"rank {rank} has not completed {self.name(row)}, which others left"
+                    findings.append(self.finding("device", row, text, (rank,)))
+        return findings
+
+    def undecided(self) -> list[Finding]:
+        """Questions that missing dumps or overwritten entries leave open."""
+        findings = []
+        by_row: dict[int, list[Wait]] = {}
+        for wait in self.graph.undecided:
+            by_row.setdefault(self.awaiting_row(wait.awaited), []).append(wait)
+        for row, waits in sorted(by_row.items()):
+            absent = sorted({w.awaited for w in waits if w.arrival is Arrival.NO_DUMP})
+            lost = sorted({w.awaited for w in waits if w.arrival is Arrival.UNKNOWN})
+            reasons = [f"{format_ranks(absent)} without a dump"] * bool(absent)
+            reasons += [f"the ring buffer of {format_ranks(lost)} overwrote the answer"] * bool(
+                lost
+            )
+            text = f"ranks wait in {self.name(row)}; undecided: {', '.join(reasons)}"
+            findings.append(self.finding("undecided", row, text))
+        if not findings and self.records.missing_dumps:
+            text = "no fault in these dumps, but no dump of "
+            text += format_ranks(self.records.missing_dumps)
+            findings.append(Finding("undecided", text))
+        return findings
+
+    def wait_lines(self) -> list[WaitLine]:
+        """One line per operation in which ranks wait for others."""
+        lines: dict[tuple[int, ...], list[Wait]] = {}
+        columns = self.records.columns
+        for wait in self.graph.waits:
+            is_p2p = bool(columns["is_p2p"][wait.row])
+            key = (
+                int(columns["group"][wait.row]),
+                int(is_p2p),
+                int(columns["sequence"][wait.row]),
+                wait.rank if is_p2p else -1,
+            )
+            lines.setdefault(key, []).append(wait)
+        return [
+            WaitLine(
+                tuple(sorted({wait.rank for wait in waits})),
+                tuple(sorted({wait.awaited for wait in waits})),
+                self.records.members(key[0]),
+                self.records.tables.groups[key[0]].description,
+                key[2],
+                self.operation(waits[0].row),
+                self.frames(waits[0].row),
+            )
+            for key, waits in sorted(lines.items())
+        ]
+
+    def notes(self) -> Iterable[str]:
+        """Limits of the evidence."""
+        for rank in sorted(self.records.dumps):
+            yield from self.records.dumps[rank].notes
+        missing = self.records.missing_dumps
+        if missing:
+            yield f"no dump of {format_ranks(missing)}"
+        overwritten = [
+            r for r in sorted(self.records.dumps) if self.records.dumps[r].is_overwritten
+        ]
+        if overwritten:
+            yield f"the ring buffer of {format_ranks(overwritten)} lost the oldest entries"
+        versions = sorted({dump.version for dump in self.records.dumps.values()})
+        if len(versions) > 1:
+            yield f"the dumps have different versions: {', '.join(versions)}"
+        unknown = [g for g in self.records.tables.groups.values if g.ranks is None]
+        for group in unknown[:8]:
+            yield f"the members of group {group.name!r} ({group.description}) are not recorded"
+
+    def finding(
+        self,
+        kind: str,
+        row: int,
+        text: str,
+        culprits: tuple[int, ...] = (),
+        *,
+        is_past: bool = False,
+    ) -> Finding:
+        group = int(self.records.columns["group"][row])
+        return Finding(
+            kind,
+            text,
+            culprits,
+            self.records.members(group),
+            self.records.tables.groups[group].description,
+            int(self.records.columns["sequence"][row]),
+            self.operation(row),
+            self.frames(row),
+            is_past,
+        )
+
+    def operation(self, row: int) -> str:
+        return describe_calls(self.records.tables.calls[int(self.records.columns["calls"][row])])
+
+    def name(self, row: int) -> str:
+        """An operation with its number, group and size, for texts."""
+        group = int(self.records.columns["group"][row])
+        calls = self.records.tables.calls[int(self.records.columns["calls"][row])]
+        shapes = calls[0].input_shapes or calls[0].output_shapes
+        if calls[0].operation == "recv":
+            shapes = calls[0].output_shapes
+        size = " of " + " ".join(str(list(shape)) for shape in shapes[:3]) if shapes else ""
+        ranks = self.records.members(group)
+        description = self.records.tables.groups[group].description
+        return (
+            f"{self.operation(row)}{size} (number {int(self.records.columns['sequence'][row])} of "
+            f"group {description}, {format_ranks(ranks)})"
+        )
+
+    def frames(self, row: int) -> tuple[str, ...]:
+        """The first frames outside of PyTorch, else the innermost ones."""
+        stack = self.records.tables.stacks[int(self.records.columns["stack"][row])]
+        own = [frame for frame in stack if "/torch/" not in frame.file.replace("\\", "/")]
+        return tuple(str(frame) for frame in (own or stack)[:SHOWN_FRAMES])
+
+
+_NO_FINDING = Finding("none", "all operations are complete and agree")
+
+
+def _cycle(waits: Sequence[Wait]) -> list[Wait]:
+    """A shortest-first walk along waits until a rank repeats: the waits of one cycle."""
+    by_rank = {wait.rank: wait for wait in reversed(waits)}
+    path: list[Wait] = []
+    wait = waits[0]
+    while wait not in path:
+        path.append(wait)
+        wait = by_rank[wait.awaited]
+    return path[path.index(wait) :]
+
+
+def format_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-3, 7`; at most ten ranges."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    ranges: list[tuple[int, int]] = []
+    for rank in ranks:
+        if ranges and ranges[-1][1] == rank - 1:
+            ranges[-1] = (ranges[-1][0], rank)
+        else:
+            ranges.append((rank, rank))
+    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in ranges[:10]]
+    more = f" and {len(ranges) - 10} more ranges" if len(ranges) > 10 else ""
+    return f"ranks {', '.join(texts)}{more}" if ranks else "no ranks"

@@ -1,0 +1,218 @@
+"""The wait-for graph of a job: which operation each rank waits in, and for which ranks.
+
+A rank waits in its oldest incomplete operation, and in the oldest started one of every other
+group. It waits there for the ranks that have not issued the operation, or that have not started it
+because an earlier operation is incomplete. Ranks for which others wait and that wait for no rank
+are the cause; a cycle is an order deadlock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from collhub_diagnosis.matching import Arrival, Matching, Partner
+from collhub_diagnosis.records import State
+
+# Dumps of a job are taken some seconds apart, by watchdogs that look at intervals.
+MAX_SKEW_NS = 60 * 10**9
+
+_UNDECIDED = (Arrival.NO_DUMP, Arrival.UNKNOWN)
+
+
+class Wait(NamedTuple):
+    """One edge: `rank` waits in the operation of `row` for the rank `awaited`."""
+
+    rank: int
+    row: int
+    awaited: int
+    arrival: Arrival
+
+
+@dataclass(frozen=True)
+class Front:
+    """Incomplete operations of a rank that decide where it waits.
+
+    `rows`: where it waits. `skewed`: other ranks completed these, this one is about to. `stuck`:
+    the same, but for longer than the skew between dumps.
+    """
+
+    rows: tuple[int, ...] = ()
+    skewed: tuple[int, ...] = ()
+    stuck: tuple[int, ...] = ()
+
+
+class WaitGraph:
+    """Fronts of all ranks and the edges between them."""
+
+    def __init__(self, matching: Matching) -> None:
+        self.matching = matching
+        self.records = matching.records
+        self._partners: dict[int, list[Partner]] = {}
+        self.fronts = {rank: self._front(rank) for rank in sorted(self.records.dumps)}
+
+    def partners(self, row: int) -> list[Partner]:
+        if row not in self._partners:
+            self._partners[row] = self.matching.partners(row)
+        return self._partners[row]
+
+    @cached_property
+    def waits(self) -> tuple[Wait, ...]:
+        """Edges by rank, row and awaited rank; those to ranks without evidence are included."""
+        return tuple(
+            Wait(rank, row, partner.rank, partner.arrival)
+            for rank, front in self.fronts.items()
+            for row in front.rows
+            for partner in self.partners(row)
+            if self._is_awaited(partner)
+        )
+
+    @cached_property
+    def decided(self) -> dict[int, tuple[int, ...]]:
+        """Awaited ranks with a dump, by waiting rank."""
+        awaited: dict[int, set[int]] = {rank: set() for rank in self.fronts}
+        for wait in self.waits:
+            if wait.arrival not in _UNDECIDED:
+                awaited[wait.rank].add(wait.awaited)
+        return {rank: tuple(sorted(ranks)) for rank, ranks in awaited.items()}
+
+    @cached_property
+    def undecided(self) -> tuple[Wait, ...]:
+        """Edges to ranks without a dump, or whose ring buffer lost the answer."""
+        return tuple(wait for wait in self.waits if wait.arrival in _UNDECIDED)
+
+    @cached_property
+    def sources(self) -> dict[int, Front]:
+        """Fronts of the ranks that others wait for and that wait for no rank, by rank."""
+        awaited = {wait.awaited for wait in self.waits if wait.arrival is Arrival.LATE}
+        return {rank: self.fronts[rank] for rank in sorted(awaited) if not self.fronts[rank].rows}
+
+    def has_waited_long(self, awaited: int) -> bool:
+        """Whether an operation that waits for a rank has timed out."""
+        return any(wait.awaited == awaited and self._is_overdue(wait.row) for wait in self.waits)
+
+    def order_cycles(self) -> list[tuple[int, ...]]:
+        """Sorted ranks of every cycle of waits that depends on no rank outside of it."""
+        return [
+            ranks
+            for ranks in _components(self.decided)
+            if len(ranks) > 1 and all(set(self.decided[rank]) <= set(ranks) for rank in ranks)
+        ]
+
+    def gathered_rows(self) -> list[int]:
+        """One row per operation in a front that every other rank has issued and no rank left.
+
+        Operations with an awaited rank are left out.
+        """
+        rows: dict[tuple[int, ...], int] = {}
+        for front in self.fronts.values():
+            for row in front.rows:
+                partners = self.partners(row)
+                if any(self._is_awaited(partner) for partner in partners):
+                    continue
+                peers = [partner.row for partner in partners if partner.row is not None]
+                rows.setdefault(tuple(sorted([row, *peers])), row)
+        return sorted(rows.values())
+
+    def states(self, row: int) -> dict[int, State]:
+        """State of an operation by rank, of the ranks that recorded it."""
+        state = self.records.columns["state"]
+        states = {self.records.rank(row): State(int(state[row]))}
+        for partner in self.partners(row):
+            if partner.row is not None:
+                states[partner.rank] = State(int(state[partner.row]))
+        return states
+
+    def _front(self, rank: int) -> Front:
+        """Sort the oldest incomplete operations of a rank by their meaning."""
+        rows: list[int] = []
+        skewed: list[int] = []
+        stuck: list[int] = []
+        seen: set[tuple[int, bool]] = set()
+        columns = self.records.columns
+        start = self.records.first_row[rank]
+        incomplete = np.flatnonzero(self.records.dumps[rank].columns["state"] != State.COMPLETED)
+        for row in (incomplete + start).tolist():
+            key = (int(columns["group"][row]), bool(columns["is_p2p"][row]))
+            if key in seen:
+                continue
+            if self._has_left_partner(row):
+                (stuck if self._is_overdue(row) else skewed).append(row)
+                continue
+            seen.add(key)
+            if not rows or columns["state"][row] == State.STARTED:
+                rows.append(row)
+        return Front(tuple(rows), tuple(skewed), tuple(stuck))
+
+    def _has_left_partner(self, row: int) -> bool:
+        """Whether other ranks completed an operation that no rank is late for."""
+        arrivals = [partner.arrival for partner in self.partners(row)]
+        if self.records.columns["is_p2p"][row]:
+            return bool(arrivals) and all(one is Arrival.COMPLETED for one in arrivals)
+        return Arrival.COMPLETED in arrivals and Arrival.LATE not in arrivals
+
+    def _is_overdue(self, row: int) -> bool:
+        """Whether an operation timed out, or others completed it longer ago than the skew."""
+        operation = self.records.operation(row)
+        latest = self.records.latest_ns
+        if operation.has_timed_out:
+            return True
+        if operation.timeout_ns > 0 and latest - operation.created_ns > operation.timeout_ns:
+            return True
+        ends = [
+            int(self.records.columns["completed_ns"][partner.row])
+            for partner in self.partners(row)
+            if partner.row is not None and partner.arrival is Arrival.COMPLETED
+        ]
+        return any(0 < end < latest - MAX_SKEW_NS for end in ends)
+
+    def _is_awaited(self, partner: Partner) -> bool:
+        """Whether a rank is the reason that an operation does not proceed."""
+        if partner.arrival is Arrival.LATE or partner.arrival in _UNDECIDED:
+            return True
+        if partner.arrival is not Arrival.SCHEDULED or partner.row is None:
+            return False
+        # Scheduled behind an earlier operation of its rank.
+        front = self.fronts[partner.rank]
+        return bool(front.rows) and partner.row not in front.rows
+
+
+def _components(graph: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Strongly connected components by Tarjan's algorithm, without recursion."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    is_on_stack: set[int] = set()
+    components: list[tuple[int, ...]] = []
+    for root in sorted(graph):
+        if root in index:
+            continue
+        work = [(root, iter(graph[root]))]
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        is_on_stack.add(root)
+        while work:
+            node, successors = work[-1]
+            successor = next(successors, None)
+            if successor is not None:
+                if successor not in index:
+                    index[successor] = low[successor] = len(index)
+                    stack.append(successor)
+                    is_on_stack.add(successor)
+                    work.append((successor, iter(graph.get(successor, ()))))
+                elif successor in is_on_stack:
+                    low[node] = min(low[node], index[successor])
+                continue
+            work.pop()
+            if work:
+                low[work[-1][0]] = min(low[work[-1][0]], low[node])
+            if low[node] == index[node]:
+                members = [stack.pop()]
+                while members[-1] != node:
+                    members.append(stack.pop())
+                is_on_stack -= set(members)
+                components.append(tuple(sorted(members)))
+    return components

@@ -1,0 +1,203 @@
+"""`collhub diagnose`: the truths of the corpus, reports, and files that are not dumps."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from collhub_diagnosis.plugin import collhub_commands
+
+# kind, culprits, waiting, group, sequence; by torchfrtrace of PyTorch 2.14.1, corrected where two
+# ranks differ (both are named), where states differ (skew), and for ranks that only wait.
+TRUTHS = {
+    "ok": ("none", [], [], [], None),
+    "missing_rank": ("late", [2], [0, 1, 3], [0, 1, 2, 3], 3),
+    "type_mismatch": ("type", [0, 1], [], [0, 1], 2),
+    "size_mismatch": ("size", [0, 1], [], [0, 1], 1),
+    "dtype_mismatch": ("dtype", [0, 1], [], [0, 1], 1),
+    "state_mismatch": ("skew", [], [], [0, 1], 1),
+    "a2a_ok": ("none", [], [], [], None),
+    "a2a_bad": ("all-to-all", [0, 1], [], [0, 1], 1),
+    "ring": ("late", [1], [0], [0, 1], 5),
+    "subgroup_hang": ("late", [3], [0, 1, 2], [2, 3], 1),
+    "no_dump": ("undecided", [], [0], [0, 1], 1),
+    "p2p_coalesced": ("none", [], [], [], None),
+    "gloo3_json": ("none", [], [], [], None),
+}
+
+
+@pytest.fixture(scope="module")
+def samples(corpus: Path) -> Path:
+    folder = corpus / "evidence" / "fr"
+    if not folder.is_dir():
+        pytest.skip("the corpus has no Flight Recorder dumps")
+    return folder
+
+
+def dump(**changes: object) -> dict[str, Any]:
+    """The dump of a rank of two that waits in an all-reduce."""
+    entry: dict[str, object] = {
+        "record_id": 0,
+        "pg_id": 0,
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": 1,
+        "p2p_seq_id": 0,
+        "op_id": 1,
+        "profiling_name": "nccl:all_reduce",
+        "time_created_ns": 1_700_000_000_000_000_000,
+        "input_sizes": [[4, 2]],
+        "output_sizes": [[4, 2]],
+        "input_dtypes": ["Float"],
+        "output_dtypes": ["Float"],
+        "state": "started",
+        "retired": False,
+        "timeout_ms": 600000,
+        "is_p2p": False,
+    }
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+    return {"version": "2.10", "pg_config": groups, "entries": [entry | changes]}
+
+
+def test_offers() -> None:
+    assert [one.name for one in collhub_commands()] == ["diagnose"]
+
+
+@pytest.mark.parametrize("name", TRUTHS)
+def test_truths_of_the_corpus(collhub, samples: Path, name: str) -> None:
+    run = collhub("diagnose", samples / name, "--json")
+    report = run.report()
+    keys = ("kind", "culprits", "waiting", "group", "sequence")
+    assert tuple(report[key] for key in keys) == TRUTHS[name]
+    assert report["missing_dumps"] == ([1] if name == "no_dump" else [])
+    assert run.code == (0 if report["kind"] in ("none", "skew") else 1)
+
+
+def test_the_hostile_sample_is_refused(collhub, samples: Path) -> None:
+    run = collhub("diagnose", samples / "evil_rank_0")
+    assert run.code == 1
+    assert "evil_rank_0: byte 20: the opcode GLOBAL is not allowed in a dump" in run.err
+
+
+def test_mutated_samples_are_read_or_refused(collhub, samples: Path, tmp_path: Path) -> None:
+    files = [*samples.glob("*/fr_rank_0*"), samples / "fr_rank_0.json"]
+    generator = random.Random(36)
+    for number in range(400):
+        source = files[number % len(files)]
+        content = bytearray(source.read_bytes())
+        for _ in range(generator.randrange(1, 5)):
+            content[generator.randrange(len(content))] = generator.randrange(256)
+        file = tmp_path / source.name
+        file.write_bytes(content[: generator.choice([len(content), len(content) // 2])])
+        run = collhub("diagnose", file, "--json")
+        assert run.code in (0, 1), run.err
+        assert run.out or len(run.error_lines) == 1
+
+
+def test_the_text_names_culprits_and_frames(collhub, samples: Path) -> None:
+    run = collhub("diagnose", samples / "subgroup_hang")
+    assert run.code == 1
+    lines = run.out.splitlines()
+    assert lines[:3] == [
+        "verdict   late: ranks have not issued an operation in which others wait",
+        "culprits  rank 3",
+        "waiting   ranks 0-2",
+    ]
+    assert "  at step (train.py:11)" in lines
+
+
+def test_files_and_folders_are_read_together(collhub, tmp_path: Path) -> None:
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "trace" / "rank_0").write_bytes(pickle.dumps(dump(), 2))
+    (tmp_path / "trace" / "readme.txt").write_text("no dump")
+    (tmp_path / "rank_1.json").write_text(json.dumps(dump()))
+    run = collhub("diagnose", tmp_path / "trace", tmp_path / "rank_1.json", "--json")
+    report = run.report()
+    assert (report["kind"], report["dumps"]) == ("network", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rank", b"{}", "does not end with a rank"),
+        ("rank_0", b"", "the file is empty"),
+        ("rank_0", b"\x7fELF", "neither a pickle nor a JSON object"),
+        ("rank_0", b"{", "this is not JSON"),
+        ("rank_0", b'{"traceEvents": []}', "this is not a Flight Recorder dump"),
+        ("rank_0", pickle.dumps([1], 2), "neither a pickle|this is not a Flight Recorder dump"),
+        ("rank_0", b'{"version": 2}', "version 2 is not a text"),
+        ("rank_0", b'{"entries": {"a": 1}}', "'entries' is not a list"),
+        ("rank_0", b'{"entries": [3]}', "entry 0: it is a int, not an object"),
+        ("rank_0", b'{"version": "2.1", "pg_config": {"0": {"ranks": "[x]"}}}', "no list of ranks"),
+        ("rank_0", b'{"version": "2.1", "pg_config": {"0": {"ranks": "[1, 1]"}}}', "appears twice"),
+        (
+            "rank_0",
+            b'{"version": "2.1", "pg_status": {"0": {"last_started_collective": "x"}}}',
+            "'x' is not a sequence number",
+        ),
+    ],
+)
+def test_other_files_are_refused(
+    collhub, tmp_path: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    run = collhub("diagnose", tmp_path / name)
+    assert run.code == 1
+    (line,) = run.error_lines
+    assert name in line
+    assert any(part in line for part in message.split("|")), line
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"collective_seq_id": "1"}, "collective_seq_id '1' is not an integer"),
+        ({"collective_seq_id": 2**64}, "is not an integer from -1 to 2^63"),
+        ({"record_id": True}, "record_id True is not an integer"),
+        ({"state": "running"}, "state 'running' is not scheduled, started or completed"),
+        ({"retired": 1}, "retired is neither true nor false"),
+        ({"is_p2p": None}, "is_p2p is neither true nor false"),
+        ({"process_group": "0"}, "process_group is no pair"),
+        ({"process_group": [1, 2]}, "process_group has a member that is not a text"),
+        ({"profiling_name": 1}, "profiling_name is not a text"),
+        ({"input_sizes": "ab"}, "input_sizes is no list of shapes"),
+        ({"input_sizes": [[-1]]}, "input_sizes has a size that is not an integer"),
+        ({"output_sizes": [[[1]]]}, "output_sizes is no list of shapes"),
+        ({"input_dtypes": [1]}, "input_dtypes is no list of texts"),
+        ({"frames": 1}, "frames is not a list"),
+        ({"frames": [{"name": "f"}]}, "a frame has no name, filename and line"),
+    ],
+)
+def test_wrong_fields_are_refused_with_their_entry(
+    collhub, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    (tmp_path / "rank_0.json").write_text(json.dumps(dump(**changes)))
+    run = collhub("diagnose", tmp_path)
+    assert run.code == 1
+    (line,) = run.error_lines
+    assert "rank_0.json: entry 0: " in line
+    assert message in line
+
+
+def test_two_dumps_of_one_rank_are_refused(collhub, tmp_path: Path) -> None:
+    for name in ("a_rank_0", "b_rank_0"):
+        (tmp_path / name).write_text(json.dumps(dump()))
+    run = collhub("diagnose", tmp_path)
+    assert run.code == 1
+    assert "b_rank_0: two dumps of rank 0: the other one is" in run.err
+
+
+def test_folders_without_dumps_and_missing_files_are_refused(collhub, tmp_path: Path) -> None:
+    assert "has no file whose name ends with a rank" in collhub("diagnose", tmp_path).err
+    assert "No such file" in collhub("diagnose", tmp_path / "rank_0").err
+    assert collhub("diagnose").code == 2
+
+
+def test_unknown_versions_are_read_with_a_note(collhub, tmp_path: Path) -> None:
+    (tmp_path / "rank_0.json").write_text(json.dumps(dump() | {"version": "3.0"}))
+    run = collhub("diagnose", tmp_path)
+    assert "note: " in run.err
+    assert "version '3.0' is not known, read by key" in run.err
