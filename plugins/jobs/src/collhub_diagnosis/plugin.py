@@ -15,7 +15,7 @@ def collhub_commands() -> Sequence[Command]:
     return [
         Command(
             "diagnose",
-            "Find the ranks that make a job hang, by its Flight Recorder dumps.",
+            "Name the ranks that make a job hang, by Flight Recorder dumps.",
             "collhub_diagnosis.command:diagnose",
         )
     ]
