@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
+from collhub_msccl.runtimes.refusals import read_number
 from collhub_msccl.writing.write_xml import write
 
 from hub_core import UsageError
@@ -317,13 +318,13 @@ def test_a_rank_has_at_most_32_peers_on_a_channel_and_side(
 ) -> None:
     other = "recv" if side == "send" else "send"
     kinds = {"send": xml.step("s"), "recv": xml.step("r")}
-    many = [xml.block(kinds[side], **{side: rank + 1}) for rank in range(number)]
-    few = [xml.gpu(xml.block(kinds[other], **{other: 0})) for _ in range(number)]
-    report = _check("M", xml.algo(xml.gpu(*many), *few))
+    many = [xml.block(kinds[side], **{side: rank}) for rank in range(number)]
+    few = [xml.gpu(xml.block(kinds[other], **{other: number})) for _ in range(number)]
+    report = _check("M", xml.algo(*few, xml.gpu(*many)))
     found = [one.message for one in report.diagnostics if one.code == "too-many-thread-blocks"]
     assert len(found) == is_refused
     if is_refused:
-        assert found[0] == f"rank 0: more than 32 thread blocks {side} on channel 0"
+        assert found[0] == f"rank 33: more than 32 thread blocks {side} on channel 0"
 
 
 def test_a_closing_tag_of_another_element_is_named_with_the_expected_one() -> None:
@@ -385,3 +386,37 @@ def test_only_msccl_compares_the_sizes_of_a_call() -> None:
         assert ("size-range" in _errors(report)) == (letter == "M")
     equal = _first('minBytes="[0-9]+" maxBytes="[0-9]+"', 'minBytes="8" maxBytes="8"')
     assert "size-range" not in _errors(_check("M", equal(_valid("M"))))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("12", 12),
+        ("12x", 12),
+        ("x", 0),
+        ("9" * 18, 10**18 - 1),
+        ("9" * 19, 2**63 - 1),
+        ("99999999999x", 2**63 - 1),
+    ],
+)
+def test_numbers_are_read_as_strtol_does(text: str, number: int) -> None:
+    assert read_number(text) == number
+
+
+@pytest.mark.parametrize(("count", "is_refused"), [(71, False), (72, True)])
+def test_counts_are_below_72(count: int, is_refused: bool) -> None:
+    report = _check("M", _first('cnt="1"', f'cnt="{count}"')(_valid("M")))
+    assert ("count-limit" in {found.code for found in report.diagnostics}) == is_refused
+
+
+@pytest.mark.parametrize(("length", "is_refused"), [(254, False), (255, True)])
+def test_names_of_elements_fit_into_254_bytes(length: int, is_refused: bool) -> None:
+    element = f"<{'x' * length}/>"
+    report = _check("M", _first("\n  <gpu", f"\n  {element}\n  <gpu")(_valid("M")))
+    assert ("too-long" in _errors(report)) == is_refused
+
+
+def test_text_between_elements_is_shown() -> None:
+    (found,) = _check("M", REFUSED_BY_ALL["not-xml"](_valid("M"))).diagnostics
+    assert found.message.startswith("text 'text <gpu")
+    assert found.message.endswith("between elements, which the runtimes' parser does not accept")
