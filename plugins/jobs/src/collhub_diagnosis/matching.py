@@ -69,6 +69,7 @@ class Matching:
         self._starts = np.append(np.flatnonzero(is_first), len(self._order))
         self._segment_of = np.empty(len(self._order), dtype=np.int64)
         self._segment_of[self._order] = np.cumsum(is_first) - 1
+        self._participants: dict[int, tuple[Partner, ...]] = {}
         self._ranges: dict[tuple[int, int], tuple[int, int] | None] = {}
 
     def rows_of_key(self, row: int) -> dict[int, int]:
@@ -77,21 +78,25 @@ class Matching:
         rows = self._order[self._starts[segment] : self._starts[segment + 1]]
         return {self.records.rank(int(one)): int(one) for one in rows}
 
-    def partners(self, row: int) -> list[Partner]:
-        """The other ranks of an operation, by rank; for sends and receives the other ends."""
+    def participants(self, row: int) -> tuple[Partner, ...]:
+        """The ranks of an operation, by rank; for sends and receives the other ends only.
+
+        All ranks of a collective share one tuple.
+        """
         if self.records.columns["is_p2p"][row]:
             return self._message_partners(row)
-        operation, rank = self.records.operation(row), self.records.rank(row)
-        rows = self.rows_of_key(row)
-        partners = []
-        for member in self.records.members(operation.group):
-            other = rows.get(member)
-            if other is not None and member != rank:
-                partners.append(self._recorded(member, other))
-            elif member != rank:
-                arrival = self._arrival(member, operation.group, operation.sequence)
-                partners.append(Partner(member, arrival))
-        return partners
+        segment = int(self._segment_of[row])
+        if segment not in self._participants:
+            group = int(self.records.columns["group"][row])
+            sequence = int(self.records.columns["sequence"][row])
+            rows = self.rows_of_key(row)
+            self._participants[segment] = tuple(
+                self._recorded(rank, rows[rank])
+                if rank in rows
+                else Partner(rank, self._arrival(rank, group, sequence))
+                for rank in self.records.members(group)
+            )
+        return self._participants[segment]
 
     def mismatches(self) -> Iterator[Mismatch]:
         """Every operation whose calls differ or contradict each other, by group and sequence."""
@@ -117,13 +122,17 @@ class Matching:
     def _suspicious_calls(self) -> set[tuple[int, int]]:
         """Pairs of group and calls that contradict themselves, or whose sum is to be checked."""
         columns = self.records.columns
-        pairs = np.unique(np.stack([columns["group"], columns["calls"]]), axis=1).T
+        pairs = np.unique(
+            columns["group"].astype(np.int64) << 32 | columns["calls"].astype(np.int64)
+        )
         return {
-            (int(group), int(calls))
-            for group, calls in pairs
+            (group, calls)
+            for group, calls in zip(
+                (pairs >> 32).tolist(), (pairs & 0xFFFFFFFF).tolist(), strict=True
+            )
             if any(
-                _is_all_to_all(call) or _contradiction(call, self._group_size(int(group)))
-                for call in self.records.tables.calls[int(calls)]
+                _is_all_to_all(call) or _contradiction(call, self._group_size(group))
+                for call in self.records.tables.calls[calls]
             )
         }
 
@@ -132,8 +141,7 @@ class Matching:
         return None if ranks is None else len(ranks)
 
     def _recorded(self, rank: int, row: int) -> Partner:
-        state = State(int(self.records.columns["state"][row]))
-        return Partner(rank, Arrival[state.name], row)
+        return Partner(rank, _ARRIVALS[self.records.columns["state"][row]], row)
 
     def _arrival(self, rank: int, group: int, sequence: int) -> Arrival:
         """State of a collective on a rank that has no entry of it."""
@@ -207,7 +215,7 @@ class Matching:
         )
         return sends - receives
 
-    def _message_partners(self, row: int) -> list[Partner]:
+    def _message_partners(self, row: int) -> tuple[Partner, ...]:
         found: dict[int, Partner] = {}
         group = int(self.records.columns["group"][row])
         for index, call in enumerate(self.records.iterate_calls(row)):
@@ -219,7 +227,7 @@ class Matching:
             # Of several messages with one rank, the least advanced decides.
             if known is None or _ADVANCE[partner.arrival] < _ADVANCE[known.arrival]:
                 found[partner.rank] = partner
-        return [found[rank] for rank in sorted(found)]
+        return tuple(found[rank] for rank in sorted(found))
 
     def _other_end(self, end: _End, key: tuple[int, int, int]) -> Partner:
         """The partner of one message: the message at the same position in the other list."""
@@ -340,6 +348,7 @@ class _End(NamedTuple):
     call: Call
 
 
+_ARRIVALS = tuple(Arrival[state.name] for state in State)
 _ADVANCE = {
     Arrival.LATE: 0,
     Arrival.NO_DUMP: 1,

@@ -17,6 +17,10 @@ MAX_TEXT_BYTES = 1 << 20
 MAX_CONTAINERS = 1 << 20
 MAX_INTEGER_BYTES = 8
 
+_WITHIN = "the file ends within an opcode"
+_FROZEN = "a container is changed after another one contains it"
+_COPY = "copy the file again"
+
 _REFUSED: Final = {
     ord("c"): "GLOBAL",
     0x93: "STACK_GLOBAL",
@@ -47,19 +51,22 @@ _REFUSED: Final = {
     ord("g"): "GET",
     ord("p"): "PUT",
 }
-# Opcode: (struct format of the length, decodes text).
+# Opcode: (unpacking of the length, its bytes, whether the value is text).
 _LENGTHS: Final = {
-    0x58: ("<I", True),  # BINUNICODE
-    0x8C: ("<B", True),  # SHORT_BINUNICODE
-    0x8D: ("<Q", True),  # BINUNICODE8
-    0x54: ("<i", True),  # BINSTRING
-    0x55: ("<B", True),  # SHORT_BINSTRING
-    0x42: ("<I", False),  # BINBYTES
-    0x43: ("<B", False),  # SHORT_BINBYTES
-    0x8E: ("<Q", False),  # BINBYTES8
+    opcode: (struct.Struct(length_format).unpack_from, struct.calcsize(length_format), is_text)
+    for opcode, length_format, is_text in (
+        (0x58, "<I", True),  # BINUNICODE
+        (0x8C, "<B", True),  # SHORT_BINUNICODE
+        (0x8D, "<Q", True),  # BINUNICODE8
+        (0x54, "<i", True),  # BINSTRING
+        (0x55, "<B", True),  # SHORT_BINSTRING
+        (0x42, "<I", False),  # BINBYTES
+        (0x43, "<B", False),  # SHORT_BINBYTES
+        (0x8E, "<Q", False),  # BINBYTES8
+    )
 }
 # Opcode: struct format of the number.
-_NUMBERS: Final = {0x4A: "<i", 0x4D: "<H", 0x47: ">d"}  # BININT, BININT2, BINFLOAT
+_NUMBERS: Final = {0x4A: "<i", 0x47: ">d"}  # BININT, BINFLOAT
 _CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False}  # NONE, NEWTRUE, NEWFALSE
 _CONTAINERS: Final = frozenset({list, dict, set, frozenset, tuple})
 _KEYS: Final = frozenset({str, int, bytes, bool, float, type(None)})
@@ -94,50 +101,87 @@ class _Walker:
         self.frozen: set[int] = set()
         self.containers = 0
 
-    def walk(self) -> object:
-        """Execute the opcodes until STOP. The frequent ones come first: this loop takes the time.
+    def walk(self) -> object:  # noqa: C901
+        """Execute the opcodes until STOP.
 
-        Its length is for speed: a dump has hundreds of thousands of opcodes.
+        The opcodes are in the order of their frequency in dumps, and are executed without a call:
+        a dump has some 200 000 of them, and this loop takes most of the time of a diagnosis.
         """
-        content, memo, position = self.content, self.memo, 0
-        push = self.stack.append
+        content, memo, position, size = self.content, self.memo, 0, len(self.content)
+        frozen = self.frozen
+        stack = self.stack
+        push = stack.append
+        unpack_index = struct.Struct("<I").unpack_from
         try:
             while True:
                 opcode = content[position]
                 if opcode == 0x68:  # BINGET
                     push(memo[content[position + 1]])
                     position += 2
-                elif opcode == 0x71:  # BINPUT
-                    memo[content[position + 1]] = self.stack[-1]
-                    position += 2
+                elif opcode == 0x72:  # LONG_BINPUT
+                    memo[unpack_index(content, position + 1)[0]] = stack[-1]
+                    position += 5
+                elif opcode == 0x6A:  # LONG_BINGET
+                    push(memo[unpack_index(content, position + 1)[0]])
+                    position += 5
                 elif opcode == 0x4B:  # BININT1
                     push(content[position + 1])
                     position += 2
-                elif opcode == 0x6A:  # LONG_BINGET
-                    push(memo[int.from_bytes(self.take(position, 1, 4), "little")])
-                    position += 5
-                elif opcode == 0x72:  # LONG_BINPUT
-                    memo[int.from_bytes(self.take(position, 1, 4), "little")] = self.stack[-1]
-                    position += 5
+                elif opcode == 0x71:  # BINPUT
+                    memo[content[position + 1]] = stack[-1]
+                    position += 2
                 elif opcode == 0x94:  # MEMOIZE
-                    memo[len(memo)] = self.stack[-1]
+                    memo[len(memo)] = stack[-1]
+                    position += 1
+                elif opcode == 0x5D or opcode == 0x7D:  # EMPTY_LIST, EMPTY_DICT
+                    self.push_container([] if opcode == 0x5D else {}, position)
+                    position += 1
+                elif opcode == 0x61:  # APPEND
+                    value, target = stack.pop(), stack[-1]
+                    if type(value) in _CONTAINERS or type(target) is not list:
+                        self.append([value], position)
+                    elif id(target) in frozen:
+                        self.refuse(position, _FROZEN)
+                    else:
+                        target.append(value)
                     position += 1
                 elif opcode == 0x28:  # MARK
                     if len(self.marks) >= MAX_DEPTH:
                         self.refuse(position, f"values are nested deeper than {MAX_DEPTH} levels")
-                    self.marks.append(self.stack)
-                    self.stack = []
-                    push = self.stack.append
+                    self.marks.append(stack)
+                    stack = self.stack = []
+                    push = stack.append
                     position += 1
+                elif opcode == 0x75:  # SETITEMS
+                    items = self.pop_mark(position)
+                    stack = self.stack
+                    push = stack.append
+                    self.set_items(items, position)
+                    position += 1
+                elif opcode == 0x4D:  # BININT2
+                    push(content[position + 1] | content[position + 2] << 8)
+                    position += 3
+                elif opcode in _CONSTANTS:
+                    push(_CONSTANTS[opcode])
+                    position += 1
+                elif opcode == 0x8A and content[position + 1] <= MAX_INTEGER_BYTES:  # LONG1
+                    end = position + 2 + content[position + 1]
+                    if end > size:
+                        self.refuse(position, _WITHIN, cure=_COPY)
+                    push(int.from_bytes(content[position + 2 : end], "little", signed=True))
+                    position = end
                 elif opcode == 0x2E:  # STOP
                     return self.result(position)
                 else:
                     position = self.step(opcode, position)
-                    push = self.stack.append
+                    stack = self.stack
+                    push = stack.append
         except IndexError:
-            if position >= len(content):
-                self.refuse(position, "the pickle ends without STOP", cure="copy the file again")
+            if position >= size:
+                self.refuse(position, "the pickle ends without STOP", cure=_COPY)
             self.refuse(position, "the opcode has too few values on the stack or bytes after it")
+        except struct.error:
+            self.refuse(position, _WITHIN, cure=_COPY)
         except KeyError as error:
             self.refuse(position, f"no value has the memo number {error.args[0]}")
 
@@ -150,11 +194,8 @@ class _Walker:
             (number,) = struct.unpack(_NUMBERS[opcode], self.take(position, 1, width))
             self.stack.append(number)
             return position + 1 + width
-        if opcode == 0x8A or opcode == 0x8B:  # LONG1, LONG4
+        if opcode == 0x8A or opcode == 0x8B:  # LONG1 that is too long, LONG4
             return self.long_integer(opcode, position)
-        if opcode in _CONSTANTS:
-            self.stack.append(_CONSTANTS[opcode])
-            return position + 1
         if opcode == 0x80:  # PROTO
             if self.take(position, 1, 1)[0] > 5:
                 self.refuse(position, f"protocol {self.content[position + 1]} is not known")
@@ -169,16 +210,8 @@ class _Walker:
     def container(self, opcode: int, position: int) -> None:
         """Create or fill a container; every opcode has one byte."""
         stack = self.stack
-        if opcode == 0x75:  # SETITEMS
-            self.set_items(self.pop_mark(position), position)
-        elif opcode == 0x65:  # APPENDS
+        if opcode == 0x65:  # APPENDS
             self.append(self.pop_mark(position), position)
-        elif opcode == 0x7D:  # EMPTY_DICT
-            self.push_container({}, position)
-        elif opcode == 0x5D:  # EMPTY_LIST
-            self.push_container([], position)
-        elif opcode == 0x61:  # APPEND
-            self.append([stack.pop()], position)
         elif opcode == 0x73:  # SETITEM
             value, key = stack.pop(), stack.pop()
             self.set_items([key, value], position)
@@ -210,11 +243,11 @@ class _Walker:
 
     def text(self, opcode: int, position: int) -> int:
         """Push a text or bytes with a length prefix."""
-        length_format, is_text = _LENGTHS[opcode]
-        width = struct.calcsize(length_format)
-        length = int(struct.unpack(length_format, self.take(position, 1, width))[0])
+        unpack, width, is_text = _LENGTHS[opcode]
         start = position + 1 + width
-        self.check_length(position, length, start)
+        length = int(unpack(self.content, position + 1)[0])
+        if not 0 <= length <= len(self.content) - start:
+            self.check_length(position, length, start)
         if length > MAX_TEXT_BYTES:
             self.refuse(position, f"a text of {length} bytes; at most {MAX_TEXT_BYTES} are read")
         value = self.content[start : start + length]
@@ -285,7 +318,9 @@ class _Walker:
     def enclose(self, target: object, values: list[object], position: int) -> None:
         """Freeze containers that `target` will contain, and limit the depth of `target`."""
         if id(target) in self.frozen:
-            self.refuse(position, "a container is changed after another one contains it")
+            self.refuse(position, _FROZEN)
+        if _CONTAINERS.isdisjoint(map(type, values)):
+            return
         depth = 0
         for value in values:
             if type(value) in _CONTAINERS and value != ():
@@ -300,9 +335,9 @@ class _Walker:
 
     def check_keys(self, keys: list[object], position: int) -> None:
         """Refuse keys that are containers: hashing nested tuples may exhaust the C stack."""
-        for key in keys:
-            if type(key) not in _KEYS:
-                self.refuse(position, f"a {type(key).__name__} is a key or member of a set")
+        if not _KEYS.issuperset(map(type, keys)):
+            name = next(type(key).__name__ for key in keys if type(key) not in _KEYS)
+            self.refuse(position, f"a {name} is a key or member of a set")
 
     def pop_mark(self, position: int) -> list[object]:
         """Return the values above the last MARK and remove them with the mark."""
@@ -315,14 +350,14 @@ class _Walker:
         """Return `length` bytes of the argument of the opcode at `position`."""
         value = self.content[position + start : position + start + length]
         if len(value) < length:
-            self.refuse(position, "the file ends within an opcode", cure="copy the file again")
+            self.refuse(position, _WITHIN, cure=_COPY)
         return value
 
     def check_length(self, position: int, length: int, start: int) -> None:
         remaining = len(self.content) - start
         if not 0 <= length <= remaining:
             message = f"the opcode claims {length} bytes, {remaining} remain"
-            self.refuse(position, message, cure="copy the file again")
+            self.refuse(position, message, cure=_COPY)
 
     def result(self, position: int) -> object:
         if self.marks or len(self.stack) != 1:

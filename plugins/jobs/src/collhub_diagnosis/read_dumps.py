@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from collhub_diagnosis.dump_entries import MAX_RANK, parse_dump
@@ -26,6 +28,12 @@ def read_dumps(paths: Sequence[str]) -> Records:
     """
     files = [file for path in paths for file in _files(path)]
     tables, dumps = Tables(), dict[int, Dump]()
+    with _no_cycle_search():
+        _read_all(files, tables, dumps)
+    return Records(dumps, tables)
+
+
+def _read_all(files: Sequence[str], tables: Tables, dumps: dict[int, Dump]) -> None:
     for file in files:
         rank = rank_of(file)
         if rank in dumps:
@@ -37,7 +45,18 @@ def read_dumps(paths: Sequence[str]) -> Records:
                 cure="name the files of one job",
             )
         dumps[rank] = read_dump(file, rank, tables)
-    return Records(dumps, tables)
+
+
+@contextmanager
+def _no_cycle_search() -> Iterator[None]:
+    """Suspend the search for unreachable cycles: dumps have none, and it takes much time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def rank_of(file: str) -> int:

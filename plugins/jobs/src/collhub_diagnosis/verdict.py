@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from collhub_diagnosis.dump_entries import describe_calls
@@ -27,6 +27,7 @@ KINDS = (
 )
 NO_FAULT = ("none", "skew")
 MAX_MISMATCHES = 100
+MAX_STEPS = 8
 SHOWN_FRAMES = 3
 
 
@@ -97,6 +98,23 @@ class _Diagnosis:
         self.graph = graph
         self.records = graph.records
         self.mismatched_rows: set[int] = set()
+        # Awaited ranks by row; for every awaited rank one row per operation.
+        self.awaited: dict[int, set[int]] = {}
+        self.awaiting_rows: dict[int, list[int]] = {}
+        for row, awaited in self.awaited_by_operation():
+            self.awaited[row] = awaited
+            for rank in sorted(awaited):
+                self.awaiting_rows.setdefault(rank, []).append(row)
+
+    def awaited_by_operation(self) -> Iterator[tuple[int, set[int]]]:
+        """Yield the first waiting row of every operation, and the ranks that it waits for."""
+        seen: set[int] = set()
+        for front in self.graph.fronts.values():
+            for row in front.rows:
+                awaited = self.graph.awaited(row)
+                if awaited and id(awaited) not in seen:
+                    seen.add(id(awaited))
+                    yield row, {partner.rank for partner in awaited}
 
     def verdict(self) -> Verdict:
         """Return the first kind by `KINDS`; findings of the past come after those of the hang."""
@@ -169,34 +187,31 @@ class _Diagnosis:
         """Cycles of waits: ranks issue operations of several groups in different orders."""
         findings = []
         for ranks in self.graph.order_cycles():
+            inside = set(ranks)
             waits = [
-                wait for wait in self.graph.waits if wait.rank in ranks and wait.awaited in ranks
+                wait for wait in self.graph.waits if wait.rank in inside and wait.awaited in inside
             ]
             if any(wait.row in self.mismatched_rows for wait in waits):
                 continue
             culprits = self.deviating(ranks, waits)
-            steps = _cycle([wait for wait in waits if wait.rank in ranks])
+            steps = _cycle(waits)
             text = "ranks wait for each other: " + "; ".join(
                 f"rank {step.rank} waits in {self.name(step.row)} for rank {step.awaited}"
-                for step in steps
+                for step in steps[:MAX_STEPS]
             )
+            text += f"; and {len(steps) - MAX_STEPS} more" * (len(steps) > MAX_STEPS)
             row = next((w.row for w in waits if w.rank in culprits), waits[0].row)
             findings.append(self.finding("order", row, text, culprits))
         return findings
 
     def deviating(self, ranks: Sequence[int], waits: Sequence[Wait]) -> tuple[int, ...]:
         """Ranks that wait elsewhere than most ranks of a cycle; all of them without a majority."""
-        fronts = {
-            rank: frozenset(
-                (
-                    int(self.records.columns["group"][wait.row]),
-                    int(self.records.columns["sequence"][wait.row]),
-                )
-                for wait in waits
-                if wait.rank == rank and not self.records.columns["is_p2p"][wait.row]
-            )
-            for rank in ranks
-        }
+        keys: dict[int, set[tuple[int, int]]] = {rank: set() for rank in ranks}
+        for wait in waits:
+            if not self.records.columns["is_p2p"][wait.row]:
+                operation = self.records.operation(wait.row)
+                keys[wait.rank].add((operation.group, operation.sequence))
+        fronts = {rank: frozenset(one) for rank, one in keys.items()}
         (common, count), *_ = Counter(fronts.values()).most_common(1)
         if not common or 2 * count <= len(ranks):
             return tuple(ranks)
@@ -226,12 +241,9 @@ class _Diagnosis:
     def awaiting_row(self, rank: int) -> int:
         """The oldest operation that waits for a late rank, one that waits only for such if any."""
         sources = set(self.graph.sources)
-        awaited: dict[int, set[int]] = {}
-        for wait in self.graph.waits:
-            awaited.setdefault(wait.row, set()).add(wait.awaited)
-        rows = [wait.row for wait in self.graph.waits if wait.awaited == rank]
+        rows = self.awaiting_rows[rank]
         keys = self.records.columns["created_ns"]
-        chosen = min(rows, key=lambda row: (not awaited[row] <= sources, int(keys[row]), row))
+        chosen = min(rows, key=lambda row: (not self.awaited[row] <= sources, int(keys[row]), row))
         # One operation has one row for all ranks that wait in it.
         if self.records.columns["is_p2p"][chosen]:
             return chosen
@@ -253,7 +265,7 @@ class _Diagnosis:
             states = self.graph.states(row)
             if row in self.mismatched_rows:
                 continue
-            partners = self.graph.partners(row)
+            partners = [rank for rank in self.participants(row) if rank != self.records.rank(row)]
             waiting = [rank for rank, state in states.items() if state is State.SCHEDULED]
             backend = self.records.tables.calls[int(self.records.columns["calls"][row])][0].backend
             if not partners and self.has_unknown_partners(row):
@@ -276,6 +288,9 @@ class _Diagnosis:
                     text += ", or the dumps do not record starts"
                 findings.append(self.finding("device", row, text))
         return findings
+
+    def participants(self, row: int) -> list[int]:
+        return [partner.rank for partner in self.graph.matching.participants(row)]
 
     def has_unknown_partners(self, row: int) -> bool:
         group = self.records.tables.groups[int(self.records.columns["group"][row])]

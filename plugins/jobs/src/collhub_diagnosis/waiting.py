@@ -51,13 +51,19 @@ class WaitGraph:
     def __init__(self, matching: Matching) -> None:
         self.matching = matching
         self.records = matching.records
-        self._partners: dict[int, list[Partner]] = {}
+        self._awaited: dict[int, tuple[tuple[Partner, ...], tuple[Partner, ...]]] = {}
+        self._has_left: dict[int, tuple[tuple[Partner, ...], bool]] = {}
         self.fronts = {rank: self._front(rank) for rank in sorted(self.records.dumps)}
 
-    def partners(self, row: int) -> list[Partner]:
-        if row not in self._partners:
-            self._partners[row] = self.matching.partners(row)
-        return self._partners[row]
+    def awaited(self, row: int) -> tuple[Partner, ...]:
+        """Ranks that are the reason why an operation does not proceed; computed once per key."""
+        participants = self.matching.participants(row)
+        key = id(participants)
+        if key not in self._awaited:
+            # The tuple is stored too: its identity remains unique.
+            awaited = tuple(one for one in participants if self._is_awaited(one))
+            self._awaited[key] = (participants, awaited)
+        return self._awaited[key][1]
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
@@ -66,8 +72,8 @@ class WaitGraph:
             Wait(rank, row, partner.rank, partner.arrival)
             for rank, front in self.fronts.items()
             for row in front.rows
-            for partner in self.partners(row)
-            if self._is_awaited(partner)
+            for partner in self.awaited(row)
+            if partner.rank != rank
         )
 
     @cached_property
@@ -96,32 +102,33 @@ class WaitGraph:
 
     def order_cycles(self) -> list[tuple[int, ...]]:
         """Sorted ranks of every cycle of waits that depends on no rank outside of it."""
-        return [
-            ranks
-            for ranks in _components(self.decided)
-            if len(ranks) > 1 and all(set(self.decided[rank]) <= set(ranks) for rank in ranks)
-        ]
+        cycles = []
+        for ranks in _components(self.decided):
+            inside = set(ranks)
+            if len(ranks) > 1 and all(inside.issuperset(self.decided[rank]) for rank in ranks):
+                cycles.append(ranks)
+        return cycles
 
     def gathered_rows(self) -> list[int]:
         """One row per operation in a front that every other rank has issued and no rank left.
 
         Operations with an awaited rank are left out.
         """
-        rows: dict[tuple[int, ...], int] = {}
+        rows: dict[int, int] = {}
         for front in self.fronts.values():
             for row in front.rows:
-                partners = self.partners(row)
-                if any(self._is_awaited(partner) for partner in partners):
-                    continue
-                peers = [partner.row for partner in partners if partner.row is not None]
-                rows.setdefault(tuple(sorted([row, *peers])), row)
+                if not self.awaited(row):
+                    peers = [
+                        one.row for one in self.matching.participants(row) if one.row is not None
+                    ]
+                    rows.setdefault(min([row, *peers[:1]]), row)
         return sorted(rows.values())
 
     def states(self, row: int) -> dict[int, State]:
         """State of an operation by rank, of the ranks that recorded it."""
         state = self.records.columns["state"]
         states = {self.records.rank(row): State(int(state[row]))}
-        for partner in self.partners(row):
+        for partner in self.matching.participants(row):
             if partner.row is not None:
                 states[partner.rank] = State(int(state[partner.row]))
         return states
@@ -149,10 +156,15 @@ class WaitGraph:
 
     def _has_left_partner(self, row: int) -> bool:
         """Whether other ranks completed an operation that no rank is late for."""
-        arrivals = [partner.arrival for partner in self.partners(row)]
+        participants = self.matching.participants(row)
         if self.records.columns["is_p2p"][row]:
-            return bool(arrivals) and all(one is Arrival.COMPLETED for one in arrivals)
-        return Arrival.COMPLETED in arrivals and Arrival.LATE not in arrivals
+            return {partner.arrival for partner in participants} == {Arrival.COMPLETED}
+        key = id(participants)
+        if key not in self._has_left:
+            arrivals = {partner.arrival for partner in participants}
+            has_left = Arrival.COMPLETED in arrivals and Arrival.LATE not in arrivals
+            self._has_left[key] = (participants, has_left)
+        return self._has_left[key][1]
 
     def _is_overdue(self, row: int) -> bool:
         """Whether an operation timed out, or others completed it longer ago than the skew."""
@@ -164,7 +176,7 @@ class WaitGraph:
             return True
         ends = [
             int(self.records.columns["completed_ns"][partner.row])
-            for partner in self.partners(row)
+            for partner in self.matching.participants(row)
             if partner.row is not None and partner.arrival is Arrival.COMPLETED
         ]
         return any(0 < end < latest - MAX_SKEW_NS for end in ends)
