@@ -60,6 +60,7 @@ PLUGINS = (
     "collhub_goal",
     "collhub_infragraph",
     "collhub_local",
+    "collhub_machines",
     "collhub_mpi",
     "collhub_msccl",
     "collhub_mscclpp",

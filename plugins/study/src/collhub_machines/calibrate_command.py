@@ -1,0 +1,268 @@
+"""`collhub calibrate`: fit a machine to measured times, or check a profile against them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import click
+
+from hub_core import COLLECTIVE, FILE, TOPOLOGY, CommandContext, json_flag, number_option
+from hub_core.model import ExitCode, UsageError
+
+# Modules that need numpy are imported in the functions: the help of a command appears at once.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collhub_machines.calibration import CalibratedMachine
+    from collhub_machines.gpus import Gpu
+    from collhub_machines.measurement import ReadMeasurements
+
+REPORT_SCHEMA = "collhub/report-calibrate-1"
+_MODEL_NOTE_CURE = "accept it with --accept, or measure again"
+
+
+class _Request(TypedDict):
+    """Options of the command."""
+
+    results: tuple[str, ...]
+    collective: str | None
+    ranks: int | None
+    nodes: int | None
+    like: str | None
+    topology: str | None
+    selection: str | None
+    hold_out: str
+    accept: bool
+    out: str | None
+    checked: str | None
+    as_json: bool
+
+
+@click.command()
+@click.argument("results", metavar="RESULT...", nargs=-1, required=True, type=FILE)
+@click.option("--collective", type=COLLECTIVE, help="Collective, if a file does not name it.")
+@number_option("--ranks", "N", "Number of ranks, if a file does not state it.", least=2)
+@number_option("--nodes", "M", "Number of nodes, if a file does not state it.")
+@click.option("--like", metavar="GPU", help="Kind of GPU, such as H100, if a file names none.")
+@click.option("--topology", metavar="T", type=TOPOLOGY, help="Or: its topology, as dgx-h100.")
+@click.option(
+    "--select", "selection", metavar="TEXT", help="Use only machines whose name contains TEXT."
+)
+@click.option(
+    "--holdout",
+    "hold_out",
+    type=click.Choice(["even", "none"]),
+    default="even",
+    show_default=True,
+    help="Leave out every second size to measure the error of the model.",
+)
+@click.option("--accept", is_flag=True, help="Exit 0 even if the held-out error exceeds 15 %.")
+@click.option("-o", "--output", "out", metavar="FILE", type=FILE, help="Profile to write (JSON).")
+@click.option(
+    "--check", "checked", metavar="PROFILE", type=FILE, help="Compare a profile with the results."
+)
+@json_flag
+@click.pass_obj
+def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
+    """Fit a machine to measured times of collectives, or check its predictions.
+
+    RESULT is output of nccl-tests, rccl-tests, mscclpp-test or OSU, JSON of nccl-tests, MSCCL++ or
+    the Inspector, a tuner sweep, or JSON of the hub. The profile in FILE holds tables of the times
+    and, for one node with NVLink, the constants of a model; several machines give several files.
+    Exit 1 if the held-out median error of a model exceeds 15 %. With --check, every point is
+    compared with the predictions of PROFILE.
+    """
+    from collhub_machines.measurement import ReadOptions
+    from collhub_machines.reading import read_files
+
+    if (request["out"] is None) == (request["checked"] is None):
+        cure = "calibrate RESULT... -o machine.json, or --check machine.json RESULT..."
+        raise UsageError("either -o or --check is needed", cure=cure)
+    like, label = _named_gpu(context, request)
+    options = ReadOptions(request["collective"], request["ranks"], request["nodes"])
+    with context.progress("reading"):
+        read = read_files(request["results"], options)
+    if request["checked"] is not None:
+        return _check(context, request, read, like)
+    return _calibrate(context, request, read, like, label)
+
+
+def _named_gpu(context: CommandContext, request: _Request) -> tuple[Gpu | None, str]:
+    """Return the GPU of `--like` or `--topology` and its name. Raises `UsageError`."""
+    from collhub_machines.gpus import GPUS, known_gpu
+
+    like, topology = request["like"], request["topology"]
+    if like is not None and topology is not None:
+        raise UsageError("--like and --topology exclude each other", cure="give one of them")
+    if like is not None:
+        gpu = known_gpu(like)
+        if gpu is None:
+            cure = f"known: {', '.join(GPUS)}"
+            raise UsageError(f"--like {like!r} is not a known GPU", cure=cure)
+        return gpu, gpu.name
+    if topology is not None:
+        network = context.read_topology(topology)
+        gpu = known_gpu(topology) or known_gpu(network.name)
+        if gpu is None:
+            message = f"topology {topology!r:.80} names no known GPU"
+            raise UsageError(message, cure="give --like GPU instead")
+        return gpu, gpu.name
+    return None, ""
+
+
+def _calibrate(
+    context: CommandContext,
+    request: _Request,
+    read: ReadMeasurements,
+    like: Gpu | None,
+    label: str,
+) -> int:
+    from collhub_machines.calibration import MAX_MEDIAN, CalibrationRequest, calibrate_machines
+    from collhub_machines.machine_profile import profile_bytes
+
+    _refuse_other_gpu(request, read, like)
+    settings = CalibrationRequest(
+        like, label, request["selection"] or "", request["hold_out"] == "even"
+    )
+    machines = calibrate_machines(read, settings)
+    context.report(read.skipped)
+    out = request["out"] or ""
+    paths = _paths(out, machines)
+    for path, machine in zip(paths, machines, strict=True):
+        context.report(machine.diagnostics)
+        written = context.write_file(path, profile_bytes(machine.profile))
+        if path != "-":
+            context.say_written(written)
+    if request["as_json"]:
+        context.print_json(_document(machines, paths, read))
+    elif out != "-":
+        _print_errors(context, machines)
+    poor = [one for one in machines if (one.model_median or 0) > MAX_MEDIAN]
+    for one in poor:
+        context.say(
+            f"{one.profile.label}: held-out median error of the model"
+            f" {100 * (one.model_median or 0):.1f} % exceeds 15 %; {_MODEL_NOTE_CURE}"
+        )
+    return ExitCode.INVALID if poor and not request["accept"] else ExitCode.DONE
+
+
+def _refuse_other_gpu(request: _Request, read: ReadMeasurements, like: Gpu | None) -> None:
+    """Refuse results of another GPU than that of the topology."""
+    from collhub_machines.gpus import known_gpu
+
+    if request["topology"] is None or like is None:
+        return
+    names = {gpu.name for one in read.points if (gpu := known_gpu(one.machine))}
+    if names - {like.name}:
+        others = ", ".join(sorted(names - {like.name}))
+        message = f"the results are of {others}, the topology is of {like.name}"
+        raise UsageError(message, cure="give the topology of the measured machine, or --select")
+
+
+def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
+    """Return one path per machine: OUT, or OUT with the name of the machine if several."""
+    if len(machines) == 1:
+        return [out]
+    if out == "-":
+        raise UsageError("several machines cannot share standard output", cure="give --select TEXT")
+    path = Path(out)
+    return [str(path.with_name(f"{path.stem}-{one.profile.name}{path.suffix}")) for one in machines]
+
+
+def _document(
+    machines: Sequence[CalibratedMachine], paths: Sequence[str], read: ReadMeasurements
+) -> dict[str, object]:
+    return {
+        "schema": REPORT_SCHEMA,
+        "machines": [
+            {
+                "name": one.profile.name,
+                "file": path,
+                "gpu": one.profile.gpu or None,
+                "library": str(one.profile.library),
+                "points": sum(len(table.sizes) for table in one.profile.tables),
+                "tables": len(one.profile.tables),
+                "has_model": bool(one.profile.constants),
+                "priors": [
+                    name
+                    for name, constant in one.profile.constants.items()
+                    if constant.source != "fit"
+                ],
+                "model_median_error": one.model_median,
+                "errors": [error.document() for error in one.profile.errors],
+                "notes": [str(note) for note in one.diagnostics],
+            }
+            for path, one in zip(paths, machines, strict=True)
+        ],
+        "skipped": [
+            {
+                "file": one.location.file,
+                "line": one.location.line,
+                "reason": one.message,
+                "cure": one.cure,
+            }
+            for one in read.skipped
+        ],
+    }
+
+
+def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]) -> None:
+    header = (
+        *("machine", "predictor", "collective", "ranks", "nodes", "library"),
+        *("points", "median", "p90", "worst"),
+    )
+    rows = [
+        (
+            one.profile.name,
+            error.predictor,
+            error.collective,
+            str(error.ranks),
+            str(error.nodes),
+            f"{error.library} {error.version}".strip(),
+            str(error.points),
+            *(f"{100 * value:.1f} %" for value in (error.median, error.p90, error.worst)),
+        )
+        for one in machines
+        for error in one.profile.errors
+    ]
+    context.print_table(header, rows, ("ranks", "nodes", "points", "median", "p90", "worst"))
+
+
+def _check(
+    context: CommandContext, request: _Request, read: ReadMeasurements, like: Gpu | None
+) -> int:
+    from collhub_machines.machine_profile import read_profile
+    from collhub_machines.profile_check import check_profile
+
+    profile = read_profile(request["checked"] or "")
+    if like is not None and profile.gpu and like.name != profile.gpu:
+        message = f"the profile is of {profile.gpu}, not of {like.name}"
+        raise UsageError(message, cure="name the profile of this machine")
+    selection = (request["selection"] or "").lower()
+    points = [one for one in read.points if selection in one.machine.lower()]
+    check = check_profile(profile, points, like)
+    context.report((*read.skipped, *check.diagnostics))
+    if request["as_json"]:
+        context.print_json(check.document(profile))
+        return ExitCode.DONE
+    rows = [
+        (
+            one.point.collective,
+            str(one.point.ranks),
+            str(one.point.nodes),
+            str(one.point.size_bytes),
+            f"{one.point.time_us:.2f}",
+            *("-" if us is None else f"{us:.2f}" for us in (one.table_us, one.model_us)),
+            f"{one.choice.algorithm} {one.choice.protocol}" if one.choice else "-",
+        )
+        for one in check.points
+    ]
+    header = ("collective", "ranks", "nodes", "bytes", "measured", "table", "model", "chosen")
+    context.print_table(header, rows, header[1:7])
+    for predictor in ("table", "model"):
+        error = check.errors(predictor)
+        if error["median_error"] is not None and error["p90_error"] is not None:
+            median, p90 = 100 * error["median_error"], 100 * error["p90_error"]
+            context.print_line(f"{predictor}: median error {median:.1f} %, p90 {p90:.1f} %")
+    return ExitCode.DONE

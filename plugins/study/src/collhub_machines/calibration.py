@@ -1,0 +1,270 @@
+"""Calibrate machines: split points by machine and version, build tables, fit models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collhub_machines.fitting import fit_node, held_out_errors, machine_prior
+from collhub_machines.gpus import Gpu, has_switched_links, known_gpu, machine_label
+from collhub_machines.machine_profile import (
+    Constant,
+    ErrorEntry,
+    MachineProfile,
+    profile_name,
+    used_sources,
+)
+from collhub_machines.measurement import Library, Measurement, ReadMeasurements, one_place
+from collhub_machines.nccl_choice import DEFAULT_VERSION
+from collhub_machines.node_model import NAMES, is_modelled
+from collhub_machines.table import FEW_REPEATS, make_tables
+from hub_core.model import Diagnostic, InputError, Severity
+
+MIN_POINTS = 5
+MAX_MEDIAN = 0.15
+
+# Points that the constants need: bytes of the full vector.
+_NEEDED_SIZES = (
+    (1, 64 * 1024, "up to 64 KiB"),
+    (2**20, 2**24, "1 to 16 MiB"),
+    (2**26, 2**62, "from 64 MiB"),
+)
+_NEEDED_COLLECTIVES = (
+    (frozenset({"all-reduce"}), "all-reduce"),
+    (frozenset({"all-gather", "reduce-scatter"}), "all-gather"),
+    (frozenset({"all-to-all"}), "all-to-all"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRequest:
+    """Settings of a calibration.
+
+    `like` names the GPU of points without a machine; `label` is the text that the user gave for
+    it. `selection` is a part of the label of the chosen machines. `hold_out` is False if the
+    errors of the model are not estimated. `collective` limits the fit to one collective.
+    """
+
+    like: Gpu | None = None
+    label: str = ""
+    selection: str = ""
+    hold_out: bool = True
+    collective: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedMachine:
+    """A profile, and what its points could not determine."""
+
+    profile: MachineProfile
+    diagnostics: tuple[Diagnostic, ...]
+    model_median: float | None
+
+
+def calibrate_machines(
+    read: ReadMeasurements, request: CalibrationRequest
+) -> list[CalibratedMachine]:
+    """Return one calibrated machine per label, sorted by label.
+
+    Raises `InputError` if no point is left or a machine cannot be named.
+    """
+    points = [one for one in read.points if request.collective in (None, one.collective)]
+    groups: dict[str, list[Measurement]] = {}
+    for point in points:
+        label = machine_label(point.machine) or request.label
+        if not label:
+            message = "the file does not name its GPU"
+            cure = "give --like GPU, such as --like H100, or --topology"
+            raise InputError(Diagnostic("no-machine", f"{point.file}: {message}", cure=cure))
+        groups.setdefault(label, []).append(replace(point, machine=label))
+    chosen = {
+        label: group
+        for label, group in groups.items()
+        if request.selection.lower() in label.lower()
+    }
+    if not chosen:
+        known = ", ".join(sorted(groups)[:8]) or "none"
+        message = "no point remains for calibration"
+        raise InputError(message, cure=f"machines in the input: {known}", code="no-points")
+    return [
+        _calibrate(label, group, request, read.sources) for label, group in sorted(chosen.items())
+    ]
+
+
+def gpu_of(label: str, like: Gpu | None) -> Gpu | None:
+    """Return the GPU that a label names, else the one that the user named."""
+    return known_gpu(label) or like
+
+
+def main_library(points: Iterable[Measurement]) -> Library:
+    """Return the library and version with the largest number of points; NCCL if equal."""
+    counts: dict[Library, int] = {}
+    for point in points:
+        library = Library(point.library.name, point.library.version)
+        counts[library] = counts.get(library, 0) + 1
+    return max(counts, key=lambda one: (counts[one], one.name == "NCCL", str(one)))
+
+
+def _calibrate(
+    label: str,
+    points: list[Measurement],
+    request: CalibrationRequest,
+    sources: dict[str, dict[str, str]],
+) -> CalibratedMachine:
+    gpu = gpu_of(label, request.like)
+    library = main_library(points)
+    tables = make_tables(points)
+    diagnostics = _version_notes(label, points, library)
+    if any(table.repeats < FEW_REPEATS for table in tables):
+        message = f"{label}: some sizes have fewer than {FEW_REPEATS} measurements"
+        cure = "repeat the run to reduce the influence of outliers"
+        diagnostics.append(Diagnostic("few-repeats", message, Severity.NOTE, cure=cure))
+    errors = [
+        _entry("table", table.collective, table.ranks, table.nodes, table.library, deviations)
+        for table in tables
+        if len(deviations := table.errors_between_knots())
+    ]
+    constants: dict[str, Constant] = {}
+    median = None
+    fitted_points = _model_points(gpu, label, points, library)
+    reason = _without_model(gpu, label, fitted_points)
+    if reason is not None:
+        diagnostics.append(reason)
+    elif gpu is not None:
+        constants = _constants(gpu, fitted_points, library.version)
+        diagnostics += _missing_notes(label, fitted_points, constants)
+        if request.hold_out:
+            model_errors, median = _model_errors(gpu, fitted_points, library)
+            errors += model_errors
+    profile = MachineProfile(
+        profile_name(label),
+        label,
+        gpu.name if gpu else "",
+        library,
+        constants,
+        tuple(tables),
+        tuple(errors),
+        used_sources(points, sources),
+        max((point.day for point in points), default=""),
+    )
+    return CalibratedMachine(profile, tuple(diagnostics), median)
+
+
+def _model_points(
+    gpu: Gpu | None, label: str, points: Sequence[Measurement], library: Library
+) -> list[Measurement]:
+    """Return the points of the main version to which the model applies."""
+    if gpu is None or not has_switched_links(label):
+        return []
+    versions = {library.version, ""}
+    modelled = [point for point in points if is_modelled(gpu, point)]
+    return one_place(point for point in modelled if point.library.version in versions)
+
+
+def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -> Diagnostic | None:
+    """Return the reason why a machine has only tables, or None."""
+    if gpu is None:
+        message = f"{label}: not a known GPU, so only tables are written"
+        cure = "give --like GPU if it equals a known one"
+    elif not gpu.has_model or not has_switched_links(label):
+        message = f"{label}: {gpu.name} here has no model of its links, so only tables are written"
+        cure = "measure each number of ranks that is needed"
+    elif len(points) < MIN_POINTS:
+        count = len(points)
+        message = f"{label}: {count} points of one node are too few for a model"
+        missing = "; ".join(_missing(points))
+        cure = f"measure at least {MIN_POINTS} points of NCCL's default choice, such as {missing}"
+    else:
+        return None
+    return Diagnostic("table-only", message, Severity.NOTE, cure=cure)
+
+
+def _missing(points: Sequence[Measurement]) -> list[str]:
+    """Return the collectives and ranges of sizes that no point measures."""
+    return [
+        f"{name} {text}"
+        for kinds, name in _NEEDED_COLLECTIVES
+        for least, most, text in _NEEDED_SIZES
+        if not any(
+            point.collective in kinds and least <= point.size_bytes <= most for point in points
+        )
+    ]
+
+
+def _missing_notes(
+    label: str, points: Sequence[Measurement], constants: dict[str, Constant]
+) -> list[Diagnostic]:
+    notes = []
+    priors = [name for name, one in constants.items() if one.source != "fit"]
+    if priors:
+        message = f"{label}: no point determines {', '.join(priors)}: priors, not measured"
+        missing = "; ".join(_missing(points))
+        cure = f"measure {missing or 'other numbers of ranks, such as 2 and 4'}"
+        notes.append(Diagnostic("prior-constants", message, Severity.NOTE, cure=cure))
+    if any(not point.library.version for point in points):
+        message = f"{label}: NCCL's version is unknown; choices are those of {DEFAULT_VERSION}"
+        cure = "use output of nccl-tests that prints the version"
+        notes.append(Diagnostic("unknown-version", message, Severity.NOTE, cure=cure))
+    return notes
+
+
+def _version_notes(label: str, points: Sequence[Measurement], library: Library) -> list[Diagnostic]:
+    """Report versions of the main library that are kept apart as tables."""
+    counts: dict[str, int] = {}
+    for point in points:
+        counts[str(replace(point.library, variant=""))] = (
+            counts.get(str(replace(point.library, variant="")), 0) + 1
+        )
+    if len(counts) < 2:
+        return []
+    listed = ", ".join(f"{name} ({count} points)" for name, count in sorted(counts.items()))
+    message = f"{label}: several libraries or versions: {listed}; only {library} is fitted"
+    cure = "the others are separate tables; calibrate each version from its own files for a model"
+    return [Diagnostic("mixed-versions", message, Severity.WARNING, cure=cure)]
+
+
+def _constants(gpu: Gpu, points: Sequence[Measurement], version: str) -> dict[str, Constant]:
+    fitted = fit_node(gpu, points, version, machine_prior(gpu))
+    return {
+        name: Constant(float(value), "fit" if count else fitted.source, count)
+        for name, value, count in zip(NAMES, fitted.values, fitted.points, strict=True)
+    }
+
+
+def _model_errors(
+    gpu: Gpu, points: Sequence[Measurement], library: Library
+) -> tuple[list[ErrorEntry], float | None]:
+    """Return held-out errors by collective, ranks and version, and their median over all."""
+    deviations = held_out_errors(gpu, points, library.version, machine_prior(gpu))
+    groups: dict[tuple[str, int, int, Library], list[float]] = {}
+    for point, deviation in deviations:
+        key = (point.collective, point.ranks, point.nodes, point.library)
+        groups.setdefault(key, []).append(abs(deviation))
+    entries = [
+        _entry("model", *key, np.array(values))
+        for key, values in sorted(groups.items(), key=lambda one: (*one[0][:3], str(one[0][3])))
+    ]
+    if not deviations:
+        return entries, None
+    return entries, float(np.median([abs(deviation) for _, deviation in deviations]))
+
+
+def _entry(
+    predictor: str, collective: str, ranks: int, nodes: int, library: Library, errors: object
+) -> ErrorEntry:
+    values = np.asarray(errors, dtype=float)
+    name = f"{library.name}, {library.variant}" if library.variant else library.name
+    return ErrorEntry(
+        predictor,
+        collective,
+        ranks,
+        nodes,
+        name,
+        library.version,
+        len(values),
+        float(np.median(values)),
+        float(np.percentile(values, 90)),
+        float(values.max()),
+    )

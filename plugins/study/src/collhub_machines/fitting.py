@@ -1,0 +1,233 @@
+"""Fit the constants of a node to measured points, with priors and held-out errors.
+
+Robust least squares on ln(predicted / measured): noise slows a run down and never speeds it up,
+so a slow measurement counts less (soft L1, scale 0.03) than a slow prediction (scale 0.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_machines.gpus import Gpu
+from collhub_machines.measurement import Measurement
+from collhub_machines.node_model import (
+    NAMES,
+    CallColumns,
+    FloatArray,
+    call_columns,
+    predict,
+)
+
+_SLOW_PREDICTION, _SLOW_MEASUREMENT = 0.1, 0.03
+_PRIOR_WEIGHT, _COUPLING_WEIGHT = 0.05, 2.0
+_COUPLING = 0.88
+_ITERATIONS = 80
+_STEP = 1e-5
+_INFLUENCE = 0.02
+
+# Start values for any machine, with the widths of their priors in ln.
+_STARTS = {
+    "b": (6.5, 0.4), "hLL": (0.95, 0.2), "gLL": (0.12, 0.3), "rLL": (5.0, 0.4),
+    "b128": (18.0, 0.4), "h128": (1.7, 0.4), "r128": (10.0, 0.5), "bS": (18.0, 0.3),
+    "LS": (5.0, 0.3), "rS": (14.0, 1.0), "yS": (0.45, 0.05), "bN": (18.0, 0.6),
+    "oN": (7.0, 0.6), "rN": (2.5, 0.6), "bP": (7.0, 1.0), "nP": (0.04, 0.1),
+    "pLL": (6.2, 0.2), "bPS": (1.6, 0.15), "cP": (40.0, 0.3), "BP": (300.0, 1.5),
+    "rP": (17.5, 0.05),
+}  # fmt: skip
+_BY_ARCHITECTURE = {
+    "ampere": {"rS": 9.0, "BP": 200.0, "rP": 10.2},
+    "hopper": {"rS": 14.0, "BP": 300.0, "rP": 17.5},
+    "blackwell": {"rS": 21.0, "BP": 600.0, "rP": 20.8},
+}
+
+# Constants fitted to public measurements of each machine (aiconfigurator, Apache-2.0).
+_PUBLISHED = {
+    "A100": (
+        8.68, 0.899, 0.12, 3.53, 19.3, 1.71, 5.66, 32.2, 6.09, 8.98, 0.451,
+        18, 7, 2.5, 10.4, 0.0393, 5.83, 1.3, 43.8, 193, 10.2,
+    ),
+    "H100": (
+        4.88, 0.772, 0.109, 5.01, 17, 1.69, 11.3, 23.5, 6.74, 14.7, 0.45,
+        22.3, 10.9, 2.88, 6.14, 0.0375, 7.41, 1.64, 39.8, 305, 17.5,
+    ),
+    "H200": (
+        5.19, 0.795, 0.109, 4.75, 16.7, 1.68, 11.9, 23.3, 6.69, 14.9, 0.45,
+        22, 10.8, 2.96, 6.49, 0.0372, 7.53, 1.5, 40.4, 304, 17.5,
+    ),
+    "B200": (
+        7.04, 1.3, 0.127, 6.33, 18, 1.7, 10, 19.3, 9.72, 21.2, 0.451,
+        31.4, 10, 2.99, 9.03, 0.035, 6.01, 1.61, 44.8, 656, 20.7,
+    ),
+    "GB200": (
+        7.66, 1.28, 0.128, 5.47, 18, 1.7, 10, 18.9, 9.45, 21, 0.451,
+        31.1, 9.9, 2.96, 9.7, 0.0359, 6.11, 1.46, 44, 642, 20.6,
+    ),
+}  # fmt: skip
+_HOST_CONSTANTS = frozenset({"b", "b128", "bS", "bN", "bP"})
+_SIBLINGS = {"B300": "B200", "GB300": "GB200"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Start values and widths, in ln, of all constants; `source` is `prior` or `sibling`."""
+
+    values: FloatArray
+    widths: FloatArray
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class FittedNode:
+    """Constants in the order of `NAMES`; `points` counts the measurements that influence each."""
+
+    values: FloatArray
+    points: tuple[int, ...]
+    source: str
+
+
+def start_prior(gpu: Gpu) -> Prior:
+    """Return the prior of an architecture that no measurement of a machine has influenced."""
+    values = {name: value for name, (value, _) in _STARTS.items()}
+    values.update(_BY_ARCHITECTURE[gpu.architecture])
+    widths = np.array([_STARTS[name][1] for name in NAMES])
+    return Prior(np.array([values[name] for name in NAMES]), widths, "prior")
+
+
+def machine_prior(gpu: Gpu) -> Prior:
+    """Return the prior of a kind of machine: published constants, with a third of the widths.
+
+    The start of a call depends on the host and the benchmark, and keeps its entire width.
+    """
+    name = _SIBLINGS.get(gpu.name, gpu.name)
+    share = [1 if constant in _HOST_CONSTANTS else 1 / 3 for constant in NAMES]
+    widths = start_prior(gpu).widths * np.array(share)
+    source = "prior" if name == gpu.name else "sibling"
+    return Prior(np.array(_PUBLISHED[name], dtype=float), widths, source)
+
+
+def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior) -> FittedNode:
+    """Fit all constants to the points of one node by damped, reweighted least squares."""
+    calls = call_columns(gpu, points, version)
+    measured = np.log([point.time_us for point in points])
+    values = fit_constants(calls, measured, prior)
+    influence = np.abs(_jacobian(np.log(values), calls)) > _INFLUENCE
+    return FittedNode(values, tuple(int(count) for count in influence.sum(axis=0)), prior.source)
+
+
+def fit_constants(calls: CallColumns, measured: FloatArray, prior: Prior) -> FloatArray:
+    """Return the constants that fit times, given as ln(us); the prior keeps the rest."""
+    start = np.log(prior.values)
+    position, damping = start.copy(), 1e-3
+    cost = _cost(position, calls, measured, start, prior.widths)
+    for _ in range(_ITERATIONS):
+        residual = np.log(predict(np.exp(position), calls)) - measured
+        weight = 1 / np.sqrt(1 + (residual / _scale(residual)) ** 2)
+        slopes = _jacobian(position, calls)
+        rows = np.sqrt(weight)[:, None] * slopes
+        fixed, fixed_slopes = _fixed_terms(position, start, prior.widths)
+        normal = rows.T @ rows + fixed_slopes.T @ fixed_slopes
+        gradient = slopes.T @ (weight * residual) + fixed_slopes.T @ fixed
+        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), -gradient)
+        trial = position + np.clip(step, -0.5, 0.5)
+        trial_cost = _cost(trial, calls, measured, start, prior.widths)
+        if trial_cost < cost:
+            gain = cost - trial_cost
+            position, cost, damping = trial, trial_cost, max(damping / 4, 1e-9)
+            if gain < 1e-9 * cost:
+                break
+        else:
+            damping *= 8
+            if damping > 1e9:
+                break
+    return np.exp(position)
+
+
+def _scale(residual: FloatArray) -> FloatArray:
+    return np.where(residual > 0, _SLOW_PREDICTION, _SLOW_MEASUREMENT)
+
+
+def _cost(
+    position: FloatArray,
+    calls: CallColumns,
+    measured: FloatArray,
+    start: FloatArray,
+    widths: FloatArray,
+) -> float:
+    residual = np.log(predict(np.exp(position), calls)) - measured
+    scale = _scale(residual)
+    soft = 2 * scale**2 * (np.sqrt(1 + (residual / scale) ** 2) - 1)
+    fixed, _ = _fixed_terms(position, start, widths)
+    return float(soft.sum() + (fixed**2).sum())
+
+
+def _fixed_terms(
+    position: FloatArray, start: FloatArray, widths: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return residuals and slopes of the priors and of the coupling.
+
+    A ring of two costs the same as an exchange of two. The coupling separates `b` from `hLL` if
+    only one number of ranks is measured.
+    """
+    prior = _PRIOR_WEIGHT * (position - start) / widths
+    index = {name: place for place, name in enumerate(NAMES)}
+    base, hop, exchange, growth = (
+        float(np.exp(position[index[name]])) for name in ("b", "hLL", "bP", "nP")
+    )
+    coupling = _COUPLING_WEIGHT * np.log((base + hop) / (_COUPLING * exchange * (1 + growth)))
+    slopes = np.zeros((len(NAMES) + 1, len(NAMES)))
+    slopes[: len(NAMES)] = np.diag(_PRIOR_WEIGHT / widths)
+    slopes[-1, index["b"]] = _COUPLING_WEIGHT * base / (base + hop)
+    slopes[-1, index["hLL"]] = _COUPLING_WEIGHT * hop / (base + hop)
+    slopes[-1, index["bP"]] = -_COUPLING_WEIGHT
+    slopes[-1, index["nP"]] = -_COUPLING_WEIGHT * growth / (1 + growth)
+    return np.append(prior, coupling), slopes
+
+
+def _jacobian(position: FloatArray, calls: CallColumns) -> FloatArray:
+    """Return d ln(time) / d ln(constant); shape (calls, constants)."""
+    columns = []
+    for place in range(len(position)):
+        shift = np.zeros(len(position))
+        shift[place] = _STEP
+        above = np.log(predict(np.exp(position + shift), calls))
+        below = np.log(predict(np.exp(position - shift), calls))
+        columns.append((above - below) / (2 * _STEP))
+    return np.stack(columns, axis=1)
+
+
+def every_second_size(points: Sequence[Measurement]) -> list[bool]:
+    """Return for each point whether hold-out leaves it out: every second size of its series."""
+    series: dict[tuple[object, ...], set[int]] = {}
+    for point in points:
+        series.setdefault(_series(point), set()).add(point.size_bytes)
+    held = {
+        (key, size)
+        for key, sizes in series.items()
+        for position, size in enumerate(sorted(sizes))
+        if position % 2
+    }
+    return [(_series(point), point.size_bytes) in held for point in points]
+
+
+def _series(point: Measurement) -> tuple[object, ...]:
+    return point.collective, point.ranks, point.library, point.dtype
+
+
+def held_out_errors(
+    gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
+) -> list[tuple[Measurement, float]]:
+    """Fit without every second size; return the held-out points with predicted / measured - 1."""
+    held = every_second_size(points)
+    kept = [point for point, is_held in zip(points, held, strict=True) if not is_held]
+    tested = [point for point, is_held in zip(points, held, strict=True) if is_held]
+    if not kept or not tested:
+        return []
+    fitted = fit_node(gpu, kept, version, prior)
+    times = predict(fitted.values, call_columns(gpu, tested, version))
+    return [
+        (point, float(time_us / point.time_us - 1))
+        for point, time_us in zip(tested, times, strict=True)
+    ]

@@ -1,0 +1,248 @@
+"""The profile of a machine as a document, schema `collhub-machine/1`: write it and read it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collhub_machines.gpus import GPUS, Gpu
+from collhub_machines.measurement import Library, Measurement
+from collhub_machines.node_model import MEANINGS, NAMES, FloatArray
+from collhub_machines.table import Table
+from hub_core import parse_json_object, schema_violations
+from hub_core.model import InputError, Location
+
+SCHEMA = "collhub-machine/1"
+_SCHEMA_FILE = "machine-1.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Constant of the model. `points` counts the measurements that influence it.
+
+    `source` is `fit`, `prior` (no measurement influences it) or `sibling` (a prior that comes
+    from a similar machine).
+    """
+
+    value: float
+    source: str
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEntry:
+    """Relative errors |predicted / measured - 1| of one predictor and configuration."""
+
+    predictor: str
+    collective: str
+    ranks: int
+    nodes: int
+    library: str
+    version: str
+    points: int
+    median: float
+    p90: float
+    worst: float
+
+    def document(self) -> dict[str, object]:
+        """Return the entry as JSON; errors are fractions with four digits after the point."""
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return {**fields, **{name: round(fields[name], 4) for name in ("median", "p90", "worst")}}
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProfile:
+    """Measured tables and fitted constants of one machine with one main library version.
+
+    `constants` is empty if the points do not suffice for a model. `day` is the date of the
+    latest measurement, "" if the files have no dates.
+    """
+
+    name: str
+    label: str
+    gpu: str
+    library: Library
+    constants: Mapping[str, Constant]
+    tables: tuple[Table, ...]
+    errors: tuple[ErrorEntry, ...]
+    sources: tuple[dict[str, object], ...]
+    day: str = ""
+
+    @property
+    def known_gpu(self) -> Gpu | None:
+        """Description of the GPU, None if it is not a known one."""
+        return GPUS.get(self.gpu)
+
+    def constant_values(self) -> FloatArray:
+        """Return the constants in the order of the model."""
+        return np.array([self.constants[name].value for name in NAMES])
+
+    def table_for(self, point: Measurement) -> Table | None:
+        """Return the table of a configuration; an unknown version matches any version."""
+        same = [
+            table
+            for table in self.tables
+            if (table.collective, table.ranks, table.nodes, table.dtype)
+            == (point.collective, point.ranks, point.nodes, point.dtype)
+            and (table.library.name, table.library.variant)
+            == (point.library.name, point.library.variant)
+        ]
+        exact = [table for table in same if table.library.version == point.library.version]
+        unknown = [table for table in same if not (table.library.version and point.library.version)]
+        return next(iter([*exact, *unknown]), None)
+
+
+def profile_name(label: str) -> str:
+    """Return a label as a name: lower-case letters, digits and single hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:60].strip("-") or "machine"
+
+
+def profile_document(profile: MachineProfile) -> dict[str, object]:
+    """Return the profile as JSON values."""
+    gpu = profile.known_gpu
+    constants = {
+        name: {
+            "value": float(f"{one.value:.5g}"),
+            "source": one.source,
+            "points": one.points,
+            "meaning": MEANINGS[name],
+        }
+        for name, one in profile.constants.items()
+    }
+    return {
+        "schema": SCHEMA,
+        "name": profile.name,
+        "label": profile.label,
+        "gpu": profile.gpu or None,
+        "gpus_per_node": gpu.gpus_per_node if gpu else None,
+        "links": gpu.links if gpu else None,
+        "library": {"name": profile.library.name, "version": profile.library.version},
+        "nccl": _channels(gpu),
+        "constants": constants,
+        "network": None,
+        "tables": [_table_document(table) for table in profile.tables],
+        "errors": [error.document() for error in profile.errors],
+        "date": profile.day or None,
+        "sources": list(profile.sources),
+    }
+
+
+def _channels(gpu: Gpu | None) -> dict[str, object] | None:
+    if gpu is None or not gpu.has_model:
+        return None
+    return {
+        "channels": gpu.search_channels,
+        "speed": gpu.channel_speed,
+        "collective_channels": gpu.channels,
+        "nvls_speed": gpu.nvls_speed,
+        "nvls_channels": gpu.nvls_channels,
+    }
+
+
+def _table_document(table: Table) -> dict[str, object]:
+    document: dict[str, object] = {
+        "collective": table.collective,
+        "ranks": table.ranks,
+        "nodes": table.nodes,
+        "library": {
+            "name": table.library.name,
+            "version": table.library.version,
+            "variant": table.library.variant,
+        },
+        "repeats": table.repeats,
+    }
+    if table.dtype:
+        document["dtype"] = table.dtype
+    pairs = zip(table.sizes, table.times_us, strict=True)
+    return {**document, "points": [[int(size), float(f"{time:.6g}")] for size, time in pairs]}
+
+
+def profile_bytes(profile: MachineProfile) -> bytes:
+    """Return the profile as text: equal profiles give equal bytes, a table is one line."""
+    lines = []
+    for key, value in profile_document(profile).items():
+        if isinstance(value, list) and value:
+            inner = ",\n".join(f"    {json.dumps(one)}" for one in value)
+            lines.append(f'  "{key}": [\n{inner}\n  ]')
+        elif key == "constants" and isinstance(value, dict) and value:
+            inner = ",\n".join(f'    "{name}": {json.dumps(one)}' for name, one in value.items())
+            lines.append(f'  "{key}": {{\n{inner}\n  }}')
+        else:
+            lines.append(f'  "{key}": {json.dumps(value)}')
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+
+
+def read_profile(file: str) -> MachineProfile:
+    """Read a profile. Raises `InputError` with the path of each defect."""
+    try:
+        content = Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        cure = "write a profile with 'collhub calibrate RESULT... -o machine.json'"
+        raise InputError(f"{reason}", location=Location(file), cure=cure) from None
+    return parse_profile(content, file)
+
+
+def parse_profile(content: bytes, file: str) -> MachineProfile:
+    """Convert the content of a profile. Raises `InputError` with the path of each defect."""
+    document = parse_json_object(content, file)
+    place = Location(file)
+    violations = schema_violations(document, _SCHEMA_FILE)
+    if violations:
+        raise InputError([one.finding(place, "invalid-profile") for one in violations])
+    constants = {
+        name: Constant(one["value"], one["source"], one["points"])
+        for name, one in document["constants"].items()
+    }
+    if constants and set(constants) != set(NAMES):
+        wrong = ", ".join(sorted(set(constants) ^ set(NAMES)))
+        message = f"$.constants: missing or unknown: {wrong}"
+        raise InputError(message, location=place, cure="calibrate the machine again")
+    tables = [_table(one, index, place) for index, one in enumerate(document["tables"])]
+    return MachineProfile(
+        document["name"],
+        document["label"],
+        document["gpu"] or "",
+        Library(**document["library"]),
+        {name: constants[name] for name in NAMES if name in constants},
+        tuple(tables),
+        tuple(ErrorEntry(**one) for one in document["errors"]),
+        tuple(document["sources"]),
+        document["date"] or "",
+    )
+
+
+def _table(document: dict[str, Any], index: int, place: Location) -> Table:
+    sizes = np.array([size for size, _ in document["points"]], dtype=float)
+    times_us = np.array([time for _, time in document["points"]], dtype=float)
+    if not (np.diff(sizes) > 0).all():
+        message = f"$.tables[{index}].points: sizes do not increase"
+        raise InputError(message, location=place, cure="calibrate the machine again")
+    return Table(
+        document["collective"],
+        document["ranks"],
+        document["nodes"],
+        Library(**document["library"]),
+        document.get("dtype", ""),
+        sizes,
+        times_us,
+        document["repeats"],
+    )
+
+
+def used_sources(
+    points: Iterable[Measurement], described: Mapping[str, Mapping[str, str]]
+) -> tuple[dict[str, object], ...]:
+    """Return name, licence and number of points of each source; no file names."""
+    counts: dict[str, int] = {}
+    for point in points:
+        counts[point.source] = counts.get(point.source, 0) + 1
+    return tuple(
+        {"name": name, **described.get(name, {}), "points": counts[name]} for name in sorted(counts)
+    )

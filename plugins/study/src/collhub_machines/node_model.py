@@ -1,0 +1,171 @@
+"""Time of NCCL's collectives on one node with NVLink: a closed form of 21 constants.
+
+Units: us, bytes, GB/s. Rates are per channel; `BP` is per GPU. The choice of algorithm and
+channels is NCCL's (`nccl_choice`); the constants describe the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collhub_machines.gpus import Gpu
+from collhub_machines.measurement import Measurement
+from collhub_machines.nccl_choice import DEFAULT_VERSION, MODELLED, Choice, choose, ring_steps
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+NAMES = (
+    "b", "hLL", "gLL", "rLL", "b128", "h128", "r128", "bS", "LS", "rS", "yS",
+    "bN", "oN", "rN", "bP", "nP", "pLL", "bPS", "cP", "BP", "rP",
+)  # fmt: skip
+
+MEANINGS = {
+    "b": "start of a ring call with LL, us",
+    "hLL": "step of LL, us",
+    "gLL": "growth of LL's costs with threads, fraction",
+    "rLL": "rate of a channel with LL, GB/s",
+    "b128": "start of a ring call with LL128, us",
+    "h128": "step of LL128, us",
+    "r128": "rate of a channel with LL128, GB/s",
+    "bS": "start of a ring call with Simple, us",
+    "LS": "visibility of a slice with Simple, us",
+    "rS": "rate of a channel with Simple, GB/s",
+    "yS": "steps without a transfer with Simple",
+    "bN": "start of an NVLS call, us",
+    "oN": "cost of an NVLS chunk, us",
+    "rN": "rate of an NVLS channel, GB/s",
+    "bP": "start of an exchange, us",
+    "nP": "growth of the start of an exchange per peer, fraction",
+    "pLL": "rate of an exchange channel with LL, GB/s",
+    "bPS": "start of an exchange with Simple relative to LL",
+    "cP": "rate of an exchange channel with Simple, GB/s",
+    "BP": "rate of a GPU in an exchange, GB/s",
+    "rP": "rate of one of 32 channels in an exchange, GB/s",
+}
+
+_FORMS = ("ring ll", "ring ll128", "ring simple", "nvls simple", "p2p ll", "p2p simple")
+
+
+@dataclass(frozen=True, slots=True)
+class CallColumns:
+    """Calls as columns of equal length: the formula of each call and its inputs.
+
+    `form` indexes `_FORMS`; `share` is the bytes of one rank and channel of a ring; `growth` is
+    0 to 1 for 128 to 512 threads.
+    """
+
+    form: IntArray
+    ranks: FloatArray
+    steps: FloatArray
+    size: FloatArray
+    channels: FloatArray
+    share: FloatArray
+    growth: FloatArray
+    chunk: FloatArray
+
+    def take(self, rows: NDArray[np.bool_]) -> CallColumns:
+        """Return the calls of a mask."""
+        columns = (getattr(self, name)[rows] for name in self.__slots__)
+        return CallColumns(*columns)
+
+
+def is_modelled(gpu: Gpu, point: Measurement) -> bool:
+    """Whether the closed form applies: NCCL's own choice on one node with NVLink."""
+    return (
+        gpu.has_model
+        and point.library.name == "NCCL"
+        and not point.library.variant
+        and point.nodes == 1
+        and point.ranks <= gpu.gpus_per_node
+        and point.collective in MODELLED
+    )
+
+
+def choice_of(gpu: Gpu, point: Measurement, version: str) -> Choice:
+    """Return NCCL's choice for a modelled point; `version` replaces an unknown version."""
+    used = point.library.version or version or DEFAULT_VERSION
+    return choose(gpu, used, point.collective, point.ranks, point.size_bytes, point.dtype)
+
+
+def call_columns(gpu: Gpu, points: Sequence[Measurement], version: str) -> CallColumns:
+    """Convert modelled points to columns."""
+    choices = [choice_of(gpu, point, version) for point in points]
+    ranks = np.array([point.ranks for point in points], dtype=float)
+    size = np.array([point.size_bytes for point in points], dtype=float)
+    channels = np.array([choice.channels for choice in choices], dtype=float)
+    threads = np.array([choice.threads for choice in choices], dtype=float)
+    return CallColumns(
+        np.array([_FORMS.index(f"{one.algorithm} {one.protocol}") for one in choices], dtype=int),
+        ranks,
+        np.array([ring_steps(point.collective, point.ranks) for point in points], dtype=float),
+        size,
+        channels,
+        size / (ranks * channels),
+        np.clip(np.log2(np.maximum(threads, 1) / 128) / 2, 0, 1),
+        np.array([max(choice.chunk_bytes, 1) for choice in choices], dtype=float),
+    )
+
+
+def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
+    """Return the times of calls in us; `constants` are in the order of `NAMES`, all positive."""
+    value = dict(zip(NAMES, constants, strict=True))
+    return np.select(
+        [calls.form == index for index in range(len(_FORMS))],
+        [
+            _ring_ll(value, calls),
+            value["b128"]
+            + calls.steps * _larger(value["h128"], _us(calls.share, value["r128"]), 3),
+            _ring_simple(value, calls),
+            _nvls(value, calls),
+            _exchange_start(value, calls)
+            + _us(calls.size / calls.ranks / calls.channels, value["pLL"]),
+            _exchange_simple(value, calls),
+        ],
+    )
+
+
+def _us(size_bytes: FloatArray, rate: float) -> FloatArray:
+    """Return microseconds for bytes at a rate in GB/s."""
+    return size_bytes / (rate * 1e3)
+
+
+def _larger(first: FloatArray | float, second: FloatArray | float, power: int) -> FloatArray:
+    """Return a smooth maximum."""
+    top = np.maximum(first, second)
+    return np.asarray(top * ((first / top) ** power + (second / top) ** power) ** (1 / power))
+
+
+def _ring_ll(value: dict[str, float], calls: CallColumns) -> FloatArray:
+    growth = 1 + value["gLL"] * calls.growth
+    step = _larger(value["hLL"] * growth, _us(calls.share, value["rLL"]), 3)
+    return value["b"] * growth + calls.steps * step
+
+
+def _ring_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
+    # A chunk is sent in two slices; the second is sent while the first becomes visible.
+    half = _us(calls.share, 2 * value["rS"])
+    step = half + _larger(half, value["LS"], 4)
+    # A ring of two overlaps its local step with the transfers: a third of the time.
+    local = np.where(calls.ranks == 2, value["yS"] / 3, value["yS"])
+    return np.asarray(value["bS"] + calls.steps * step + local * 2 * half)
+
+
+def _nvls(value: dict[str, float], calls: CallColumns) -> FloatArray:
+    loops = calls.size / (calls.channels * calls.ranks * calls.chunk)
+    return value["bN"] + loops * (value["oN"] + _us(calls.chunk, value["rN"]))
+
+
+def _exchange_start(value: dict[str, float], calls: CallColumns) -> FloatArray:
+    return value["bP"] * (1 + value["nP"] * (calls.ranks - 1))
+
+
+def _exchange_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
+    share = calls.size / calls.ranks
+    wire = _larger(_us(share, 32 * value["rP"]), _us((calls.ranks - 1) * share, value["BP"]), 6)
+    moved = _larger(_us(share / calls.channels, value["cP"]), wire, 3)
+    return _exchange_start(value, calls) * value["bPS"] + moved

@@ -1,0 +1,320 @@
+"""Read the text output of nccl-tests, rccl-tests and mscclpp-test.
+
+A file may hold several tests and lines of other programs. A table has a header of three lines:
+the first orders out-of-place and in-place, the second names the columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from collhub_machines.measurement import (
+    Library,
+    Measurement,
+    ReadMeasurements,
+    ReadOptions,
+    collective_name,
+    defect,
+    finite_number,
+    note,
+    refuse,
+    whole_number,
+)
+from hub_core.model import Diagnostic, InputError
+
+_PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\d{1,6}: ?(?=[# ]))")
+_TEST_NAME = re.compile(r"#\s*Collective test (starting|concluded):\s*(\S+)")
+_VERSION = re.compile(r"#\s*(?:nccl|rccl)-tests version .*?(nccl|rccl)-library=(\d+)")
+_RANK = re.compile(
+    r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+\d+\s+"
+    r"\[[^\]]*\]\s*(.*)"
+)
+_PARAMETERS = re.compile(r"#\s*(?:nThread\s+\d+.*)?minBytes\s+\d+")
+_DAY = re.compile(r"\d{4}-\d\d-\d\d\Z")
+_PREFIX_COLUMNS = ("size", "count", "type", "redop", "root")
+_MIN_FIELDS = 3
+
+
+@dataclass(slots=True)
+class _Test:
+    """State of one test while its lines are read."""
+
+    name: str | None = None
+    library: str = "NCCL"
+    version: str = ""
+    variant: str = ""
+    is_mscclpp: bool = False
+    ranks: list[tuple[str, str, str]] = field(default_factory=list)
+    has_cut_ranks: bool = False
+    places: tuple[str, ...] = ("out", "in")
+    prefix: tuple[str, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
+    time_ends: tuple[int, ...] = ()
+    first_line: int = 0
+    rows: list[_Row] = field(default_factory=list)
+    is_complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One time of a table."""
+
+    line: int
+    size: int
+    dtype: str
+    redop: str
+    place: str
+    time_us: float
+    ratio: float | None
+    day: str
+
+
+def read_perf_output(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read all tables of a text. Raises `InputError` if no table is usable."""
+    skipped: list[Diagnostic] = []
+    tests = _tests(text, file, skipped)
+    points: list[Measurement] = []
+    rows = [test for test in tests if test.rows]
+    for test in rows:
+        points += _points(test, file, options, skipped)
+        if test.rows and not test.is_complete:
+            cure = "the run was aborted: repeat it if larger sizes are missing"
+            line = test.rows[-1].line
+            skipped.append(note(file, line, "the table ends without its summary line", cure))
+    if not points:
+        line = tests[0].first_line if tests else 1
+        if skipped:
+            raise InputError(skipped)
+        message = "the test prints no results: the run was aborted"
+        raise refuse(file, line or 1, message, "repeat the run and keep its entire output")
+    return ReadMeasurements(points, skipped, {})
+
+
+def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
+    """Split a text into tests and parse their rows."""
+    tests = [_Test(first_line=1)]
+    noise: list[int] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = _PREFIX.sub("", raw.rstrip())
+        stripped = line.strip()
+        if not stripped:
+            continue
+        if stripped.startswith("#"):
+            if re.match(r"#\s*Out of bounds values\s*:.*FAILED", stripped):
+                message = "the test reports wrong results (Out of bounds values: FAILED)"
+                cure = "repair the installation before its times are used"
+                skipped.append(note(file, number, message, cure, "wrong-results"))
+            _comment(tests, line, stripped, number, file)
+        elif stripped[0].isdigit() and tests[-1].groups:
+            _add_row(tests[-1], line, number, file, skipped)
+        else:
+            noise.append(number)
+    if noise:
+        message = f"{len(noise)} lines of other programs are skipped, from this line on"
+        skipped.append(note(file, noise[0], message))
+    return [test for test in tests if test.rows or test.groups]
+
+
+def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: str) -> None:
+    """Apply a comment line to the current test; the start of a test adds one to `tests`."""
+    test = tests[-1]
+    name = _TEST_NAME.match(stripped)
+    starts = (name is not None and name[1] == "starting") or _PARAMETERS.match(stripped)
+    if starts and (test.rows or test.groups):
+        test = _Test(first_line=number, library=test.library, version=test.version)
+        tests.append(test)
+    if name:
+        test.name = name[2]
+        return
+    version = _VERSION.match(stripped)
+    if version:
+        test.library, test.version = version[1].upper(), version_text(version[2])
+    elif "rccl" in stripped.lower() and not test.rows:
+        test.library = "RCCL"
+    elif _PARAMETERS.match(stripped):
+        _set_parameters(test, stripped)
+    elif stripped.endswith("...") and test.ranks and not test.groups:
+        test.has_cut_ranks = True
+    rank = _RANK.match(stripped)
+    if rank:
+        test.ranks.append((rank[2] or "0", rank[3], rank[4].strip()))
+    elif "out-of-place" in stripped and "in-place" in stripped.replace("out-of-place", ""):
+        first_is_in = stripped.find("in-place") < stripped.find("out-of-place")
+        test.places = ("in", "out") if first_is_in else ("out", "in")
+    elif re.match(r"#\s+size\s+count\b", stripped):
+        _set_header(test, line, number, file)
+    elif "Avg bus bandwidth" in stripped or "Out of bounds values" in stripped:
+        test.is_complete = True
+
+
+def _set_parameters(test: _Test, line: str) -> None:
+    """Keep settings that change the meaning of a time: aggregation, graphs, kernels."""
+    found: list[str] = []
+    for label, default in (("agg iters", "1"), ("graph", "0"), ("kernel num", "")):
+        match = re.search(rf"\b{label}:\s*(\d+)", line)
+        if match and match[1] != default:
+            found.append(f"{label.removesuffix(' num')} {match[1]}")
+    test.is_mscclpp = "kernel num:" in line
+    if test.is_mscclpp:
+        test.library = "MSCCL++"
+    test.variant = ", ".join(found)
+
+
+def _set_header(test: _Test, line: str, number: int, file: str) -> None:
+    """Read the names of the columns: prefix columns, then one group per place."""
+    names = line.replace("#wrong", " wrong").lstrip().removeprefix("#").split()
+    if "cputime" in names:
+        message = "the table has CPU times (cputime), not times of the GPU"
+        raise refuse(file, number, message, "run the test without -C 1")
+    starts = [index for index, name in enumerate(names) if name == "time"]
+    if not starts:
+        message = "the table has no column 'time'"
+        raise refuse(file, number, message, "keep the header of the test as it was printed")
+    ends = [*starts[1:], len(names)]
+    test.prefix = tuple(names[: starts[0]])
+    groups = [tuple(names[start:end]) for start, end in zip(starts, ends, strict=True)]
+    test.groups = tuple(tuple(n for n in group if n != "timestamp") for group in groups)
+    test.time_ends = tuple(match.end() for match in re.finditer(r"\btime\b", line))
+
+
+def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagnostic]) -> None:
+    """Parse a data row into its times; report a row or a time that cannot be used."""
+    fields = line.split()
+    day = ""
+    for index, text in enumerate(fields):
+        if _DAY.match(text):
+            day, fields = text, fields[:index]
+            break
+    width = len(test.prefix)
+    size = whole_number(fields[0])
+    values = fields[width:]
+    groups = _placed(test, values, line)
+    if size is None or len(fields) <= width or groups is None:
+        cure = "keep the lines of the test as they were printed"
+        message = f"{len(fields)} fields do not fit the columns of the table"
+        skipped.append(note(file, number, message, cure))
+        return
+    named = dict(zip(test.prefix, fields[:width], strict=False))
+    for place, group in groups:
+        time_us = finite_number(group.get("time", ""))
+        if time_us is None:
+            message = f"{place}-place time {group.get('time', '')[:20]!r} is not a number"
+            skipped.append(note(file, number, message))
+            continue
+        wrong = finite_number(group.get("wrong", group.get("error", "N/A")))
+        if wrong:
+            message = f"{place}-place result is wrong (#wrong {group['wrong']}): time skipped"
+            cure = "repair the installation before its times are used"
+            skipped.append(note(file, number, message, cure))
+            continue
+        algorithm, bus = (finite_number(group.get(key, "")) for key in ("algbw", "busbw"))
+        ratio = bus / algorithm if algorithm and bus and algorithm > 0 else None
+        dtype, redop = named.get("type", ""), named.get("redop", "")
+        row = _Row(number, size, dtype, redop, place, time_us, ratio, day)
+        test.rows.append(row)
+
+
+def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[str, str]]] | None:
+    """Assign the values of a row to the places; None if their number fits no group."""
+    lengths = [len(group) for group in test.groups]
+    complete = sum(lengths)
+    if len(values) == complete:
+        result, start = [], 0
+        for place, group in zip(test.places, test.groups, strict=False):
+            chosen = values[start : start + len(group)]
+            result.append((place, dict(zip(group, chosen, strict=True))))
+            start += len(group)
+        return result
+    # One half is blank, as in replays and in mscclpp-test: the position of its time decides.
+    if len(values) < _MIN_FIELDS or len(values) not in {*lengths, lengths[0] - 1}:
+        return None
+    matches = list(re.finditer(r"\S+", line))
+    end = matches[len(test.prefix)].end()
+    nearest = min(range(len(test.time_ends)), key=lambda one: abs(test.time_ends[one] - end))
+    nearest = min(nearest, len(test.groups) - 1, len(test.places) - 1)
+    return [(test.places[nearest], dict(zip(test.groups[nearest], values, strict=False)))]
+
+
+def _points(
+    test: _Test, file: str, options: ReadOptions, skipped: list[Diagnostic]
+) -> Iterator[Measurement]:
+    """Yield the measurements of one test. Raises `InputError` if ranks or collective lack."""
+    if not test.rows:
+        return
+    ranks, nodes = _shape(test, file, options)
+    collective = _collective(test, file, options, ranks)
+    names = [name for _, _, name in test.ranks if name]
+    machine = names[0] if names else ""
+    if len(set(names)) > 1:
+        others = ", ".join(sorted(set(names))[:4])
+        message = f"ranks use different devices: {others}"
+        raise refuse(file, test.first_line, message, "measure one kind of device at a time")
+    library = Library(test.library, test.version, test.variant)
+    for row in test.rows:
+        point = Measurement(
+            collective, ranks, nodes, row.size, row.time_us, library, machine, row.place,
+            _dtype(row), row.day, "nccl-tests", file, row.line,
+        )  # fmt: skip
+        reason = defect(point)
+        if reason is None:
+            yield point
+        else:
+            skipped.append(note(file, row.line, reason))
+
+
+def _dtype(row: _Row) -> str:
+    """Return `int8` for reductions of 8-bit integers, which NVLS cannot sum, else "".
+
+    Other types of the same size take the same time.
+    """
+    return "int8" if row.dtype in {"int8", "uint8"} and row.redop not in {"none", ""} else ""
+
+
+def _shape(test: _Test, file: str, options: ReadOptions) -> tuple[int, int]:
+    """Return ranks per group and nodes. Raises `InputError` if neither file nor user has them."""
+    first = [rank for rank in test.ranks if rank[0] == test.ranks[0][0]]
+    if test.has_cut_ranks or not first:
+        if options.ranks is None:
+            reason = "is cut" if first else "is missing"
+            message = f"the list of ranks {reason}"
+            raise refuse(file, test.first_line, message, "give --ranks N and --nodes M")
+        return options.ranks, options.nodes or 1
+    return len(first), len({host for _, host, _ in first})
+
+
+def _collective(test: _Test, file: str, options: ReadOptions, ranks: int) -> str:
+    """Return the collective: of the test, of the user, of the file name, of the bandwidths."""
+    if test.name is not None:
+        name = collective_name(test.name)
+        if name is None:
+            message = f"{test.name[:40]} is not a collective with a model"
+            raise refuse(file, test.first_line, message, "give results of another test")
+        return name
+    if options.collective is not None:
+        return options.collective
+    stem = re.search(r"([a-z]+(?:_[a-z]+)?)_perf", file.rpartition("/")[2])
+    name = collective_name(stem[1]) if stem else None
+    if name is not None:
+        return name
+    # nccl-tests round bandwidths to two decimals: the ratio of the largest size is the best.
+    ratios = [row.ratio for row in test.rows if row.ratio is not None]
+    if ratios and not test.is_mscclpp and ranks > 2:
+        if abs(ratios[-1] / (2 * (ranks - 1) / ranks) - 1) < 0.02:
+            return "all-reduce"
+        if abs(ratios[-1] / ((ranks - 1) / ranks) - 1) < 0.02 and test.rows[-1].redop not in {
+            "none",
+            "",
+        }:
+            return "reduce-scatter"
+    message = "the file does not name its collective"
+    raise refuse(file, test.first_line, message, "give --collective, such as all-gather")
+
+
+def version_text(code: str) -> str:
+    """Return `2.30.7` for NCCL's version code 23007, and 2.8.4 for the older form 2804."""
+    number = int(code[:9])
+    if number >= 10000:
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    return f"{number // 1000}.{number // 100 % 10}.{number % 100}"

@@ -1,0 +1,323 @@
+"""Read JSON results: nccl-tests, MSCCL++, NCCL's Inspector, and the hub's own points."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from collhub_machines.measurement import (
+    Library,
+    Measurement,
+    ReadMeasurements,
+    ReadOptions,
+    collective_name,
+    defect,
+    library_of,
+    note,
+    refuse,
+)
+from collhub_machines.perf_output import version_text
+from hub_core.model import Diagnostic
+
+OWN_SCHEMA = "measured-collectives/1"
+_SHARE_OF_RANK = frozenset({"all-gather", "reduce-scatter"})
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_MAX_DEPTH = 12
+_LICENCE_KEYS = ("repo", "url", "commit", "licence")
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; raise `ValueError` for all defects, NaN and deep nesting included."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("values are nested too deep") from None
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for holder in level
+            if isinstance(holder, dict | list)
+            for inner in (holder.values() if isinstance(holder, dict) else holder)
+        ]
+    if level:
+        raise ValueError("values are nested too deep")
+    return value
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _whole(value: object) -> int:
+    """Return a whole number, or -1 for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def _number(value: object) -> float:
+    """Return a finite number, or -1 for anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    try:
+        number = float(value) if is_number else -1.0  # type: ignore[arg-type]
+    except OverflowError:
+        return -1.0
+    return number if math.isfinite(number) else -1.0
+
+
+def _text(value: object) -> str:
+    return value[:200] if isinstance(value, str) else ""
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+class _Collector:
+    """Points and findings of one file; a point that cannot be used becomes a finding."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.points: list[Measurement] = []
+        self.skipped: list[Diagnostic] = []
+
+    def add(self, point: Measurement, where: str, line: int | None = None) -> None:
+        """Keep a point, or report its defect at `where`."""
+        reason = defect(point)
+        if reason is None:
+            self.points.append(point)
+        else:
+            self.skip(f"{where}: {reason}", line)
+
+    def skip(self, message: str, line: int | None = None, cure: str = "") -> None:
+        """Report a part of the input that is not used."""
+        self.skipped.append(note(self.file, line, message, cure))
+
+    def result(self, sources: dict[str, dict[str, str]] | None = None) -> ReadMeasurements:
+        """Return the points. Raises `InputError` if there are none."""
+        if not self.points:
+            first = self.skipped[0] if self.skipped else None
+            message = first.message if first else "the file holds no measured times"
+            line = first.location.line if first else 1
+            cure = (first.cure if first else "") or "give a file with at least one valid result"
+            raise refuse(self.file, line, message, cure)
+        return ReadMeasurements(self.points, self.skipped, sources or {})
+
+
+def read_nccl_tests_json(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read the file that `-J` of nccl-tests writes; a truncated file gives its whole results.
+
+    The environment and the host names in the file are not copied.
+    """
+    collector = _Collector(file)
+    try:
+        document = _object(parse_json(text))
+    except ValueError:
+        document = _cut_document(text)
+        line = text.count("\n") + 1
+        cure = "the run was aborted: repeat it if larger sizes are missing"
+        collector.skip("the file ends before its JSON does", line, cure)
+    devices = [_object(one) for one in _list(_object(document.get("config")).get("devices"))]
+    devices = [one for one in devices if one.get("group") == devices[0].get("group")]
+    program = _text((_list(document.get("args")) or [""])[0]).rpartition("/")[2]
+    collective = collective_name(program.rpartition("_perf")[0] or program) or options.collective
+    if collective is None:
+        message = f"args[0] {program[:40]!r} names no collective"
+        raise refuse(file, 1, message, "give --collective, such as all-gather")
+    ranks = len(devices) or options.ranks or 0
+    if not ranks:
+        raise refuse(file, 1, "config.devices lists no ranks", "give --ranks N and --nodes M")
+    nodes = len({_text(one.get("hostname")) for one in devices}) or options.nodes or 1
+    machine = _text(devices[0].get("device_info")) if devices else ""
+    library = Library("NCCL", _json_version(document), _json_variant(document))
+    day = _DAY.match(_text(document.get("start_time")))
+    for index, entry in enumerate(_list(document.get("results"))):
+        result = _object(entry)
+        for key, place in (("out_of_place", "out"), ("in_place", "in")):
+            half = _object(result.get(key))
+            where = f"results[{index}].{key}"
+            if not half:
+                continue
+            if "cpu_time" in half:
+                message = f"{where} has CPU times (cpu_time), not times of the GPU"
+                raise refuse(file, 1, message, "run the test without -C 1")
+            if _number(half.get("nwrong")) > 0:
+                collector.skip(f"{where}: the result is wrong (nwrong {half['nwrong']})")
+                continue
+            point = Measurement(
+                collective, ranks, nodes, _whole(result.get("size")), _number(half.get("time")),
+                library, machine, place, _dtype(_text(result.get("type")), collective),
+                day[0] if day else "", "nccl-tests", file,
+            )  # fmt: skip
+            collector.add(point, where)
+    return collector.result()
+
+
+def _dtype(name: str, collective: str) -> str:
+    reduces = collective in {"all-reduce", "reduce-scatter", "reduce"}
+    return "int8" if reduces and name in {"int8", "uint8"} else ""
+
+
+def _json_version(document: dict[str, Any]) -> str:
+    code = _whole(document.get("nccl_version"))
+    return version_text(str(code)) if 1000 <= code < 10**6 else ""
+
+
+def _json_variant(document: dict[str, Any]) -> str:
+    config = _object(document.get("config"))
+    aggregated, graph = config.get("aggregated_iterations", 1), config.get("graph", 0)
+    parts = [f"agg iters {_whole(aggregated)}"] if aggregated != 1 else []
+    parts += [f"graph {_whole(graph)}"] if graph not in (0, "false", False) else []
+    return ", ".join(parts)
+
+
+def _cut_document(text: str) -> dict[str, Any]:
+    """Return the complete members of a truncated nccl-tests document."""
+    decoder = json.JSONDecoder()
+    document: dict[str, Any] = {}
+    for key in ("args", "nccl_version", "config", "start_time"):
+        found = re.search(rf'"{key}"\s*:\s*', text)
+        if found:
+            try:
+                document[key] = decoder.raw_decode(text, found.end())[0]
+            except (ValueError, RecursionError):
+                continue
+    results: list[Any] = []
+    found = re.search(r'"results"\s*:\s*\[\s*', text)
+    position = found.end() if found else len(text)
+    while position < len(text):
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            break
+        results.append(value)
+        position += len(text[position:]) - len(text[position:].lstrip(" ,\t\r\n"))
+    document["results"] = results
+    return document
+
+
+def _lines(text: str, collector: _Collector) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of JSON lines with their line numbers; report lines that are not JSON."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            value = parse_json(line)
+        except ValueError:
+            value = None
+        if isinstance(value, dict):
+            yield number, value
+        else:
+            collector.skip("the line is not a JSON object", number)
+
+
+def read_mscclpp_lines(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read JSON lines of mscclpp-test and of MSCCL++'s reference values."""
+    collector = _Collector(file)
+    for number, entry in _lines(text, collector):
+        collective = collective_name(_text(entry.get("name")))
+        if collective is None:
+            collector.skip(f"name {_text(entry.get('name'))[:40]!r} is no collective", number)
+            continue
+        ranks, per_node = _whole(entry.get("ranks")), _whole(entry.get("ranksPerNode"))
+        if per_node < 1 or ranks % per_node:
+            collector.skip(f"{ranks} ranks are not a multiple of ranksPerNode", number)
+            continue
+        library = Library("MSCCL++", "", f"kernel {_whole(entry.get('kernel'))}")
+        point = Measurement(
+            collective, ranks, ranks // per_node, _whole(entry.get("size")),
+            _number(entry.get("time")), library, source="mscclpp", file=file, line=number,
+        )  # fmt: skip
+        collector.add(point, "result", number)
+    return collector.result()
+
+
+def read_mscclpp_tuned(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read the tuned configuration of mscclpp_benchmark; `scale` is its number of ranks."""
+    collector = _Collector(file)
+    for index, entry in enumerate(_list(_object(parse_json(text)).get("profiles"))):
+        profile = _object(entry)
+        scale = _whole(profile.get("scale"))
+        ranks = scale if scale > 0 else options.ranks or -1
+        for name, results in _object(profile.get("collectives")).items():
+            collective = collective_name(name)
+            for row, value in enumerate(_list(results)):
+                result, where = _object(value), f"profiles[{index}].collectives.{name[:40]}[{row}]"
+                if collective is None:
+                    collector.skip(f"{where}: no such collective")
+                    continue
+                library = Library("MSCCL++", "", _text(result.get("algorithm")))
+                point = Measurement(
+                    collective, ranks, options.nodes or 1, _whole(result.get("message_size")),
+                    _number(result.get("time_us")), library, _text(profile.get("sku")),
+                    source="mscclpp", file=file,
+                )  # fmt: skip
+                collector.add(point, where)
+    return collector.result()
+
+
+def read_inspector(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read JSON lines of the Inspector of NCCL or RCCL: calls that the GPU has timed.
+
+    The size in the file is the share of one rank for all-gather and reduce-scatter. Each point
+    keeps its call, so that `merge_calls` can combine ranks of several files.
+    """
+    collector = _Collector(file)
+    for number, entry in _lines(text, collector):
+        record, header = _object(entry.get("coll_perf")), _object(entry.get("header"))
+        if not record:
+            collector.skip("not a collective (p2p records have no model)", number)
+            continue
+        source = _text(record.get("coll_timing_source"))
+        if source != "kernel_gpu":
+            message = f"timed by {source[:20] or 'an unnamed source'}, not by the GPU"
+            cure = "use an Inspector that writes coll_timing_source kernel_gpu"
+            collector.skip(message, number, cure)
+            continue
+        collective = collective_name(_text(record.get("coll")))
+        if collective is None:
+            collector.skip(f"{_text(record.get('coll'))[:40]!r} is no collective", number)
+            continue
+        ranks, size = _whole(header.get("n_ranks")), _whole(record.get("coll_msg_size_bytes"))
+        total = size * ranks if collective in _SHARE_OF_RANK else size
+        call = f"{_text(header.get('id'))}:{_whole(record.get('coll_sn'))}"
+        point = Measurement(
+            collective, ranks, _whole(header.get("nnodes")), total,
+            _number(record.get("coll_exec_time_us")), Library("NCCL"), source="inspector",
+            file=file, line=number, call=call,
+        )  # fmt: skip
+        collector.add(point, "record", number)
+    return collector.result()
+
+
+def read_own_points(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read points in the hub's own form, schema `measured-collectives/1`."""
+    collector = _Collector(file)
+    document = _object(parse_json(text))
+    for index, entry in enumerate(_list(document.get("points"))):
+        fields, where = _object(entry), f"points[{index}]"
+        collective = collective_name(_text(fields.get("collective")))
+        if collective is None:
+            collector.skip(f"{where}: collective {_text(fields.get('collective'))[:40]!r}")
+            continue
+        point = Measurement(
+            collective, _whole(fields.get("ranks")), _whole(fields.get("nodes", 1)),
+            _whole(fields.get("size_bytes")), _number(fields.get("time_us")),
+            library_of(_text(fields.get("library"))), _text(fields.get("machine")),
+            _text(fields.get("place")), _dtype(_text(fields.get("dtype")), collective),
+            _text(fields.get("day"))[:10], _text(fields.get("source")), file,
+        )  # fmt: skip
+        collector.add(point, where)
+    sources: dict[str, dict[str, str]] = {}
+    for name, value in _object(document.get("sources")).items():
+        described = _object(value)
+        sources[name[:80]] = {
+            key: _text(described[key]) for key in _LICENCE_KEYS if key in described
+        }
+    return collector.result(sources)

@@ -1,0 +1,203 @@
+"""Read tables of other programs: OSU benchmarks, sweeps of a tuner, aiconfigurator."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+
+from collhub_machines.measurement import (
+    Library,
+    Measurement,
+    ReadMeasurements,
+    ReadOptions,
+    collective_name,
+    defect,
+    finite_number,
+    note,
+    refuse,
+    whole_number,
+)
+from hub_core.model import Diagnostic, InputError
+
+_OSU_TITLE = re.compile(
+    r"#?\s*OSU (MPI\S*|\w*CCL\S*) (.*?) (?:Latency |Bandwidth )?Test(?:\s+v\S+)?"
+)
+_OSU_HEADER = re.compile(r"#?\s*Size\s{2,}")
+_OSU_NAMES = {
+    "all-to-all personalized exchange": "all-to-all",
+    "reduce_scatter": "reduce-scatter",
+}
+_PER_PEER = frozenset({"all-gather", "all-to-all"})
+_ELEMENT_BYTES = {"half": 2, "float16": 2, "bfloat16": 2, "int8": 1, "float": 4, "fp8": 1}
+_AICONFIGURATOR_COLUMNS = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
+
+
+def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> ReadMeasurements:
+    if points:
+        return ReadMeasurements(points, skipped, {})
+    if skipped:
+        raise InputError(skipped)
+    raise refuse(file, 1, "the file holds no measured times", "give the entire output of a run")
+
+
+def read_osu(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read the output of an OSU collective latency test; it needs `--ranks`."""
+    lines = text.splitlines()
+    collective, library, header, header_line = options.collective, "MPI", [""], 1
+    points: list[Measurement] = []
+    skipped: list[Diagnostic] = []
+    for number, raw in enumerate(lines, 1):
+        line = raw.strip()
+        title = _OSU_TITLE.match(line)
+        if title:
+            library = title[1]
+            named = _OSU_NAMES.get(title[2].lower()) or collective_name(title[2])
+            collective, header_line = named or collective, number
+        elif _OSU_HEADER.match(line):
+            header = re.split(r"\s{2,}", line.lstrip("# "))
+            header_line = number
+        elif line and line[0].isdigit():
+            point = _osu_point(
+                line.split(), header, number, header_line, file, options, collective, library
+            )
+            reason = point if isinstance(point, str) else defect(point)
+            if reason is None and isinstance(point, Measurement):
+                points.append(point)
+            else:
+                skipped.append(note(file, number, str(reason)))
+    return _finish(points, skipped, file)
+
+
+def _osu_point(
+    fields: list[str],
+    header: list[str],
+    number: int,
+    header_line: int,
+    file: str,
+    options: ReadOptions,
+    collective: str | None,
+    library: str,
+) -> Measurement | str:
+    """Return the point of a row, or the reason why the row has none. Raises `InputError`."""
+    if any("MB/s" in name for name in header):
+        message = "the test measures bandwidth, not the time of a collective"
+        raise refuse(file, header_line, message, "give an OSU collective latency test")
+    columns = [index for index, name in enumerate(header) if "Latency" in name]
+    average = [index for index in columns if "Avg" in header[index]] or columns
+    if not average:
+        raise refuse(file, header_line, "no column is a latency", "keep the header of the test")
+    if collective is None:
+        raise refuse(file, header_line, "the collective is not named", "give --collective")
+    if options.ranks is None:
+        message = "OSU prints neither ranks nor nodes"
+        raise refuse(file, header_line, message, "give --ranks N and --nodes M")
+    size = whole_number(fields[0])
+    time_us = finite_number(fields[average[0]]) if average[0] < len(fields) else None
+    if size is None or time_us is None:
+        return f"{len(fields)} fields do not fit the columns of the table"
+    total = size * options.ranks if collective in _PER_PEER else size
+    return Measurement(
+        collective, options.ranks, options.nodes or 1, total, time_us, Library(library),
+        source="osu", file=file, line=number,
+    )  # fmt: skip
+
+
+def read_sweep(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read the measurements of a tuner sweep; each row is the time of one forced choice."""
+    rows = csv.reader(io.StringIO(text))
+    points: list[Measurement] = []
+    skipped: list[Diagnostic] = []
+    try:
+        header = [name.strip() for name in next(rows)]
+        for fields in rows:
+            number = rows.line_num
+            if not fields or fields[0].lstrip().startswith("#"):
+                continue
+            row = dict(zip(header, (one.strip() for one in fields), strict=False))
+            point = _sweep_point(row, number, file, options)
+            reason = point if isinstance(point, str) else defect(point)
+            if reason is None and isinstance(point, Measurement):
+                points.append(point)
+            else:
+                skipped.append(note(file, number, str(reason)))
+    except csv.Error as error:
+        raise refuse(file, rows.line_num, f"not a CSV line: {error}", "repair it") from None
+    return _finish(points, skipped, file)
+
+
+def _sweep_point(
+    row: dict[str, str], number: int, file: str, options: ReadOptions
+) -> Measurement | str:
+    collective = collective_name(row.get("collective", ""))
+    if collective is None:
+        return f"collective {row.get('collective', '')[:40]!r} is unknown"
+    size = whole_number(row.get("size_bytes", ""))
+    time_us = finite_number(row.get("latency_us", ""))
+    ranks = whole_number(row.get("ranks", "")) or options.ranks
+    nodes = whole_number(row.get("nodes", "")) or options.nodes or 1
+    if size is None or time_us is None:
+        return "size_bytes or latency_us is not a number"
+    if ranks is None:
+        return "ranks is -1 (any): give --ranks N"
+    parts = [row.get(key, "")[:20] for key in ("algorithm", "protocol")]
+    channels = row.get("channels", "")[:10]
+    if channels not in {"", "-1"}:
+        parts.append(f"{channels} channels")
+    library = Library("NCCL", "", " ".join(part for part in parts if part))
+    return Measurement(
+        collective, ranks, nodes, size, time_us, library, source="sweep", file=file, line=number
+    )
+
+
+def read_aiconfigurator(content: bytes, file: str, options: ReadOptions) -> ReadMeasurements:
+    """Read `nccl_perf.parquet` of aiconfigurator. Raises `InputError` without pyarrow."""
+    try:
+        # Imported here: pyarrow is an extra, and only this format needs it.
+        import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        message = "the file is Parquet, and pyarrow is not installed"
+        raise refuse(file, None, message, "install collhub-study[parquet]") from None
+    try:
+        table = parquet.read_table(io.BytesIO(content))
+        columns: dict[str, list[Any]] = table.to_pydict()
+    except Exception as error:  # pyarrow has no common base class of its errors
+        message = f"not a Parquet file: {str(error)[:80]}"
+        raise refuse(file, None, message, "download the file again") from None
+    return aiconfigurator_points(columns, file)
+
+
+def aiconfigurator_points(columns: dict[str, list[Any]], file: str) -> ReadMeasurements:
+    """Convert columns of aiconfigurator: elements to bytes, milliseconds to microseconds."""
+    missing = [name for name in _AICONFIGURATOR_COLUMNS if name not in columns]
+    if missing:
+        message = f"no column {', '.join(missing)}"
+        raise refuse(file, None, message, "give nccl_perf.parquet of aiconfigurator")
+    points: list[Measurement] = []
+    skipped: list[Diagnostic] = []
+    count = len(columns["op_name"])
+    versions, devices = columns.get("version"), columns.get("device")
+    for row in range(count):
+        collective = collective_name(str(columns["op_name"][row]))
+        width = _ELEMENT_BYTES.get(str(columns["nccl_dtype"][row]))
+        try:
+            if collective is None or width is None:
+                raise ValueError("unknown operation or data type")
+            is_sum = collective in {"all-reduce", "reduce-scatter"}
+            point = Measurement(
+                collective, int(columns["num_gpus"][row]), 1,
+                int(columns["message_size"][row]) * width, float(columns["latency"][row]) * 1e3,
+                Library("NCCL", str(versions[row])[:20] if versions else ""),
+                str(devices[row])[:100] if devices else "", "out",
+                "int8" if is_sum and str(columns["nccl_dtype"][row]) == "int8" else "",
+                source="aiconfigurator", file=file, line=row + 1,
+            )  # fmt: skip
+            reason = defect(point)
+        except (TypeError, ValueError, OverflowError) as error:
+            reason = str(error)[:80]
+        if reason is None:
+            points.append(point)
+        else:
+            skipped.append(note(file, row + 1, f"row skipped: {reason}"))
+    return _finish(points, skipped, file)

@@ -1,0 +1,228 @@
+"""`collhub calibrate`: profiles, their check, reports, and bad input."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+from collhub_machines.machine_profile import parse_profile, profile_bytes, read_profile
+
+from hub_core.model import InputError
+
+ROW = "{size:>12} 256 float sum -1 {time} 1.0 1.0 0 {time} 1.0 1.0 0\n"
+TEXT = """\
+# nccl-tests version 2.19.6 nccl-headers=23007 nccl-library=22902
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 8 minBytes 1 maxBytes 2 step: 2(factor) agg iters: 1 graph: 0
+{ranks}#                                out-of-place                       in-place
+#   size count type redop root time algbw busbw #wrong time algbw busbw #wrong
+{rows}# Avg bus bandwidth    : 0.3
+"""
+
+
+def _output(device: str, times: dict[int, float]) -> str:
+    ranks = "".join(
+        f"#  Rank {rank:>2} Group  0 Pid   1201 on  secrethost device {rank} [0x1b] {device}\n"
+        for rank in range(8)
+    )
+    rows = "".join(ROW.format(size=size, time=time) for size, time in times.items())
+    return TEXT.format(ranks=ranks, rows=rows)
+
+
+TIMES = {2**power: 15.0 + 2**power / 250e3 for power in range(10, 24, 2)}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    file = tmp_path / "run.txt"
+    file.write_text(_output("NVIDIA H100 80GB HBM3", TIMES))
+    return file
+
+
+def _check_schema(document: dict[str, object], name: str) -> None:
+    schema = json.loads(importlib.resources.files("hub_core.schemas").joinpath(name).read_bytes())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+
+
+def test_calibrate_writes_a_profile_with_tables_model_and_errors(collhub, h100, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    run = collhub("calibrate", h100, "-o", out, "--json")
+    assert run.code == 0, run.err
+    report = run.report()
+    _check_schema(report, "report-calibrate-1.json")
+    document = json.loads(out.read_text())
+    _check_schema(document, "machine-1.json")
+    assert document["gpu"] == "H100"
+    assert document["library"] == {"name": "NCCL", "version": "2.29.2"}
+    assert len(document["tables"]) == 3
+    assert document["constants"]["hLL"]["source"] == "fit"
+    assert document["constants"]["rP"]["source"] == "prior"
+    assert "rP" in report["machines"][0]["priors"]
+    predictors = {(one["predictor"], one["collective"]) for one in document["errors"]}
+    assert ("model", "all-to-all") in predictors
+    assert ("table", "all-gather") in predictors
+    assert document["sources"][0]["licence"] == "Apache-2.0"
+
+
+def test_a_profile_survives_a_round_trip(collhub, h100, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    collhub("calibrate", h100, "-o", out)
+    assert profile_bytes(read_profile(str(out))) == out.read_bytes()
+
+
+def test_check_compares_every_point(collhub, h100, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    collhub("calibrate", h100, "-o", out)
+    run = collhub("calibrate", "--check", out, h100, "--json")
+    assert run.code == 0, run.err
+    report = run.report()
+    _check_schema(report, "report-calibrate-check-1.json")
+    assert len(report["points"]) == 33
+    assert report["table"]["median_error"] == 0
+    assert report["model"]["median_error"] < 0.06
+    by_size = {
+        one["size_bytes"]: one["chosen"]
+        for one in report["points"]
+        if one["collective"] == "all-reduce"
+    }
+    assert by_size[2**21] == {"algorithm": "nvls", "protocol": "simple", "channels": 16}
+    assert by_size[2**19]["algorithm"] == "ring"
+
+
+def test_check_in_text_ends_with_the_errors(collhub, h100, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    collhub("calibrate", h100, "-o", out)
+    run = collhub("calibrate", "--check", out, h100)
+    assert run.out.splitlines()[-1].startswith("model: median error")
+
+
+def test_host_names_and_paths_are_not_in_a_profile(collhub, results, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    assert collhub("calibrate", results, "-o", out).code in (0, 1)
+    text = out.read_text()
+    assert "secrethost" not in text
+    assert str(tmp_path) not in text
+
+
+def test_missing_measurements_are_named(collhub, results, tmp_path) -> None:
+    run = collhub("calibrate", results, "-o", tmp_path / "machine.json")
+    assert "measure all-reduce from 64 MiB; all-gather up to 64 KiB" in run.err
+
+
+def test_too_few_points_give_tables_only_and_name_what_is_missing(collhub, tmp_path) -> None:
+    file = tmp_path / "few.txt"
+    file.write_text(_output("NVIDIA H100 80GB HBM3", {1024: 15.0}))
+    out = tmp_path / "machine.json"
+    run = collhub("calibrate", file, "-o", out)
+    assert run.code == 0
+    assert "too few for a model" in run.err
+    assert json.loads(out.read_text())["constants"] == {}
+
+
+def test_a_file_without_a_known_gpu_needs_like(collhub, tmp_path) -> None:
+    file = tmp_path / "osu.txt"
+    file.write_text(
+        "# OSU MPI-CUDA Allreduce Latency Test v7.4\n# Size       Avg Latency(us)\n8 1\n"
+    )
+    out = tmp_path / "machine.json"
+    run = collhub("calibrate", file, "--ranks", "8", "-o", out)
+    assert run.code == 1
+    assert "does not name its GPU; give --like" in run.err
+    assert collhub("calibrate", file, "--ranks", "8", "--like", "H100", "-o", out).code == 0
+    assert json.loads(out.read_text())["gpu"] == "H100"
+
+
+def test_unknown_gpu_of_like_lists_the_known_ones(collhub, results, tmp_path) -> None:
+    run = collhub("calibrate", results, "--like", "X1", "-o", tmp_path / "m.json")
+    assert run.code == 2
+    assert "known: A100, H100" in run.err
+
+
+def test_several_machines_give_one_file_each(collhub, results, tmp_path) -> None:
+    other = tmp_path / "a100.txt"
+    other.write_text(_output("NVIDIA A100-SXM4-80GB", TIMES))
+    run = collhub("calibrate", results, other, "-o", tmp_path / "m.json", "--accept")
+    assert run.code == 0
+    names = sorted(path.name for path in tmp_path.glob("m*.json"))
+    assert names == ["m-nvidia-a100-sxm4-80gb.json", "m-nvidia-h100-80gb-hbm3.json"]
+    chosen = collhub("calibrate", results, other, "--select", "a100", "-o", tmp_path / "x.json")
+    assert chosen.code in (0, 1)
+    assert json.loads((tmp_path / "x.json").read_text())["gpu"] == "A100"
+
+
+def test_several_versions_are_reported_and_split(collhub, results, tmp_path) -> None:
+    other = tmp_path / "old.txt"
+    text = _output("NVIDIA H100 80GB HBM3", {1024: 15.0}).replace("library=22902", "library=22304")
+    other.write_text(text)
+    out = tmp_path / "machine.json"
+    run = collhub("calibrate", results, other, "-o", out, "--accept")
+    assert "NCCL 2.23.4 (2 points), NCCL 2.29.2 (14 points); only NCCL 2.29.2 is fitted" in run.err
+    versions = [one["library"]["version"] for one in json.loads(out.read_text())["tables"]]
+    assert versions == ["2.23.4", "2.29.2"]
+
+
+def test_a_profile_of_another_machine_is_refused(collhub, h100, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    collhub("calibrate", h100, "-o", out)
+    other = tmp_path / "a100.txt"
+    other.write_text(_output("NVIDIA A100-SXM4-80GB", TIMES))
+    run = collhub("calibrate", "--check", out, other)
+    assert run.code == 1
+    assert "the profile is of 8x H100" in run.err
+    run = collhub("calibrate", "--check", out, h100, "--like", "A100")
+    assert run.code == 2
+    assert "the profile is of H100, not of A100" in run.err
+
+
+def test_sizes_beyond_the_table_are_extrapolated_and_reported(collhub, results, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    collhub("calibrate", results, "-o", out)
+    large = tmp_path / "large.txt"
+    large.write_text(_output("NVIDIA H100 80GB HBM3", {2**26: 300.0}))
+    run = collhub("calibrate", "--check", out, large, "--json")
+    assert "larger than their tables: extrapolated; measure larger sizes" in run.err
+    slope = 2**26 / 250e3 + 15
+    assert run.report()["points"][0]["table_us"] == pytest.approx(slope, rel=1e-3)
+
+
+def test_a_poor_model_exits_1_unless_accepted(collhub, tmp_path) -> None:
+    file = tmp_path / "odd.txt"
+    times = {2**power: 30.0 * (1 + 5 * (power % 4 == 0)) for power in range(10, 28, 2)}
+    file.write_text(_output("NVIDIA H100 80GB HBM3", times))
+    out = tmp_path / "machine.json"
+    run = collhub("calibrate", file, "-o", out)
+    assert run.code == 1
+    assert "exceeds 15 %" in run.err
+    assert collhub("calibrate", file, "-o", out, "--accept").code == 0
+
+
+def test_either_an_output_or_a_check_is_needed(collhub, results) -> None:
+    run = collhub("calibrate", results)
+    assert run.code == 2
+    assert "either -o or --check" in run.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"{", "not JSON"),
+        (b'{"schema": "collhub-machine/1"}', "'name' is a required property"),
+    ],
+)
+def test_a_broken_profile_is_refused(content: bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        parse_profile(content, "machine.json")
+
+
+def test_sizes_of_a_profile_must_increase(collhub, results, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    collhub("calibrate", results, "-o", out)
+    document = json.loads(out.read_text())
+    document["tables"][0]["points"].reverse()
+    with pytest.raises(InputError, match=r"tables\[0\]\.points: sizes do not increase"):
+        parse_profile(json.dumps(document).encode(), "machine.json")

@@ -1,0 +1,318 @@
+"""Readers of measurements: each format, each sample, refusals with line and cure, mutations."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from collhub_machines.measurement import Measurement, ReadOptions, library_of, merge_calls
+from collhub_machines.reading import READERS, detect, read_content, read_files
+from collhub_machines.tabular_results import aiconfigurator_points
+
+from hub_core.model import InputError
+
+ALL_GATHER = ReadOptions(collective="all-gather", ranks=8, nodes=1)
+HEADER = """\
+# nccl-tests version 2.19.6 nccl-headers=23007 nccl-library=22902
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 2 minBytes 1024 maxBytes 4096 step: 2(factor) iters: 20 agg iters: 1 graph: 0
+#  Rank  0 Group  0 Pid   1201 on      alpha device  0 [0000:1b:00] NVIDIA H100 80GB HBM3
+#  Rank  1 Group  0 Pid   1202 on       beta device  1 [0000:43:00] NVIDIA H100 80GB HBM3
+#                                                 out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   \
+algbw   busbw  #wrong
+"""
+ROW = (
+    "        1024           256     float     sum      -1     7.11    0.14    0.14       0"
+    "     7.02    0.15    0.15       0\n"
+)
+END = "# Avg bus bandwidth    : 0.3\n"
+
+
+def _read(text: str, options: ReadOptions | None = None) -> tuple[list[Measurement], list[str]]:
+    read = read_content(text.encode(), "run.txt", options or ReadOptions())
+    return read.points, [str(one) for one in read.skipped]
+
+
+def _times(points: list[Measurement], place: str) -> list[tuple[int, float]]:
+    return [(one.size_bytes, one.time_us) for one in points if one.place == place]
+
+
+def test_text_of_nccl_tests_gives_both_places_with_ranks_nodes_and_version() -> None:
+    points, skipped = _read(HEADER + ROW + END)
+    assert skipped == []
+    assert _times(points, "out") == [(1024, 7.11)]
+    assert _times(points, "in") == [(1024, 7.02)]
+    first = points[0]
+    assert (first.collective, first.ranks, first.nodes) == ("all-reduce", 2, 2)
+    assert (str(first.library), first.machine) == ("NCCL 2.29.2", "NVIDIA H100 80GB HBM3")
+    assert first.line == 8
+
+
+def test_host_names_are_not_kept() -> None:
+    points, _ = _read(HEADER + ROW + END)
+    assert "alpha" not in repr(points)
+
+
+def test_lines_with_the_prefix_of_mpirun_are_read() -> None:
+    text = "".join(f"[1,0]<stdout>:{line}\n" for line in (HEADER + ROW + END).splitlines())
+    assert _times(_read(text)[0], "out") == [(1024, 7.11)]
+
+
+def test_noise_of_other_programs_is_reported_with_its_line() -> None:
+    _, skipped = _read("alpha:1:1 [0] NCCL INFO Bootstrap\n" + HEADER + ROW + END)
+    assert skipped == ["run.txt:1: 1 lines of other programs are skipped, from this line on"]
+
+
+def test_a_wrong_result_is_skipped_with_its_line() -> None:
+    wrong = ROW.replace("0.14       0", "0.14   2e+00")
+    points, skipped = _read(HEADER + wrong + ROW.replace("1024", "2048", 1) + END)
+    assert _times(points, "out") == [(2048, 7.11)]
+    assert any("run.txt:8" in one and "#wrong 2e+00" in one for one in skipped)
+
+
+def test_a_table_without_its_end_is_kept_and_reported() -> None:
+    points, skipped = _read(HEADER + ROW)
+    assert len(points) == 2
+    assert any("run was aborted" in one for one in skipped)
+
+
+def test_a_run_without_results_is_refused() -> None:
+    with pytest.raises(InputError, match=r"run\.txt:\d+: .*aborted; repeat the run"):
+        _read(HEADER)
+
+
+def test_cpu_times_are_refused_with_line_and_cure() -> None:
+    with pytest.raises(InputError, match=r"run\.txt:7: .*cputime.*without -C 1"):
+        _read(HEADER.replace("  time  ", " cputime ") + ROW + END)
+
+
+def test_a_replay_row_without_its_out_of_place_half_is_in_place() -> None:
+    row = ROW.replace("    7.11    0.14    0.14       0", " " * 32)
+    assert [(one.place, one.time_us) for one in _read(HEADER + row + END)[0]] == [("in", 7.02)]
+
+
+def test_a_cut_list_of_ranks_needs_the_number_of_ranks() -> None:
+    text = (HEADER + ROW + END).replace("#                     ", "# ...\n#                  ", 1)
+    with pytest.raises(InputError, match="list of ranks is cut; give --ranks"):
+        _read(text)
+    points, _ = _read(text, ReadOptions(ranks=16, nodes=2))
+    assert (points[0].ranks, points[0].nodes) == (16, 2)
+
+
+def test_settings_that_change_a_time_are_a_variant() -> None:
+    points, _ = _read(HEADER.replace("agg iters: 1 graph: 0", "agg iters: 4 graph: 2") + ROW + END)
+    assert points[0].library.variant == "agg iters 4, graph 2"
+
+
+def test_two_tests_in_one_file_keep_their_collectives() -> None:
+    second = HEADER.replace("all_reduce_perf", "all_gather_perf")
+    points, _ = _read(HEADER + ROW + END + second + ROW + END)
+    assert [one.collective for one in points] == ["all-reduce"] * 2 + ["all-gather"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("NCCL 2.27.7 (NVLS from 2 MiB)", ("NCCL", "2.27.7", "")),
+        ("NCCL 2.27.7, NVLS off (ring)", ("NCCL", "2.27.7", "NVLS off")),
+        ("MSCCL++ kernel 6", ("MSCCL++", "", "kernel 6")),
+        ("NCCL", ("NCCL", "", "")),
+        ("", ("unknown", "", "")),
+    ],
+)
+def test_library_texts_have_name_version_and_variant(text: str, parts: tuple[str, ...]) -> None:
+    library = library_of(text)
+    assert (library.name, library.version, library.variant) == parts
+
+
+def _inspector_line(rank: int, call: int, time_us: int) -> str:
+    return json.dumps(
+        {
+            "header": {"id": "0x1", "rank": rank, "n_ranks": 8, "nnodes": 1},
+            "metadata": {"hostname": "alpha"},
+            "coll_perf": {
+                "coll": "AllGather",
+                "coll_sn": call,
+                "coll_msg_size_bytes": 1024,
+                "coll_exec_time_us": time_us,
+                "coll_timing_source": "kernel_gpu",
+            },
+        }
+    )
+
+
+def test_inspector_takes_the_minimum_over_ranks_and_the_median_over_calls(tmp_path: Path) -> None:
+    times = {0: (30, 50, 90), 1: (40, 45, 95)}
+    files = []
+    for rank, by_call in times.items():
+        lines = [_inspector_line(rank, call, time) for call, time in enumerate(by_call)]
+        files.append(tmp_path / f"rank{rank}.jsonl")
+        files[-1].write_text("\n".join(lines))
+    (point,) = read_files([str(file) for file in files], ReadOptions()).points
+    assert (point.size_bytes, point.time_us) == (8192, 45)
+
+
+def test_points_without_calls_are_not_merged() -> None:
+    points, _ = _read(HEADER + ROW + END)
+    assert merge_calls(points) == points
+
+
+def test_columns_of_aiconfigurator_become_bytes_and_microseconds() -> None:
+    columns = {
+        "op_name": ["all_reduce", "sendrecv"],
+        "nccl_dtype": ["half", "half"],
+        "num_gpus": [8, 8],
+        "message_size": [512, 512],
+        "latency": [0.0156, 0.01],
+        "version": ["2.29.2", "2.29.2"],
+        "device": ["NVIDIA H100 80GB HBM3"] * 2,
+    }
+    read = aiconfigurator_points(columns, "nccl_perf.parquet")
+    (point,) = read.points
+    assert (point.size_bytes, point.ranks) == (1024, 8)
+    assert point.time_us == pytest.approx(15.6)
+    assert len(read.skipped) == 1
+
+
+def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(InputError, match=r"pyarrow is not installed; install collhub-study\[parq"):
+        read_content(b"PAR1....", "nccl_perf.parquet", ReadOptions())
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe\x00", b"hello", b"{", b"[1]"])
+def test_other_content_is_refused_with_a_cure(content: bytes) -> None:
+    with pytest.raises(InputError, match=r"^x: .*;|^x:\d+: .*; "):
+        read_content(content, "x", ReadOptions())
+
+
+# Points in the samples: all places that hold a valid time.
+SAMPLES = {
+    "inspector.jsonl": (2, {"all-reduce", "all-gather"}),
+    "mscclpp_perf.jsonl": (2, {"all-reduce", "all-gather"}),
+    "mscclpp_tuned.json": (2, {"all-reduce"}),
+    "nccl_sweep.csv": (3, {"all-reduce"}),
+    "nccl_tests.json": (3, {"all-reduce"}),
+    "nccl_tests_all_types.txt": (7, {"all-reduce"}),
+    "nccl_tests_new.txt": (6, {"all-reduce"}),
+    "nccl_tests_per_iteration.txt": (4, {"all-gather"}),
+}
+# Samples without a collective or without ranks: they need the options.
+STATED = {
+    "mscclpp_test.txt": (2, "all-gather", 2, 1),
+    "nccl_tests_old_nocheck_multinode.txt": (6, "all-gather", 4, 2),
+    "osu_full.txt": (3, "all-reduce", 8, 1),
+    "osu_short.txt": (2, "all-to-all", 8, 1),
+}
+WITHOUT_TIMES = {
+    "bad_nccl_tuner.conf": 1,
+    "nccl_debug_tuning.log": 6,
+    "nccl_tuner.conf": 1,
+    "ncclx_tuner.csv": 1,
+    "ncclx_tuner.json": 1,
+    "rccl_tuner_gfx950.csv": 1,
+}
+
+
+def test_every_sample_is_covered(corpus: Path) -> None:
+    names = {path.name for path in (corpus / "samples").iterdir()}
+    assert names == {*SAMPLES, *STATED, *WITHOUT_TIMES}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sample_is_read_without_options(corpus: Path, name: str) -> None:
+    read = read_files([str(corpus / "samples" / name)], ReadOptions())
+    count, collectives = SAMPLES[name]
+    assert len(read.points) == count
+    assert {point.collective for point in read.points} == collectives
+    assert "alpha" not in repr([point.machine for point in read.points])
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_sample_that_lacks_facts_is_refused_and_read_with_options(corpus: Path, name: str) -> None:
+    file = str(corpus / "samples" / name)
+    with pytest.raises(InputError, match=rf"{name}:\d+: .*; give --"):
+        read_files([file], ReadOptions())
+    read = read_files([file], ALL_GATHER)
+    count, collective, ranks, nodes = STATED[name]
+    shapes = {(point.collective, point.ranks, point.nodes) for point in read.points}
+    assert (len(read.points), shapes) == (count, {(collective, ranks, nodes)})
+
+
+@pytest.mark.parametrize("name", WITHOUT_TIMES)
+def test_file_without_times_is_refused_with_line_and_cure(corpus: Path, name: str) -> None:
+    with pytest.raises(InputError, match=rf"{name}:{WITHOUT_TIMES[name]}: .*not measured.*; "):
+        read_files([str(corpus / "samples" / name)], ReadOptions())
+
+
+def test_wrong_sum_of_the_sample_is_reported(corpus: Path) -> None:
+    read = read_files([str(corpus / "samples" / "nccl_tests_all_types.txt")], ReadOptions())
+    lines = {one.location.line: one.message for one in read.skipped}
+    assert "#wrong 2e+00" in lines[15]
+    assert "FAILED" in lines[16]
+    assert {point.dtype for point in read.points} == {"int8", ""}
+
+
+def test_public_points_are_all_read(corpus: Path) -> None:
+    read = read_files([str(corpus / "measured.json")], ReadOptions())
+    assert (len(read.points), read.skipped) == (411, [])
+    assert read.sources["aiconfigurator"]["licence"] == "Apache-2.0"
+
+
+def test_the_readers_claim_disjoint_samples(corpus: Path) -> None:
+    used = set()
+    for name in (*SAMPLES, *STATED):
+        text = (corpus / "samples" / name).read_text()
+        claimed = [reader.name for reader in READERS if reader.pattern.search(text)]
+        reader = detect(text)
+        assert reader is not None
+        assert claimed[0] == reader.name
+        used.add(reader.name)
+    assert used == {reader.name for reader in READERS} - {"measured-json"}
+
+
+def _mutate(content: bytes, random_numbers: random.Random) -> bytes:
+    """Change, delete, insert, double or cut bytes at a few places."""
+    data = bytearray(content)
+    for _ in range(random_numbers.randint(1, 6)):
+        if not data:
+            break
+        place = random_numbers.randrange(len(data))
+        width = random_numbers.choice((1, 1, 4, 40))
+        match random_numbers.randrange(6):
+            case 0:
+                data[place] = random_numbers.randrange(256)
+            case 1:
+                del data[place : place + width]
+            case 2:
+                data[place:place] = bytes(data[place : place + width])
+            case 3:
+                del data[place:]
+            case 4:
+                data[place:place] = random_numbers.choice(
+                    (b"-1", b"1e999", b"null", b"[", b"{", b"9" * 30, b"NaN", b"\n", b"#")
+                )
+            case _:
+                data[place : place + 1] = str(random_numbers.randint(-9, 10**6)).encode()
+    return bytes(data)
+
+
+def test_mutated_samples_give_points_or_an_input_error(corpus: Path) -> None:
+    random_numbers = random.Random(35)
+    samples = [path.read_bytes() for path in sorted((corpus / "samples").iterdir())]
+    count, refusals = 0, []
+    for round_number in range(1200):
+        content = _mutate(samples[round_number % len(samples)], random_numbers)
+        options = ALL_GATHER if round_number % 3 else ReadOptions()
+        try:
+            points = read_content(content, "mutant", options).points
+        except InputError as error:
+            refusals.append(str(error))
+            continue
+        assert all(point.time_us > 0 and point.size_bytes > 0 for point in points)
+        count += len(points)
+    assert count > 500
+    assert [text for text in refusals if not text.startswith("mutant")] == []
