@@ -64,7 +64,8 @@ def envelope(times_us: FloatArray) -> FloatArray:
 
     It removes slow outliers and preserves jumps.
     """
-    return np.asarray(np.minimum.accumulate(times_us[::-1])[::-1])
+    reversed_minimum: FloatArray = np.minimum.accumulate(times_us[::-1])
+    return reversed_minimum[::-1]
 
 
 def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray) -> FloatArray:
