@@ -15,16 +15,14 @@ import sys
 import time
 from fractions import Fraction
 
-from collhub_pipeline.bounds import closed_form, least
-from collhub_pipeline.catalogue import Shape, bound, fastest, schedule_of
-from collhub_pipeline.schedules.schedule import Schedule
-from collhub_pipeline.schedules.turns import (
+from collhub_pipeline.catalogue import Shape, bound, closed_form, fastest, least, schedule_of
+from collhub_pipeline.orders import (
     eager_warmups,
     gpipe_warmups,
     in_turns,
     one_forward_one_backward_warmups,
 )
-from collhub_pipeline.timing import PassTimes, timed
+from collhub_pipeline.timing import PassTimes, Schedule, timed
 
 _WARMUPS = {
     "gpipe": gpipe_warmups,

@@ -11,14 +11,11 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from collhub_job_traces import EXTENSION, collectives_in_order, says_more
 
-from collhub_expansion.calls import Calls, calls_of, kind_of
-from collhub_expansion.flatten import expanded
+from collhub_expansion.composed import Waits, in_turn, waits_of
+from collhub_expansion.flatten import expanded, in_order_of_start, occupants_in_order, taken_ns
 from collhub_expansion.making import Made, Maker, Wanted
-from collhub_expansion.native import NativeSystem, native_pieces
-from collhub_expansion.own import own_algorithms
-from collhub_expansion.plan import Pieces
-from collhub_expansion.slots import in_order_of_start, occupants_in_order, taken_ns
-from collhub_expansion.streams import Waits, in_turn, waits_of
+from collhub_expansion.native import NativeSystem, native_pieces, own_algorithms
+from collhub_expansion.plan import Calls, Pieces, calls_of, kind_of
 from hub_core import (
     DEFAULT_RULE,
     NATIVE,

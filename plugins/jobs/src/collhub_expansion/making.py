@@ -11,7 +11,8 @@ from math import prod
 import numpy as np
 from collhub_templates import Template, marker, template_of
 
-from collhub_expansion.composed import PhaseSteps, composed
+from collhub_expansion.blocks import spread
+from collhub_expansion.composed import Phase, PhaseSteps, composed
 from collhub_expansion.native import (
     NATIVE_KINDS,
     NativePhase,
@@ -20,8 +21,6 @@ from collhub_expansion.native import (
     native_phases,
     tree_root,
 )
-from collhub_expansion.spread import spread
-from collhub_expansion.streams import Phase
 from hub_core import NATIVE, CollectiveRule, HubError, InputError, Registry, synthesize
 from hub_core.model import Algorithm, Collective, CollectiveKind, NodeKind, format_bytes
 from hub_core.network import GroupNetwork, Topology, group_network

@@ -10,16 +10,24 @@ from typing import TYPE_CHECKING
 from hub_core import names_from
 
 if TYPE_CHECKING:
-    from collhub_job_traces.claiming import claims, has_job_nodes
     from collhub_job_traces.embedded import algorithm_of_texts, algorithm_texts
     from collhub_job_traces.groups import parsed_groups
-    from collhub_job_traces.issue_order import collectives_in_order
-    from collhub_job_traces.markers import bridge_markers
-    from collhub_job_traces.node_attributes import attributes_extra, attributes_of_extra
-    from collhub_job_traces.node_tensors import INPUTS, OUTPUTS, StatedInput, tensors_of_extra
+    from collhub_job_traces.node_attributes import (
+        INPUTS,
+        OUTPUTS,
+        StatedInput,
+        attributes_extra,
+        attributes_of_extra,
+        tensors_of_extra,
+    )
     from collhub_job_traces.options import JobReadOptions
-    from collhub_job_traces.reading import EXTENSION, read
-    from collhub_job_traces.rebuilding import columns_of, rebuilt
+    from collhub_job_traces.reading import EXTENSION, claims, has_job_nodes, read
+    from collhub_job_traces.rebuilding import (
+        bridge_markers,
+        collectives_in_order,
+        columns_of,
+        rebuilt,
+    )
     from collhub_job_traces.records import StatedFields, says_more, stated_fields
     from collhub_job_traces.writing import PROFILE, trace_files, write
 
@@ -33,16 +41,14 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "collhub_job_traces.claiming": "claims has_job_nodes",
     "collhub_job_traces.embedded": "algorithm_of_texts algorithm_texts",
     "collhub_job_traces.groups": "parsed_groups",
-    "collhub_job_traces.issue_order": "collectives_in_order",
-    "collhub_job_traces.markers": "bridge_markers",
-    "collhub_job_traces.node_attributes": "attributes_extra attributes_of_extra",
-    "collhub_job_traces.node_tensors": "INPUTS OUTPUTS StatedInput tensors_of_extra",
+    "collhub_job_traces.rebuilding": "bridge_markers collectives_in_order columns_of rebuilt",
+    "collhub_job_traces.node_attributes": (
+        "INPUTS OUTPUTS StatedInput attributes_extra attributes_of_extra tensors_of_extra"
+    ),
     "collhub_job_traces.options": "JobReadOptions",
-    "collhub_job_traces.reading": "EXTENSION read",
-    "collhub_job_traces.rebuilding": "columns_of rebuilt",
+    "collhub_job_traces.reading": "EXTENSION claims has_job_nodes read",
     "collhub_job_traces.records": "StatedFields says_more stated_fields",
     "collhub_job_traces.writing": "PROFILE trace_files write",
 }

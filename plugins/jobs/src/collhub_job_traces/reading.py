@@ -11,18 +11,104 @@ from itertools import pairwise
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from collhub_job_traces.embedded import algorithms_of
-from collhub_job_traces.groups import ATTRIBUTE, job_groups, parsed_groups
-from collhub_job_traces.missing_ranks import Stand, own_groups, own_peers, report, stand_ins
+from collhub_job_traces.groups import (
+    ATTRIBUTE,
+    Stand,
+    job_groups,
+    own_groups,
+    own_peers,
+    parsed_groups,
+    report,
+    stand_ins,
+)
 from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder
 from collhub_job_traces.options import JobReadOptions
-from collhub_job_traces.record_table import RecordTable
-from hub_core import InputError, Location, Provenance
-from hub_core.chakra import Metadata, RankFile, TraceError, open_rank_file, varint
-from hub_core.columns import Int64Array
+from hub_core import HubError, InputError, Location, Provenance
+from hub_core.chakra import (
+    Batch,
+    Metadata,
+    NodeType,
+    RankFile,
+    ShapeBook,
+    TraceError,
+    decode_nodes,
+    open_rank_file,
+    varint,
+)
+from hub_core.columns import Int64Array, expanded_ranges, row_pointer
 from hub_core.model import JsonValue, NodeColumns, ProcessGroup, Workload
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import Source, SourcePart
+
+_NUMBERS = (
+    *("kind", "duration_ns", "operations", "bytes", "collective", "root", "peer"),
+    *("tag", "dimensions", "on_host", "algorithm"),
+)
+_TEXTS = ("name", "extra", "group")
+_Edges = tuple[Int64Array, Int64Array]
+
+
+class RecordTable:
+    """Columns of the nodes of all files.
+
+    `columns`: by name, one entry a node; `texts`: the texts that `name`, `extra` and `group` index,
+    in the order of their first nodes; `data`, `control`: (parent rows, child rows).
+    """
+
+    def __init__(self, decoded: Sequence[DecodedNode], which: Sequence[Int64Array]) -> None:
+        """`which`: for every file, the record of each of its nodes; ids are unique in a file."""
+        whole = np.concatenate([np.zeros(0, np.int64), *which])
+        # Those that were replaced stand for no node.
+        used, index = np.unique(whole, return_inverse=True)
+        records = [decoded[at] for at in used.tolist()]
+        self.columns: dict[str, npt.NDArray[np.generic]] = {
+            name: np.asarray([getattr(node, name) for node in records], np.int64)[index]
+            for name in _NUMBERS
+        }
+        identities = np.asarray([node.identity for node in records], np.uint64)
+        self.columns["identity"] = identities[index]
+        self.columns["rank"] = np.repeat(np.arange(len(which)), [len(rows) for rows in which])
+        self.texts: dict[str, tuple[str, ...]] = {}
+        for name in _TEXTS:
+            indices, self.texts[name] = _numbered([getattr(node, name) for node in records])
+            self.columns[name] = indices[index]
+        rows = row_pointer([len(part) for part in which])
+        self.data = _edges([node.data for node in records], identities[index], index, rows)
+        self.control = _edges([node.control for node in records], identities[index], index, rows)
+
+
+def _numbered(texts: Sequence[str]) -> tuple[Int64Array, tuple[str, ...]]:
+    """The index of every text, -1 for none, and the texts."""
+    known: dict[str, int] = {}
+    indices = [known.setdefault(text, len(known)) if text else -1 for text in texts]
+    return np.asarray(indices, np.int64), tuple(known)
+
+
+def _edges(
+    parents: Sequence[Sequence[int]],
+    identities: npt.NDArray[np.uint64],
+    index: Int64Array,
+    file_rows: Int64Array,
+) -> _Edges:
+    """(parent rows, child rows); `parents`: ids by record, `file_rows`: first rows of the files."""
+    indptr = row_pointer([len(ids) for ids in parents])
+    ids = np.asarray([one for some in parents for one in some], np.uint64)
+    # A record has the same parents, by id, in every file.
+    counts = np.diff(indptr)[index]
+    children = np.repeat(np.arange(len(index)), counts)
+    wanted = ids[expanded_ranges(indptr[:-1][index], counts)]
+    edge_rows = np.searchsorted(children, file_rows)
+    found = [np.zeros(0, np.int64)]
+    for file, first in enumerate(file_rows[:-1].tolist()):
+        own = identities[first : file_rows[file + 1]]
+        # Ids are those of one file: each is searched by itself.
+        order = np.argsort(own, kind="stable")
+        asked = wanted[edge_rows[file] : edge_rows[file + 1]]
+        found.append(first + order[np.searchsorted(own[order], asked)])
+    return np.concatenate(found), children
+
 
 EXTENSION = "chakra-workload"
 """Key of `Workload.extensions` for the metadata records of the files, in hexadecimal."""
@@ -209,3 +295,27 @@ def _second(values: Sequence[int]) -> int:
     """The position of the first value that stood before."""
     _, first = np.unique(np.asarray(values, np.uint64), return_index=True)
     return int(np.setdiff1d(np.arange(len(values)), first)[0])
+
+
+_OF_WORKLOADS = (NodeType.METADATA, NodeType.MEM_LOAD, NodeType.MEM_STORE, NodeType.COMM_COLL)
+_PROFILE = "workload/"
+
+
+def claims(source: Source) -> bool:
+    """Whether the first file states the profile of workloads, or has nodes that no algorithm has.
+
+    What cannot be read is left to others, who say why.
+    """
+    try:
+        return has_job_nodes(source.parts[0])
+    except (TraceError, HubError):
+        return False
+
+
+def has_job_nodes(part: SourcePart) -> bool:
+    """Whether one file is that of a job. Raises `TraceError` for what is no trace."""
+    file, metadata = open_rank_file(part.name, 0, part.load())
+    if profile := metadata.text("profile"):
+        return profile.startswith(_PROFILE)
+    nodes = decode_nodes(Batch([file]), ShapeBook((), ()))
+    return bool(np.isin(nodes.type, _OF_WORKLOADS).any())

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.columns import BoolArray, Int64Array
-from hub_core.model import NODE_DTYPES, NodeColumns, Workload
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    csr,
+    distinct,
+    expanded_ranges,
+    positions_in,
+    row_pointer,
+    stable_order,
+)
+from hub_core.model import NODE_DTYPES, NodeColumns, NodeKind, Workload
 
 Edges = tuple[Int64Array, Int64Array]
 Columns = dict[str, npt.NDArray[np.generic]]
@@ -39,3 +51,114 @@ def rebuilt(
     extra = np.where(changed, -1, columns["extra"])
     nodes = NodeColumns.from_columns(workload.num_ranks, {**columns, "extra": extra}, data, control)
     return replace(workload, nodes=nodes)
+
+
+class Bridged(NamedTuple):
+    """A job without markers; `kept`: the rows of its nodes in the original job, ascending."""
+
+    workload: Workload
+    kept: Int64Array
+
+
+def bridge_markers(workload: Workload) -> Bridged:
+    """Leave out all markers and pass the dependencies on a marker to the parents of the marker.
+
+    A dependency through a marker becomes a control dependency. Without markers the job is returned
+    unchanged.
+    """
+    nodes = workload.nodes
+    is_marker = nodes.is_kind(NodeKind.MARKER)
+    kept = np.flatnonzero(~is_marker)
+    if len(kept) == len(nodes):
+        return Bridged(workload, kept)
+    data, control = nodes.data_edges, nodes.control_edges
+    bridges = _bridges(data, control, is_marker)
+    place = positions_in(kept, len(nodes))
+    changed = np.zeros(len(nodes), np.bool_)
+    changed[bridges[1]] = True
+    for parents, children in (data, control):
+        changed[children[is_marker[parents]]] = True
+    columns = {name: column[kept] for name, column in columns_of(nodes).items()}
+    direct = _without(control, is_marker)
+    control = np.concatenate([direct[0], bridges[0]]), np.concatenate([direct[1], bridges[1]])
+    data = _without(data, is_marker)
+    data = place[data[0]], place[data[1]]
+    control = place[control[0]], place[control[1]]
+    return Bridged(rebuilt(workload, columns, data, control, changed[kept]), kept)
+
+
+def _without(edges: Edges, is_marker: BoolArray) -> Edges:
+    """The edges that touch no marker."""
+    keeps = ~is_marker[edges[0]] & ~is_marker[edges[1]]
+    return edges[0][keeps], edges[1][keeps]
+
+
+def _bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
+    """Pairs of other nodes that a chain of markers joins, each once.
+
+    Cost: these pairs times the length of the longest chain.
+    """
+    count = len(is_marker)
+    parents, children = (np.concatenate(pair) for pair in zip(data, control, strict=True))
+    indptr, before = csr(children, parents, count)
+    asked = is_marker[parents] & ~is_marker[children]
+    parents, children = parents[asked], children[asked]
+    found: list[Int64Array] = [np.zeros(0, np.int64)]
+    # A round a marker of the longest chain; a chain that is a cycle ends with no new pair.
+    seen = np.zeros(0, np.int64)
+    while len(parents):
+        counts = indptr[parents + 1] - indptr[parents]
+        children = np.repeat(children, counts)
+        parents = before[expanded_ranges(indptr[parents], counts)]
+        codes = np.setdiff1d(distinct(parents * count + children), seen)
+        seen = np.union1d(seen, codes)
+        parents, children = np.divmod(codes, count)
+        is_end = ~is_marker[parents]
+        found.append(codes[is_end])
+        parents, children = parents[~is_end], children[~is_end]
+    joined = distinct(np.concatenate(found))
+    ends = np.divmod(joined, count)
+    return ends[0], ends[1]
+
+
+def collectives_in_order(nodes: NodeColumns) -> Int64Array:
+    """The collectives of all ranks, by rank in the order in which a rank can issue them.
+
+    Of nodes that wait for nothing more, the smallest id goes first, as in ASTRA-sim. Cost: ranks
+    with equal ids and dependencies, as most jobs have, are ordered once.
+    """
+    parents, children = nodes.edges()
+    targets = children[stable_order(parents)]
+    starts = row_pointer(np.bincount(parents, minlength=len(nodes)))
+    bounds = nodes.rank_indptr.tolist()
+    known: dict[tuple[bytes, bytes, bytes], Int64Array] = {}
+    issued = [np.zeros(0, np.int64)]
+    for first, end in pairwise(bounds):
+        identity = nodes.identity[first:end]
+        pointer = starts[first : end + 1] - starts[first]
+        local = targets[starts[first] : starts[end]] - first
+        key = identity.tobytes(), pointer.tobytes(), local.tobytes()
+        if key not in known:
+            known[key] = _issue_order(identity.tolist(), pointer.tolist(), local.tolist())
+        issued.append(first + known[key])
+    found = np.concatenate(issued)
+    collectives: Int64Array = found[nodes.kind[found] == NodeKind.COLLECTIVE]
+    return collectives
+
+
+def _issue_order(identity: list[int], pointer: list[int], children: list[int]) -> Int64Array:
+    """Rows of one rank in the order of issue; those of node i are `children[pointer[i]:...]`."""
+    missing = [0] * len(identity)
+    for child in children:
+        missing[child] += 1
+    free = [(identity[row], row) for row in range(len(identity)) if not missing[row]]
+    heapq.heapify(free)
+    issued = []
+    while free:
+        _, row = heapq.heappop(free)
+        issued.append(row)
+        for child in children[pointer[row] : pointer[row + 1]]:
+            missing[child] -= 1
+            if not missing[child]:
+                heapq.heappush(free, (identity[child], child))
+    return np.asarray(issued, np.int64)

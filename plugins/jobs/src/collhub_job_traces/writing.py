@@ -11,12 +11,11 @@ from functools import partial
 
 from collhub_job_traces.embedded import ALGORITHM, Traces, embedded_traces
 from collhub_job_traces.embedded import entries as embedded_entries
-from collhub_job_traces.groups import ATTRIBUTE, inferred_groups
+from collhub_job_traces.groups import ATTRIBUTE, WHOLE, inferred_groups, stated_groups, with_stated
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
 from collhub_job_traces.node_attributes import MORE
 from collhub_job_traces.reading import EXTENSION
 from collhub_job_traces.records import GROUP, are_tokens, encoded
-from collhub_job_traces.stated_groups import WHOLE, stated_groups, with_stated
 from hub_core import Loss
 from hub_core.chakra import Kind, MetadataEntry, encode_metadata, varint
 from hub_core.model import NodeKind, ProcessGroup, Workload

@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from collhub_job_traces.options import JobReadOptions
 
-from collhub_jobs.passes.options import FuseOptions, ScaleOptions, SplitOptions
 from hub_core.plugin_api import (
     AlgorithmPass,
     Check,
     Format,
     Layout,
     NoOptions,
+    OptionType,
     Subject,
     WorkloadReader,
     WorkloadWriter,
     hookimpl,
+    option,
+    optional,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleOptions:
+    """How much longer which ranks compute."""
+
+    factor: float = option(
+        OptionType.FLOAT, 1.5, "by which computations take longer", minimum=1e-6, maximum=1e6
+    )
+    ranks: str | None = optional("of these ranks alone, as 0,4-7: stragglers (default: all)")
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOptions:
+    """Into how many pieces a collective falls."""
+
+    pieces: int = option(
+        OptionType.INT, 2, "collectives in place of one", minimum=2, maximum=1 << 16
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FuseOptions:
+    """How large a bucket grows."""
+
+    size: int = option(OptionType.SIZE, 25 << 20, "bytes of a bucket at most", minimum=1)
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -58,7 +88,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
     return [
         WorkloadReader(
             DOCUMENT,
-            "collhub_jobs.documents.read:read",
+            "collhub_jobs.documents:read",
             samples="collhub_jobs.samples:documents",
         ),
         WorkloadReader(
@@ -66,14 +96,14 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             "collhub_job_traces.reading:read",
             JobReadOptions,
             samples="collhub_jobs.samples:samples",
-            claims="collhub_job_traces.claiming:claims",
+            claims="collhub_job_traces.reading:claims",
         ),
         WorkloadReader(
             CHAKRA_JSON_WORKLOAD,
             "collhub_job_traces.reading:read",
             JobReadOptions,
             samples="collhub_jobs.samples:json_samples",
-            claims="collhub_job_traces.claiming:claims",
+            claims="collhub_job_traces.reading:claims",
         ),
     ]
 
@@ -82,7 +112,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
 def collhub_consumers() -> Sequence[WorkloadWriter]:
     """Describe the writers."""
     return [
-        WorkloadWriter(DOCUMENT, "collhub_jobs.documents.write:write"),
+        WorkloadWriter(DOCUMENT, "collhub_jobs.documents:write"),
         WorkloadWriter(CHAKRA_WORKLOAD, "collhub_job_traces.writing:write"),
     ]
 
@@ -94,7 +124,7 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
         AlgorithmPass(
             name,
             description,
-            f"collhub_jobs.passes.{name.replace('-', '_')}:run",
+            f"collhub_jobs.passes:{name.replace('-', '_')}",
             options,
             Subject.WORKLOAD,
         )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from collhub_models.options import TransformerOptions
+from collhub_models.plugin import TransformerOptions
 
 
 @dataclass(frozen=True, slots=True)

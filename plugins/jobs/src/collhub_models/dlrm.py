@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from collhub_templates import RankProgram, RankPrograms, job_of
 
-from collhub_models.options import DlrmOptions, work_of
+from collhub_models.plugin import DlrmOptions, work_of
 from hub_core import UsageError
 from hub_core.model import JobCollective, Workload
 

@@ -3,9 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_models.options import DlrmOptions, TransformerOptions
-from hub_core.plugin_api import WorkloadGenerator, hookimpl
+from hub_core.plugin_api import OptionType, WorkloadGenerator, hookimpl, option, optional
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """What one NPU can do: the times of computations follow from it by the roofline."""
+
+    tflops: float = option(
+        OptionType.FLOAT, 312.0, "peak of an NPU, in 1e12 operations/s; 0: no times", minimum=0
+    )
+    memory_bandwidth: float = option(
+        OptionType.BANDWIDTH, 2e12, "of the memory of an NPU", minimum=1
+    )
+
+
+def work_of(machine: MachineOptions, operations: int, touched: int) -> dict[str, int]:
+    """Columns of a computation of so many floating-point operations and bytes of memory."""
+    work = {"operations": operations, "bytes": touched}
+    if machine.tflops:
+        # Whichever takes longer hides the other.
+        flops_ns = operations / machine.tflops / 1e3
+        memory_ns = touched / machine.memory_bandwidth * 1e9
+        work["duration_ns"] = max(1, round(max(flops_ns, memory_ns)))
+    return work
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerOptions(MachineOptions):
+    """A decoder-only transformer, its batch, and how both are cut.
+
+    Sizes are those of the papers that `costs` names; `batch` and `microbatch` count sequences.
+    """
+
+    layers: int = option(OptionType.INT, 4, "layers", minimum=1)
+    hidden: int = option(OptionType.INT, 1024, "hidden size", minimum=1)
+    heads: int = option(OptionType.INT, 16, "attention heads", minimum=1)
+    kv_heads: int | None = optional(
+        "heads of keys and values (default: as many)", OptionType.INT, minimum=1
+    )
+    feed_forward: int | None = optional(
+        "width of the MLP (default: 4 times hidden)", OptionType.INT, minimum=1
+    )
+    gated: bool = option(OptionType.BOOL, False, "the MLP has three matrices instead of two")
+    vocabulary: int = option(OptionType.INT, 32000, "tokens of the vocabulary", minimum=1)
+    sequence: int = option(OptionType.INT, 1024, "tokens of a sequence", minimum=1)
+    batch: int = option(OptionType.INT, 16, "sequences of a step, of all ranks", minimum=1)
+    microbatch: int = option(
+        OptionType.INT, 1, "sequences that go through the pipeline at once", minimum=1
+    )
+    element_bytes: int = option(
+        OptionType.INT, 2, "bytes of a weight, activation or gradient", minimum=1
+    )
+    data: int = option(OptionType.INT, 2, "data-parallel degree", minimum=1)
+    tensor: int = option(OptionType.INT, 1, "tensor-parallel degree", minimum=1)
+    pipeline: int = option(OptionType.INT, 1, "stages of the pipeline", minimum=1)
+    sequence_parallel: bool = option(
+        OptionType.BOOL, False, "activations between the tensor-parallel parts are cut, too"
+    )
+    experts: int = option(OptionType.INT, 1, "MLPs of a layer; a token goes to some", minimum=1)
+    top_k: int = option(OptionType.INT, 1, "experts to which a token goes", minimum=1)
+    expert: int = option(
+        OptionType.INT, 1, "expert-parallel degree, within the data-parallel ranks", minimum=1
+    )
+    fsdp: bool = option(
+        OptionType.BOOL, False, "weights and gradients of layers are cut among data-parallel ranks"
+    )
+    overlap: bool = option(
+        OptionType.BOOL, True, "gradients are reduced layer by layer while others are computed"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DlrmOptions(MachineOptions):
+    """A recommendation model: tables are cut among the ranks, its MLPs are data-parallel."""
+
+    ranks: int = option(OptionType.INT, 8, "ranks", minimum=2, maximum=1 << 17)
+    tables: int = option(OptionType.INT, 32, "embedding tables", minimum=1)
+    dimension: int = option(OptionType.INT, 64, "elements of an embedding", minimum=1)
+    pooling: int = option(OptionType.INT, 32, "look-ups of a sample in a table", minimum=1)
+    batch: int = option(OptionType.INT, 2048, "samples of a step, of all ranks", minimum=1)
+    bottom: str = option(
+        OptionType.TEXT, "13-512-256", "widths of the bottom MLP, before that of an embedding"
+    )
+    top: str = option(
+        OptionType.TEXT, "1024-1024-512-256-1", "widths of the top MLP, behind the interactions"
+    )
+    element_bytes: int = option(
+        OptionType.INT, 4, "bytes of a weight, activation or gradient", minimum=1
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 

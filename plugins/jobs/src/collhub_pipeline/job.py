@@ -12,11 +12,9 @@ from collections.abc import Mapping, Sequence
 from collhub_templates import RankProgram, RankPrograms, job_of
 
 from collhub_pipeline.catalogue import Shape, schedule_of
-from collhub_pipeline.layouts import ROLES, EvenSlices, Layout, Leg, Ranks
-from collhub_pipeline.meshes import MeshLayout
-from collhub_pipeline.options import PipelineOptions
-from collhub_pipeline.schedules.schedule import Operation, Pass, Schedule
-from collhub_pipeline.timing import PassTimes
+from collhub_pipeline.layouts import ROLES, EvenSlices, Layout, Leg, MeshLayout, Ranks
+from collhub_pipeline.plugin import PipelineOptions
+from collhub_pipeline.timing import Operation, Pass, PassTimes, Schedule
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
 from hub_core.plugin_api import SearchBudget

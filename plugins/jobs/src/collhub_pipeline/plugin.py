@@ -3,9 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_pipeline.options import PipelineOptions
-from hub_core.plugin_api import WorkloadGenerator, hookimpl
+from hub_core.plugin_api import OptionType, WorkloadGenerator, choice, hookimpl, option, optional
+
+SEARCHED = "search"
+NAMES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "two-directions", SEARCHED)
+"""Names of schedules. Defined here, because a listing of the plugin's options needs no schedule."""
+
+HAND_OVERS = ("all-gather", "broadcast", "send-recv")
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """A pipeline, its passes and its messages. Times are those of one micro-batch on one stage."""
+
+    schedule: str = choice(NAMES, "order of the passes; search: the fastest within the memory")
+    stages: int = option(OptionType.INT, 4, "stages, each on devices of its own", minimum=1)
+    micro_batches: int = option(OptionType.INT, 8, "micro-batches of a step", minimum=1)
+    chunks: int = option(
+        OptionType.INT, 1, "chunks of each stage (interleaved); of a search, the most", minimum=1
+    )
+    forward: float = option(OptionType.TIME, 1e-3, "a forward pass", minimum=1e-9)
+    input_gradient: float = option(OptionType.TIME, 1e-3, "gradient of the input", minimum=1e-9)
+    weight_gradient: float = option(OptionType.TIME, 1e-3, "gradient of the weights", minimum=1e-9)
+    delay_weights: bool = option(
+        OptionType.BOOL, False, "gradients leave before those of the weights are computed"
+    )
+    activation: int = option(OptionType.SIZE, 1 << 20, "of a micro-batch between stages", minimum=1)
+    transfer: float = option(
+        OptionType.TIME, 0.0, "what one transfer takes, by which a search judges", minimum=0
+    )
+    transport: str = choice(
+        ("async", "blocking"), "whether the sender computes while it sends, or waits"
+    )
+    memory: int | None = optional(
+        "micro-batches whose activations a device may hold (default: any)",
+        OptionType.INT,
+        minimum=1,
+    )
+    warmups: str | None = optional(
+        "forward passes ahead on each stage, such as 5,4,2,1, of 1f1b, eager-1f1b and gpipe"
+    )
+    tensor: str = option(
+        OptionType.TEXT, "1", "ranks that share a stage, of all stages or one number a stage: 4,2"
+    )
+    activation_tensor: str | None = optional(
+        "shape and dtype of a micro-batch between stages, such as 8x1024x4096:bfloat16, for meshes"
+    )
+    meshes: str | None = optional(
+        "mesh and spec of its activations, of all stages or one a stage with ; between, such as "
+        "mesh(2,2): S0 R S1; between other ones they are resharded"
+    )
+    hand_over: str = choice(
+        HAND_OVERS, "how a box gets to the ranks of a host that need it, with meshes"
+    )
+    data: int = option(OptionType.INT, 1, "replicas of the pipeline", minimum=1)
+    gradients: int = option(
+        OptionType.SIZE, 1 << 20, "of the gradients of a stage, reduced among replicas", minimum=1
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collhub_pytorch.options import ProfileOptions
-from collhub_pytorch.profiling import profile
-from collhub_pytorch.reading import read_profiles
+from collhub_pytorch.profiling import profile, read_profiles
 
 __all__ = ["ProfileOptions", "profile", "read_profiles"]

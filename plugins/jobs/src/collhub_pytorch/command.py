@@ -115,8 +115,8 @@ def profile(
     from collhub_pytorch.analysis import has_times, matched
     from collhub_pytorch.findings import calls_alike, findings_of, saving
     from collhub_pytorch.kineto.read import notes
-    from collhub_pytorch.network_times import NetworkTimes
-    from collhub_pytorch.reading import read_profiles
+    from collhub_pytorch.profiling import read_profiles
+    from collhub_pytorch.replay import NetworkTimes
     from collhub_pytorch.trace_files import holds_execution_trace, on_disk
 
     opened, options = on_disk(files), _options(reading)

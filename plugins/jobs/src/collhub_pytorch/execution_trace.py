@@ -20,10 +20,9 @@ from collhub_pytorch.calls import (
     kind_of,
 )
 from collhub_pytorch.job import joined
-from collhub_pytorch.json_stream import JsonStream, Record
 from collhub_pytorch.options import EXECUTION_TRACE, RankOptions
 from collhub_pytorch.rank_nodes import RankNodes
-from collhub_pytorch.trace_files import TraceFile, files_of, opened
+from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, files_of, opened
 from hub_core.model import InputError, JsonValue, Location, Provenance, Workload
 from hub_core.plugin_api import Source
 

@@ -67,7 +67,7 @@ class CallsAlike:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Idle time of the streams of a rank in ns, added up: see `collhub_pytorch.kineto.idle`."""
+    """Idle time of the streams of a rank in ns, added up: see `collhub_pytorch.rank_nodes`."""
 
     host_wait_ns: int
     kernel_wait_ns: int

@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from collhub_pytorch.calls import HOST_LIBRARIES, Call, GroupSaid
-from collhub_pytorch.kineto.idle import StreamIdle
-from collhub_pytorch.missing_ranks import group_of_rank
 from collhub_pytorch.options import RankOptions
-from collhub_pytorch.rank_nodes import NONE, RankNodes
+from collhub_pytorch.rank_nodes import NONE, RankNodes, StreamIdle, group_of_rank
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     InputError,

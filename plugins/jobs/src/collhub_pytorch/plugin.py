@@ -35,7 +35,7 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             _KINETO,
             "collhub_pytorch.kineto.read:read",
             ProfileOptions,
-            lines="collhub_pytorch.inspection:lines",
+            lines="collhub_pytorch.report:lines",
             samples="collhub_pytorch.samples:profiles",
         ),
         WorkloadReader(

@@ -1,29 +1,48 @@
-"""Record a job as it runs: a Kineto profile and an execution trace for every rank."""
+"""Record a job as it runs, and read the profiles of a job by the names of its files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collhub_pytorch.options import KINETO, ProfileOptions
 from hub_core.model import UsageError
 
 if TYPE_CHECKING:
     import torch.profiler
 
+    from hub_core.model import Workload
+
+_DEFAULT_OPTIONS = ProfileOptions()
+
+
+def read_profiles(files: Sequence[str], options: ProfileOptions = _DEFAULT_OPTIONS) -> Workload:
+    """Read Kineto profiles, one file per rank, as a workload.
+
+    Files are parsed as streams, whatever their size. Raises `HubError`.
+    """
+    # Lazy imports: recording profiles must not require numpy.
+    from collhub_pytorch.kineto.read import workload_of
+    from collhub_pytorch.trace_files import on_disk
+    from hub_core.model import Provenance
+
+    return workload_of(on_disk(files), options, Provenance(KINETO, "", files[0]))
+
 
 @contextmanager
 def profile(folder: str | os.PathLike[str], name: str = "job") -> Iterator[torch.profiler.profile]:
-    """Profile the body on this rank; every rank of the job calls it alike.
+    """Profile the body of the `with` statement on this rank. Every rank calls it.
 
-    Yields torch's profiler, whose `step()` marks iterations. At the end of the body writes
-    `NAME.<rank>.pt.trace.json.gz` and `NAME.<rank>.et.json` into the folder, which is made; after
-    an exception neither. Raises `UsageError` where torch is missing.
+    Yields torch's profiler, whose `step()` marks iterations. When the body ends, writes
+    `NAME.<rank>.pt.trace.json.gz` (Kineto profile) and `NAME.<rank>.et.json` (execution trace) into
+    the folder, which is created. After an exception, neither file remains. Raises `UsageError` if
+    torch is not installed.
     """
     try:
-        # Imported here: torch is large and needed for nothing else.
+        # Lazy import: torch is large, and only this function needs it.
         import torch
         import torch.distributed
         import torch.profiler

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from collhub_pytorch.findings import CallsAlike, Findings, RankFindings, Saving, kinds_of
+from collhub_pytorch.analysis import has_times
+from collhub_pytorch.findings import (
+    CallsAlike,
+    Findings,
+    RankFindings,
+    Saving,
+    findings_of,
+    kinds_of,
+)
 from collhub_pytorch.job import fact_list
-from collhub_pytorch.network_times import NetworkTimes
+from collhub_pytorch.replay import NetworkTimes
 from hub_core import folded_ranks
 from hub_core.model import (
     JobCollective,
@@ -331,3 +339,26 @@ def _percent(value: float | None) -> str:
 def _name(kind: JobCollective) -> str:
     """Name of a collective as reports state it, such as `all-reduce`."""
     return kind.name.lower().replace("_", "-")
+
+
+def lines(workload: Workload) -> list[str]:
+    """The report without the replay; empty where the profile has no times of collectives."""
+    if not has_times(workload):
+        return []
+    found: list[str] = []
+    for block in blocks(findings_of(workload)):
+        found += _table_lines(block) if isinstance(block, Table) else block
+    return found
+
+
+def _table_lines(table: Table) -> Sequence[str]:
+    """Aligned columns, two spaces apart."""
+    rows = [table.header, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    aligned = [str.rjust if name in table.right else str.ljust for name in table.header]
+    return [
+        "  ".join(
+            align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)
+        )
+        for row in rows
+    ]

@@ -1,16 +1,18 @@
 """Sharded tensors on device meshes, and the boxes in which the tiles of two shardings meet."""
 
-from collhub_shardings.meshes import Mesh, parse_mesh
-from collhub_shardings.moves import (
+from collhub_shardings.placements import Mesh, Placement, parse_mesh, parse_placement
+from collhub_shardings.unit_tasks import (
     Move,
     Side,
     TensorType,
+    UnitTasks,
+    device_pairs,
+    ordinal_in_task,
     parse_move,
     parse_side,
     parse_tensor,
+    unit_tasks,
 )
-from collhub_shardings.placements import Placement, parse_placement
-from collhub_shardings.unit_tasks import UnitTasks, device_pairs, ordinal_in_task, unit_tasks
 
 __all__ = [
     "Mesh",

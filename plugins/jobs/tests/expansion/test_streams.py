@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collhub_expansion.streams import Phase, in_turn, waits_of
+from collhub_expansion.composed import Phase, in_turn, waits_of
 from hypothesis import given
 from hypothesis import strategies as st
 

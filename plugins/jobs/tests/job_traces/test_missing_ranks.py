@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_job_traces.missing_ranks import own_groups, stand_ins
+from collhub_job_traces.groups import own_groups, stand_ins
 from collhub_job_traces.options import JobReadOptions
 from collhub_job_traces.reading import read
 from collhub_job_traces.writing import write

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from collhub_models.dlrm import generate
-from collhub_models.options import DlrmOptions
+from collhub_models.plugin import DlrmOptions
 
 from hub_core import UsageError
 from hub_core.model import JobCollective

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_models.costs import parameters
-from collhub_models.options import TransformerOptions
+from collhub_models.plugin import TransformerOptions
 from collhub_models.transformer import computations, generate, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 from collhub_pipeline.catalogue import Shape, bound, fastest, schedule_of
-from collhub_pipeline.options import NAMES
-from collhub_pipeline.schedules.schedule import Pass, Schedule
-from collhub_pipeline.timing import PassTimes
+from collhub_pipeline.plugin import NAMES
+from collhub_pipeline.timing import Pass, PassTimes, Schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

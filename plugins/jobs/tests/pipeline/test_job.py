@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from collhub_pipeline.catalogue import schedule_of
 from collhub_pipeline.job import generate, shape_of
-from collhub_pipeline.options import NAMES, PipelineOptions
+from collhub_pipeline.plugin import NAMES, PipelineOptions
 
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind

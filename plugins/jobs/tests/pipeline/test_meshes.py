@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from collhub_pipeline.job import generate
-from collhub_pipeline.meshes import MeshLayout
-from collhub_pipeline.options import HAND_OVERS, PipelineOptions
+from collhub_pipeline.layouts import MeshLayout
+from collhub_pipeline.plugin import HAND_OVERS, PipelineOptions
 from hypothesis import given
 from hypothesis import strategies as st
 

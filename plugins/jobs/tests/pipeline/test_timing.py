@@ -8,17 +8,18 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from collhub_pipeline.bounds import closed_form, least
-from collhub_pipeline.schedules.interleaved import interleaved
-from collhub_pipeline.schedules.schedule import Operation, Pass, in_a_row
-from collhub_pipeline.schedules.turns import (
+from collhub_pipeline.catalogue import closed_form, least
+from collhub_pipeline.orders import (
     eager_warmups,
     gpipe_warmups,
     in_turns,
+    interleaved,
     one_forward_one_backward_warmups,
+    with_delays,
+    zb_h1,
+    zb_h2,
 )
-from collhub_pipeline.schedules.zero_bubble import with_delays, zb_h1, zb_h2
-from collhub_pipeline.timing import PassTimes, timed
+from collhub_pipeline.timing import Operation, Pass, PassTimes, in_a_row, timed
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -242,7 +242,7 @@ def test_files_may_be_compressed_or_bare_lists() -> None:
 
 
 def test_records_beyond_a_chunk_are_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("collhub_pytorch.json_stream._CHUNK_BYTES", 7)
+    monkeypatch.setattr("collhub_pytorch.trace_files._CHUNK_BYTES", 7)
     contents = [json.dumps(profile_of(rank, step_events(100)), indent=1).encode()
                 for rank in range(2)]  # fmt: skip
     assert read_content(*contents).differences(sample_at(100)) in ([], ["provenance", "extensions"])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from collhub_pytorch.analysis import has_times, measured_timeline, rank_times
 from collhub_pytorch.findings import Findings, findings_of
-from collhub_pytorch.inspection import lines as inspect_lines
 from collhub_pytorch.kineto.read import notes, read
 from collhub_pytorch.options import ProfileOptions
 from collhub_pytorch.report import blocks, document
+from collhub_pytorch.report import lines as inspect_lines
 from collhub_pytorch.samples import (
     all_reduce_args,
     launched,

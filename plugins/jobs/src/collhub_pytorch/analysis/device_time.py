@@ -1,10 +1,4 @@
-"""How the time of each rank divides into computation, communication, memory work and idle time.
-
-Definitions are those of HolisticTraceAnalysis (facebookresearch/HolisticTraceAnalysis): kernels of
-communication and of computation and work on memory are three classes, each counted once where
-several of its kernels run at the same time; overlap is the share of the communication time in which
-a kernel of computation runs. Copies and sets of memory are not computation.
-"""
+"""Computation, communication, waiting and idle times of the ranks, and the straggler ranks."""
 
 from __future__ import annotations
 
@@ -12,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collhub_pytorch.analysis.matching import Meetings
 from collhub_pytorch.analysis.timeline import Timeline
 from collhub_pytorch.calls import ISSUER_NAMESPACES
 from collhub_pytorch.job import fact_list, has_device
-from collhub_pytorch.passing_time import PASSING_TIME
+from collhub_pytorch.rank_nodes import PASSING_TIME
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import NodeKind, Workload
 
@@ -125,3 +120,73 @@ def _shared_ns(one: Intervals, two: Intervals) -> int:
     depth = np.cumsum(change[order])[:-1]
     lengths = np.diff(moments[order])
     return int(lengths[depth == 2].sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeetingTimes:
+    """int64[nodes] each, 0 for nodes without communication, in ns.
+
+    `waiting`: of this rank, until the last rank has come. `transferring`: from then to its end, 0
+    where a rank had ended before. Their sum is the measured duration. `last_start`: when the last
+    rank came, -1 without communication.
+    """
+
+    waiting: Int64Array
+    transferring: Int64Array
+    last_start: Int64Array
+
+
+def meeting_times(times: Timeline, meetings: Meetings) -> MeetingTimes:
+    """Waiting and transferring of every node that communicates."""
+    last_start = np.full(len(times.start), -1, np.int64)
+    rows, of_node = meetings.rows, meetings.of_node
+    if len(rows):
+        # Every communication has at least one node.
+        last = np.maximum.reduceat(times.start[rows], meetings.indptr[:-1])
+        last_start[rows] = last[of_node[rows]]
+    waiting, transferring = np.zeros((2, len(times.start)), np.int64)
+    since = np.maximum(times.start[rows], last_start[rows])
+    transferring[rows] = np.maximum(times.end[rows] - since, 0)
+    waiting[rows] = times.end[rows] - times.start[rows] - transferring[rows]
+    return MeetingTimes(waiting, transferring, last_start)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stragglers:
+    """By communication, int64[meetings].
+
+    `rank`: the rank for which the others waited, -1 where several started last together or fewer
+    than two ranks are measured. `caused_ns`: the time that the others waited for it, summed over
+    them. `measured`: number of its ranks with a file.
+    """
+
+    rank: Int64Array
+    caused_ns: Int64Array
+    measured: Int64Array
+
+
+def is_measured(workload: Workload) -> BoolArray:
+    """Nodes of ranks with a file, not of copies of another rank: bool[nodes]."""
+    assumed = [int(str(rank)) for rank in fact_list(workload, "assumed_ranks")]
+    mask: BoolArray = ~np.isin(workload.nodes.rank, np.array(assumed, np.int64))
+    return mask
+
+
+def find_stragglers(
+    workload: Workload, times: Timeline, meetings: Meetings, waits: MeetingTimes
+) -> Stragglers:
+    """The straggler of every communication, among its measured ranks."""
+    measured_rows = is_measured(workload)
+    rank, caused, measured = np.full((3, len(meetings)), -1, np.int64)
+    for meeting in range(len(meetings)):
+        rows = meetings.members(meeting)
+        rows = rows[measured_rows[rows]]
+        measured[meeting] = len(rows)
+        caused[meeting] = waits.waiting[rows].sum()
+        if len(rows) < 2:
+            continue
+        start = times.start[rows]
+        latest = np.flatnonzero(start == start.max())
+        if len(latest) == 1:
+            rank[meeting] = workload.nodes.rank[rows[int(latest[0])]]
+    return Stragglers(rank, caused, measured)

@@ -5,45 +5,25 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from collhub_pytorch.calls import Call, call_of_kernel
-from collhub_pytorch.kineto.activities import NO_PAIRS, RankProfile
-from collhub_pytorch.kineto.dependencies import assumed_dependencies, stated_dependencies
+from collhub_pytorch.kineto.activities import (
+    NO_PAIRS,
+    Launches,
+    RankProfile,
+    assumed_dependencies,
+    stated_dependencies,
+)
 from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolved_group
-from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS, idle_by_stream
+from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, idle_by_stream
 from hub_core.columns import BoolArray, Int64Array, positions_in
 from hub_core.model import InputError, Location
 
 # Annotations lie within one another; more than this is no nesting that torch makes.
 _MOST_NESTED = 32
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Launches:
-    """The runtime's calls by time; `of_activity`: the one that launched each activity, or -1."""
-
-    start: Int64Array
-    end: Int64Array
-    thread: Int64Array
-    kind: Int64Array
-    of_activity: Int64Array
-
-    def issue_times(self, start: Int64Array) -> Int64Array:
-        """Return the time in ns at which each activity was launched; its `start` if unknown."""
-        times = start.copy()
-        # Files without calls of the runtime have no launches to look up.
-        is_launched = self.of_activity >= 0
-        times[is_launched] = self.start[self.of_activity[is_launched]]
-        return times
-
-    def that_launch(self) -> BoolArray:
-        """Mask of the calls that launched an activity."""
-        mask = np.zeros(len(self.start), np.bool_)
-        mask[self.of_activity[self.of_activity >= 0]] = True
-        return mask
 
 
 def device_profile(

@@ -24,8 +24,7 @@ from collhub_pytorch.calls import (
     group_of_args,
     kind_of,
 )
-from collhub_pytorch.json_stream import JsonStream, Record
-from collhub_pytorch.trace_files import TraceFile, opened
+from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, opened
 from hub_core.columns import Int64Array
 from hub_core.model import InputError, Location
 

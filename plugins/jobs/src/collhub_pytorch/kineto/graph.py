@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_pytorch.kineto.activities import RankProfile
-from collhub_pytorch.kineto.dependencies import previous_on_stream
-from collhub_pytorch.passing_time import GAP, HOST, LAUNCH, PASSING_TIME, START
-from collhub_pytorch.rank_nodes import NONE, RankNodes
+from collhub_pytorch.kineto.activities import RankProfile, previous_on_stream
+from collhub_pytorch.rank_nodes import GAP, HOST, LAUNCH, NONE, PASSING_TIME, START, RankNodes
 from hub_core.columns import Int64Array
 
 

@@ -13,9 +13,8 @@ from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
 from collhub_pytorch.kineto.graph import nodes_of
 from collhub_pytorch.kineto.host import add_host_calls, host_profile
-from collhub_pytorch.kineto.idle import KERNEL_DELAY_NS
 from collhub_pytorch.options import KINETO, ProfileOptions
-from collhub_pytorch.rank_nodes import RankFacts, RankNodes
+from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, RankFacts, RankNodes
 from collhub_pytorch.trace_files import TraceFile, files_of
 from hub_core.columns import Int64Array
 from hub_core.model import (

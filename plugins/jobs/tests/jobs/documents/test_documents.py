@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collhub_jobs.documents.read import read
-from collhub_jobs.documents.write import write
+from collhub_jobs.documents import read, write
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,8 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_jobs.check import run as check
-from collhub_jobs.passes import drop_markers, fuse_collectives, scale_compute, split_collectives
-from collhub_jobs.passes.options import FuseOptions, ScaleOptions, SplitOptions
+from collhub_jobs.passes import (
+    drop_markers,
+    fuse_collectives,
+    scale_compute,
+    split_collectives,
+)
+from collhub_jobs.plugin import FuseOptions, ScaleOptions, SplitOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,7 +87,7 @@ def is_correct(job: Workload) -> bool:
 @given(programs())
 def test_without_markers_the_others_wait_for_one_another_as_before(program: Programs) -> None:
     job = job_of(program)
-    result, _ = drop_markers.run(job, NoOptions())
+    result, _ = drop_markers(job, NoOptions())
     assert not result.nodes.is_kind(NodeKind.MARKER).any()
     left = set(zip(result.nodes.rank.tolist(), result.nodes.identity.tolist(), strict=True))
     assert reach(result) == {pair for pair in reach(job) if set(pair) <= left}
@@ -93,7 +98,7 @@ def test_pieces_have_the_bytes_of_the_whole_and_wait_for_the_same(
     program: Programs, pieces: int
 ) -> None:
     job = job_of(program)
-    result, _ = split_collectives.run(job, SplitOptions(pieces))
+    result, _ = split_collectives(job, SplitOptions(pieces))
     assert is_correct(result)
     sizes = result.nodes.bytes[result.nodes.is_kind(NodeKind.COLLECTIVE)]
     assert sizes.sum() == job.nodes.bytes[job.nodes.is_kind(NodeKind.COLLECTIVE)].sum()
@@ -104,7 +109,7 @@ def test_pieces_have_the_bytes_of_the_whole_and_wait_for_the_same(
 @given(programs(), st.integers(1, 20))
 def test_buckets_have_the_bytes_of_all_and_are_not_too_large(program: Programs, size: int) -> None:
     job = job_of(program)
-    result, _ = fuse_collectives.run(job, FuseOptions(size))
+    result, _ = fuse_collectives(job, FuseOptions(size))
     assert is_correct(result)
     before = job.nodes.bytes[job.nodes.is_kind(NodeKind.COLLECTIVE)]
     after = result.nodes.bytes[result.nodes.is_kind(NodeKind.COLLECTIVE)]
@@ -115,7 +120,7 @@ def test_buckets_have_the_bytes_of_all_and_are_not_too_large(program: Programs, 
 
 
 def test_gradients_of_a_step_fall_into_one_bucket() -> None:
-    result, report = fuse_collectives.run(training_step(), FuseOptions(1 << 17))
+    result, report = fuse_collectives(training_step(), FuseOptions(1 << 17))
     assert result.nodes.bytes[result.nodes.is_kind(NodeKind.COLLECTIVE)].tolist() == [1 << 17] * 4
     assert report.changes == ("8 all-reduces are fused into 4",)
     edges = result.nodes.data_edges
@@ -124,13 +129,13 @@ def test_gradients_of_a_step_fall_into_one_bucket() -> None:
 
 def test_buckets_that_would_be_too_large_are_not_made() -> None:
     job = training_step()
-    result, report = fuse_collectives.run(job, FuseOptions((1 << 17) - 1))
+    result, report = fuse_collectives(job, FuseOptions((1 << 17) - 1))
     assert (result.differences(job), report.changes) == ([], ())
 
 
 def test_stragglers_compute_longer_and_nobody_else_does() -> None:
     job = training_step()
-    result, report = scale_compute.run(job, ScaleOptions(2.5, "1,3"))
+    result, report = scale_compute(job, ScaleOptions(2.5, "1,3"))
     compute = result.nodes.is_kind(NodeKind.COMPUTE)
     assert result.nodes.duration_ns[compute].tolist() == [2000, 3000, 5000, 7500] * 2
     assert report.changes == ("4 computations take 2.5 times as long",)
@@ -141,7 +146,7 @@ def test_operations_and_bytes_scale_with_durations() -> None:
         training_step().nodes,
         operations=np.full(16, 10, np.int64),
     )
-    result, _ = scale_compute.run(Workload(nodes), ScaleOptions(0.5))
+    result, _ = scale_compute(Workload(nodes), ScaleOptions(0.5))
     compute = result.nodes.is_kind(NodeKind.COMPUTE)
     assert set(result.nodes.operations[compute]) == {5}
     assert set(result.nodes.operations[~compute]) == {10}
@@ -149,4 +154,4 @@ def test_operations_and_bytes_scale_with_durations() -> None:
 
 def test_a_rank_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="rank 4 is not there: the job has 4"):
-        scale_compute.run(training_step(), ScaleOptions(2, "4"))
+        scale_compute(training_step(), ScaleOptions(2, "4"))

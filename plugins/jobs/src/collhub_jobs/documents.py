@@ -1,29 +1,81 @@
-"""Read the JSON document of a whole job, `collhub/workload-1`.
-
-Nothing is made from a stated size: every array is held against the document itself.
-"""
+"""Read and write a job as a JSON document, `collhub/workload-1`: one line per column, lossless."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from typing import Any, NoReturn
 
 import numpy as np
-from collhub_job_traces import algorithm_of_texts
+from collhub_job_traces import algorithm_of_texts, algorithm_texts
 
-from collhub_jobs.documents.write import NAMED_COLUMNS, SCHEMA, name_of
 from hub_core import (
     Algorithm,
     InputError,
     Location,
     Provenance,
     Workload,
+    json_document,
     parse_json_object,
     schema_violations,
 )
 from hub_core.columns import Int64Array
-from hub_core.model import NODE_DTYPES, NodeColumns, ProcessGroup
-from hub_core.plugin_api import NoOptions, Source
+from hub_core.model import (
+    NODE_DEFAULTS,
+    NODE_DTYPES,
+    JobCollective,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+)
+from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
+
+SCHEMA = "collhub/workload-1"
+NAMED_COLUMNS: Mapping[str, type[IntEnum]] = {"kind": NodeKind, "collective": JobCollective}
+"""Columns of names; an unstated one is null."""
+
+
+def write(workload: Workload, options: NoOptions) -> WriteResult:
+    """The document as one artifact."""
+    return WriteResult((Artifact("", lambda: _text(workload).encode("ascii")),))
+
+
+def name_of(code: IntEnum) -> str:
+    """The word of the document for a kind of node or a collective, such as all-reduce."""
+    return code.name.lower().replace("_", "-")
+
+
+def _text(workload: Workload) -> str:
+    header = {
+        "schema": SCHEMA,
+        "num_ranks": workload.num_ranks,
+        "provenance": workload.provenance.as_json(),
+        "groups": [{"name": one.name, "ranks": list(one.ranks)} for one in workload.groups],
+        "names": list(workload.names),
+        "extras": list(workload.extras),
+        "algorithms": [algorithm_texts(algorithm) for algorithm in workload.algorithms],
+        "extensions": dict(workload.extensions),
+    }
+    return json_document(header, "nodes", _columns(workload.nodes))
+
+
+def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
+    """Name and values of every column that says something."""
+    # Where identities are positions, that is what is assumed of a document without them.
+    position = np.arange(len(nodes)) - nodes.rank_indptr[nodes.rank]
+    for name in NODE_DTYPES:
+        column = getattr(nodes, name)
+        default = position if name == "identity" else NODE_DEFAULTS[name]
+        if name not in ("rank", "kind") and not np.any(column != default):
+            continue
+        if name in NAMED_COLUMNS:
+            words = {-1: None, **{int(one): name_of(one) for one in NAMED_COLUMNS[name]}}
+            yield name, [words[value] for value in column.tolist()]
+        else:
+            yield name, column.tolist()
+    yield from nodes.parent_lists()
+
 
 _SCHEMA_FILE = "workload-1.json"
 # Held to the schema without their entries, which are checked faster as columns.

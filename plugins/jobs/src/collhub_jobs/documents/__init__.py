@@ -1,1 +1,0 @@
-"""The JSON document of a whole job, `collhub/workload-1`."""

@@ -1,0 +1,208 @@
+"""Passes over whole jobs: drop markers, fuse, scale and split."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from collhub_job_traces import bridge_markers
+from collhub_job_traces.rebuilding import Edges, columns_of, rebuilt
+
+from collhub_jobs.plugin import FuseOptions, ScaleOptions, SplitOptions
+from hub_core import UsageError
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    counted_positions,
+    distinct,
+    expanded_ranges,
+    first_positions,
+    positions_in,
+    topological_levels,
+)
+from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload, parse_ranks
+from hub_core.plugin_api import NoOptions, PassReport
+
+
+def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, PassReport]:
+    """Drop all markers; a dependency through a marker becomes a control dependency."""
+    bridged, kept = bridge_markers(workload)
+    count = len(workload.nodes) - len(kept)
+    return bridged, PassReport((f"{count} markers are left out",) if count else ())
+
+
+def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]:
+    """Fill buckets with consecutive all-reduces of a group until they would exceed the size.
+
+    A bucket stands where its last all-reduce stood, waits for what all of them wait for, and has
+    the sum of their bytes. No all-reduce joins one that it waits for. Groups whose ranks would
+    differ in their buckets stay as they are.
+    """
+    nodes = workload.nodes
+    target = _targets(workload, options.size)
+    kept = np.flatnonzero(target == np.arange(len(nodes)))
+    place = positions_in(kept, len(nodes))
+    columns = columns_of(nodes)
+    fused = target != np.arange(len(nodes))
+    np.add.at(columns["bytes"], target[fused], nodes.bytes[fused])
+    changed = np.zeros(len(nodes), np.bool_)
+    changed[target[fused]] = True
+    edges = []
+    for parents, children in (nodes.data_edges, nodes.control_edges):
+        changed[children[fused[parents]]] = True
+        pairs = np.stack([place[target[parents]], place[target[children]]])
+        # Two of a bucket that wait for the same node wait for it once.
+        both = _distinct_pairs(pairs)
+        edges.append((both[0], both[1]))
+    columns = {name: column[kept] for name, column in columns.items()}
+    result = rebuilt(workload, columns, edges[0], edges[1], changed[kept])
+    count = int(fused.sum())
+    buckets = len(distinct(target[fused]))
+    changes = (f"{count + buckets} all-reduces are fused into {buckets}",) if count else ()
+    return result, PassReport(changes)
+
+
+def _distinct_pairs(pairs: Int64Array) -> Int64Array:
+    """Columns of a table, the first of equal ones each, in their order."""
+    order = np.lexsort(pairs[::-1])
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = np.any(np.diff(pairs[:, order], axis=1) != 0, axis=0)
+    return pairs[:, np.sort(order[is_new])]
+
+
+def _targets(workload: Workload, size: int) -> Int64Array:
+    """For every row, the row into which it goes: itself where it is not fused."""
+    nodes = workload.nodes
+    target = np.arange(len(nodes))
+    can_fuse = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm < 0)
+    can_fuse &= (nodes.collective == JobCollective.ALL_REDUCE) & (nodes.bytes >= 0)
+    rows = np.flatnonzero(can_fuse)
+    depth = _depths(nodes, can_fuse)
+    rows = rows[np.lexsort((nodes.identity[rows], nodes.rank[rows], nodes.group[rows]))]
+    for group in distinct(nodes.group[rows]).tolist():
+        members = rows[nodes.group[rows] == group]
+        by_rank = [members[nodes.rank[members] == rank] for rank in workload.members(group)]
+        plans = [_buckets(nodes.bytes[own], depth[own], size) for own in by_rank]
+        if any(plan != plans[0] for plan in plans):
+            continue
+        for own in by_rank:
+            for first, stop in plans[0]:
+                target[own[first:stop]] = own[stop - 1]
+    return target
+
+
+def _depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
+    """The most counted nodes on a path to each node, itself included.
+
+    Of two nodes on one path, the later has more: equal depths mean that neither waits for the
+    other, and buckets of one depth each never wait for one another in a circle.
+    """
+    edges = nodes.edges()
+    order = topological_levels(len(nodes), edges[0], edges[1])
+    depth = counted.astype(np.int64)
+    level = np.searchsorted(order.level_indptr, order.position, side="right")
+    by_level = np.argsort(level[edges[1]], kind="stable")
+    bounds = np.searchsorted(level[edges[1]][by_level], np.arange(len(order.level_indptr) + 1))
+    for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        parents, children = (side[by_level[first:stop]] for side in edges)
+        np.maximum.at(depth, children, depth[parents] + counted[children])
+    return depth
+
+
+def _buckets(sizes: Int64Array, depths: Int64Array, limit: int) -> list[tuple[int, int]]:
+    """(first, stop) of the buckets of two and more, in order."""
+    found, first, filled = [], 0, 0
+    values = zip(sizes.tolist(), depths.tolist(), strict=True)
+    for index, (size, depth) in enumerate(values):
+        if index and (filled + size > limit or depth != depths[first]):
+            found.append((first, index))
+            first, filled = index, 0
+        filled += size
+    found.append((first, len(sizes)))
+    return [(begin, stop) for begin, stop in found if stop - begin > 1]
+
+
+def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport]:
+    """Scale durations, rounded to ns, and operations and bytes with them.
+
+    All three, so that times by the roofline scale as stated ones do. Raises `UsageError` for a rank
+    that is not there.
+    """
+    nodes = workload.nodes
+    chosen = nodes.is_kind(NodeKind.COMPUTE)
+    if options.ranks is not None:
+        ranks = parse_ranks(options.ranks)
+        if max(ranks) >= workload.num_ranks:
+            message = f"rank {max(ranks)} is not there: the job has {workload.num_ranks}"
+            raise UsageError(message, cure="change -O ranks", code="rank-range")
+        chosen &= np.isin(nodes.rank, ranks)
+    columns = columns_of(nodes)
+    for name in ("duration_ns", "operations", "bytes"):
+        column = getattr(nodes, name).copy()
+        # What is not stated, or zero, stays.
+        rows = chosen & (column > 0)
+        scaled = np.rint(column[rows].astype(np.float64) * options.factor)
+        # A computation without time would be taken for one that states none.
+        column[rows] = np.maximum(scaled, 1).astype(np.int64)
+        columns[name] = column
+    result = rebuilt(workload, columns, nodes.data_edges, nodes.control_edges, chosen)
+    count = int(chosen.sum())
+    said = f"{count} computations take {options.factor:g} times as long"
+    return result, PassReport((said,) if count else ())
+
+
+def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Workload, PassReport]:
+    """Cut the bytes in pieces that differ by one at most; those of fewer bytes stay whole.
+
+    The first piece keeps the id, the others get new ones above all others, in the order of their
+    collectives: on every rank the pieces of a group have one order. Collectives that name an
+    algorithm, which was made for their size, stay whole, too.
+    """
+    nodes, pieces = workload.nodes, options.pieces
+    is_cut = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes >= pieces) & (nodes.algorithm < 0)
+    copies = np.where(is_cut, pieces, 1)
+    source = np.repeat(np.arange(len(nodes)), copies)
+    index = counted_positions(copies)
+    columns = {name: column[source] for name, column in columns_of(nodes).items()}
+    size = nodes.bytes[source]
+    cut = is_cut[source]
+    part = size * (index + 1) // pieces - size * index // pieces
+    columns["bytes"] = np.where(cut, part, size)
+    columns["identity"] = _identities(nodes, source, index)
+    first = first_positions(copies)
+    data, control = (
+        _spread(edges, copies, first) for edges in (nodes.data_edges, nodes.control_edges)
+    )
+    waits_for_cut = np.zeros(len(nodes), np.bool_)
+    for parents, children in (nodes.data_edges, nodes.control_edges):
+        waits_for_cut[children[is_cut[parents]]] = True
+    changed = cut | waits_for_cut[source]
+    result = rebuilt(workload, columns, data, control, changed)
+    count = int(is_cut.sum())
+    changes = (f"{count} collectives are cut into {pieces} pieces each",) if count else ()
+    return result, PassReport(changes)
+
+
+def _identities(
+    nodes: NodeColumns, source: Int64Array, index: Int64Array
+) -> npt.NDArray[np.uint64]:
+    """Ids of the pieces: later ones stand above all ids of their rank, by id and piece."""
+    identity = nodes.identity[source].copy()
+    rows = np.flatnonzero(index)
+    rows = rows[np.lexsort((index[rows], identity[rows], nodes.rank[source[rows]]))]
+    ranks = nodes.rank[source[rows]]
+    highest = np.maximum.reduceat(np.append(nodes.identity, np.uint64(0)), nodes.rank_indptr[:-1])
+    # Higher than all others: a slot that others want is theirs first.
+    number = counted_positions(np.bincount(ranks, minlength=nodes.num_ranks))
+    identity[rows] = highest[ranks] + np.uint64(1) + number.astype(np.uint64)
+    return identity
+
+
+def _spread(edges: Edges, copies: Int64Array, first: Int64Array) -> Edges:
+    """Dependencies of every piece, on every piece."""
+    parents, children = edges
+    counts = copies[children]
+    rows = expanded_ranges(first[children], counts)
+    parents = np.repeat(parents, counts)
+    # Every piece of a child now waits for every piece of its parent.
+    counts = copies[parents]
+    return expanded_ranges(first[parents], counts), np.repeat(rows, counts)

@@ -1,1 +1,0 @@
-"""Passes over whole jobs, one file a pass."""

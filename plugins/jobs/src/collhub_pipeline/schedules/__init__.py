@@ -1,1 +1,0 @@
-"""One schedule a file: in which order a stage runs its passes."""
