@@ -68,7 +68,7 @@ def _row(name: str, network: LinkNetwork, chunks: int, seeds: int, lag: int) -> 
     times = LinkTimes(busy, lag * busy, rule=UNCAPPED)
     ingress_ps = (fewest_steps(network, origin) - 1 + lag) * STEP_PS
     bound, bound_s = _timed(
-        lambda: evacuation_bound(network, times, origin, ingress_ps, most_cells=MOST_CELLS)
+        lambda: evacuation_bound(network, times, origin, ingress_ps, max_cells=MOST_CELLS)
     )
     # These networks are small enough, and their links alike.
     assert bound is not None

@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
-from collhub_tacos.bounds.proved import certain_times
-from collhub_tacos.bounds.time_cuts import evacuation_bound, tightest_cut
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
+from collhub_tacos.bounds.proved import compute_exact_times
+from collhub_tacos.bounds.time_cuts import evacuation_bound, find_tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.replay import replay
-from collhub_tacos.seed_search import unreported
+from collhub_tacos.seed_search import ignore_fraction
 from collhub_tacos.spreading.heterogeneous import find_all_gather
 from collhub_tacos.spreading.matching import before_deadlines
 from graphs import networks
@@ -65,16 +65,16 @@ def _row(topology: Topology, chunks: int) -> tuple[float, ...]:
     """Microseconds of events, deadlines and both bounds; seconds of deadlines and of the cuts."""
     network = LinkNetwork.of(topology)
     npus, size = np.arange(network.num_npus), SHARE_BYTES // chunks
-    times = certain_times(network, size, Occupancy.ALPHA_BETA)
+    times = compute_exact_times(network, size, Occupancy.ALPHA_BETA)
     gather = Collective(CollectiveKind.ALL_GATHER, len(npus), chunks * len(npus))
     origin = np.repeat(npus, chunks)
-    plain = lower_bounds_ps(gather, network, npus, size, Occupancy.ALPHA_BETA)
+    plain = compute_lower_bounds_ps(gather, network, npus, size, Occupancy.ALPHA_BETA)
     begun = find_all_gather(network, times, origin)
     before = time.process_time()
-    bound_ps = tightest_cut(gather, network, times, npus).time_ps
+    bound_ps = find_tightest_cut(gather, network, times, npus).time_ps
     cut_s, before = time.process_time() - before, time.process_time()
     found = before_deadlines(
-        network, times, origin, begun, goal_ps=bound_ps, first_seed=0, report=unreported
+        network, times, origin, begun, goal_ps=bound_ps, first_seed=0, report=ignore_fraction
     )
     found_s = time.process_time() - before
     wanted = np.repeat(np.arange(len(origin)), len(npus)), np.tile(npus, len(origin))
@@ -94,11 +94,11 @@ def _print_equal_links(seeds: list[int]) -> None:
             for chunks in (1, 2, 4):
                 gather = Collective(CollectiveKind.ALL_GATHER, len(npus), chunks * len(npus))
                 before = time.process_time()
-                cut_ps = tightest_cut(gather, network, times, npus).time_ps
+                cut_ps = find_tightest_cut(gather, network, times, npus).time_ps
                 cut_s, before = cut_s + time.process_time() - before, time.process_time()
                 origin = np.repeat(npus, chunks)
                 # From the start, since a bound to begin with would hide one that is too late.
-                bound = evacuation_bound(network, times, origin, most_cells=MOST_CELLS)
+                bound = evacuation_bound(network, times, origin, max_cells=MOST_CELLS)
                 evacuation_s += time.process_time() - before
                 assert bound is not None
                 assert cut_ps <= bound.time_ps

@@ -16,7 +16,7 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.routing.routes import route_all
 from collhub_tacos.schedules.link_schedule import LinkSchedule
@@ -76,7 +76,9 @@ class ExchangeTask:
     def bound_ps(self, network: LinkNetwork) -> int:
         """The largest bound for messages of this size."""
         npus: Int64Array = np.arange(self.topology.num_npus)
-        bounds = lower_bounds_ps(self.collective, network, npus, self.chunk_bytes, self.occupancy)
+        bounds = compute_lower_bounds_ps(
+            self.collective, network, npus, self.chunk_bytes, self.occupancy
+        )
         # That one is for messages of any size.
         return max(time for name, time in bounds.items() if name != "fluid")
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import release
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import is_duplex, transposed
+from collhub_tacos.networks.symmetry import is_duplex, transpose_network
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather
 from measuring import median_timed, networks_of_tests, timed, versions
@@ -102,7 +102,7 @@ def _ours(case: ReleasedCase, seeds: int) -> tuple[float, SeedTimes]:
     origin = np.repeat(np.arange(npus), case.chunks)
     times = network.link_times(chunk_bytes, Occupancy.ALPHA_BETA)
     collective = Collective(CollectiveKind.ALL_GATHER, npus, npus * case.chunks)
-    bounds = lower_bounds_ps(
+    bounds = compute_lower_bounds_ps(
         collective, network, np.arange(npus), chunk_bytes, Occupancy.ALPHA_BETA
     )
     ours = _measured(
@@ -152,7 +152,7 @@ def _two_phases_us(topology: Topology) -> float:
     # Links that are alike both ways: a reduce-scatter is the all-gather, reversed in time.
     if is_duplex(network, times):
         return 2 * gather_ps / 1e6
-    back = transposed(network)
+    back = transpose_network(network)
     back_times = back.link_times(NODE_BYTES, Occupancy.ALPHA_BETA)
     return (gather_ps + all_gather(back, back_times, origin).time_ps) / 1e6
 

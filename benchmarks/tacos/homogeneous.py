@@ -14,7 +14,7 @@ import statistics
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.replay import replay_log
 from collhub_tacos.spreading.homogeneous import best_all_gather
@@ -164,7 +164,7 @@ def _ours(topology: Topology, chunks: int, chunk_bytes: int, runs: int) -> tuple
 def _bound_us(network: LinkNetwork, chunks: int, chunk_bytes: int) -> float:
     npus: Int64Array = np.arange(network.num_npus)
     collective = Collective(CollectiveKind.ALL_GATHER, len(npus), len(npus) * chunks)
-    bounds = lower_bounds_ps(collective, network, npus, chunk_bytes, Occupancy.ALPHA_BETA)
+    bounds = compute_lower_bounds_ps(collective, network, npus, chunk_bytes, Occupancy.ALPHA_BETA)
     return max(bounds.values()) / 1e6
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.routing.routes import spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
@@ -121,7 +121,7 @@ def _row(case: SpreadCase, seeds: int) -> None:
 
 
 def _bound_us(case: SpreadCase, network: LinkNetwork) -> float:
-    bounds = lower_bounds_ps(
+    bounds = compute_lower_bounds_ps(
         case.collective, network, case.members, case.chunk_bytes, Occupancy.ALPHA_BETA
     )
     return max(bounds.values()) / 1e6

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 
 import numpy as np
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.symmetry import Translations
 from collhub_tacos.schedules.link_schedule import LinkSchedule
@@ -91,7 +91,7 @@ def _ours(
 
     schedule, cpu_s = median_timed(search, 3)
     collective = Collective(CollectiveKind.ALL_GATHER, npus, npus * chunks)
-    bounds = lower_bounds_ps(collective, network, np.arange(npus), MIB // chunks, occupancy)
+    bounds = compute_lower_bounds_ps(collective, network, np.arange(npus), MIB // chunks, occupancy)
     return replay(schedule, times, origin) / 1e6, max(bounds.values()) / 1e6, cpu_s
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from collhub_tacos.candidates import Prospects, Way
+from collhub_tacos.candidates import Prospects, Variant
 
-FAST, SLOW = Way("form", 0, "rule"), Way("form", 1, "rule")
+FAST, SLOW = Variant("form", 0, "rule"), Variant("form", 1, "rule")
 
 
 def _prospects(*slow_ps: int | None) -> Prospects:
@@ -56,6 +56,6 @@ def test_numbers_of_pieces_near_each_other_do_not_tell_a_gain():
 def test_a_spreading_is_made_for_any_of_its_rules():
     prospects = _prospects(300, 300, 300)
     assert not prospects.has_place("form", 1, 8)
-    prospects.note(Way("form", 1, "another rule"), 2, 100)
+    prospects.note(Variant("form", 1, "another rule"), 2, 100)
     assert prospects.has_place("form", 1, 8)
     assert prospects.has_place("form", 2, 8)

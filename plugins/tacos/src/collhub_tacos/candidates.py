@@ -1,4 +1,4 @@
-"""Which ways may still be the fastest with more pieces, by how far behind they were with fewer."""
+"""Candidates of a search: how they are made, compared and pruned."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest
 from hub_core.schedules import Chunks, Transfers, algorithm_of
 
-# So many times the fastest of as many pieces is far behind, by a simulator and by the own clock of
-# plans, and so often in a row.
-_FAR, _FAR_OF_PARTS = 1.4, 1.12
-_OFTEN = 2
-# A way that gains less than this by twice the pieces has its pipeline full: it does not catch up.
-_FASTER = 0.9
-# Numbers of pieces that differ by less say nothing of that.
-_APART = 1.5
-# Twice the pieces gain half as much once more where a pipeline fills: a way that is so far behind
-# after so many times its last gain does not catch up, either.
-_CATCHES_UP, _GAINS_LEFT = 1.02, 2.0
+# A variant is dropped if it is slower than the fastest one by this factor in `_MIN_TRIALS`
+# consecutive trials: by simulated times, and by planned times of plans.
+_MAX_SLOWDOWN, _MAX_SLOWDOWN_OF_PLANS = 1.4, 1.12
+_MIN_TRIALS = 2
+# A variant whose time falls by less than this factor with twice the pieces has a full pipeline.
+_PIPELINE_GAIN = 0.9
+# Piece counts that differ by less than this factor are not compared to determine a gain.
+_MIN_COUNT_RATIO = 1.5
+# While a pipeline fills, each doubling of the pieces gains half as much as the one before. So a
+# variant can still gain about `_REMAINING_GAINS` times its last gain, and is dropped if it is then
+# slower than the fastest variant by more than `_MAX_FINAL_SLOWDOWN`.
+_MAX_FINAL_SLOWDOWN, _REMAINING_GAINS = 1.02, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How candidates are made, whatever the number of pieces.
+class Variant:
+    """Variant of a candidate, independent of the number of pieces.
 
-    `form`: of the algorithm; `place`: of its spreading among those of the form; `rule`: of windows.
+    `form`: of the algorithm. `place`: index of its spreading among those of the form. `rule`:
+    window rule.
     """
 
     form: str
@@ -43,105 +45,112 @@ class Way:
 
 
 class Prospects:
-    """Times of ways by number of pieces.
+    """Times of variants by number of pieces; predicts which may still become the fastest.
 
-    A way has none left when it was far behind several times in a row, and gained little; or behind
-    by more than what it may still gain. The fastest way of a number of pieces always goes on.
+    A variant is dropped if it was much slower than the fastest in several consecutive trials and
+    gained little, or if its remaining gain is too small. The fastest variant of a piece count is
+    never dropped.
     """
 
-    def __init__(self, far: float = _FAR) -> None:
-        self._far = far
-        self._times: dict[int, dict[Way, float]] = {}
+    def __init__(self, max_slowdown: float = _MAX_SLOWDOWN) -> None:
+        self._max_slowdown = max_slowdown
+        self._times: dict[int, dict[Variant, float]] = {}
         self._parts: dict[str, Prospects] = {}
 
     def of_part(self, name: str) -> Prospects:
-        """Those of the ways of a part of the work, whose times are an account of their own."""
-        return self._parts.setdefault(name, Prospects(_FAR_OF_PARTS))
+        """Return the prospects of a part of the work, whose times are recorded separately."""
+        return self._parts.setdefault(name, Prospects(_MAX_SLOWDOWN_OF_PLANS))
 
-    def note(self, way: Way, pieces: int, time_ps: int | None) -> None:
-        """What a way takes; None where that is more than anybody would compare."""
-        self._times.setdefault(pieces, {})[way] = math.inf if time_ps is None else time_ps
+    def note(self, variant: Variant, pieces: int, time_ps: int | None) -> None:
+        """Record the time of a variant; None if it is too slow to be compared."""
+        self._times.setdefault(pieces, {})[variant] = math.inf if time_ps is None else time_ps
 
-    def least_ps(self, pieces: int) -> float:
-        """What the fastest way of so many pieces takes, infinite for none."""
+    def minimum_ps(self, pieces: int) -> float:
+        """Return the time of the fastest variant of a piece count, infinite if there is none."""
         times = self._times.get(pieces, {})
         return min(times.values(), default=math.inf)
 
-    def are_good(self, way: Way, pieces: int) -> bool:
-        """Whether a way should be tried with so many pieces, after all that had fewer."""
-        # A rung that left the way out says nothing of it.
-        tried = [rung for rung in sorted(self._times) if rung < pieces and way in self._times[rung]]
-        if len(tried) < _OFTEN:
+    def are_good(self, variant: Variant, pieces: int) -> bool:
+        """Whether to try a variant with `pieces` pieces, given its times with fewer."""
+        # Piece counts without a trial of the variant are ignored.
+        tried = [
+            rung for rung in sorted(self._times) if rung < pieces and variant in self._times[rung]
+        ]
+        if len(tried) < _MIN_TRIALS:
             return True
-        if not any(self._may_catch_up(way, tried, rung) for rung in tried[-_OFTEN:]):
+        if not any(self._may_catch_up(variant, tried, rung) for rung in tried[-_MIN_TRIALS:]):
             return False
-        behind = [self._behind(way, rung) for rung in tried[-_OFTEN:]]
-        return min(behind) <= self._far or self._gains(way, tried)
+        slowdowns = [self._slowdown(variant, rung) for rung in tried[-_MIN_TRIALS:]]
+        return min(slowdowns) <= self._max_slowdown or self._gains(variant, tried)
 
-    def _may_catch_up(self, way: Way, tried: Sequence[int], rung: int) -> bool:
-        """Whether a way could reach what was the fastest, by what it had gained by then."""
-        time_ps, fewer = self._times[rung][way], [one for one in tried if one <= rung / _APART]
+    def _may_catch_up(self, variant: Variant, tried: Sequence[int], rung: int) -> bool:
+        """Whether a variant can reach the fastest one of a piece count, judged by its last gain."""
+        time_ps, fewer = (
+            self._times[rung][variant],
+            [one for one in tried if one <= rung / _MIN_COUNT_RATIO],
+        )
         if not fewer or math.isinf(time_ps):
             return True
-        gained_ps = max(0.0, self._times[fewer[-1]][way] - time_ps)
+        gained_ps = max(0.0, self._times[fewer[-1]][variant] - time_ps)
         fastest_ps = min(self._times[rung].values())
-        return time_ps - _GAINS_LEFT * gained_ps <= _CATCHES_UP * fastest_ps
+        return time_ps - _REMAINING_GAINS * gained_ps <= _MAX_FINAL_SLOWDOWN * fastest_ps
 
-    def _behind(
+    def _slowdown(
         self,
-        way: Way,
+        variant: Variant,
         pieces: int,
     ) -> float:
-        """What a way takes by what the fastest takes with as many pieces."""
+        """Return the slowdown of a variant relative to the fastest one with as many pieces."""
         times = self._times[pieces]
-        return times[way] / min(times.values())
+        return times[variant] / min(times.values())
 
-    def _gains(self, way: Way, tried: Sequence[int]) -> bool:
-        """Whether a way was made much faster the last time that it had many more pieces."""
-        last = tried[-1]
-        fewer = [rung for rung in tried if rung <= last / _APART]
+    def _gains(self, variant: Variant, tried: Sequence[int]) -> bool:
+        """Whether the last large increase of the pieces made a variant much faster."""
+        most_pieces = tried[-1]
+        fewer = [rung for rung in tried if rung <= most_pieces / _MIN_COUNT_RATIO]
         if not fewer:
             return True
-        enough: float = _FASTER ** math.log2(last / fewer[-1])
-        return self._times[last][way] < enough * self._times[fewer[-1]][way]
+        required_gain: float = _PIPELINE_GAIN ** math.log2(most_pieces / fewer[-1])
+        return self._times[most_pieces][variant] < required_gain * self._times[fewer[-1]][variant]
 
     def has_place(self, form: str, place: int, pieces: int) -> bool:
-        """Whether a spreading should be made, for one of its rules; a new one should."""
-        ways = {way for times in self._times.values() for way in times}
-        alike = [way for way in ways if (way.form, way.place) == (form, place)]
-        return not alike or any(self.are_good(way, pieces) for way in alike)
+        """Whether to build a spreading: one of its variants is promising, or it is new."""
+        variants = {variant for times in self._times.values() for variant in times}
+        known = [variant for variant in variants if (variant.form, variant.place) == (form, place)]
+        return not known or any(self.are_good(variant, pieces) for variant in known)
 
 
 @dataclass(frozen=True, slots=True)
 class Trials:
-    """Plans of one kind with one number of pieces, by their places among all of the kind."""
+    """Trials of plans with one number of pieces; a plan is identified by its index."""
 
     prospects: Prospects = field(default_factory=Prospects)
     pieces: int = 1
 
     def is_worth(self, place: int) -> bool:
-        """Whether a plan should be put in time, after what it took with fewer pieces."""
-        return self.prospects.are_good(Way("plan", place, None), self.pieces)
+        """Whether a plan is promising, given its times with fewer pieces."""
+        return self.prospects.are_good(Variant("plan", place, None), self.pieces)
 
     def note(self, place: int, time_ps: int) -> None:
-        """What a plan takes, in picoseconds."""
-        self.prospects.note(Way("plan", place, None), self.pieces, time_ps)
+        """Record the time of a plan in picoseconds."""
+        self.prospects.note(Variant("plan", place, None), self.pieces, time_ps)
 
 
 Nodes = Sequence[int] | None
-"""NPUs whose transfers are wanted, None for all."""
+"""NPUs whose transfers are requested, None for all."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SynthesisCandidate:
-    """Possible answer. `pieces`: chunks of a share; `time_ps`: picoseconds; `details`: for users.
+    """Possible answer to a request.
 
-    `transfers(nodes)`: all of them, or those that touch some nodes. `replay(progress)`: check the
-    whole on the synthesizer's own arrays, where not all steps are made; False where it cannot.
-    `whole`: the algorithm itself, where it does not follow from transfers, or is known already;
-    `whole_ns`: its nanoseconds, where they are known. `is_timed`: whether the
-    times take it into account that messages meet; else a simulator has to tell. `way`: where
-    several numbers of pieces are tried.
+    `pieces`: chunks of a share. `time_ps`: planned time in picoseconds. `details`: statistics for
+    users. `transfers(nodes)`: all transfers, or those that touch the nodes. `replay(progress)`:
+    verify the entire schedule on the synthesizer's arrays, for requests of a subset of the ranks;
+    False if that is impossible. `whole`: the algorithm itself, if it does not follow from transfers
+    or is already known; `whole_ns`: its time in nanoseconds if known. `is_timed`: whether `time_ps`
+    includes contention; otherwise a simulator is needed. `way`: its variant, if several numbers of
+    pieces are tried.
     """
 
     form: str
@@ -157,97 +166,97 @@ class SynthesisCandidate:
     whole: Algorithm | None = None
     whole_ns: int | None = None
     is_timed: bool = True
-    way: Way | None = None
+    variant: Variant | None = None
 
 
-MOST_JUDGED = 1_000_000
-"""Transfers up to which the whole is put in time even where the steps of some ranks are wanted
-alone, and up to which the simulator is asked."""
-# The own clock is not that wrong: what takes so much longer by it is not simulated.
-_HOPELESS = 1.3
+MAX_SIMULATED_TRANSFERS = 1_000_000
+"""Maximum number of transfers for simulation, and for the timing of an entire algorithm if only the
+steps of some ranks are requested."""
+# Candidates whose planned time exceeds the best time by this factor are not simulated.
+_MAX_PLANNED_SLOWDOWN = 1.3
 
 
-def algorithm_for(
+def build_algorithm(
     setting: Setting,
     candidate: SynthesisCandidate,
     transfers: Transfers,
-    wanted: tuple[int, ...] | None,
+    requested_ranks: tuple[int, ...] | None,
 ) -> Algorithm:
-    """Algorithm of some transfers of a candidate, with the steps of the ranks `wanted`."""
+    """Build the algorithm of some transfers, with the steps of the requested ranks."""
     return algorithm_of(
         candidate.collective,
         candidate.chunks,
         transfers,
         npus=setting.members.tolist(),
         num_npus=setting.network.num_npus,
-        wanted=wanted,
+        wanted=requested_ranks,
         collective_bytes=setting.collective_bytes,
     )
 
 
-def whole_with_time(
+def build_timed_algorithm(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
 ) -> tuple[Algorithm, int]:
-    """Algorithm with all its steps, and its nanoseconds: the simulator's where that counts more."""
+    """Build the complete algorithm; return it with its time, simulated if that is decisive (ns)."""
     if candidate.whole is not None:
-        # Of what no own clock has put in time there is the simulator's word alone.
+        # Its planned time is only a bound, so it is simulated in any case.
         time_ns = candidate.whole_ns or request.simulate(candidate.whole)
-        return candidate.whole, time_ns or whole_ns(candidate.time_ps)
+        return candidate.whole, time_ns or round_up_to_ns(candidate.time_ps)
     transfers = candidate.transfers(None)
-    algorithm = algorithm_for(setting, candidate, transfers, None)
-    judged = judged_ns(setting, request, algorithm)
-    return algorithm, judged or whole_ns(last_finish_ps(transfers))
+    algorithm = build_algorithm(setting, candidate, transfers, None)
+    simulated_ns = simulate_if_decisive(setting, request, algorithm)
+    return algorithm, simulated_ns or round_up_to_ns(get_finish_ps(transfers))
 
 
-def judged_form(
+def evaluate_form(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
 ) -> tuple[int, SynthesisCandidate]:
-    """What a form takes beside others, by the simulator where its word counts more.
+    """Return the time of a candidate in nanoseconds, simulated if that is decisive.
 
-    With the form as it was judged: its algorithm need not be made again.
+    The returned candidate contains the algorithm, so that it is not built again.
     """
-    # Too much to simulate.
-    if candidate.num_transfers > MOST_JUDGED:
-        return whole_ns(candidate.time_ps), candidate
-    algorithm, time_ns = whole_with_time(setting, request, candidate)
+    if candidate.num_transfers > MAX_SIMULATED_TRANSFERS:
+        return round_up_to_ns(candidate.time_ps), candidate
+    algorithm, time_ns = build_timed_algorithm(setting, request, candidate)
     return time_ns, replace(candidate, whole=algorithm, whole_ns=time_ns)
 
 
-def compared(
+def evaluate_candidate(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate, limit_ps: int | None
 ) -> tuple[int | None, SynthesisCandidate]:
-    """Picoseconds by which a candidate is compared; None where it is far above `limit_ps`.
+    """Return the time in picoseconds by which a candidate is compared, and the candidate.
 
-    By the simulator, and what the fullest link gains as simulators drop fractions of nanoseconds:
-    else the tiniest chunks would seem to take no time. None, too, for what has no time of its own
-    where there is no simulator. With the candidate as it was judged.
+    The time is the simulated one plus the fractions of nanoseconds that the simulator drops on the
+    most affected link; otherwise tiny chunks would seem to take no time. None if the planned time
+    is far above `limit_ps`, or if there is neither a simulator nor a valid planned time. The
+    returned candidate contains the algorithm if it was simulated.
     """
-    algorithm, own_ps = candidate.whole, None
+    algorithm, planned_ps = candidate.whole, None
     if algorithm is None:
         transfers = candidate.transfers(None)
-        own_ps = last_finish_ps(transfers)
-        if limit_ps is not None and own_ps > _HOPELESS * limit_ps:
+        planned_ps = get_finish_ps(transfers)
+        if limit_ps is not None and planned_ps > _MAX_PLANNED_SLOWDOWN * limit_ps:
             return None, candidate
-        algorithm = algorithm_for(setting, candidate, transfers, None)
-        judged = judged_ns(setting, request, algorithm)
+        algorithm = build_algorithm(setting, candidate, transfers, None)
+        simulated_ns = simulate_if_decisive(setting, request, algorithm)
     else:
-        judged = request.simulate(algorithm)
-    if judged is not None:
-        made = replace(candidate, whole=algorithm, whole_ns=judged)
-        return 1000 * judged + _dropped_ps(setting, algorithm), made
-    return (own_ps if candidate.is_timed else None), candidate
+        simulated_ns = request.simulate(algorithm)
+    if simulated_ns is not None:
+        evaluated = replace(candidate, whole=algorithm, whole_ns=simulated_ns)
+        return 1000 * simulated_ns + _compute_dropped_ps(setting, algorithm), evaluated
+    return (planned_ps if candidate.is_timed else None), candidate
 
 
-def _dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
-    """Fractions of nanoseconds of all messages on a link together, of the link with most.
+def _compute_dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
+    """Return the maximum over links of the dropped fractions of nanoseconds of all messages.
 
-    Where switches multicast (reduce), what a rank sends (adds up) of one place goes over a link
+    If switches multicast (reduce), data that a rank sends (adds) from one place crosses a link
     once.
     """
     network, steps = setting.network, algorithm.steps
     sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
     pair = steps.peer[sends].astype(np.int64) * network.num_nodes + steps.rank[sends]
-    # Links stand by destination, then by source, so that these keys ascend.
+    # Links are sorted by destination, then by source, so these keys ascend.
     arc = np.searchsorted(network.destination * network.num_nodes + network.source, pair)
     size = message_bytes(
         setting.collective_bytes, algorithm.collective.unit_count, steps.count[sends]
@@ -263,27 +272,27 @@ def _dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
     topology = network.topology
     for is_able, end in ((topology.multicast, steps.rank), (topology.reduction, steps.peer)):
         if is_able:
-            place = (arc, end[sends], steps.src_buffer[sends], steps.src_offset[sends])
-            once = _first_of_each(place)
-            least = np.bincount(arc[once], busy_ns[once] % 1.0, minlength=links.num_links)
-            dropped = np.minimum(dropped, least)
+            data = (arc, end[sends], steps.src_buffer[sends], steps.src_offset[sends])
+            once = _find_distinct_rows(data)
+            combined = np.bincount(arc[once], busy_ns[once] % 1.0, minlength=links.num_links)
+            dropped = np.minimum(dropped, combined)
     return int(1000 * dropped.max(initial=0.0))
 
 
-def _first_of_each(columns: Sequence[IntArray]) -> Int64Array:
-    """The first row of every kind of rows that agree in all columns."""
+def _find_distinct_rows(columns: Sequence[IntArray]) -> Int64Array:
+    """Return one row number for each distinct row."""
     order = np.lexsort(tuple(columns))
     starts = run_starts(*(column[order] for column in columns))
-    found: Int64Array = order[starts]
-    return found
+    rows: Int64Array = order[starts]
+    return rows
 
 
-def is_judged(setting: Setting, request: SynthesisRequest) -> bool:
-    """Whether the simulator's time counts more than the own one.
+def is_simulator_decisive(setting: Setting, request: SynthesisRequest) -> bool:
+    """Whether candidates are compared by simulated instead of planned times.
 
-    That is where the order of what happens in one instant counts: where links are free before
-    messages arrive, and where messages meet at switches. Not for what was made for another network
-    than that of the request.
+    That is the case if the order of events within one instant matters: if links become free before
+    messages arrive, or if messages share switches. Not if the algorithm is for another network than
+    that of the request.
     """
     is_pipelined = setting.occupancy is not Occupancy.ALPHA_BETA
     meets_at_switches = isinstance(setting.network, PathNetwork)
@@ -291,19 +300,24 @@ def is_judged(setting: Setting, request: SynthesisRequest) -> bool:
     return (is_pipelined or meets_at_switches) and not is_other_network
 
 
-def judged_ns(setting: Setting, request: SynthesisRequest, algorithm: Algorithm) -> int | None:
-    """Simulator's time where it `is_judged`, else None; None too for what is too large."""
-    # A transfer is a send and a receive, at least.
-    if not is_judged(setting, request) or len(algorithm.steps) > 2 * MOST_JUDGED:
+def simulate_if_decisive(
+    setting: Setting, request: SynthesisRequest, algorithm: Algorithm
+) -> int | None:
+    """Return the simulated time if it is decisive, else None; also None for too many steps."""
+    # A transfer has at least a send and a receive.
+    if (
+        not is_simulator_decisive(setting, request)
+        or len(algorithm.steps) > 2 * MAX_SIMULATED_TRANSFERS
+    ):
         return None
     return request.simulate(algorithm)
 
 
-def last_finish_ps(transfers: Transfers) -> int:
-    """When the last transfer arrives."""
+def get_finish_ps(transfers: Transfers) -> int:
+    """Return the arrival time of the last transfer."""
     return int(transfers.finish.max(initial=0))
 
 
-def whole_ns(time_ps: int) -> int:
-    """Nanoseconds, rounded up."""
+def round_up_to_ns(time_ps: int) -> int:
+    """Convert picoseconds to nanoseconds, rounded up."""
     return -(-time_ps // 1000)

@@ -129,8 +129,8 @@ def _run_every_kernel() -> None:
     from collhub_packing.warming import small_request
 
     from collhub_tacos.bounds.time_cuts import evacuation_bound
-    from collhub_tacos.search import fastest_candidate
-    from collhub_tacos.seed_search import silent, unreported
+    from collhub_tacos.search import find_fastest_candidate
+    from collhub_tacos.seed_search import ignore_fraction, ignore_progress
     from collhub_tacos.setting import Setting
     from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import before_deadlines, matched_all_gather
@@ -150,13 +150,13 @@ def _run_every_kernel() -> None:
     for request in requests:
         synthesize(request, options)
         # A separate kernel checks schedules that do not fit in memory.
-        fastest_candidate(Setting.of(request, options), request).replay(silent)
+        find_fastest_candidate(Setting.of(request, options), request).replay(ignore_progress)
     # `synthesize` skips these on small networks because simpler schedules reach the bound.
     mesh = Setting.of(requests[1], options)
-    times = mesh.link_times(mesh.units(1))
+    times = mesh.link_times(mesh.count_units(1))
     matched_all_gather(mesh.network, times, mesh.members)
     evacuation_bound(mesh.network, times, mesh.members)
     begin = find_all_gather(mesh.network, times, mesh.members)
     before_deadlines(
-        mesh.network, times, mesh.members, begin, goal_ps=0, first_seed=0, report=unreported
+        mesh.network, times, mesh.members, begin, goal_ps=0, first_seed=0, report=ignore_fraction
     )

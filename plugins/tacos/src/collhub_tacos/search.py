@@ -1,4 +1,4 @@
-"""Search over forms and numbers of chunks: every candidate that is tried, the fastest kept."""
+"""Search over algorithm forms and chunk counts for the fastest candidate."""
 
 from __future__ import annotations
 
@@ -9,38 +9,51 @@ from functools import partial
 
 import numpy as np
 
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
-from collhub_tacos.candidates import Prospects, SynthesisCandidate, compared, is_judged, judged_form
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
+from collhub_tacos.candidates import (
+    Prospects,
+    SynthesisCandidate,
+    evaluate_candidate,
+    evaluate_form,
+    is_simulator_decisive,
+)
 from collhub_tacos.networks.distances import hops_from
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.phases.forms import FORMS, ladder_of
-from collhub_tacos.seed_search import Progress, part_of
-from collhub_tacos.setting import MOST_COMPARED, Setting, two_phases_ps, whole_vector_ps
+from collhub_tacos.seed_search import Progress, report_part
+from collhub_tacos.setting import (
+    MAX_COMPARED_TRANSFERS,
+    Setting,
+    bound_one_tree_ps,
+    bound_two_phases_ps,
+)
 from hub_core.model import CollectiveKind, InputError, UsageError
 from hub_core.network import lower_bound_ns
 from hub_core.plugin_api import SynthesisRequest
 
-# More messages must save so much: all who work on the algorithm pay for them.
-_WORTH = 1e-3
-# Of numbers of chunks that are nearer one of two is tried: that whose kind was better before.
-_NEAR = 1.25
-# More chunks that take so many times as long do not catch up, however messages meet.
-_FAR = 1.1
+# Minimum relative gain of a candidate with more messages: every consumer of the algorithm pays for
+# them.
+_MIN_RELATIVE_GAIN = 1e-3
+# Chunk counts within this factor form a pair. After the first pair, later pairs are tried only with
+# the kind that was faster.
+_PAIR_FACTOR = 1.25
+# Candidates slower than the best by this factor do not become fastest with more chunks.
+_PRUNING_FACTOR = 1.1
 _FormSearch = Callable[[Progress], Iterator[SynthesisCandidate]]
 
 
-def fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
-    """Fastest over forms and numbers of chunks.
+def find_fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisCandidate:
+    """Find the fastest candidate over forms and chunk counts.
 
-    Ctrl-C ends the search; without a result it is raised again. Raises `UsageError` for a method
-    that belongs to another collective.
+    Ctrl-C ends the search; if there is no result yet, it is raised again. Raises `UsageError` for a
+    method that belongs to another collective.
     """
     best = _BestCandidate(setting, request)
     is_interrupted = False
-    searches = _searches(setting, best)
+    searches = _list_searches(setting, best)
     try:
-        for place, search in enumerate(searches):
-            progress = part_of(setting.progress, place, len(searches))
+        for index, search in enumerate(searches):
+            progress = report_part(setting.progress, index, len(searches))
             for candidate in search(progress):
                 best.keep(candidate)
                 is_interrupted |= candidate.is_interrupted
@@ -54,17 +67,18 @@ def fastest_candidate(setting: Setting, request: SynthesisRequest) -> SynthesisC
 
 
 class _BestCandidate:
-    """Fastest candidate: of small ones by the simulator, of others by form and their own account.
+    """Fastest candidate so far.
 
-    Where the simulator's word counts, chunk counts and windows are compared by it as forms are: by
-    the own clock, which knows no order within one instant, four chunks may look better than one
-    and be slower.
+    Candidates with few messages are compared by simulated time if the simulator is decisive for the
+    request, and candidates with many messages by planned time within each form. Planned times do
+    not include the order of events within one instant, so four chunks may seem faster than one and
+    be slower.
     """
 
     def __init__(self, setting: Setting, request: SynthesisRequest) -> None:
         self._setting = setting
         self._request = request
-        self._is_judged = is_judged(setting, request)
+        self._is_simulated = is_simulator_decisive(setting, request)
         self._compared: tuple[int, SynthesisCandidate] | None = None
         self._by_form: dict[str, SynthesisCandidate] = {}
         self.prospects = Prospects()
@@ -75,69 +89,71 @@ class _BestCandidate:
         return self._compared is None and not self._by_form
 
     def limit_ps(self) -> int | None:
-        """Time of the fastest so far in picoseconds, None before there is one."""
+        """Return the time of the fastest candidate in picoseconds, None if there is none."""
         times = [candidate.time_ps for candidate in self._by_form.values()]
         if self._compared is not None:
             times.append(self._compared[0])
         return min(times, default=None)
 
-    def is_within(self, enough_ps: int) -> bool:
-        """Whether what was compared by the simulator takes at most so many picoseconds."""
-        return self._compared is not None and self._compared[0] <= enough_ps
+    def is_within(self, limit_ps: int) -> bool:
+        """Whether the fastest simulated candidate takes at most `limit_ps` picoseconds."""
+        return self._compared is not None and self._compared[0] <= limit_ps
 
     def keep(self, candidate: SynthesisCandidate) -> None:
-        """Keep a candidate if it is the fastest of its kind so far; of equal ones the first."""
-        is_small = candidate.num_transfers <= MOST_COMPARED
-        if candidate.whole is not None or (self._is_judged and is_small):
+        """Keep a candidate if it is the fastest of its kind so far; among equal ones the first."""
+        is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
+        if candidate.whole is not None or (self._is_simulated and is_small):
             self._compare(candidate)
             return
-        before = self._by_form.get(candidate.form)
-        if before is None or candidate.time_ps < before.time_ps:
+        previous = self._by_form.get(candidate.form)
+        if previous is None or candidate.time_ps < previous.time_ps:
             self._by_form[candidate.form] = candidate
 
     def _compare(self, candidate: SynthesisCandidate) -> None:
         limit = None if self._compared is None else self._compared[0]
-        way, pieces = candidate.way, candidate.pieces
-        if way is not None and not self.prospects.are_good(way, pieces):
+        variant, pieces = candidate.variant, candidate.pieces
+        if variant is not None and not self.prospects.are_good(variant, pieces):
             return
-        time_ps, judged = compared(self._setting, self._request, candidate, limit)
-        if way is not None:
-            self.prospects.note(way, pieces, time_ps)
-        if time_ps is not None and self._is_worth(candidate, time_ps):
+        time_ps, judged = evaluate_candidate(self._setting, self._request, candidate, limit)
+        if variant is not None:
+            self.prospects.note(variant, pieces, time_ps)
+        if time_ps is not None and self._is_improvement(candidate, time_ps):
             self._compared = time_ps, judged
 
-    def _is_worth(
+    def _is_improvement(
         self,
         candidate: SynthesisCandidate,
         time_ps: int,
     ) -> bool:
-        """Whether a candidate saves something, and enough for its messages if they are more."""
+        """Whether a candidate is faster, by the minimum gain if it has more messages."""
         if self._compared is None:
             return True
         limit, best = self._compared
         has_more = candidate.num_transfers > best.num_transfers
-        return limit - time_ps > (_WORTH * limit if has_more else 0)
+        return limit - time_ps > (_MIN_RELATIVE_GAIN * limit if has_more else 0)
 
     def fastest(self) -> SynthesisCandidate:
-        """Fastest of all; forms are compared by the simulator where its word counts more."""
+        """Return the fastest candidate; forms are compared by simulated time if it is decisive."""
         candidates = list(self._by_form.values())
         if self._compared is not None:
             candidates.insert(0, self._compared[1])
-        # Nothing to compare with.
         if len(candidates) == 1:
             return candidates[0]
-        least, fastest = judged_form(self._setting, self._request, candidates[0])
+        best_time_ns, fastest = evaluate_form(self._setting, self._request, candidates[0])
         for candidate in candidates[1:]:
-            time_ns, judged = judged_form(self._setting, self._request, candidate)
-            if time_ns < least:
-                least, fastest = time_ns, judged
+            time_ns, judged = evaluate_form(self._setting, self._request, candidate)
+            if time_ns < best_time_ns:
+                best_time_ns, fastest = time_ns, judged
         return fastest
 
 
-def _searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
-    """Forms to try. Raises `UsageError` for a method that belongs to another collective."""
+def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
+    """Return the searches to run, one per form.
+
+    Raises `UsageError` for a method that belongs to another collective.
+    """
     kind, method = setting.collective.kind, setting.method
-    climb = partial(_climb, setting, best)
+    climb = partial(_search_chunk_counts, setting, best)
     if kind is not CollectiveKind.ALL_REDUCE:
         if method != "auto":
             raise UsageError(
@@ -147,68 +163,69 @@ def _searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
             )
         return [climb]
     forms: dict[str, _FormSearch] = {
-        "fused": partial(_on_many_trees, setting),
+        "fused": partial(_search_fused, setting),
         "two-phase": climb,
-        "latency": partial(_on_one_tree, setting, None),
-        "one-shot": partial(_in_one_phase, setting, best),
+        "latency": partial(_search_latency, setting, None),
+        "one-shot": partial(_search_one_shot, setting, best),
     }
     if method != "auto":
         return [forms[method]]
-    forms["two-phase"] = partial(_in_two_phases, setting, best)
-    forms["latency"] = partial(_on_one_tree, setting, best)
+    forms["two-phase"] = partial(_search_two_phases, setting, best)
+    forms["latency"] = partial(_search_latency, setting, best)
     if not _has_trees(setting):
         del forms["latency"], forms["fused"]
     elif not _is_promising(setting):
         del forms["fused"]
-    # What carries most is first, what serves the smallest sizes last: others tell up to which
-    # size it can be the fastest.
+    # Forms with the highest bandwidth come first and those for the smallest sizes last: the earlier
+    # results limit the sizes for which the later forms are tried.
     return list(forms.values())
 
 
 def _has_trees(setting: Setting) -> bool:
-    """Whether an all-reduce on trees can be made."""
+    """Whether an all-reduce on trees is possible."""
     # Imported here and below: numba takes a second.
     from collhub_tacos.phases.fused import unsuitability
 
     if unsuitability(setting.network) is not None or setting.has_relays:
         return False
-    # Of a network in pieces, spreading says which pair there is no way for.
+    # If the network is disconnected, the spreading kernels report an unreachable pair.
     return bool(np.all(hops_from(setting.network, 0) >= 0))
 
 
 def _is_promising(setting: Setting) -> bool:
+    """Whether trees may be faster than two phases."""
     from collhub_tacos.phases.fused import is_promising
 
     return is_promising(setting)
 
 
-def _on_many_trees(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
+def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
     from collhub_tacos.phases.fused import fused
 
     yield fused(setting, progress)
 
 
-def _in_two_phases(
+def _search_two_phases(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Candidates by growing number of chunks, unless what enters some NPU takes too long."""
+    """Yield candidates by increasing chunk count, unless the ingress of some NPU takes too long."""
     limit = best.limit_ps()
-    if limit is None or two_phases_ps(setting) <= limit:
-        yield from _climb(setting, best, progress)
+    if limit is None or bound_two_phases_ps(setting) <= limit:
+        yield from _search_chunk_counts(setting, best, progress)
 
 
-def _on_one_tree(
+def _search_latency(
     setting: Setting, best: _BestCandidate | None, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """The algorithm on one tree, unless a link that carries all data takes too long."""
+    """Yield the algorithm on one tree, unless a link that carries all data takes too long."""
     from collhub_tacos.phases.fused import latency
 
     limit = None if best is None else best.limit_ps()
-    if limit is None or whole_vector_ps(setting) <= limit:
+    if limit is None or bound_one_tree_ps(setting) <= limit:
         yield latency(setting, progress)
 
 
-def _in_one_phase(
+def _search_one_shot(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
     from collhub_tacos.phases.one_shot import one_shot, unsuitability
@@ -224,70 +241,75 @@ def _in_one_phase(
         )
 
 
-def _climb(
+def _search_chunk_counts(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Candidates by growing number of chunks; of large ones until two in a row do not help.
+    """Yield candidates by increasing chunk count.
 
-    None that has more messages than the fastest so far where this is so near to the bound that they
-    could not be worth it.
+    Candidates of large algorithms are tried until two chunk counts in a row bring no gain. The
+    search ends if the fastest candidate is so close to the bound that more messages cannot gain
+    enough.
     """
     kind = setting.collective.kind
     ladder = ladder_of(setting)
     times: list[int] = []
-    enough_ps = 0
+    limit_ps = 0
     skipped: set[int] = set()
-    for place, pieces in enumerate(ladder):
-        if place in skipped:
+    for index, pieces in enumerate(ladder):
+        if index in skipped:
             continue
-        part = part_of(progress, place, len(ladder))
-        candidates = FORMS[kind](setting, pieces, part, best.prospects)
+        part_progress = report_part(progress, index, len(ladder))
+        candidates = FORMS[kind](setting, pieces, part_progress, best.prospects)
         yield from candidates
         if not candidates:
             return
         times.append(candidates[0].time_ps)
-        skipped.update(_worse_of_pairs(ladder, place, best.prospects))
+        skipped.update(_find_redundant_counts(ladder, index, best.prospects))
         is_compared = setting.is_compared(candidates[0].collective.unit_count)
-        if is_compared and not place:
-            # After the first candidates: they say what is wrong with a network.
-            enough_ps = int((1 + _WORTH) * _bound_ps(setting))
-        if is_compared and best.is_within(enough_ps):
+        if is_compared and not index:
+            # Computed after the first candidates because these report faults of the network.
+            limit_ps = int((1 + _MIN_RELATIVE_GAIN) * _compute_bound_ps(setting))
+        if is_compared and best.is_within(limit_ps):
             return
-        # One step may be worse by chance, two in a row say that more chunks cost more. Where few
-        # windows and many are compared, they may yet differ by so much.
-        far = _FAR if is_compared else 1.0
-        if len(times) > 2 and min(times[-2:]) >= far * min(times[:-2]):
+        # One chunk count may be worse by chance; two in a row show that more chunks cost more. If
+        # few of the windows and counts are compared, the factor allows for their differences.
+        slowdown = _PRUNING_FACTOR if is_compared else 1.0
+        if len(times) > 2 and min(times[-2:]) >= slowdown * min(times[:-2]):
             return
 
 
-def _worse_of_pairs(ladder: Sequence[int], place: int, prospects: Prospects) -> Iterator[int]:
-    """Places of later pairs of near numbers that need no trial, after both of one pair.
+def _find_redundant_counts(
+    ladder: Sequence[int], index: int, prospects: Prospects
+) -> Iterator[int]:
+    """Yield the indices of chunk counts to skip, after both counts of one pair were tried.
 
-    Multiples of the others and powers of two fill a pipeline alike: one kind is mostly the better.
+    Multiples of the number of other NPUs and powers of two fill a pipeline equally well, and
+    usually one of the two kinds is faster.
     """
-    first, second = ladder[max(0, place - 1)], ladder[place]
-    least = prospects.least_ps(first), prospects.least_ps(second)
-    if not first < second < _NEAR * first or math.inf in least:
+    first, second = ladder[max(0, index - 1)], ladder[index]
+    first_ps, second_ps = prospects.minimum_ps(first), prospects.minimum_ps(second)
+    if not first < second < _PAIR_FACTOR * first or math.inf in (first_ps, second_ps):
         return
-    for later in range(place + 1, len(ladder) - 1):
-        if ladder[later + 1] < _NEAR * ladder[later]:
-            yield later if least[1] <= least[0] else later + 1
+    for later in range(index + 1, len(ladder) - 1):
+        if ladder[later + 1] < _PAIR_FACTOR * ladder[later]:
+            yield later if second_ps <= first_ps else later + 1
 
 
-def _bound_ps(setting: Setting) -> int:
-    """Picoseconds that no algorithm can beat, whatever its messages; 0 where none is known.
+def _compute_bound_ps(setting: Setting) -> int:
+    """Return a lower bound in picoseconds that holds for messages of any sizes; 0 if none is known.
 
-    Simulators that drop fractions of nanoseconds may: candidates are compared with what they drop.
+    Simulators that drop fractions of nanoseconds may report less; candidates are compared with the
+    dropped fractions included.
     """
     topology, collective = setting.network.topology, setting.collective
-    everyone = np.arange(topology.num_npus)
-    if not np.array_equal(setting.members, everyone):
+    all_npus = np.arange(topology.num_npus)
+    if not np.array_equal(setting.members, all_npus):
         return 0
     ports_ns = lower_bound_ns(collective, topology, setting.collective_bytes)
     unit = setting.chunk_bytes(collective.unit_count)
-    # Switches are nodes like others: what groups exchange must cross the links between them.
+    # Switches are ordinary nodes here: exchanged data must cross the links between groups.
     network = LinkNetwork.of(topology)
-    bounds = lower_bounds_ps(collective, network, setting.members, unit, setting.occupancy)
-    # Whole messages are larger than the bytes that they must carry.
+    bounds = compute_lower_bounds_ps(collective, network, setting.members, unit, setting.occupancy)
+    # If the bytes do not divide evenly, messages are larger than the data that they must carry.
     is_even = setting.collective_bytes % collective.unit_count == 0
     return max(int(1000 * (ports_ns or 0)), bounds["fluid"] if is_even else 0)

@@ -1,4 +1,7 @@
-"""How a long search says how far it is; what the receiver raises ends the search."""
+"""Search over random seeds in several threads, and progress reports of long searches.
+
+Exceptions raised by a progress function end the search.
+"""
 
 from __future__ import annotations
 
@@ -9,62 +12,62 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Progress = Callable[[float, str], None]
-"""`progress(fraction, what)`: the fraction 0..1 that is done, and of what."""
+"""`progress(fraction, activity)`: the completed fraction, 0..1, of an activity."""
 
 FractionReport = Callable[[float], None]
-"""`report(fraction)`: the fraction 0..1 that is done."""
+"""`report(fraction)`: the completed fraction, 0..1."""
 
 
 AfterTrial = Callable[[], None]
-"""Called when a seed was tried, to count its work; it may raise."""
+"""Called after the trial of a seed to count its work; it may raise an exception."""
 
 
-def uncounted() -> None:
+def ignore_trial() -> None:
     """Count nothing."""
 
 
-def silent(fraction: float, what: str) -> None:
-    """Report to nobody."""
+def ignore_progress(fraction: float, activity: str) -> None:
+    """Ignore a progress report."""
 
 
-def unreported(fraction: float) -> None:
-    """Report no fraction to anybody."""
+def ignore_fraction(fraction: float) -> None:
+    """Ignore a reported fraction."""
 
 
-def part_of(progress: Progress, place: int, places: int) -> Progress:
-    """Report of part `place` of `places` equal parts of a work."""
+def report_part(progress: Progress, place: int, places: int) -> Progress:
+    """Return a progress function for part `place` of `places` equal parts of the work."""
 
-    def report(fraction: float, what: str) -> None:
+    def report(fraction: float, activity: str) -> None:
         """Report a fraction of the part, 0..1, as a fraction of the whole."""
-        progress((place + fraction) / places, what)
+        progress((place + fraction) / places, activity)
 
     return report
 
 
-def unnamed(report: FractionReport) -> Progress:
-    """Report whatever is done by its fraction alone."""
-    return lambda fraction, what: report(fraction)
+def drop_activity(report: FractionReport) -> Progress:
+    """Convert a fraction report to a progress function that ignores the activity."""
+    return lambda fraction, activity: report(fraction)
 
 
-def named(progress: Progress, what: str) -> FractionReport:
-    """Report of fractions alone, all of them of `what`."""
+def report_activity(progress: Progress, activity: str) -> FractionReport:
+    """Convert a progress function to a fraction report for the activity `activity`."""
 
     def report(fraction: float) -> None:
-        progress(fraction, what)
+        progress(fraction, activity)
 
     return report
 
 
 T = TypeVar("T")
 
-_PERIOD_S = 0.2
+_REPORT_PERIOD_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Best(Generic[T]):
-    """Result of least cost, its seed, and how many seeds were tried until the goal.
+    """Result with the lowest cost, its seed, and the number of seeds tried.
 
-    `is_interrupted`: whether Ctrl-C cut the search.
+    `is_interrupted`: whether Ctrl-C ended the search early.
     """
 
     result: T
@@ -73,7 +76,7 @@ class Best(Generic[T]):
     is_interrupted: bool = False
 
 
-def best_of_seeds(
+def find_best_of_seeds(
     attempt: Callable[[int, FractionReport], T],
     cost: Callable[[T], int],
     seeds: Sequence[int],
@@ -81,26 +84,27 @@ def best_of_seeds(
     goal: int,
     threads: int,
     progress: FractionReport,
-    after_trial: AfterTrial = uncounted,
+    after_trial: AfterTrial = ignore_trial,
 ) -> Best[T]:
-    """Result of least cost, of equal ones the first; a cost of at most `goal` ends the search.
+    """Find the result with the lowest cost, among equal ones the first.
 
-    `attempt(seed, report)` calls `report(fraction)` now and then, which raises where the result is
-    no longer needed. The first seed is tried alone, because it is often enough, then `threads`
-    seeds at once. `after_trial()` is called for every seed that counts, in their order. Ctrl-C or a
-    limit, raised anywhere, ends the search; without a result it is raised again. What else an
-    attempt raises is raised.
+    `attempt(seed, report)` calls `report(fraction)` regularly; the call raises an exception if the
+    result is no longer needed. A cost of at most `goal` ends the search. The first seed is tried
+    alone because it often reaches the goal, then `threads` seeds in parallel. `after_trial()` is
+    called for every seed that counts, in their order. Ctrl-C or an exceeded limit, raised anywhere,
+    ends the search; if there is no result yet, it is raised again. Other exceptions of an attempt
+    are passed on.
     """
     search = _SeedSearch(attempt, cost, goal, progress, len(seeds), after_trial)
-    return search.over(seeds, threads)
+    return search.run(seeds, threads)
 
 
 class _AbandonedError(Exception):
-    """The search has ended; what still runs is not needed."""
+    """Raised in worker threads after the search has ended."""
 
 
 class _SeedSearch(Generic[T]):
-    """Attempts so far: the best, and how far each is."""
+    """State of a search: the best result and the progress of each attempt."""
 
     def __init__(
         self,
@@ -122,10 +126,11 @@ class _SeedSearch(Generic[T]):
         self._fractions: dict[int, float] = {}
         self._is_over = threading.Event()
 
-    def over(self, seeds: Sequence[int], threads: int) -> Best[T]:
+    def run(self, seeds: Sequence[int], threads: int) -> Best[T]:
+        """Try the seeds in waves until the goal is reached."""
         is_interrupted = False
         try:
-            for wave in _waves(seeds, threads):
+            for wave in _split_into_waves(seeds, threads):
                 if self._reaches_goal(wave):
                     break
         except KeyboardInterrupt:
@@ -137,31 +142,33 @@ class _SeedSearch(Generic[T]):
         return Best(result, seed, self._tried, is_interrupted)
 
     def _reaches_goal(self, wave: Sequence[int]) -> bool:
-        """Try some seeds at once.
+        """Try some seeds in parallel; return whether one of them reaches the goal.
 
-        Later results of a wave do not count once the goal is reached: how many there are is a
-        matter of threads.
+        Later results of the wave are ignored then, because their number depends on the number of
+        threads.
         """
-        results = self._results(wave)
-        return any(self._keep(result, seed) for seed, result in zip(wave, results, strict=True))
+        results = self._run_wave(wave)
+        return any(
+            self._record_result(result, seed) for seed, result in zip(wave, results, strict=True)
+        )
 
-    def _results(self, wave: Sequence[int]) -> list[T]:
+    def _run_wave(self, wave: Sequence[int]) -> list[T]:
         if len(wave) == 1:
             seed = wave[0]
             return [self._attempt(seed, lambda fraction: self._report(seed, fraction))]
         with ThreadPoolExecutor(len(wave)) as pool:
-            futures = [pool.submit(self._attempt, seed, self._reporter(seed)) for seed in wave]
+            futures = [pool.submit(self._attempt, seed, self._build_report(seed)) for seed in wave]
             try:
-                while wait(futures, _PERIOD_S).not_done:
-                    self._tell()
-            # Ctrl-C reaches this thread alone: the others learn of it when they report next.
+                while wait(futures, _REPORT_PERIOD_S).not_done:
+                    self._report_progress()
+            # Ctrl-C reaches only this thread; the others stop at their next report.
             except BaseException:
                 self._is_over.set()
                 raise
         return [future.result() for future in futures]
 
-    def _reporter(self, seed: int) -> FractionReport:
-        """For another thread: only the first one calls the user's function."""
+    def _build_report(self, seed: int) -> FractionReport:
+        """Return a report for a worker thread; only the main thread calls the user's function."""
 
         def report(fraction: float) -> None:
             if self._is_over.is_set():
@@ -171,30 +178,32 @@ class _SeedSearch(Generic[T]):
         return report
 
     def _report(self, seed: int, fraction: float) -> None:
-        # In the caller's own thread: it may raise at once.
+        # This is the main thread, so the user's function may raise an exception.
         self._fractions[seed] = fraction
-        self._tell()
+        self._report_progress()
 
-    def _tell(self) -> None:
-        # Copied at once: other threads write into it.
+    def _report_progress(self) -> None:
+        # Copied in one operation because other threads write to the dictionary.
         fractions = list(self._fractions.values())
         self._progress(sum(fractions) / self._total)
 
-    def _keep(self, result: T, seed: int) -> bool:
-        """Count a result; whether the goal is reached."""
+    def _record_result(self, result: T, seed: int) -> bool:
+        """Record a result; return whether the goal is reached."""
         self._tried += 1
         self._fractions[seed] = 1.0
         cost = self._cost(result)
-        # Of equal ones the first: seeds are kept in order, not as threads end.
+        # Results are recorded in the order of seeds, so the first of equal results does not depend
+        # on the threads.
         if self._best is None or cost < self._cost(self._best[0]):
             self._best = (result, seed)
-        # Counted in the order of seeds, so that a limit cuts at the same seed for any threads.
+        # Counted in the order of seeds, so a limit ends the search at the same seed for any number
+        # of threads.
         self._after_trial()
         return cost <= self._goal
 
 
-def _waves(seeds: Sequence[int], threads: int) -> Iterator[Sequence[int]]:
-    """The first seed alone, then `threads` at a time."""
+def _split_into_waves(seeds: Sequence[int], threads: int) -> Iterator[Sequence[int]]:
+    """Yield the first seed, then `threads` seeds at a time."""
     yield seeds[:1]
     for first in range(1, len(seeds), threads):
         yield seeds[first : first + threads]

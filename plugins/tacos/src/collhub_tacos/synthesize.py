@@ -1,22 +1,22 @@
-"""Synthesis: take the fastest candidate, and hand it over with its bounds and how it was made."""
+"""Synthesis of an algorithm: the fastest candidate with its bounds, statistics and provenance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from collhub_tacos.bounds.proved import proved_bounds
+from collhub_tacos.bounds.proved import prove_bounds
 from collhub_tacos.candidates import (
-    MOST_JUDGED,
+    MAX_SIMULATED_TRANSFERS,
     SynthesisCandidate,
-    algorithm_for,
-    last_finish_ps,
-    whole_ns,
-    whole_with_time,
+    build_algorithm,
+    build_timed_algorithm,
+    get_finish_ps,
+    round_up_to_ns,
 )
-from collhub_tacos.networks.distances import unreachable
+from collhub_tacos.networks.distances import unreachable_error
 from collhub_tacos.plugin import TacosOptions
-from collhub_tacos.search import fastest_candidate
+from collhub_tacos.search import find_fastest_candidate
 from collhub_tacos.setting import Setting
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
@@ -29,21 +29,21 @@ from hub_core.schedules import Transfers
 from hub_core.verification import verify
 
 _NAME = "collhub-tacos"
-# What the step table and the work on it take for one transfer.
-_BYTES_A_TRANSFER = 640
+# Estimated memory of one transfer in the step table and during the work on it.
+_BYTES_PER_TRANSFER = 640
 _GIB = 2**30
 
 
 def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
-    """Fastest algorithm found for a request.
+    """Synthesize the fastest algorithm for a request.
 
-    Raises `UsageError` for options and sizes that do not fit, and `InputError` for networks that do
-    not connect those who take part and for schedules beyond the stated memory.
+    Raises `UsageError` for invalid options and sizes, and `InputError` for networks that do not
+    connect all participating NPUs and for schedules that exceed the memory limit.
     """
     # Imports numba, which takes a second.
     from collhub_packing.compiling.compilations import COMPILING, compilations
 
-    # While kernels are compiled, that is reported.
+    # Report to the user that kernels are being compiled.
     with compilations(lambda: request.progress(0.0, COMPILING)):
         return _synthesize(request, options)
 
@@ -52,26 +52,28 @@ def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRe
     setting = Setting.of(request, options)
     _check_ranks(setting)
     _check_links(setting)
-    _check_memory(setting, _fewest_transfers(setting))
-    best = fastest_candidate(setting, request)
+    _check_memory(setting, _minimum_transfers(setting))
+    best = find_fastest_candidate(setting, request)
     _check_memory(setting, best.num_transfers)
-    made = _made(setting, request, best)
-    proved = proved_bounds(setting, best, made.time_ns)
+    answer = _build_answer(setting, request, best)
+    proved = prove_bounds(setting, best, answer.time_ns)
     bounds = proved.bounds_ns
-    statistics = _statistics(setting, request, best)
+    statistics = _collect_statistics(setting, request, best)
     algorithm = replace(
-        made.algorithm,
-        provenance=_provenance(request, options),
-        extensions={_NAME: _record(setting, statistics, made.time_ns, bounds) | proved.proof},
+        answer.algorithm,
+        provenance=_build_provenance(request, options),
+        extensions={
+            _NAME: _build_extension(setting, statistics, answer.time_ns, bounds) | proved.proof
+        },
     )
-    is_partial = setting.wanted is not None
+    is_partial = setting.requested_ranks is not None
     return SynthesisResult(
         algorithm,
-        made.time_ns,
+        answer.time_ns,
         bounds,
         statistics,
         is_partial,
-        made.is_replayed,
+        answer.is_replayed,
     )
 
 
@@ -83,70 +85,74 @@ def _check_ranks(setting: Setting) -> None:
 
 
 def _check_links(setting: Setting) -> None:
-    """Raise `InputError` where there is no link; of others the kernels tell who is cut off."""
+    """Raise `InputError` if there are no links; the kernels report other unreachable pairs."""
     first, second = setting.members[:2].tolist()
     if not setting.network.num_links:
-        raise unreachable(setting.network, first, second)
+        raise unreachable_error(setting.network, first, second)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """Algorithm with its time; `is_replayed`: whether the whole was checked where it is a part."""
+    """Algorithm with its time.
+
+    `is_replayed`: whether the entire schedule was verified although only a part is returned.
+    """
 
     algorithm: Algorithm
     time_ns: int
     is_replayed: bool
 
 
-def _made(
+def _build_answer(
     setting: Setting,
     request: SynthesisRequest,
     best: SynthesisCandidate,
 ) -> _Answer:
-    """Steps that are wanted: of all ranks, or of some."""
-    if setting.wanted is not None:
-        return _made_in_part(setting, best)
-    algorithm, time_ns = whole_with_time(setting, request, best)
+    """Build the requested steps: of all ranks or of some."""
+    if setting.requested_ranks is not None:
+        return _build_partial_answer(setting, best)
+    algorithm, time_ns = build_timed_algorithm(setting, request, best)
     return _Answer(algorithm, time_ns, is_replayed=False)
 
 
-def _made_in_part(setting: Setting, best: SynthesisCandidate) -> _Answer:
-    """Steps of some ranks; of few transfers the whole is put in time and checked all the same."""
-    # Of many transfers, those of the wanted ranks alone fit in memory.
-    is_whole = best.num_transfers <= MOST_JUDGED
-    transfers = best.transfers(None if is_whole else setting.wanted)
-    is_replayed = _is_right(setting, best, transfers if is_whole else None)
-    algorithm = algorithm_for(setting, best, transfers, setting.wanted)
-    time_ps = last_finish_ps(transfers) if is_whole else best.time_ps
-    return _Answer(algorithm, whole_ns(time_ps), is_replayed)
+def _build_partial_answer(setting: Setting, best: SynthesisCandidate) -> _Answer:
+    """Build the steps of some ranks; if the schedule is small, time and verify it completely."""
+    # If there are many transfers, only those of the requested ranks fit in memory.
+    is_whole = best.num_transfers <= MAX_SIMULATED_TRANSFERS
+    transfers = best.transfers(None if is_whole else setting.requested_ranks)
+    is_replayed = _verify(setting, best, transfers if is_whole else None)
+    algorithm = build_algorithm(setting, best, transfers, setting.requested_ranks)
+    time_ps = get_finish_ps(transfers) if is_whole else best.time_ps
+    return _Answer(algorithm, round_up_to_ns(time_ps), is_replayed)
 
 
-def _is_right(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
-    """Check the whole: by the core where all `transfers` are at hand, else on own arrays.
+def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
+    """Verify the entire schedule: with the core if `transfers` are all transfers, else by replay.
 
-    False where neither can be. Raises `InputError` for what is wrong.
+    Returns False if neither is possible. Raises `InputError` for an invalid schedule.
     """
     if transfers is None:
         return best.replay(setting.progress)
-    report = verify(algorithm_for(setting, best, transfers, None))
+    report = verify(build_algorithm(setting, best, transfers, None))
     if not report.ok:
         raise InputError(f"invalid schedule: {report.diagnostics[0]}", code="invalid-schedule")
     return True
 
 
-def _fewest_transfers(setting: Setting) -> int:
-    """Transfers of any schedule, with the stated chunks or one a share, at least."""
+def _minimum_transfers(setting: Setting) -> int:
+    """Return a lower bound for the number of transfers, by the requested chunks per share."""
     pieces = setting.pieces or 1
-    units, others = setting.units(pieces), setting.collective.num_ranks - 1
-    # A gather or scatter moves each share once, others bring every unit to all that lack it.
+    units, other_ranks = setting.count_units(pieces), setting.collective.num_ranks - 1
+    # A gather or scatter moves each share once; other collectives bring every unit to all NPUs that
+    # lack it.
     has_one_end = setting.collective.kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER)
-    return others * (pieces if has_one_end else units)
+    return other_ranks * (pieces if has_one_end else units)
 
 
 def _check_memory(setting: Setting, num_transfers: int) -> None:
-    """Raise `InputError` where the steps of all ranks would take more memory than stated."""
-    needed = num_transfers * _BYTES_A_TRANSFER
-    if setting.wanted is not None or needed <= setting.memory:
+    """Raise `InputError` if the steps of all ranks would exceed the memory limit."""
+    needed = num_transfers * _BYTES_PER_TRANSFER
+    if setting.requested_ranks is not None or needed <= setting.memory:
         return
     takes = f"the steps of all ranks take {needed / _GIB:.1f} GiB"
     raise InputError(
@@ -156,29 +162,29 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
     )
 
 
-def _statistics(
+def _collect_statistics(
     setting: Setting, request: SynthesisRequest, best: SynthesisCandidate
 ) -> dict[str, JsonValue]:
-    """What is told about the choice."""
-    found: dict[str, JsonValue] = {
+    """Return the statistics for users."""
+    statistics: dict[str, JsonValue] = {
         "form": best.form,
         "chunks": best.pieces,
         "chunk bytes": setting.chunk_bytes(best.collective.unit_count),
         **best.details,
     }
     if setting.network.topology.name != request.topology.name:
-        found["judged on"] = setting.network.topology.name
+        statistics["judged on"] = setting.network.topology.name
     if best.is_interrupted:
-        found["interrupted"] = True
-    return found
+        statistics["interrupted"] = True
+    return statistics
 
 
-def _record(
+def _build_extension(
     setting: Setting, statistics: Mapping[str, JsonValue], time_ns: int, bounds: Mapping[str, int]
 ) -> dict[str, JsonValue]:
-    """What the algorithm carries with it."""
-    certain = (time for name, time in bounds.items() if not name.endswith(ONE_SIZE))
-    bound = max(certain, default=None)
+    """Return the extension data that is stored in the algorithm."""
+    any_size_bounds = (time for name, time in bounds.items() if not name.endswith(ONE_SIZE))
+    bound = max(any_size_bounds, default=None)
     return {
         **statistics,
         "topology": setting.network.topology.name,
@@ -190,8 +196,8 @@ def _record(
     }
 
 
-def _provenance(request: SynthesisRequest, options: TacosOptions) -> Provenance:
-    given = {name: str(value) for name, value in asdict(options).items()}
-    # Sources that are imported without being installed have no version.
+def _build_provenance(request: SynthesisRequest, options: TacosOptions) -> Provenance:
+    option_texts = {name: str(value) for name, value in asdict(options).items()}
+    # A source tree that is imported without being installed has no version.
     version = installed_version(_NAME) or ""
-    return Provenance(_NAME, version, request.topology.name, "", given)
+    return Provenance(_NAME, version, request.topology.name, "", option_texts)

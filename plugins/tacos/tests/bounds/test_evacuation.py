@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.bounds.time_cuts import evacuation_bound, evacuation_of
+from collhub_tacos.bounds.time_cuts import compute_evacuation_bound, evacuation_bound
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 
 from hub_core import Collective, CollectiveKind, parse_topology
@@ -89,7 +89,7 @@ def test_a_reduce_scatter_is_bounded_backwards():
     network = _network(4, pairs)
     collective = Collective(CollectiveKind.REDUCE_SCATTER, 4, 4)
     chunks = Chunks.cut(collective, np.ones(1, np.int64))
-    backwards = evacuation_of(collective, network, _times(network), chunks, 0)
+    backwards = compute_evacuation_bound(collective, network, _times(network), chunks, 0)
     turned = _network(4, [(end, start) for start, end in pairs])
     assert backwards.steps == evacuation_bound(turned, _times(turned), np.arange(4)).steps
 
@@ -99,4 +99,4 @@ def test_none_where_links_differ_or_it_would_take_long():
     times = _times(network)
     uneven = LinkTimes(times.busy + np.arange(network.num_links), times.arrival + 99)
     assert evacuation_bound(network, uneven, np.arange(16)) is None
-    assert evacuation_bound(network, times, np.arange(16), most_cells=100) is None
+    assert evacuation_bound(network, times, np.arange(16), max_cells=100) is None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.bounds.cuts import tightest_sets
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.bounds.cuts import find_tightest_sets
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.spreading.homogeneous import best_all_gather
 from hypothesis import given, settings
@@ -39,7 +39,7 @@ def bounds(
 ) -> dict[str, int]:
     network = LinkNetwork.of(parse_topology(topology) if isinstance(topology, str) else topology)
     ranks = network.num_npus
-    return lower_bounds_ps(
+    return compute_lower_bounds_ps(
         collective(kind, ranks, chunks * ranks), network, np.arange(ranks), chunk_bytes, occupancy
     )
 
@@ -232,9 +232,9 @@ def test_renumbering_changes_no_bound(
         topology.latency_s,
     )
     asked = collective(kind, 8, 16)
-    plain = lower_bounds_ps(asked, LinkNetwork.of(topology), np.arange(8), MIB, occupancy)
+    plain = compute_lower_bounds_ps(asked, LinkNetwork.of(topology), np.arange(8), MIB, occupancy)
     assert (
-        lower_bounds_ps(
+        compute_lower_bounds_ps(
             asked, LinkNetwork.of(links.topology("renumbered", 8, 8)), number, MIB, occupancy
         )
         == plain
@@ -258,7 +258,7 @@ def test_no_all_gather_is_faster_than_the_bounds(
 
 def test_a_group_counts_only_what_its_members_need() -> None:
     network = LinkNetwork.of(parse_topology("ring:8?bandwidth=1GB/s&latency=0ns"))
-    found = lower_bounds_ps(
+    found = compute_lower_bounds_ps(
         collective(CollectiveKind.ALL_GATHER, 2, 2),
         network,
         np.asarray([1, 4]),
@@ -284,16 +284,18 @@ def test_the_narrowest_cut_is_found_exactly() -> None:
         Links.uniform(source, destination, 50e9, 0.0).topology("two cliques", 8, 8)
     )
     asked = collective(CollectiveKind.ALL_GATHER, 8, 8)
-    (nodes,) = tightest_sets(network, np.arange(8))
+    (nodes,) = find_tightest_sets(network, np.arange(8))
     assert sorted(np.flatnonzero(nodes)) in ([0, 1, 2, 3], [4, 5, 6, 7])
-    plain = lower_bounds_ps(asked, network, np.arange(8), 50_000, Occupancy.ALPHA_BETA)
-    with_cut = lower_bounds_ps(asked, network, np.arange(8), 50_000, Occupancy.ALPHA_BETA, [nodes])
+    plain = compute_lower_bounds_ps(asked, network, np.arange(8), 50_000, Occupancy.ALPHA_BETA)
+    with_cut = compute_lower_bounds_ps(
+        asked, network, np.arange(8), 50_000, Occupancy.ALPHA_BETA, [nodes]
+    )
     assert plain["ingress"] == 3 * 10**6
     assert with_cut["cut"] == 4 * 10**6
 
 
 def test_no_exact_cut_without_a_common_unit() -> None:
-    assert tightest_sets(LinkNetwork.of(ring_full_switch(4)), np.arange(32)) == []
+    assert find_tightest_sets(LinkNetwork.of(ring_full_switch(4)), np.arange(32)) == []
 
 
 def test_exact_cuts_of_disconnected_networks_are_refused() -> None:
@@ -301,14 +303,19 @@ def test_exact_cuts_of_disconnected_networks_are_refused() -> None:
         Links.uniform(np.asarray([0]), np.asarray([1]), 1e9, 0.0).topology("one way", 2, 2)
     )
     with pytest.raises(InputError, match="cannot be reached"):
-        tightest_sets(network, np.arange(2))
+        find_tightest_sets(network, np.arange(2))
 
 
 def test_links_on_which_messages_take_no_time_next_to_slow_ones() -> None:
     # 333 bytes at 1e18 B/s are 0.0003 ps: as many messages as needed arrive after the latency.
     ends = np.asarray([(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0)], np.int64)
     bandwidth = np.asarray([1e18, 1e18, 25e9, 25e9, 25e9, 25e9])
-    columns = Links(ends[:, 0].copy(), ends[:, 1].copy(), bandwidth, np.full(6, 5e-7))
+    columns = Links(
+        ends[:, 0].copy(),
+        ends[:, 1].copy(),
+        bandwidth,
+        np.full(6, 5e-7),
+    )
     topology = columns.topology("one fast pair", 3, 3)
     result = synthesize(collective(CollectiveKind.ALL_GATHER, 3, 3), topology, 999, name="tacos")
     assert result.bound_ns == 513

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tacos_networks
 from collhub_tacos.bounds.lower_bounds import CollectiveDemand
-from collhub_tacos.bounds.proved import certain_times
-from collhub_tacos.bounds.time_cuts import TimeCut, evacuation_bound, tightest_cut
+from collhub_tacos.bounds.proved import compute_exact_times
+from collhub_tacos.bounds.time_cuts import TimeCut, evacuation_bound, find_tightest_cut
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.spreading.heterogeneous import find_all_gather
 from hypothesis import given, settings
@@ -32,9 +32,13 @@ def _cut(
     occupancy: Occupancy = Occupancy.ALPHA_BETA,
 ) -> tuple[TimeCut, LinkNetwork, LinkTimes]:
     network = LinkNetwork.of(topology)
-    times = certain_times(network, (1 << 20) // pieces, occupancy)
+    times = compute_exact_times(network, (1 << 20) // pieces, occupancy)
     collective = _collective(kind, network.num_npus, pieces)
-    return tightest_cut(collective, network, times, np.arange(network.num_npus)), network, times
+    return (
+        find_tightest_cut(collective, network, times, np.arange(network.num_npus)),
+        network,
+        times,
+    )
 
 
 # By hand. Out of three groups of eight, 24 chunks over three links of 20.53125 us, the last one on
@@ -61,7 +65,7 @@ def test_fewer_messages_cross_than_must(kind, draw, nodes, pieces):
         collective = _collective(kind, nodes, pieces)
         demand = CollectiveDemand.of(collective, network, np.arange(nodes))
         assert cut.time_ps > 0
-        assert cut.num_messages(network, times) < cut.num_needed(demand)
+        assert cut.count_possible(network, times) < cut.count_needed(demand)
 
 
 @settings(deadline=None, max_examples=40)
@@ -82,15 +86,17 @@ def test_evacuations_are_cuts_in_time(text, arrival_ps):
     busy = np.full(network.num_links, 1000)
     times = LinkTimes(busy, np.full(network.num_links, arrival_ps))
     npus = np.arange(network.num_npus)
-    bound = evacuation_bound(network, times, npus, most_cells=MOST_CELLS)
+    bound = evacuation_bound(network, times, npus, max_cells=MOST_CELLS)
     demand = CollectiveDemand.of(_collective(CollectiveKind.ALL_GATHER, len(npus)), network, npus)
     cut = bound.time_cut(times)
     assert cut.time_ps == bound.time_ps
-    assert cut.num_messages(network, times) < cut.num_needed(demand)
+    assert cut.count_possible(network, times) < cut.count_needed(demand)
     # What looks at all cuts in whole steps is no worse than what looks at some.
     collective = _collective(CollectiveKind.ALL_GATHER, len(npus))
     is_whole = arrival_ps % 1000 == 0
-    assert not is_whole or tightest_cut(collective, network, times, npus).time_ps <= bound.time_ps
+    assert (
+        not is_whole or find_tightest_cut(collective, network, times, npus).time_ps <= bound.time_ps
+    )
 
 
 def test_a_reduction_is_bounded_as_its_reverse():
@@ -106,6 +112,6 @@ def test_times_of_certificates_are_rounded_down():
     # 1000 bytes at 33 GB/s take 30303.03 ps.
     network = LinkNetwork.of(parse_topology("ring:3?bandwidth=33GB/s&latency=100ns"))
     for occupancy, busy in ((Occupancy.SERIALIZATION, 30_303), (Occupancy.ALPHA_BETA, 130_303)):
-        times = certain_times(network, 1000, occupancy)
+        times = compute_exact_times(network, 1000, occupancy)
         assert set(times.busy.tolist()) == {busy}
         assert set(times.arrival.tolist()) == {130_303}

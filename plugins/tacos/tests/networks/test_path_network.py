@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.switches import PathNetwork, contracted
+from collhub_tacos.networks.switches import PathNetwork, contract_switches
 from collhub_tacos.routing.routes import route_all, spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.retiming import retimed
@@ -29,7 +29,7 @@ SWITCHED = ["switch:8", "fat-tree:4", "rail:2x4", "ring:2*fc:4*switch:4", "drago
 
 
 def path_network(text: str) -> PathNetwork:
-    network = contracted(parse_topology(text))
+    network = contract_switches(parse_topology(text))
     assert isinstance(network, PathNetwork)
     return network
 
@@ -100,14 +100,14 @@ def test_time_of_an_arc_is_the_sum_of_its_links() -> None:
 
 
 def test_network_without_switches_stays_as_it_is() -> None:
-    network = contracted(parse_topology("torus:3x3"))
+    network = contract_switches(parse_topology("torus:3x3"))
     assert not isinstance(network, PathNetwork)
     assert network.num_links == 36
 
 
 @given(switched_networks())
 def test_arcs_reach_what_links_reach(topology: Topology) -> None:
-    network = contracted(topology)
+    network = contract_switches(topology)
     by_links = reached(topology, topology.source, topology.destination)
     assert np.array_equal(reached(topology, network.source, network.destination), by_links)
 

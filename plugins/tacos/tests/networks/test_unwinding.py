@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.switches import unwound
+from collhub_tacos.networks.switches import unwind_switches
 from hypothesis import given
 from switched_networks import reached, switched_networks
 
@@ -14,7 +14,7 @@ from hub_core.network import Links
 
 @given(switched_networks())
 def test_unwinding_keeps_who_reaches_whom(topology: Topology) -> None:
-    plain = unwound(topology)
+    plain = unwind_switches(topology)
     assert plain.num_nodes == plain.num_npus == topology.num_npus
     by_links = reached(topology, topology.source, topology.destination)
     assert np.array_equal(reached(plain, plain.source, plain.destination), by_links)
@@ -22,7 +22,7 @@ def test_unwinding_keeps_who_reaches_whom(topology: Topology) -> None:
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 7])
 def test_unwound_switch_has_links_to_the_next_neighbours(degree: int) -> None:
-    plain = unwound(parse_topology("switch:4?bandwidth=60GB/s&latency=500ns"), degree)
+    plain = unwind_switches(parse_topology("switch:4?bandwidth=60GB/s&latency=500ns"), degree)
     parts = min(degree, 3)
     found = [(link.source, link.destination) for link in plain.links()]
     assert sorted(found) == sorted(
@@ -35,10 +35,10 @@ def test_unwound_switch_has_links_to_the_next_neighbours(degree: int) -> None:
 def test_links_of_two_switches_between_the_same_npus_add_up() -> None:
     ends = np.asarray([(0, 2), (2, 1), (0, 3), (3, 1), (1, 0)], np.int64)
     topology = Links.uniform(ends[:, 0], ends[:, 1], 10e9, 1e-6).topology("two paths", 2, 4)
-    forward = next(link for link in unwound(topology).links() if link.source == 0)
+    forward = next(link for link in unwind_switches(topology).links() if link.source == 0)
     assert (forward.bandwidth_bytes_per_s, forward.latency_s) == (20e9, 2e-6)
 
 
 def test_negative_degree_is_refused() -> None:
     with pytest.raises(UsageError, match="a switch cannot be unwound to degree -1"):
-        unwound(parse_topology("switch:4"), -1)
+        unwind_switches(parse_topology("switch:4"), -1)

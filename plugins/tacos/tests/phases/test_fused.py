@@ -32,7 +32,7 @@ def setting_of(
     return Setting.of(SynthesisRequest(collective, topology, size, npus, occupancy), options)
 
 
-def silent(fraction: float, what: str) -> None:
+def ignore_progress(fraction: float, what: str) -> None:
     """Nobody looks at the progress."""
 
 
@@ -48,7 +48,7 @@ def bandwidth(candidate: SynthesisCandidate, setting: Setting) -> float:
 )
 def test_large_all_reduces_on_meshes_beat_two_phases(mesh: str, bar: float) -> None:
     setting = setting_of(mesh, 10**9)
-    assert bandwidth(fused(setting, silent), setting) >= bar
+    assert bandwidth(fused(setting, ignore_progress), setting) >= bar
 
 
 # Steps from "tacos.md" 7.1: chunks, and the makespan computed there; at most a tenth more.
@@ -60,7 +60,7 @@ def test_pipelines_fill_as_fast_as_computed(mesh: str, chunks: int, steps: int) 
     ranks = parse_topology(mesh).num_npus
     pieces = -(-chunks // ranks)
     setting = setting_of(mesh, 10**9, chunks=str(pieces))
-    candidate = fused(setting, silent)
+    candidate = fused(setting, ignore_progress)
     step_ps = 200_000 + 1e9 / candidate.pieces * 20
     expected = steps * candidate.pieces / chunks + 0.1 * steps
     assert candidate.time_ps / step_ps <= expected
@@ -70,7 +70,7 @@ def test_pipelines_fill_as_fast_as_computed(mesh: str, chunks: int, steps: int) 
 @pytest.mark.parametrize("form", [fused, latency])
 def test_schedules_are_right_and_simulated_as_planned(form: object, occupancy: Occupancy) -> None:
     setting = setting_of("mesh:3x3", 1 << 20, occupancy)
-    candidate = form(setting, silent)  # type: ignore[operator]
+    candidate = form(setting, ignore_progress)  # type: ignore[operator]
     algorithm = algorithm_of(candidate.collective, candidate.chunks, candidate.transfers(None))
     assert verify(algorithm).ok
     simulated = hub_core.simulate(
@@ -84,15 +84,15 @@ def test_schedules_are_right_and_simulated_as_planned(form: object, occupancy: O
 
 def test_small_sizes_go_up_and_down_the_central_tree_once() -> None:
     setting = setting_of("mesh:5x5", 100)
-    candidate = latency(setting, silent)
+    candidate = latency(setting, ignore_progress)
     assert candidate.pieces == 1
     assert candidate.time_ps == 2 * 4 * (200_000 + 100 * 20)
 
 
 def test_small_sizes_are_faster_on_one_tree_and_large_ones_on_many() -> None:
     small, large = setting_of("mesh:4x4", 1000), setting_of("mesh:4x4", 10**7)
-    assert latency(small, silent).time_ps < fused(small, silent).time_ps
-    assert latency(large, silent).time_ps > fused(large, silent).time_ps
+    assert latency(small, ignore_progress).time_ps < fused(small, ignore_progress).time_ps
+    assert latency(large, ignore_progress).time_ps > fused(large, ignore_progress).time_ps
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_trees_promise_more_only_where_npus_differ(text: str, promising: bool) -
 def test_sizes_below_a_byte_per_chunk_are_not_promising() -> None:
     assert not is_promising(setting_of("mesh:4x4", 7))
     with pytest.raises(InputError, match="7 bytes are too few for 8 chunks"):
-        fused(setting_of("mesh:4x4", 7), silent)
+        fused(setting_of("mesh:4x4", 7), ignore_progress)
 
 
 def test_strength_and_its_partition_are_stated() -> None:
-    details = fused(setting_of("mesh:4x4", 1 << 20), silent).details
+    details = fused(setting_of("mesh:4x4", 1 << 20), ignore_progress).details
     assert (details["strength"], details["rate_bytes_per_s"], details["partition"]) == (
         "8/5",
         80e9,
@@ -144,19 +144,20 @@ def test_central_trees_are_as_deep_as_the_radius(text: str, depth: int) -> None:
 
 def test_same_seed_gives_the_same_schedule() -> None:
     one, other = (
-        fused(setting_of("mesh:3x3", 1 << 20, seed=5), silent).transfers(None) for _ in range(2)
+        fused(setting_of("mesh:3x3", 1 << 20, seed=5), ignore_progress).transfers(None)
+        for _ in range(2)
     )
     assert one.start.tobytes() == other.start.tobytes()
     assert one.link.tobytes() == other.link.tobytes()
 
 
 def test_transfers_of_some_nodes_are_those_that_touch_them() -> None:
-    candidate = fused(setting_of("mesh:3x3", 1 << 20), silent)
+    candidate = fused(setting_of("mesh:3x3", 1 << 20), ignore_progress)
     some = candidate.transfers([4])
     assert np.all((some.source == 4) | (some.destination == 4))
     everything = candidate.transfers(None)
     assert len(some) == np.count_nonzero((everything.source == 4) | (everything.destination == 4))
-    candidate.replay(silent)
+    candidate.replay(ignore_progress)
 
 
 def test_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +170,6 @@ def test_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatc
         return schedule(self, counts)
 
     monkeypatch.setattr(Pipelining, "schedule", interrupted)
-    candidate = fused(setting_of("mesh:3x3", 1 << 20), silent)
+    candidate = fused(setting_of("mesh:3x3", 1 << 20), ignore_progress)
     assert candidate.is_interrupted
     assert candidate.time_ps > 0

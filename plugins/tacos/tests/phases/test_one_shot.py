@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.networks.switches import contracted
+from collhub_tacos.networks.switches import contract_switches
 from collhub_tacos.phases.one_shot import steps_of_sums
 from collhub_tacos.phases.partial_sums import PartialSums, in_trees, partial_sums
 from hypothesis import given, settings
@@ -26,12 +26,12 @@ KIB = 1 << 10
 
 
 def sums_of(topology: Topology, size: int = KIB) -> PartialSums:
-    network = contracted(topology)
+    network = contract_switches(topology)
     return partial_sums(in_trees(network, network.link_times(size, Occupancy.SERIALIZATION)))
 
 
 def all_reduce(topology: Topology, pieces: int) -> Algorithm:
-    network = contracted(topology)
+    network = contract_switches(topology)
     times = network.link_times(KIB // pieces, Occupancy.SERIALIZATION)
     trees = in_trees(network, times)
     steps, scratch_units = steps_of_sums(trees, partial_sums(trees), times, pieces)
@@ -48,9 +48,20 @@ def connected_networks(draw: st.DrawFn) -> Topology:
     pairs = draw(st.sets(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=20))
     around = {(i, (i + 1) % n) for i in range(n)}
     ends = np.asarray(sorted({(a, b) for a, b in pairs if a != b} | around), np.int64)
-    rates = draw(st.lists(st.sampled_from([10e9, 50e9]), min_size=len(ends), max_size=len(ends)))
+    rates = draw(
+        st.lists(
+            st.sampled_from([10e9, 50e9]),
+            min_size=len(ends),
+            max_size=len(ends),
+        )
+    )
     latencies = np.full(len(ends), 1e-6)
-    return Links(ends[:, 0], ends[:, 1], np.asarray(rates), latencies).topology("random", n, n)
+    return Links(
+        ends[:, 0],
+        ends[:, 1],
+        np.asarray(rates),
+        latencies,
+    ).topology("random", n, n)
 
 
 def test_a_result_waits_until_nothing_reads_the_input():

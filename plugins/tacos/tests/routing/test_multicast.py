@@ -38,10 +38,19 @@ def networks(draw: st.DrawFn) -> Topology:
         sorted({(a, b) for a, b in pairs if a != b} | {(i, (i + 1) % n) for i in range(n)}),
         np.int64,
     )
-    rates = draw(st.lists(st.sampled_from([10e9, 50e9]), min_size=len(ends), max_size=len(ends)))
-    return Links(ends[:, 0], ends[:, 1], np.asarray(rates), np.full(len(ends), 1e-6)).topology(
-        "random", n, n
+    rates = draw(
+        st.lists(
+            st.sampled_from([10e9, 50e9]),
+            min_size=len(ends),
+            max_size=len(ends),
+        )
     )
+    return Links(
+        ends[:, 0],
+        ends[:, 1],
+        np.asarray(rates),
+        np.full(len(ends), 1e-6),
+    ).topology("random", n, n)
 
 
 @settings(max_examples=60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.routing.routes import route_all
 from collhub_tacos.schedules.link_schedule import LinkSchedule
@@ -38,14 +38,25 @@ def networks(draw: st.DrawFn) -> Topology:
     )
     ends = np.asarray([pair for pair in pairs if pair[0] != pair[1]], np.int64)
     rates = draw(
-        st.lists(st.sampled_from([10e9, 25e9, 50e9]), min_size=len(ends), max_size=len(ends))
+        st.lists(
+            st.sampled_from([10e9, 25e9, 50e9]),
+            min_size=len(ends),
+            max_size=len(ends),
+        )
     )
     latencies = draw(
-        st.lists(st.sampled_from([0.0, 5e-7, 1e-5]), min_size=len(ends), max_size=len(ends))
+        st.lists(
+            st.sampled_from([0.0, 5e-7, 1e-5]),
+            min_size=len(ends),
+            max_size=len(ends),
+        )
     )
-    return Links(ends[:, 0], ends[:, 1], np.asarray(rates), np.asarray(latencies)).topology(
-        "random", n, n
-    )
+    return Links(
+        ends[:, 0],
+        ends[:, 1],
+        np.asarray(rates),
+        np.asarray(latencies),
+    ).topology("random", n, n)
 
 
 def all_pairs(npus: int) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +81,13 @@ def test_every_chunk_reaches_its_target_and_no_link_does_two_things_at_once(
     ends = np.asarray(data.draw(st.lists(st.tuples(npu, npu), min_size=1, max_size=20)), np.int64)
     network = LinkNetwork.of(topology)
     times = network.link_times(MIB, occupancy)
-    schedule = route_all(network, times, ends[:, 0], ends[:, 1], data.draw(st.integers(0, 3)))
+    schedule = route_all(
+        network,
+        times,
+        ends[:, 0],
+        ends[:, 1],
+        data.draw(st.integers(0, 3)),
+    )
     wanted = (np.arange(len(ends)), ends[:, 1])
     assert replay(schedule, times, ends[:, 0], wanted) == schedule.time_ps
 
@@ -98,7 +115,7 @@ def test_all_to_all_is_within_a_step_or_three_percent_of_the_bound(text: str) ->
     topology = parse_topology(text + CONSTANTS)
     n = topology.num_npus
     schedule, times = route(topology)
-    bounds = lower_bounds_ps(
+    bounds = compute_lower_bounds_ps(
         Collective(CollectiveKind.ALL_TO_ALL, n, n),
         schedule.network,
         np.arange(n),

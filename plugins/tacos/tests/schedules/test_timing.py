@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from collhub_tacos.networks.link_network import UNCAPPED
-from collhub_tacos.networks.switches import contracted
+from collhub_tacos.networks.switches import contract_switches
 from collhub_tacos.schedules.timing import in_time
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,9 @@ def _started(
     target: list[int], rank: list[int], waits: tuple[list[int], list[int]] = ([], [])
 ) -> np.ndarray:
     """Start of messages of NPU 0 behind a switch; the last one is from NPU 1."""
-    network = contracted(hub_core.parse_topology(f"switch:{_NPUS}?bandwidth=50GB/s&latency=0ns"))
+    network = contract_switches(
+        hub_core.parse_topology(f"switch:{_NPUS}?bandwidth=50GB/s&latency=0ns")
+    )
     times = replace(network.link_times(50_000, Occupancy.SERIALIZATION), rule=UNCAPPED)
     source = np.zeros(len(target), np.int64)
     source[-1] = 1

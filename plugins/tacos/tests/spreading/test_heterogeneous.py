@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import tacos_networks
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import transposed
+from collhub_tacos.networks.symmetry import transpose_network
 from collhub_tacos.schedules.link_schedule import LinkSchedule, reversed_schedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather, fewest_ps, find_all_gather
@@ -91,7 +91,7 @@ def test_all_reduce_of_128_npus_meets_the_sum_of_both_phases() -> None:
     topology = tacos_networks.ring_full_switch(16)
     network, times, origin = problem(topology, 1)
     gathered = all_gather(network, times, origin)
-    turned = transposed(network)
+    turned = transpose_network(network)
     scattered = reversed_schedule(
         all_gather(turned, turned.link_times(MIB, Occupancy.ALPHA_BETA), origin), network
     )

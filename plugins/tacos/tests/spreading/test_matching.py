@@ -65,7 +65,7 @@ def _replay(schedule: LinkSchedule, times: LinkTimes, origin: np.ndarray) -> Non
 def test_the_bound_is_attained(topology, chunks, steps):
     network = LinkNetwork.of(topology)
     times, origin = _times(network), np.repeat(np.arange(network.num_npus), chunks)
-    bound = evacuation_bound(network, times, origin, most_cells=MOST_CELLS)
+    bound = evacuation_bound(network, times, origin, max_cells=MOST_CELLS)
     found = best_matched_all_gather(network, times, origin, seeds=20, goal_ps=bound.time_ps)
     _replay(found.result, times, origin)
     assert found.result.time_ps == bound.time_ps == steps * STEP_PS

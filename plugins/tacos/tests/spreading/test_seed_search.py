@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from collhub_tacos.seed_search import Best, best_of_seeds
+from collhub_tacos.seed_search import Best, find_best_of_seeds
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +26,7 @@ def search(
             raise KeyboardInterrupt
         return costs[seed]
 
-    return best_of_seeds(
+    return find_best_of_seeds(
         attempt, int, range(len(costs)), goal=goal, threads=threads, progress=progress
     )
 
@@ -70,7 +70,7 @@ def test_an_interrupt_while_threads_work_ends_them() -> None:
             report(0.5)
         return 1
 
-    best = best_of_seeds(attempt, int, range(4), goal=0, threads=3, progress=interrupt([0.0]))
+    best = find_best_of_seeds(attempt, int, range(4), goal=0, threads=3, progress=interrupt([0.0]))
     assert best == Best(1, 0, 1, is_interrupted=True)
 
 
@@ -81,7 +81,9 @@ def test_what_an_attempt_raises_is_raised() -> None:
         return 5
 
     with pytest.raises(ValueError, match="broken"):
-        best_of_seeds(attempt, int, range(4), goal=0, threads=3, progress=lambda fraction: None)
+        find_best_of_seeds(
+            attempt, int, range(4), goal=0, threads=3, progress=lambda fraction: None
+        )
 
 
 def test_progress_never_falls_and_counts_all_seeds() -> None:

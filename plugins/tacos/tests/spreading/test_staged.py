@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from collhub_tacos.candidates import Trials
 from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes
-from collhub_tacos.networks.switches import contracted
+from collhub_tacos.networks.switches import contract_switches
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.staged import (
     free_all_gathers,
@@ -26,7 +26,7 @@ SWITCHED = ["switch:2", "switch:5", "switch:8", "fat-tree:4", "dgx-h100:2", "dra
 
 
 def network_of(text: str) -> tuple[LinkNetwork, LinkTimes]:
-    network = contracted(parse_topology(text))
+    network = contract_switches(parse_topology(text))
     return network, network.link_times(KIB, Occupancy.SERIALIZATION)
 
 

@@ -1,4 +1,4 @@
-"""Groups of links over which messages must go, and the time below which they cannot."""
+"""Cuts of a network: groups of links that messages must cross, and node sets found by flows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hub_core.model import InputError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkGroups:
-    """Groups of links, each with the number of messages that must go over it; int64 columns.
+    """Groups of links, each with the number of messages that must cross it; int64 columns.
 
-    Group i is `links[indptr[i]:indptr[i + 1]]`, over which `needed[i]` messages must go.
+    Group i is `links[indptr[i]:indptr[i + 1]]`, which `needed[i]` messages must cross.
     """
 
     links: Int64Array
@@ -27,36 +27,36 @@ class LinkGroups:
 
     @classmethod
     def one(cls, is_member: BoolArray, needed: int) -> LinkGroups:
-        """One group: the links for which `is_member` (bool per link) holds."""
+        """Return one group: the links for which `is_member` (bool per link) is True."""
         links = np.flatnonzero(is_member)
         return cls(links, row_pointer([len(links)]), np.asarray([needed]))
 
-    def crossed(self) -> LinkGroups:
-        """Without the groups that nothing must cross, and those that nothing can."""
+    def without_empty_groups(self) -> LinkGroups:
+        """Return the groups that have links and that messages must cross."""
         size = np.diff(self.indptr)
-        # `reduceat` takes no empty groups.
+        # `reduceat` does not support empty groups.
         is_kept = (self.needed > 0) & (size > 0)
         links = self.links[np.repeat(is_kept, size)]
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])
 
     def time_ps(self, times: LinkTimes) -> int:
-        """Least time by which all groups can deliver what they must, by bisection if need be."""
-        groups = self.crossed()
+        """Return the earliest time in picoseconds by which all groups deliver their messages."""
+        groups = self.without_empty_groups()
         if not len(groups.needed):
             return 0
         busy, arrival = times.busy[groups.links], times.arrival[groups.links]
         first = groups.indptr[:-1]
         if np.ptp(busy) == 0 and np.ptp(arrival) == 0:
-            # Alike links of a group take turns.
+            # Equal links of a group share the messages evenly.
             rounds = -(-groups.needed // np.diff(groups.indptr))
             return int(arrival[0] + (rounds.max() - 1) * busy[0])
         low = 0
-        # By one link of a group alone, the slowest.
+        # The time of the slowest link if it carries all messages.
         high = int(arrival.max() + (groups.needed.max() - 1) * busy.max())
         while low < high:
             middle = (low + high) // 2
-            # A link delivers its first message after `arrival`, the next ones every `busy`; all at
-            # the same time if a message takes less than half a picosecond.
+            # A link delivers its first message after `arrival` and the following ones every `busy`;
+            # all at the same time if a message takes less than half a picosecond.
             messages = (middle - arrival) // np.maximum(busy, 1) + 1
             messages = np.where(busy > 0, messages, groups.needed.max())
             delivered = np.where(middle < arrival, 0, messages)
@@ -71,21 +71,24 @@ class LinkGroups:
         rate: Float64Array,
         chunk_bytes: int,
     ) -> float:
-        """Seconds of the slowest group, its bytes by its bandwidth; `rate`: bytes/s per link."""
-        groups = self.crossed()
+        """Return the seconds of the slowest group: its bytes divided by its bandwidth.
+
+        `rate`: bytes/s per link.
+        """
+        groups = self.without_empty_groups()
         if not len(groups.needed):
             return 0.0
-        together = np.add.reduceat(rate[groups.links], groups.indptr[:-1])
-        seconds = groups.needed * chunk_bytes / together
+        group_rate = np.add.reduceat(rate[groups.links], groups.indptr[:-1])
+        seconds = groups.needed * chunk_bytes / group_rate
         return float(np.max(seconds))
 
 
-def tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolArray]:
-    """Node set of least bandwidth out of it by members in it: bool[nodes], for `lower_bounds_ps`.
+def find_tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolArray]:
+    """Find the node set with the lowest egress bandwidth per member inside, by exact flows.
 
-    Empty where bandwidths have no common unit, which exact flows need. Cost: several flows to each
-    member, so it is for hundreds of nodes. Raises `InputError` where members cannot reach one
-    another.
+    Returns one set, bool[nodes], for `compute_lower_bounds_ps`, or none if the bandwidths have no
+    common unit, which exact flows need. Cost: several flows to each member, so it is for hundreds
+    of nodes. Raises `InputError` if members cannot reach one another.
     """
     # Imports numba, which takes a second.
     from collhub_packing import all_gather_rate
@@ -96,49 +99,54 @@ def tightest_sets(network: LinkNetwork, members: Int64Array) -> list[BoolArray]:
         return []
     relays = np.setdiff1d(np.arange(network.num_nodes), members)
     order = np.concatenate([members, relays])
-    cut = all_gather_rate(_renumbered(graph, order, len(members))).cut
+    cut = all_gather_rate(_renumber_nodes(graph, order, len(members))).cut
     nodes = np.zeros(network.num_nodes, np.bool_)
     nodes[order[list(cut)]] = True
     return [nodes]
 
 
-def _renumbered(graph: CapacityGraph, order: Int64Array, num_members: int) -> CapacityGraph:
-    """Graph whose node i is node `order[i]` of the given one; those after the members relay."""
-    number = inverse(order)
-    # NPUs that only relay are to the flows what switches are: they need nothing themselves.
+def _renumber_nodes(graph: CapacityGraph, order: Int64Array, num_members: int) -> CapacityGraph:
+    """Return the graph with node `order[i]` renumbered to i; nodes after the members only relay."""
+    new_number = inverse(order)
+    # NPUs that only relay are treated as switches: they need no data.
     return replace(
         graph,
         num_compute=num_members,
-        source=number[graph.source],
-        destination=number[graph.destination],
+        source=new_number[graph.source],
+        destination=new_number[graph.destination],
     )
 
 
-def slowest_sets(
+def find_slowest_sets(
     network: LinkNetwork, times: LinkTimes, members: Int64Array, share: int
 ) -> Iterator[BoolArray]:
-    """Yield sets of nodes, bool[nodes], ever slower ones; then for each member what is slowest.
+    """Yield node sets (bool[nodes]) that bound an all-gather from below, for use as cut bounds.
 
-    `share`: chunks of every member. By Newton's iteration (Dinkelbach 1967): flows from all members
-    to each, over links that carry as many messages as arrive by the time of the last set, tell a
-    set out of which more must come. Cost: a few flows to every member.
+    The time of a set is the earliest at which all chunks that start in it can have left it. The
+    first sets have strictly increasing times, up to the slowest set. Then, for each member that
+    cannot have received everything one picosecond before that time, one more set that proves it.
+
+    `share`: chunks that every member starts with. Method: Newton's iteration (Dinkelbach 1967).
+    Each link has a capacity of as many messages as can arrive by the time of the last set; if some
+    member then cannot receive all chunks, the minimum cut is a slower set. Cost: a few maximum
+    flows per member.
     """
     flows = _MessageFlows(network, times, members, share)
-    time_ps, cut = 0, flows.least_cut(0, members)
+    time_ps, cut = 0, flows.find_limiting_cut(0, members)
     while cut is not None:
         nodes = cut.side[:-1]
         yield nodes
         time_ps = flows.time_ps(nodes)
-        cut = flows.least_cut(time_ps, members)
-    # As slow as the slowest, or nearly: after these chunks may have farther to go.
+        cut = flows.find_limiting_cut(time_ps, members)
+    # These sets are about as slow as the slowest. Chunks may have longer paths after leaving them.
     for member in members:
-        cut = flows.least_cut(time_ps - 1, np.asarray([member]))
+        cut = flows.find_limiting_cut(time_ps - 1, np.asarray([member]))
         if cut is not None:
             yield cut.side[:-1]
 
 
 class _MessageFlows:
-    """Flows from all members to one, whose links carry what arrives by some time."""
+    """Flows from all members to one member over links with the capacity of a given time."""
 
     def __init__(
         self, network: LinkNetwork, times: LinkTimes, members: Int64Array, share: int
@@ -154,18 +162,18 @@ class _MessageFlows:
             members,
         )
 
-    def least_cut(self, time_ps: int, sinks: Int64Array) -> Cut | None:
-        """The least cut that holds something back at one of the sinks, None where none does."""
+    def find_limiting_cut(self, time_ps: int, sinks: Int64Array) -> Cut | None:
+        """Return a minimum cut that keeps a sink from receiving all chunks in time, else None."""
         total = self._share * len(self._members)
         arrived = (time_ps - self._times.arrival) // self._times.busy + 1
-        # More than all chunks together are of no use, and might not add up.
+        # Larger capacities have no effect, and their sum might overflow.
         arcs = np.clip(arrived, 0, total)
-        own = np.full(len(self._members), self._share)
-        capacity = np.concatenate([arcs, own])
+        start = np.full(len(self._members), self._share)
+        capacity = np.concatenate([arcs, start])
         return self._flows.least_cut(capacity, self._network.num_nodes, sinks, total)
 
     def time_ps(self, nodes: BoolArray) -> int:
-        """Least time by which what must leave a set can do so."""
+        """Return the earliest time by which all chunks that must leave a set can have left it."""
         network = self._network
         leaves = nodes[network.source] & ~nodes[network.destination]
         inside = int(nodes[self._members].sum())

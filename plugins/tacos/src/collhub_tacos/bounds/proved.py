@@ -1,4 +1,4 @@
-"""Certificate of a bound: a cut in time, which anybody can count messages across again."""
+"""Proven lower bounds of an answer, and a certificate of the best verifiable one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from math import floor
 
 import numpy as np
 
-from collhub_tacos.bounds.lower_bounds import lower_bounds_ps
-from collhub_tacos.bounds.time_cuts import TimeCut, are_cuts_counted, evacuation_of, tightest_cut
+from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
+from collhub_tacos.bounds.time_cuts import (
+    TimeCut,
+    compute_evacuation_bound,
+    find_tightest_cut,
+    supports_time_cuts,
+)
 from collhub_tacos.candidates import SynthesisCandidate
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.setting import Setting
@@ -20,32 +25,34 @@ from hub_core.network import Occupancy, Topology, lower_bound_ns
 from hub_core.plugin_api import ONE_SIZE
 from hub_core.schedules import network_object
 
-# Links that a certificate states; every rank's file holds a copy.
-_MOST_LINKS = 1 << 13
+# Maximum number of links in a certificate, of which every rank's file has a copy.
+_MAX_CERTIFICATE_LINKS = 1 << 13
 _PICOSECONDS = 10**12
 
 
-def certain_times(network: LinkNetwork, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
-    """Times of a message rounded down to picoseconds from fractions: bounds by them hold exactly.
+def compute_exact_times(network: LinkNetwork, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
+    """Compute message times rounded down to picoseconds with fractions, so that bounds are exact.
 
-    Numbers are those of their shortest decimal text, as certificates state them.
+    Bandwidths and latencies are the values of their shortest decimal text, as in certificates.
     """
     topology, row = network.topology, network.row
     kinds = np.stack([topology.bandwidth_bytes_per_s[row], topology.latency_s[row]])
-    # Networks have few kinds of links, and fractions are slow.
+    # Networks have few kinds of links, and arithmetic with fractions is slow.
     kinds, kind = np.unique(kinds, axis=1, return_inverse=True)
     busy, arrival = [], []
     for bandwidth, latency in kinds.T.tolist():
-        sent_ps = _PICOSECONDS * chunk_bytes / Fraction(repr(bandwidth))
-        arrived_ps = sent_ps + _PICOSECONDS * Fraction(repr(latency))
-        is_busy_until = occupancy is Occupancy.ALPHA_BETA
-        busy.append(math.floor(arrived_ps if is_busy_until else sent_ps))
-        arrival.append(math.floor(arrived_ps))
-    place = kind.ravel()
-    return LinkTimes(np.asarray(busy, np.int64)[place], np.asarray(arrival, np.int64)[place])
+        sending_ps = _PICOSECONDS * chunk_bytes / Fraction(repr(bandwidth))
+        arriving_ps = sending_ps + _PICOSECONDS * Fraction(repr(latency))
+        is_busy_until_arrival = occupancy is Occupancy.ALPHA_BETA
+        busy.append(math.floor(arriving_ps if is_busy_until_arrival else sending_ps))
+        arrival.append(math.floor(arriving_ps))
+    kind_of_link = kind.ravel()
+    return LinkTimes(
+        np.asarray(busy, np.int64)[kind_of_link], np.asarray(arrival, np.int64)[kind_of_link]
+    )
 
 
-def certificate_of(
+def build_certificate(
     cut: TimeCut,
     collective: Collective,
     members: Int64Array,
@@ -53,11 +60,11 @@ def certificate_of(
     collective_bytes: int,
     occupancy: Occupancy,
 ) -> dict[str, JsonValue]:
-    """Document that proves: no algorithm in messages of one unit ends before the cut does.
+    """Build the document that proves that no algorithm with messages of one unit beats the cut.
 
-    docs/certificates.md tells its members.
+    docs/certificates.md describes its members.
     """
-    is_short = topology.num_links <= _MOST_LINKS
+    is_short = topology.num_links <= _MAX_CERTIFICATE_LINKS
     latencies: list[JsonValue] = [
         str(Fraction(repr(latency))) for latency in topology.latency_s.tolist()
     ]
@@ -83,48 +90,49 @@ _ANY_SIZE = "fluid"
 
 @dataclass(frozen=True, slots=True)
 class ProvedBounds:
-    """Bounds by name, and a certificate under the name of its kind, or nothing for large ones."""
+    """Bounds by name, and the certificate under the name of its kind, empty if there is none."""
 
     bounds_ns: dict[str, int]
     proof: dict[str, JsonValue]
 
 
-def proved_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
-    """Lower bounds, rounded down.
+def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
+    """Compute the lower bounds in nanoseconds, rounded down, and a certificate.
 
-    `fluid`, and `ports and distances` where all NPUs take part, hold for messages of any sizes. The
-    names of all others end with `ONE_SIZE`: they hold for messages of the size that was chosen;
-    `time-cut` and `evacuation` are listed where they are later than others.
+    `fluid`, and `ports and distances` if all NPUs take part, hold for messages of any sizes. The
+    names of all other bounds end with `ONE_SIZE`: they hold for messages of the chosen size.
+    `time-cut` and `evacuation` are listed if they are later than the others.
     """
-    # Switches are nodes like others: no NPU gets more than its links bring.
+    # Switches are ordinary nodes here: the ingress of an NPU is limited by its links.
     network = LinkNetwork.of(setting.network.topology)
     collective = best.collective
-    # Where the bytes do not divide evenly, some messages have a byte less: no bound may count it.
+    # If the bytes do not divide evenly, some messages have one byte less, and bounds must assume
+    # the smaller size.
     size = max(1, setting.collective_bytes // collective.unit_count)
-    bounds = lower_bounds_ps(collective, network, setting.members, size, setting.occupancy)
-    times = certain_times(network, size, setting.occupancy)
+    bounds = compute_lower_bounds_ps(collective, network, setting.members, size, setting.occupancy)
+    times = compute_exact_times(network, size, setting.occupancy)
     largest = max((bound for name, bound in bounds.items() if name != _ANY_SIZE), default=0)
-    cut = _cut(setting, best, network, times)
+    cut = _find_cut(setting, best, network, times)
     if cut is not None and cut.time_ps // 1000 > largest // 1000:
         bounds["time-cut"] = largest = cut.time_ps
-    # Where another bound is attained, flows could only say the same.
+    # If the answer attains another bound, flows cannot improve it.
     if time_ns > -(-largest // 1000) and not setting.has_relays:
-        evacuation = evacuation_of(collective, network, times, best.chunks, largest)
+        evacuation = compute_evacuation_bound(collective, network, times, best.chunks, largest)
         if evacuation is not None and evacuation.time_ps > largest:
             bounds["evacuation"] = evacuation.time_ps
-            cut = _later(cut, evacuation.time_cut(times), collective.kind)
-    in_ns = {_full_name(name): bound // 1000 for name, bound in bounds.items()}
-    in_ns |= _ports_and_distances(setting)
-    return ProvedBounds(in_ns, _proof(setting, best, cut))
+            cut = _choose_later_cut(cut, evacuation.time_cut(times), collective.kind)
+    bounds_ns = {_name_bound(name): bound // 1000 for name, bound in bounds.items()}
+    bounds_ns |= _bound_by_core(setting)
+    return ProvedBounds(bounds_ns, _build_proof(setting, best, cut))
 
 
-def _full_name(name: str) -> str:
-    """The name that tells for which messages the bound holds."""
+def _name_bound(name: str) -> str:
+    """Return the displayed name, which shows for which message sizes the bound holds."""
     return name if name == _ANY_SIZE else f"{name}{ONE_SIZE}"
 
 
-def _ports_and_distances(setting: Setting) -> dict[str, int]:
-    """The bound of the core, which needs all NPUs as numbered, or nothing."""
+def _bound_by_core(setting: Setting) -> dict[str, int]:
+    """Return the bound of the core, which requires all NPUs as ranks in order; else empty."""
     topology = setting.network.topology
     if not np.array_equal(setting.members, np.arange(topology.num_npus)):
         return {}
@@ -132,27 +140,31 @@ def _ports_and_distances(setting: Setting) -> dict[str, int]:
     return {} if bound is None else {"ports and distances": floor(bound)}
 
 
-def _cut(
+def _find_cut(
     setting: Setting, best: SynthesisCandidate, network: LinkNetwork, times: LinkTimes
 ) -> TimeCut | None:
-    """The best cut in time, None where that takes long or messages take no time."""
-    if not are_cuts_counted(network, times):
+    """Return the best cut in time, None if the network is too large or messages take no time."""
+    if not supports_time_cuts(network, times):
         return None
-    return tightest_cut(best.collective, network, times, setting.members)
+    return find_tightest_cut(best.collective, network, times, setting.members)
 
 
-def _later(cut: TimeCut | None, other: TimeCut | None, kind: CollectiveKind) -> TimeCut | None:
-    """The later of the best cut and that of an evacuation."""
+def _choose_later_cut(
+    cut: TimeCut | None, other: TimeCut | None, kind: CollectiveKind
+) -> TimeCut | None:
+    """Return the later of the best cut and the cut of an evacuation."""
     if other is None or (cut is not None and cut.time_ps >= other.time_ps):
         return cut
-    # Its network was the transposed one: time goes backwards there.
+    # The cut of a reduce-scatter was computed on the transposed network, reversed in time.
     return other.reversed if kind is CollectiveKind.REDUCE_SCATTER else other
 
 
-def _proof(setting: Setting, best: SynthesisCandidate, cut: TimeCut | None) -> dict[str, JsonValue]:
+def _build_proof(
+    setting: Setting, best: SynthesisCandidate, cut: TimeCut | None
+) -> dict[str, JsonValue]:
     if cut is None or not cut.time_ps:
         return {}
-    document = certificate_of(
+    document = build_certificate(
         cut,
         best.collective,
         setting.members,

@@ -1,4 +1,4 @@
-"""How far apart nodes are, in picoseconds and in links: shortest paths from many nodes at once."""
+"""Shortest paths: distances in picoseconds or links, the diameter, and unreachable nodes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from collhub_tacos.networks.symmetry import Translations
 from hub_core.columns import Arcs, Int64Array
 from hub_core.model import Collective, CollectiveKind, InputError, format_ranks
 
-# Twice this is still an int64, so that a link may be added to what is out of reach.
-_FAR = 1 << 61
-# Lengths over links that are held at once: 16 MiB.
-_CELLS_AT_ONCE = 1 << 21
-# Pairs of a member and a link up to which paths from all members are looked at.
-_CELLS_FOR_ALL_PAIRS = 1 << 19
-# From end to end there and back, and once more for each.
+# Twice this value still fits in int64, so a link can be added to an unreachable distance.
+_UNREACHABLE = 1 << 61
+# Maximum number of path lengths in memory: 16 MiB.
+_MAX_CELLS_IN_MEMORY = 1 << 21
+# Maximum number of (member, link) pairs for paths from all members.
+_MAX_CELLS_FOR_ALL_PAIRS = 1 << 19
+# Each sweep starts at the farthest member of the previous one.
 _SWEEPS = 4
 _FROM_ROOT = frozenset({CollectiveKind.BROADCAST, CollectiveKind.SCATTER})
 _TO_ROOT = frozenset({CollectiveKind.REDUCE, CollectiveKind.GATHER})
 
 
 class ShortestPaths:
-    """Lengths of shortest paths on weighted links, from any nodes to all."""
+    """Lengths of shortest paths on weighted links, from given nodes to all nodes."""
 
     def __init__(
         self,
@@ -41,86 +41,86 @@ class ShortestPaths:
         self._heads, self._first = np.unique(destination[order], return_index=True)
 
     def lengths(self, sources: Int64Array) -> Int64Array:
-        """Lengths int64[sources, nodes], 2^61 or more where there is no way.
+        """Return the lengths, int64[sources, nodes]; 2^61 or more if there is no path.
 
-        By rounds over all links (Bellman 1958, Ford 1956), as many as the longest path has links.
+        Computed in rounds over all links (Bellman 1958, Ford 1956), as many as the longest path has
+        links.
         """
-        length = np.full((len(sources), self._num_nodes), _FAR, np.int64)
+        length = np.full((len(sources), self._num_nodes), _UNREACHABLE, np.int64)
         length[np.arange(len(sources)), sources] = 0
         while len(self._heads):
-            # Links stand by head: one reduction takes the best of all links into a node.
+            # Links are sorted by head, so one reduction finds the best link into every node.
             over_links = length[:, self._source] + self._weight
             reached = np.minimum.reduceat(over_links, self._first, axis=1)
-            before = length[:, self._heads]
-            shorter = np.minimum(before, reached)
-            # No node came nearer: longer paths bring none nearer, either.
-            if np.array_equal(shorter, before):
+            previous = length[:, self._heads]
+            shorter = np.minimum(previous, reached)
+            # No distance decreased, so longer paths cannot decrease one either.
+            if np.array_equal(shorter, previous):
                 break
             length[:, self._heads] = shorter
         return length
 
     def in_batches(self, sources: Int64Array) -> Iterator[Int64Array]:
-        """Yield `lengths` for some of the sources at a time, which bounds the memory."""
-        size = max(1, _CELLS_AT_ONCE // max(1, len(self._source)))
+        """Yield `lengths` for some of the sources at a time, to limit the memory."""
+        size = max(1, _MAX_CELLS_IN_MEMORY // max(1, len(self._source)))
         for first in range(0, len(sources), size):
             yield self.lengths(sources[first : first + size])
 
 
-def diameter_ps(
+def compute_diameter_ps(
     collective: Collective, network: LinkNetwork, members: Int64Array, times: LinkTimes
 ) -> int:
-    """Time from the first start to the last arrival on the longest shortest path that data takes.
+    """Return the time of the longest shortest path that data take, in picoseconds.
 
-    From or to the root, or between all members. In networks of many nodes and links the pairs are
-    those that four sweeps from end to end find, which is less than the maximum in some networks,
-    and the maximum on meshes.
+    Paths are from or to the root, or between all members. In large networks only the pairs found by
+    four sweeps are considered: the maximum on meshes, and possibly less on other networks.
     """
     source, destination = network.source, network.destination
-    # Paths to the root are those from it on links that are turned round.
+    # Paths to the root are paths from the root on reversed links.
     if collective.kind in _TO_ROOT:
         source, destination = destination, source
     paths = ShortestPaths(network.num_nodes, source, destination, times.arrival)
     if collective.kind in _FROM_ROOT | _TO_ROOT:
         assert collective.root is not None
         from_root = paths.lengths(members[[collective.root]])
-        return _longest(from_root[:, members])
-    if len(members) * network.num_links <= _CELLS_FOR_ALL_PAIRS:
-        return max(_longest(length[:, members]) for length in paths.in_batches(members))
-    return _longest_by_sweeps(paths, members)
+        return _find_longest(from_root[:, members])
+    if len(members) * network.num_links <= _MAX_CELLS_FOR_ALL_PAIRS:
+        return max(_find_longest(length[:, members]) for length in paths.in_batches(members))
+    return _find_longest_by_sweeps(paths, members)
 
 
-def _longest_by_sweeps(paths: ShortestPaths, members: Int64Array) -> int:
-    """Longest path found by going to the farthest member, and on from there, four times."""
-    found = 0
-    # Any member will do: each sweep starts at a farther one.
+def _find_longest_by_sweeps(paths: ShortestPaths, members: Int64Array) -> int:
+    """Return the longest path found by four sweeps, each to the farthest member of the last."""
+    longest = 0
+    # Any member is a valid start; each sweep starts farther away.
     start = members[:1]
     for _ in range(_SWEEPS):
         length = paths.lengths(start)[:, members]
-        found = max(found, _longest(length))
-        # What cannot be reached is no end to start from.
-        reachable = np.where(length < _FAR, length, -1)
+        longest = max(longest, _find_longest(length))
+        # Unreachable members are not starts.
+        reachable = np.where(length < _UNREACHABLE, length, -1)
         start = members[[int(np.argmax(reachable))]]
-    return found
+    return longest
 
 
-def _longest(length: Int64Array) -> int:
-    """The greatest length of a path, of those that there are."""
-    return int(np.max(length, where=length < _FAR, initial=0))
+def _find_longest(length: Int64Array) -> int:
+    """Return the maximum length of the existing paths."""
+    return int(np.max(length, where=length < _UNREACHABLE, initial=0))
 
 
-def total_hops(network: LinkNetwork, members: Int64Array) -> int:
-    """Links on the shortest paths between all ordered pairs of members, in sum."""
-    one_each = np.ones(network.num_links, np.int64)
-    paths = ShortestPaths(network.num_nodes, network.source, network.destination, one_each)
+def count_total_hops(network: LinkNetwork, members: Int64Array) -> int:
+    """Count the links on the shortest paths between all ordered pairs of members."""
+    ones = np.ones(network.num_links, np.int64)
+    paths = ShortestPaths(network.num_nodes, network.source, network.destination, ones)
     sources = members
-    is_everyone = len(members) == network.num_nodes
-    # Where the network looks alike from every node, the paths of one tell those of all.
-    if is_everyone and Translations.of(network, members) is not None:
+    are_all_nodes = len(members) == network.num_nodes
+    # If all nodes are equivalent, the paths of one node represent those of all.
+    if are_all_nodes and Translations.of(network, members) is not None:
         sources = members[:1]
     hops = 0
     for length in paths.in_batches(sources):
         between = length[:, members]
-        hops += int(np.sum(between, where=between < _FAR))
+        hops += int(np.sum(between, where=between < _UNREACHABLE))
     return hops * (len(members) // len(sources))
 
 
@@ -141,10 +141,10 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
     return hops
 
 
-def unreachable(network: LinkNetwork, source: int, destination: int) -> InputError:
-    """Error for a pair of nodes without a way, to be raised by the caller."""
+def unreachable_error(network: LinkNetwork, source: int, destination: int) -> InputError:
+    """Return the error for a pair of nodes without a path, to be raised by the caller."""
     name = network.topology.name
-    cut = ", ".join(_names_of_reached(network, source))
+    cut = ", ".join(_name_reached_nodes(network, source))
     return InputError(
         f"topology {name}: NPU {source} cannot reach NPU {destination}: no link leaves {cut}",
         cure="add links, or choose NPUs that reach one another",
@@ -152,11 +152,11 @@ def unreachable(network: LinkNetwork, source: int, destination: int) -> InputErr
     )
 
 
-def _names_of_reached(network: LinkNetwork, node: int) -> list[str]:
-    """NPUs that a node reaches, as one text, and each of the switches."""
-    inside = np.flatnonzero(hops_from(network, node) >= 0)
-    npus = inside[inside < network.num_npus].tolist()
-    switches = inside[inside >= network.num_npus].tolist()
+def _name_reached_nodes(network: LinkNetwork, node: int) -> list[str]:
+    """Return the names of the reached nodes: one text for all NPUs, and every switch."""
+    reached = np.flatnonzero(hops_from(network, node) >= 0)
+    npus = reached[reached < network.num_npus].tolist()
+    switches = reached[reached >= network.num_npus].tolist()
     word = "NPUs" if len(npus) > 1 else "NPU"
     names = [network.topology.node_name(switch) for switch in switches]
     return [f"{word} {format_ranks(npus)}", *names]

@@ -1,4 +1,4 @@
-"""Networks with switches, contracted to their NPUs: an arc is the route between two of them."""
+"""Networks with switches: contracted to arcs between NPUs, or unwound into direct links."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hub_core.columns import BoolArray, Int64Array, group_of_entry, group_pointe
 from hub_core.model import UsageError
 from hub_core.network import Links, Occupancy, Routes, Topology, link_times_ns
 
-# Simulators count nanoseconds, everything here picoseconds.
+# Simulators use nanoseconds, this package picoseconds.
 _PS_PER_NS = 1000
 
 
@@ -19,8 +19,8 @@ _PS_PER_NS = 1000
 class PathTimes(LinkTimes):
     """Times of a message on every arc of a `PathNetwork`: int64 picoseconds.
 
-    `busy`: that of the arc's first link; `arrival`: the sum over its links. `hops`: the times on
-    every link of `PathNetwork.links`.
+    `busy`: time of the arc's first link. `arrival`: sum over its links. `hops`: times on every link
+    of `PathNetwork.links`.
     """
 
     hops: LinkTimes
@@ -28,36 +28,36 @@ class PathTimes(LinkTimes):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PathNetwork(LinkNetwork):
-    """NPUs alone, joined by arcs; an arc is the route of a message that passes switches only.
+    """NPUs joined by arcs; an arc is the route of a message that passes only switches.
 
-    Arc i takes the links `paths.links[paths.indptr[i]:paths.indptr[i + 1]]` of `links` one after
-    the other, as simulators route it; arcs share links. `row`: the first of them, by which the
-    sender orders its messages.
+    Arc i uses the links `paths.links[paths.indptr[i]:paths.indptr[i + 1]]` of `links` in order, as
+    simulators route it; arcs share links. `row`: its first link, by which the sender orders its
+    messages.
     """
 
     links: LinkNetwork
     paths: Routes
 
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
-        """Times of a message of `chunk_bytes` on every arc while no other is under way."""
-        hops = self._hop_times(chunk_bytes, occupancy)
+        """Return the times of a message of `chunk_bytes` on every arc of an idle network."""
+        hops = self._compute_hop_times(chunk_bytes, occupancy)
         first = self.paths.links[self.paths.indptr[:-1]]
-        return PathTimes(hops.busy[first], self._sums(hops.arrival), hops)
+        return PathTimes(hops.busy[first], self._sum_over_links(hops.arrival), hops)
 
-    def _sums(self, column: Int64Array) -> Int64Array:
-        """Sum over the links of every arc: int64 per arc."""
+    def _sum_over_links(self, column: Int64Array) -> Int64Array:
+        """Return the sum over the links of every arc, int64."""
         starts = self.paths.indptr[:-1]
-        # `reduceat` takes no empty list of starts.
+        # `reduceat` does not support an empty list of starts.
         if not len(starts):
             return column[:0]
         sums: Int64Array = np.add.reduceat(column[self.paths.links], starts)
         return sums
 
-    def _hop_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
-        """Times on every link in whole nanoseconds, as simulators count.
+    def _compute_hop_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
+        """Return the times on every link in entire nanoseconds, as in simulators.
 
-        Fractions would decide who is first in line at a switch. Raises `InputError` for a message
-        that takes too long to be counted in picoseconds.
+        Fractions would change the order at switches. Raises `InputError` if a message takes too
+        long to be counted in picoseconds.
         """
         self.links.link_times(chunk_bytes, occupancy)
         row = self.links.row
@@ -69,8 +69,8 @@ class PathNetwork(LinkNetwork):
         return LinkTimes(_PS_PER_NS * busy_ns, _PS_PER_NS * arrival_ns)
 
 
-def links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:
-    """Links that every arc takes, and their times; without switches an arc is a link."""
+def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:
+    """Return the links of every arc, and their times; without switches an arc is a link."""
     if isinstance(network, PathNetwork):
         assert isinstance(times, PathTimes)
         return network.paths, times.hops
@@ -78,20 +78,20 @@ def links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkT
     return Routes(count, count[:-1]), times
 
 
-def contracted(topology: Topology) -> LinkNetwork:
-    """Network of NPUs alone: a `PathNetwork` where there are switches, else its links as they are.
+def contract_switches(topology: Topology) -> LinkNetwork:
+    """Return the network of NPUs: a `PathNetwork` if there are switches, else the links unchanged.
 
-    A pair of NPUs has an arc where its route passes no other NPU; routes are shortest, so that
-    what can be reached at all can be reached over arcs. Cost: routes of all pairs at switches.
+    A pair of NPUs has an arc if its route passes no other NPU. Routes are shortest paths, so arcs
+    preserve reachability. Cost: routes of all pairs at switches.
     """
     links = LinkNetwork.of(topology)
     if links.num_nodes == links.num_npus:
         return links
-    source, destination = _pairs_joined_by_switches(topology)
+    source, destination = _find_pairs_joined_by_switches(topology)
     routes = topology.routes(source, destination)
     is_arc = _passes_no_npu(topology, routes)
     source, destination = source[is_arc], destination[is_arc]
-    paths = _chosen_routes(routes, is_arc, _number_of_rows(links))
+    paths = _select_routes(routes, is_arc, _number_links_of_rows(links))
     return PathNetwork(
         topology=topology,
         num_npus=topology.num_npus,
@@ -105,9 +105,9 @@ def contracted(topology: Topology) -> LinkNetwork:
 
 
 def _passes_no_npu(topology: Topology, routes: Routes) -> BoolArray:
-    """Whether a route has switches alone between its ends: bool per route."""
+    """Whether only switches are between the ends of a route: bool per route."""
     ends_at_npu = topology.destination[routes.links] < topology.num_npus
-    # The last link of every route ends at its NPU, which is no relay.
+    # The last link of every route ends at its destination, which is no relay.
     ends_at_npu[routes.indptr[1:] - 1] = False
     route = group_of_entry(routes.indptr)
     is_direct = np.ones(len(routes.indptr) - 1, np.bool_)
@@ -115,26 +115,25 @@ def _passes_no_npu(topology: Topology, routes: Routes) -> BoolArray:
     return is_direct
 
 
-def _number_of_rows(links: LinkNetwork) -> Int64Array:
-    """Link of the network that each row of the topology is: int64[rows], -1 for parallel ones."""
-    # Parallel links have a row, but no number.
+def _number_links_of_rows(links: LinkNetwork) -> Int64Array:
+    """Return the link number of each topology row: int64[rows], -1 for dropped parallel links."""
     number = np.full(links.topology.num_links, -1, np.int64)
     number[links.row] = np.arange(links.num_links)
     return number
 
 
-def _chosen_routes(routes: Routes, is_chosen: BoolArray, number: Int64Array) -> Routes:
-    """Some of the routes, their rows replaced by links."""
+def _select_routes(routes: Routes, is_chosen: BoolArray, number: Int64Array) -> Routes:
+    """Return some of the routes with topology rows replaced by link numbers."""
     lengths = np.diff(routes.indptr)
     is_kept = np.repeat(is_chosen, lengths)
     return Routes(row_pointer(lengths[is_chosen]), number[routes.links[is_kept]])
 
 
-def _pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
-    """Pairs of NPUs with a link or a path over switches alone, by destination, then by source."""
+def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
+    """Return pairs of NPUs with a link or a path over switches, by destination, then by source."""
     npus = topology.num_npus
-    reached = _reached_over_switches(topology)
-    # Its switch tells what else an NPU reaches.
+    reached = _find_npus_behind_switches(topology)
+    # If the head is a switch, the NPU reaches all NPUs that the switch reaches.
     leaves_npu = topology.source < npus
     tails = topology.source[leaves_npu].tolist()
     heads = topology.destination[leaves_npu].tolist()
@@ -144,14 +143,14 @@ def _pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Arra
             table[head, tail] = True
         else:
             table[reached[head - npus], tail] = True
-    # A way through a switch and back to where it began is no arc.
+    # A path through a switch back to its start is no arc.
     np.fill_diagonal(table, False)
     destination, source = np.nonzero(table)
     return source.astype(np.int64), destination.astype(np.int64)
 
 
-def _reached_over_switches(topology: Topology) -> BoolArray:
-    """Which NPUs every switch reaches over switches alone: bool[switches, NPUs]."""
+def _find_npus_behind_switches(topology: Topology) -> BoolArray:
+    """Return which NPUs every switch reaches over switches: bool[switches, NPUs]."""
     npus = topology.num_npus
     reached = np.zeros((topology.num_nodes - npus, npus), np.bool_)
     switches, heads = topology.source - npus, topology.destination
@@ -159,27 +158,27 @@ def _reached_over_switches(topology: Topology) -> BoolArray:
     last = leaves_switch & (heads < npus)
     reached[switches[last], heads[last]] = True
     inner = np.flatnonzero(leaves_switch & (heads >= npus))
-    before = -1
+    previous_total = -1
     total = int(reached.sum())
-    # The closure is reached when a pass over the links between switches adds nothing.
-    while total > before:
-        behind = reached[heads[inner] - npus]
-        np.logical_or.at(reached, switches[inner], behind)
-        before, total = total, int(reached.sum())
+    # The closure is complete when a pass over the links between switches adds nothing.
+    while total > previous_total:
+        reached_next = reached[heads[inner] - npus]
+        np.logical_or.at(reached, switches[inner], reached_next)
+        previous_total, total = total, int(reached.sum())
     return reached
 
 
-def unwound(topology: Topology, degree: int = 0) -> Topology:
-    """Topology without switches: ports have direct links to the next `degree` neighbours.
+def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
+    """Return the topology without switches: ports have links to the next `degree` neighbours.
 
-    A switch that is entered from u at bandwidth a and left to v at bandwidth b becomes links
+    A switch with an in-link from u of bandwidth a and an out-link to v of bandwidth b becomes links
     u -> v of bandwidth min(a, b) / degree and the latency of both hops, from every u to the
-    `degree` (0: all) neighbours v that follow it in the order of their numbers, after the switch
-    unwinding of TACOS (Won et al., MICRO 2024). Switches are taken in order; links that then join
-    the same two nodes are added up, the latency is the largest.
+    `degree` (0: all) neighbours v that follow it in the order of their numbers, as in the switch
+    unwinding of TACOS (Won et al., MICRO 2024). Switches are processed in order. Parallel links
+    that result are combined: bandwidths are added, and the latency is the maximum.
 
-    An algorithm for the result is to be judged on the result: that the links exist, or that the
-    switch emulates them, is the caller's claim. Raises `UsageError` for a negative degree.
+    An algorithm for the result must be evaluated on the result. The caller asserts that the links
+    exist or that the switch emulates them. Raises `UsageError` for a negative degree.
     """
     if degree < 0:
         raise UsageError(
@@ -195,67 +194,68 @@ def unwound(topology: Topology, degree: int = 0) -> Topology:
     )
     npus = topology.num_npus
     for switch in range(npus, topology.num_nodes):
-        links = _merged(_without(links, switch, degree), topology.num_nodes)
+        links = _merge_parallel_links(_replace_switch(links, switch, degree), topology.num_nodes)
     name = f"{topology.name}, unwound"
     plain = links.topology(name, npus, npus, node_names=topology.node_names[:npus])
     return replace(plain, groups=topology.groups)
 
 
-def _without(links: Links, switch: int, degree: int) -> Links:
-    """Links with those of one switch replaced by direct ones."""
-    entered, left, share = _port_pairs(links, switch, degree)
-    # The slower one of two ports decides, and is divided among its links.
-    narrower = np.minimum(links.bandwidth_bytes_per_s[entered], links.bandwidth_bytes_per_s[left])
+def _replace_switch(links: Links, switch: int, degree: int) -> Links:
+    """Return the links with those of one switch replaced by direct links."""
+    in_link, out_link, link_count = _pair_ports(links, switch, degree)
+    # The slower of two ports limits the bandwidth, which is divided among the links of the port.
+    bandwidth = np.minimum(
+        links.bandwidth_bytes_per_s[in_link], links.bandwidth_bytes_per_s[out_link]
+    )
     direct = Links(
-        links.source[entered],
-        links.destination[left],
-        narrower / np.maximum(share, 1),
-        links.latency_s[entered] + links.latency_s[left],
+        links.source[in_link],
+        links.destination[out_link],
+        bandwidth / np.maximum(link_count, 1),
+        links.latency_s[in_link] + links.latency_s[out_link],
     )
-    # All links of other nodes stay.
-    others = np.flatnonzero((links.source != switch) & (links.destination != switch))
-    # Behind them the direct ones: numbers of links that stay keep their order.
-    rest = Links(
-        links.source[others],
-        links.destination[others],
-        links.bandwidth_bytes_per_s[others],
-        links.latency_s[others],
+    # Links of other nodes are kept first, so their order does not change.
+    kept = np.flatnonzero((links.source != switch) & (links.destination != switch))
+    kept_links = Links(
+        links.source[kept],
+        links.destination[kept],
+        links.bandwidth_bytes_per_s[kept],
+        links.latency_s[kept],
     )
-    return Links.joined([rest, direct])
+    return Links.joined([kept_links, direct])
 
 
-def _port_pairs(
+def _pair_ports(
     links: Links, switch: int, degree: int
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Links into and out of a switch that become one, and how many the first is divided into."""
+    """Return pairs of in- and out-links of a switch, and the number of pairs per in-link."""
     nothing = np.zeros(0, np.int64)
-    entered, left, share = [nothing], [nothing], [nothing]
+    in_link, out_link, link_count = [nothing], [nothing], [nothing]
     out = np.flatnonzero(links.source == switch)
-    # In the order of neighbours, in which "next" is meant.
+    # Sorted by neighbour, which defines the next one.
     out = out[np.argsort(links.destination[out], kind="stable")]
     for link in np.flatnonzero(links.destination == switch).tolist():
-        chosen = _next_ports(links, out, int(links.source[link]), degree)
-        entered.append(np.full(len(chosen), link, np.int64))
-        left.append(chosen)
-        share.append(np.full(len(chosen), len(chosen), np.int64))
-    return np.concatenate(entered), np.concatenate(left), np.concatenate(share)
+        chosen = _find_next_ports(links, out, int(links.source[link]), degree)
+        in_link.append(np.full(len(chosen), link, np.int64))
+        out_link.append(chosen)
+        link_count.append(np.full(len(chosen), len(chosen), np.int64))
+    return np.concatenate(in_link), np.concatenate(out_link), np.concatenate(link_count)
 
 
-def _next_ports(links: Links, out: Int64Array, node: int, degree: int) -> Int64Array:
-    """Links out of a switch to the `degree` (0: all) neighbours that follow `node`, cyclically."""
+def _find_next_ports(links: Links, out: Int64Array, node: int, degree: int) -> Int64Array:
+    """Return the out-links to the `degree` (0: all) neighbours after `node`, cyclically."""
     heads = links.destination[out]
     after = int(np.searchsorted(heads, node, "right"))
     following = np.roll(out, -after)
-    # Nothing goes back to where it came from.
-    others: Int64Array = following[links.destination[following] != node]
-    return others[: degree or None]
+    # A port has no link to itself.
+    kept: Int64Array = following[links.destination[following] != node]
+    return kept[: degree or None]
 
 
-def _merged(links: Links, num_nodes: int) -> Links:
-    """Links of one pair of nodes as one, by source and then by destination."""
+def _merge_parallel_links(links: Links, num_nodes: int) -> Links:
+    """Combine parallel links; the result is sorted by source, then by destination."""
     pair = links.source * num_nodes + links.destination
     key, which = np.unique(pair, return_inverse=True)
-    # No message is faster than on the slower of two ways.
+    # The latency is that of the slower path.
     latency = np.zeros(len(key))
     np.maximum.at(latency, which, links.latency_s)
     bandwidth = np.bincount(which, links.bandwidth_bytes_per_s, len(key))

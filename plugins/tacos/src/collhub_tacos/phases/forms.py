@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from collhub_tacos.candidates import Nodes, Prospects, SynthesisCandidate, Trials, Way
+from collhub_tacos.candidates import Nodes, Prospects, SynthesisCandidate, Trials, Variant
 from collhub_tacos.networks.link_network import (
     CAPPED,
     FREE,
@@ -21,7 +21,7 @@ from collhub_tacos.networks.link_network import (
     WindowRule,
 )
 from collhub_tacos.networks.switches import PathNetwork
-from collhub_tacos.networks.symmetry import is_duplex, transposed
+from collhub_tacos.networks.symmetry import is_duplex, transpose_network
 from collhub_tacos.routing.routes import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule, reversed_schedule, windows_of_links
 from collhub_tacos.seed_search import Progress
@@ -57,12 +57,12 @@ def ladder_of(setting: Setting) -> list[int]:
     if ladder is _SPREAD_LADDER:
         # The parts of an all-reduce are shares of all ranks.
         parts = setting.collective.num_ranks if kind is CollectiveKind.ALL_REDUCE else 1
-        return setting.candidates(_STAGED_LADDER if is_switched else ladder, parts)
+        return setting.choose_piece_counts(_STAGED_LADDER if is_switched else ladder, parts)
     if ladder is not _PIPELINE_LADDER:
-        return setting.candidates(ladder)
+        return setting.choose_piece_counts(ladder)
     if is_switched:
         ladder = _with_multiples(ladder, setting)
-    found = setting.candidates(ladder)
+    found = setting.choose_piece_counts(ladder)
     return [pieces for pieces in found if _may_fill(setting, pieces)] or found[-1:]
 
 
@@ -145,7 +145,7 @@ class _Phases:
         for rule in self._rules():
             phases = replace(self, times=replace(self.times, rule=rule))
             candidate = phases._candidate(form, pieces, parts)
-            found.append(replace(candidate, way=Way(form, place, rule)))
+            found.append(replace(candidate, variant=Variant(form, place, rule)))
         return found
 
     def _rules(self) -> tuple[WindowRule, ...]:
@@ -299,7 +299,7 @@ def _straight(
 ) -> list[SpreadResult]:
     """All-to-all behind switches: all at once to all others, the next one first; or no way."""
     network, size = setting.network, setting.network.num_nodes
-    is_small = setting.wanted is None and times.rule is not SLOW_START
+    is_small = setting.requested_ranks is None and times.rule is not SLOW_START
     is_all = setting.collective.kind is CollectiveKind.ALL_TO_ALL
     if not (is_small and is_all and isinstance(network, PathNetwork)):
         return []
@@ -312,7 +312,11 @@ def _straight(
         return []
     free = replace(times, rule=FREE)
     plan = RoutePlan(network, chunk, arc, np.full(len(chunk), -1))
-    return [SpreadResult(plan.unhindered(free), free, origin, None, "straight", setting.seed)]
+    return [
+        SpreadResult(
+            plan.schedule_without_contention(free), free, origin, None, "straight", setting.seed
+        )
+    ]
 
 
 FORMS: Mapping[CollectiveKind, Form] = {
@@ -339,8 +343,8 @@ def _on_transpose(
     network, times = setting.network, setting.link_times(unit_count)
     # Of a network that is its own transpose the times hold as they are.
     if not is_duplex(network, times):
-        network = transposed(network)
-        times = setting.times_on(network, unit_count)
+        network = transpose_network(network)
+        times = setting.link_times_on(network, unit_count)
     return SpreadTask(setting, network, times, origin, trials)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from collhub_tacos.candidates import Nodes, SynthesisCandidate
 from collhub_tacos.networks.link_network import LinkTimes
-from collhub_tacos.networks.switches import links_of_arcs
+from collhub_tacos.networks.switches import get_links_of_arcs
 from collhub_tacos.phases.partial_sums import (
     OWN,
     InTrees,
@@ -19,7 +19,7 @@ from collhub_tacos.phases.partial_sums import (
     partial_sums,
 )
 from collhub_tacos.seed_search import Progress
-from collhub_tacos.setting import Setting, whole_vector_ps
+from collhub_tacos.setting import Setting, bound_one_tree_ps
 from hub_core.columns import Int64Array, expanded_ranges
 from hub_core.model import Algorithm, Buffer, StepKind, StepTable, StepTableBuilder
 from hub_core.schedules import Chunks, Transfers
@@ -240,7 +240,7 @@ def unsuitability(setting: Setting) -> str | None:
     npus, links = setting.network.num_npus, setting.network.num_links
     if setting.has_relays:
         return "some NPUs take no part"
-    if setting.wanted is not None:
+    if setting.requested_ranks is not None:
         return "the steps of some ranks alone are wanted"
     if npus * links > _MOST_CELLS or npus * npus > _MOST_PAIRS:
         return f"{npus} NPUs with {links} links are too many"
@@ -257,13 +257,13 @@ def one_shot(
     progress(0.0, _WORK)
     limit = limit_ps()
     # Every NPU but the last sends whole vectors: that needs no trees to be told.
-    if limit is not None and whole_vector_ps(setting) > limit:
+    if limit is not None and bound_one_tree_ps(setting) > limit:
         return
     trees = in_trees(setting.network, setting.link_times(1))
     if not trees.connects_all:
         return
     sums = partial_sums(trees)
-    ladder = setting.candidates(_LADDER)
+    ladder = setting.choose_piece_counts(_LADDER)
     for place, pieces in enumerate(ladder):
         limit = limit_ps()
         if limit is not None and _least_ps(setting, sums, pieces) > limit:
@@ -277,7 +277,7 @@ def one_shot(
 def _least_ps(setting: Setting, sums: PartialSums, pieces: int) -> int:
     """What the fullest link is busy for, and what a message takes longer; picoseconds."""
     times = setting.link_times(pieces)
-    paths, hops = links_of_arcs(setting.network, times)
+    paths, hops = get_links_of_arcs(setting.network, times)
     first, lengths = paths.indptr[sums.arc], np.diff(paths.indptr)[sums.arc]
     links = paths.links[expanded_ranges(first, lengths)]
     messages = pieces * np.bincount(links, minlength=len(hops.busy))
@@ -289,7 +289,7 @@ def _candidate(
     setting: Setting, trees: InTrees, sums: PartialSums, pieces: int
 ) -> SynthesisCandidate:
     collective = replace(
-        setting.collective, unit_count=setting.units(pieces), in_place=True, out_of_place=True
+        setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True
     )
     steps, scratch_units = steps_of_sums(trees, sums, setting.link_times(pieces), pieces)
     whole = Algorithm(collective, steps, scratch_units, collective_bytes=setting.collective_bytes)

@@ -1,4 +1,4 @@
-"""What makes a route good: how much the load of its links counts, and the depth of a tree."""
+"""Routes of chunks on links that share the load: multicast trees, paths, and their schedules."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.switches import PathNetwork, links_of_arcs
+from collhub_tacos.networks.switches import PathNetwork, get_links_of_arcs
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.timing import in_time, settled
-from collhub_tacos.seed_search import Progress, named, part_of, silent
+from collhub_tacos.seed_search import Progress, ignore_progress, report_activity, report_part
 from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, inverse
 
-EVERYONE = -1
-"""As a target: all nodes that are needed."""
+ALL_NEEDED_NODES = -1
+"""Target of a chunk for all needed nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RouteRules:
-    """Cost of a route: the time of its links, times `1 + steepness * u^8`.
+    """Cost of a route: the time of its links, multiplied by `1 + steepness * u^8`.
 
-    u is the load of a link by a reference: `slack` times the least that the fullest link can have,
-    0: the fullest so far. `depth_weight`: what the way to a node of a tree counts when the tree
-    grows on from there, 0: nothing, 1: as much as when it was reached: shallow trees.
+    u is the load of a link relative to a reference load. `slack`: the reference is this multiple of
+    the lower bound of the maximum load, 0: the maximum load so far. `depth_weight`: factor of the
+    distance of a tree node when the tree grows from it; 0: the depth is ignored, 1: distances count
+    in full, which gives shallow trees.
     """
 
     steepness: float = 1.0
@@ -33,10 +34,10 @@ class RouteRules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoutePlan(ColumnTable):
-    """Chunk `chunk[i]` goes over `link[i]` of `network` when transfer `parent[i]` is done.
+    """Routes without times: chunk `chunk[i]` crosses link `link[i]` after transfer `parent[i]`.
 
-    int64 columns. `parent`: the transfer that brings the chunk to the source, which stands before
-    it, or -1 at the origin.
+    int64 columns. `parent`: the transfer that brings the chunk to the source of the link, which is
+    an earlier row, or -1 at the origin.
     """
 
     network: LinkNetwork
@@ -44,84 +45,88 @@ class RoutePlan(ColumnTable):
     link: Int64Array
     parent: Int64Array
 
-    def fullest_ps(self, times: LinkTimes) -> int:
-        """How long the link with most transfers is busy, in picoseconds."""
-        paths, single = links_of_arcs(self.network, times)
+    def max_load_ps(self, times: LinkTimes) -> int:
+        """Return the busy time of the link with the most load, in picoseconds."""
+        paths, single = get_links_of_arcs(self.network, times)
         first, lengths = paths.indptr[self.link], np.diff(paths.indptr)[self.link]
         links = paths.links[expanded_ranges(first, lengths)]
         load = np.bincount(links, minlength=len(single.busy)) * single.busy
         return int(load.max(initial=0))
 
-    def least_ps(self, times: LinkTimes) -> int:
-        """What no schedule of the plan goes below, in picoseconds.
+    def minimum_ps(self, times: LinkTimes) -> int:
+        """Return a lower bound for all schedules of the plan, in picoseconds.
 
-        Its fullest link is busy so long, and its longest way takes so long without waits.
+        It is the maximum load of a link, or the longest path without waiting.
         """
         arrival = times.arrival[self.link]
-        last = _earliest(self.parent, arrival) + arrival
-        return max(self.fullest_ps(times), int(last.max(initial=0)))
+        last = _find_earliest_starts(self.parent, arrival) + arrival
+        return max(self.max_load_ps(times), int(last.max(initial=0)))
 
-    def sorted_by(self, key: Int64Array) -> RoutePlan:
-        """The same, small keys first, of equal ones as they stand; no parent has a larger key."""
+    def sort_by(self, key: Int64Array) -> RoutePlan:
+        """Return the plan sorted by a key (stable); parents must not have larger keys."""
         order = np.argsort(key, kind="stable")
-        # Who has no parent finds its -1 behind all places.
-        place = np.append(inverse(order), -1)
-        parent = place[self.parent[order]]
+        # A parent of -1 selects the last entry, which is -1.
+        new_row = np.append(inverse(order), -1)
+        parent = new_row[self.parent[order]]
         return RoutePlan(self.network, self.chunk[order], self.link[order], parent)
 
-    def unhindered(self, times: LinkTimes) -> LinkSchedule:
-        """Schedule in which messages do not wait for one another, but for their chunk alone.
+    def schedule_without_contention(self, times: LinkTimes) -> LinkSchedule:
+        """Return the schedule without contention: a transfer waits only for its parent.
 
-        Of those that start in one instant, what stands first in the plan goes first.
+        Transfers that start at the same instant keep the order of the plan.
         """
         arrival = times.arrival[self.link]
-        start = _earliest(self.parent, arrival)
+        start = _find_earliest_starts(self.parent, arrival)
         return LinkSchedule.spreading(self.network, self.chunk, self.link, start, start + arrival)
 
-    def farthest_first(self, times: LinkTimes) -> LinkSchedule:
-        """Schedule in which every free link sends what has farthest to go of what is there.
+    def schedule_farthest_first(self, times: LinkTimes) -> LinkSchedule:
+        """Return the schedule in which free links send the chunk with the longest remaining path.
 
-        Farthest in time, with all that depends on it. At switches what waits least on its way goes
-        first of all. No link idles while its source has something for it, but for the windows.
+        The remaining path is the time to the last arrival that depends on the transfer. Messages
+        through switches are chosen by their expected delay first. Except for windows, no link idles
+        while its source has a message for it.
         """
-        return self.in_order(times, self._ranks(times))
+        return self.schedule_by_rank(times, self._rank_by_remaining_path(times))
 
-    def in_order(
+    def schedule_by_rank(
         self, times: LinkTimes, rank: Int64Array, *, is_fixed: bool = False
     ) -> LinkSchedule:
-        """The same with the smallest `rank` first: int64 per transfer.
+        """Return the schedule by priority `rank` (int64 per transfer), small ranks first.
 
-        `is_fixed`: always, else of what is at hand, and waits least at switches.
+        `is_fixed`: links send strictly in this order. Otherwise they choose among the available
+        transfers, by expected delay at switches first.
         """
         network = self.network
-        # A chunk goes on when it has come: one wait a transfer.
+        # Each transfer waits for one arrival, that of its parent.
         children = np.flatnonzero(self.parent >= 0)
         waits = (self.parent[children], children)
         start, finish = in_time(network, times, self.link, waits, rank, is_fixed=is_fixed)
         schedule = LinkSchedule.spreading(network, self.chunk, self.link, start, finish)
-        # A simulator sends in a fixed order: so that is how messages meet at switches.
+        # Simulators send in a fixed order, so retime with that order to get the contention at
+        # switches.
         return settled(schedule, times) if isinstance(network, PathNetwork) else schedule
 
-    def _ranks(self, times: LinkTimes) -> Int64Array:
-        """Place of every transfer by how far it has to go, the farthest first: int64.
+    def _rank_by_remaining_path(self, times: LinkTimes) -> Int64Array:
+        """Return the rank of every transfer by its remaining path, the longest first: int64.
 
-        Of equals all go round alike: what leads to the next node in the order of numbers first.
+        Ties are sorted by the difference of node numbers, so that all nodes send in the same
+        rotation.
         """
         # Imported here: numba takes a second.
-        from collhub_tacos.routing.trees_kernel import remaining_times
+        from collhub_tacos.routing.trees_kernel import compute_remaining_times
 
         network = self.network
-        remaining = remaining_times(self.parent, times.arrival[self.link])
+        remaining = compute_remaining_times(self.parent, times.arrival[self.link])
         step = network.destination[self.link] - network.source[self.link]
-        way_round = step % max(network.num_nodes, 1)
-        return inverse(np.lexsort((way_round, -remaining)))
+        rotation = step % max(network.num_nodes, 1)
+        return inverse(np.lexsort((rotation, -remaining)))
 
 
-def _earliest(parent: Int64Array, arrival: Int64Array) -> Int64Array:
-    """When the parent of every transfer, which took `arrival`, and all before it are done."""
+def _find_earliest_starts(parent: Int64Array, arrival: Int64Array) -> Int64Array:
+    """Return the start of every transfer if only parents delay it; `arrival`: durations."""
     start = np.zeros(len(parent), np.int64)
     rows = np.flatnonzero(parent >= 0)
-    # Every pass looks one transfer further back, so that what does not grow is at its origin.
+    # Each pass considers one more ancestor; rows that do not change have reached their origin.
     while len(rows):
         earliest = (start + arrival)[parent[rows]]
         is_later = earliest > start[rows]
@@ -130,11 +135,10 @@ def _earliest(parent: Int64Array, arrival: Int64Array) -> Int64Array:
     return start
 
 
-# Shallow trees first, which are fast for few chunks; then trees that fill links evenly, which are
-# fast for many.
+# Shallow trees, fast for few chunks, come first; then trees that balance the load, fast for many.
 _SHALLOW = RouteRules(steepness=1.0, depth_weight=0.9, slack=1.1)
-_EVEN = RouteRules(steepness=4.0, depth_weight=0.5, slack=1.0)
-_ROUNDS = (_SHALLOW,) * 7 + (_EVEN,) * 7
+_BALANCED = RouteRules(steepness=4.0, depth_weight=0.5, slack=1.0)
+_ROUNDS = (_SHALLOW,) * 7 + (_BALANCED,) * 7
 
 
 def spread(
@@ -143,36 +147,35 @@ def spread(
     origin: Int64Array,
     needed: BoolArray,
     seed: int = 0,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> LinkSchedule:
     """Bring chunk x from NPU `origin[x]` to all nodes of `needed` (bool per node).
 
-    Others relay where that helps, and get what they pass on alone; who gets a chunk gets it once.
-    Every chunk grows a tree from its origin, by the nearest node that lacks it (Takahashi and
-    Matsuyama, 1980), over links that cost more the fuller they are; in each of some rounds all
-    trees are grown anew with the others in view and put in time, what has farthest to go first,
-    and the fastest round is kept. Cost: a search per chunk and round. `network`: of NPUs, or
-    `path_network.contracted`. Raises `InputError` that names a node that cannot be reached and the
-    cut.
+    Other nodes relay if that helps and receive only chunks that they forward. Every node receives a
+    chunk at most once. Every chunk grows a tree from its origin by the nearest node that lacks it
+    (Takahashi and Matsuyama, 1980), over links whose cost increases with their load. In each round
+    all trees are rebuilt with the load of the others and scheduled with the longest remaining path
+    first; the fastest round is kept. Cost: a search per chunk and round. `network`: of NPUs, or
+    from `contract_switches`. Raises `InputError` that names an unreachable node and the cut.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router
 
     members = needed[: network.num_nodes]
-    targets = np.full(len(origin), EVERYONE)
+    targets = np.full(len(origin), ALL_NEEDED_NODES)
     router = Router(network, times, origin, targets, members, seed)
     best: LinkSchedule | None = None
     for done, rules in enumerate(_ROUNDS, start=1):
         router.improve(rules)
-        found = router.plan().farthest_first(times)
-        if best is None or found.time_ps < best.time_ps:
-            best = found
+        schedule = router.plan().schedule_farthest_first(times)
+        if best is None or schedule.time_ps < best.time_ps:
+            best = schedule
         progress(done / len(_ROUNDS), "multicast")
     assert best is not None
     return best
 
 
-_MOST_ROUNDS = 8
+_MAX_ROUNDS = 8
 
 
 def route_all(
@@ -181,31 +184,31 @@ def route_all(
     origin: Int64Array,
     target: Int64Array,
     seed: int = 0,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
 ) -> LinkSchedule:
-    """Bring chunk x from NPU `origin[x]` to NPU `target[x]`, over others where that helps.
+    """Bring chunk x from NPU `origin[x]` to NPU `target[x]`, over relays if that helps.
 
-    int64 per chunk. Routes are chosen one chunk at a time, over links that cost more the fuller
-    they are, and chosen anew with all others in view for as long as the fullest link gets emptier:
-    after the multicommodity flows of Garg and Koenemann (SIAM J. Comput. 37, 2007). Then every
-    free link sends what has farthest to go (Andrews et al., JACM 48, 2001). Cost: a search per
-    chunk and round, guided by the distance that is left. `network`: of NPUs, or
-    `path_network.contracted`. Same seed, same schedule. Raises `InputError` for a target that
-    cannot be reached.
+    Both are int64 per chunk. Paths are chosen one chunk at a time over links whose cost increases
+    with their load, and are chosen again with the load of all others while the maximum load
+    decreases, after the multicommodity flows of Garg and Koenemann (SIAM J. Comput. 37, 2007). Then
+    every free link sends the chunk with the longest remaining path (Andrews et al., JACM 48, 2001).
+    Cost: a search per chunk and round, guided by the remaining distance. `network`: of NPUs, or
+    from `contract_switches`. The same seed gives the same schedule. Raises `InputError` for an
+    unreachable target.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.routing.rounds import Router
 
-    nobody = np.zeros(network.num_nodes, np.bool_)
-    router = Router(network, times, origin, target, nobody, seed)
-    plan, least = router.plan(), 0
-    for done in range(_MOST_ROUNDS):
-        round_progress = part_of(progress, done, _MOST_ROUNDS + 1)
-        router.improve(RouteRules(), named(round_progress, "routing"))
-        # Before the first round there are no routes to compare it with.
-        if done and router.fullest_ps >= least:
+    no_nodes = np.zeros(network.num_nodes, np.bool_)
+    router = Router(network, times, origin, target, no_nodes, seed)
+    plan, min_load_ps = router.plan(), 0
+    for done in range(_MAX_ROUNDS):
+        round_progress = report_part(progress, done, _MAX_ROUNDS + 1)
+        router.improve(RouteRules(), report_activity(round_progress, "routing"))
+        # The first round has no predecessor to compare it with.
+        if done and router.max_load_ps >= min_load_ps:
             break
-        plan, least = router.plan(), router.fullest_ps
-    schedule = plan.farthest_first(times)
+        plan, min_load_ps = router.plan(), router.max_load_ps
+    schedule = plan.schedule_farthest_first(times)
     progress(1.0, "routing")
     return schedule

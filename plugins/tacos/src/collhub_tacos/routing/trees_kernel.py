@@ -1,7 +1,13 @@
-"""Compiled sums over trees of transfers: how far each has to go.
+"""Compiled search for routes and trees on loaded links, and sums over trees of transfers.
 
-One pass from the last transfer to the first, linear; every transfer stands behind its parent, so
-that what is behind it is known when it is reached. Import it late: numba takes a second.
+Algorithm: every chunk in turn is removed from the loads and routed again. Its tree grows from the
+origin by Dijkstra's algorithm over links whose cost increases with their load. When the search
+reaches a target, the path to it becomes part of the tree and the search continues from it. With one
+target the search is guided by a lower bound of the remaining cost (A*).
+
+Invariant: a parent is an earlier row than its children. Cost: a search over all arcs per chunk.
+
+Import this module inside functions: numba takes a second to import.
 """
 
 from __future__ import annotations
@@ -15,18 +21,16 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 
 @kernel
-def remaining_times(parent: Int64Array, arrival: Int64Array) -> Int64Array:
-    """Time from the start of every transfer to the arrival of the last one behind it: int64.
+def compute_remaining_times(parent: Int64Array, arrival: Int64Array) -> Int64Array:
+    """Return the time from each transfer's start to the last arrival that depends on it: int64.
 
-    `parent`: -1 for none, else a transfer before it; `arrival`: the time of each one.
+    `parent`: an earlier transfer, -1 for none. `arrival`: duration of each transfer.
     """
     remaining = arrival.copy()
     for transfer in range(len(parent) - 1, -1, -1):
-        before = parent[transfer]
-        if before >= 0:
-            # Of several branches the longest counts.
-            behind = arrival[before] + remaining[transfer]
-            remaining[before] = max(remaining[before], behind)
+        cause = parent[transfer]
+        if cause >= 0:
+            remaining[cause] = max(remaining[cause], arrival[cause] + remaining[transfer])
     return remaining
 
 
@@ -34,11 +38,10 @@ Integer = int | np.int64
 
 
 class ArcMap(NamedTuple):
-    """Network of arcs, all int64.
+    """Network of arcs; all columns are int64.
 
-    `out_indptr`, `out`: the arcs that leave every node; `head`, `tail`: ends of an arc;
-    `path_indptr`, `path`: the links of every arc; `busy`, `arrival`: times of a message on every
-    link, in picoseconds.
+    `out_indptr`, `out`: arcs that leave every node. `tail`, `head`: ends of an arc. `path_indptr`,
+    `path`: links of every arc. `busy`, `arrival`: times of a message on every link, in picoseconds.
     """
 
     out_indptr: Int64Array
@@ -52,13 +55,13 @@ class ArcMap(NamedTuple):
 
 
 class RoutingState(NamedTuple):
-    """What is to be routed, and the routes so far.
+    """Chunks to route and the routes so far.
 
-    `origin`, `target`: int64 per chunk; target -1: all nodes of `needed` (bool). `bound`:
-    float64[rows, nodes], distance to a target, and `bound_row`: int64 per node, its row or -1.
-    `load`: int64 per link, picoseconds; `cost`: float64 per link. `old_*`, `new_*`: transfers of
-    the round before and of this one: of chunk x those from `first[x]` on, `size[x]` many; `parent`
-    counts from the start of the chunk, -1 at the origin.
+    `origin`, `target`: int64 per chunk; target -1 means all nodes of `needed` (bool). `bound`:
+    float64[rows, nodes], distance to a target. `bound_row`: int64 per node, its row or -1. `load`:
+    int64 per link, picoseconds. `cost`: float64 per link. `old_*`, `new_*`: transfers of the
+    previous and of the current round; chunk x has `size[x]` rows from `first[x]` on. `parent` is
+    relative to the first row of the chunk, -1 at the origin.
     """
 
     origin: Int64Array
@@ -78,11 +81,12 @@ class RoutingState(NamedTuple):
 
 
 class TreeWorkspace(NamedTuple):
-    """Room to work in, a number per node.
+    """Working memory with an entry per node.
 
-    `cost` from the tree, `arc` by which it is reached, `entry`: its transfer, `stamp`: the last
-    chunk that reached it, `in_tree`: the last that has it in its tree. `key`, `node`: a binary
-    heap, `place`: where on it, -1 for nowhere. `trail`: a way back to the tree.
+    `cost`: distance from the tree. `arc`: arc by which it was reached. `entry`: transfer that
+    brings the chunk. `stamp`: mark of the last search that reached it. `in_tree`: mark of the last
+    tree that contains it. `key`, `node`: a binary heap. `place`: position in the heap, -1 if
+    absent. `trail`: a path back to the tree.
     """
 
     cost: Float64Array
@@ -97,10 +101,10 @@ class TreeWorkspace(NamedTuple):
 
 
 @part
-def _lower(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
-    """Put a node on the heap, or give one that is there a smaller key; return the heap's size."""
+def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
+    """Insert a node into the heap or decrease its key; return the size of the heap."""
     keys, nodes, places = space.key, space.node, space.place
-    # A node that is on the heap moves up from where it is.
+    # A node in the heap moves up from its position.
     hole = places[node]
     if hole < 0:
         hole = size
@@ -119,7 +123,7 @@ def _lower(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> In
 
 @part
 def _pop(space: TreeWorkspace, size: Integer) -> Integer:
-    """Take the node of the smallest key off a heap of `size`."""
+    """Remove and return the node with the smallest key of a heap with `size` entries."""
     keys, nodes, places = space.key, space.node, space.place
     top: Integer = nodes[0]
     places[top] = -1
@@ -143,21 +147,21 @@ def _pop(space: TreeWorkspace, size: Integer) -> Integer:
 
 
 @kernel
-def distances(
+def compute_distances(
     arcs: ArcMap, in_indptr: Int64Array, targets: Int64Array, space: TreeWorkspace
 ) -> Float64Array:
-    """Time of the fastest way from every node to every target: float64[targets, nodes].
+    """Return the time of the fastest path from every node to every target: float64[targets, nodes].
 
-    Infinite where there is none. Arcs stand by their head: those into node v are
+    Infinite if there is no path. Arcs are sorted by head: the arcs into node v are
     `in_indptr[v]..in_indptr[v + 1] - 1`.
     """
     nodes = len(space.cost)
     result = np.full((len(targets), nodes), np.inf)
     for row in range(len(targets)):
-        # Backwards from the target, along arcs into each node.
+        # Search backwards from the target, along the arcs into each node.
         cost = result[row]
         cost[targets[row]] = 0.0
-        size = _lower(space, 0, 0.0, targets[row])
+        size = _push_or_decrease(space, 0, 0.0, targets[row])
         while size:
             node = _pop(space, size)
             size -= 1
@@ -168,26 +172,27 @@ def distances(
                 tail = arcs.tail[arc]
                 if time < cost[tail]:
                     cost[tail] = time
-                    size = _lower(space, size, time, tail)
+                    size = _push_or_decrease(space, size, time, tail)
     return result
 
 
 @part
-def _weigh(
+def _update_cost(
     link: Integer, arcs: ArcMap, state: RoutingState, scale: float, steepness: float
 ) -> None:
-    """Let a link cost its time, and more the closer its load is to the reference, `1 / scale`."""
-    # The eighth power: links far below the reference cost next to nothing more.
+    """Update the cost of a link: its time plus a penalty for its load times `scale`."""
+    # With the eighth power, links far below the reference cost almost only their time.
     share = state.load[link] * scale
     square = share * share
     fourth = square * square
-    # Multiplied in this order, by which a seed gives the same bytes.
+    # The order of the multiplications determines the rounding; keep it so that a seed gives the
+    # same bytes.
     weight = arcs.busy[link] * steepness * fourth * fourth
     state.cost[link] = arcs.arrival[link] + weight
 
 
 @part
-def _load(
+def _change_load(
     arc: Integer,
     sign: Integer,
     arcs: ArcMap,
@@ -195,16 +200,16 @@ def _load(
     scale: float,
     steepness: float,
 ) -> None:
-    """Add a message to the links of an arc, or take it away."""
+    """Add a message to the links of an arc (sign 1) or remove it (sign -1)."""
     for position in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
         link = arcs.path[position]
         state.load[link] += sign * arcs.busy[link]
-        _weigh(link, arcs, state, scale, steepness)
+        _update_cost(link, arcs, state, scale, steepness)
 
 
 @part
-def _way_back(mark: Integer, node: Integer, arcs: ArcMap, space: TreeWorkspace) -> Integer:
-    """Put the nodes from one that was reached back to the tree on the trail; return how many."""
+def _trace_path(mark: Integer, node: Integer, arcs: ArcMap, space: TreeWorkspace) -> Integer:
+    """Write the path from `node` back to the tree to the trail; return its number of nodes."""
     length: Integer = 0
     while space.in_tree[node] != mark:
         space.trail[length] = node
@@ -223,9 +228,9 @@ def _attach(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> Integer:
-    """Add the way from the tree to a node that was reached; return the number of its transfers."""
-    length = _way_back(mark, node, arcs, space)
-    # From the tree outwards: parents stand before children.
+    """Add the path to a reached node to the tree; return the number of its transfers."""
+    length = _trace_path(mark, node, arcs, space)
+    # From the tree outwards, so that parents are earlier rows than children.
     first = state.new_first[chunk]
     for place in range(length - 1, -1, -1):
         node = space.trail[place]
@@ -239,22 +244,24 @@ def _attach(
 
 
 @inlined
-def _regrow(length: Integer, depth_weight: float, size: Integer, space: TreeWorkspace) -> Integer:
-    """Search on from the way that was just attached; return the size of the heap.
+def _add_new_starts(
+    length: Integer, depth_weight: float, size: Integer, space: TreeWorkspace
+) -> Integer:
+    """Insert the nodes of the new path into the heap as starts; return the size of the heap.
 
-    A node of the tree is a better start than it was an end.
+    Their distance is reduced because they are now part of the tree.
     """
     for place in range(length):
         node = space.trail[place]
         space.cost[node] *= depth_weight
-        # The end of the way is the node from which the search goes on at once.
+        # The search continues from the end of the path immediately.
         if place:
-            size = _lower(space, size, space.cost[node], node)
+            size = _push_or_decrease(space, size, space.cost[node], node)
     return size
 
 
 @inlined
-def _reach_on(
+def _relax_arcs(
     node: Integer,
     mark: Integer,
     row: Integer,
@@ -263,15 +270,15 @@ def _reach_on(
     state: RoutingState,
     space: TreeWorkspace,
 ) -> Integer:
-    """Reach the nodes behind the arcs that leave a node; return the size of the heap."""
+    """Relax the arcs that leave a node; return the size of the heap."""
     base = space.cost[node]
     for position in range(arcs.out_indptr[node], arcs.out_indptr[node + 1]):
         arc = arcs.out[position]
         head = arcs.head[arc]
-        # Whoever is in the tree has the chunk.
+        # Nodes in the tree have the chunk.
         if space.in_tree[head] == mark:
             continue
-        # An arc costs what its links cost together.
+        # The cost of an arc is the sum over its links.
         cost = base
         for place in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
             cost += state.cost[arcs.path[place]]
@@ -279,9 +286,9 @@ def _reach_on(
             space.stamp[head] = mark
             space.cost[head] = cost
             space.arc[head] = arc
-            # Never more than the rest of the way costs: so the first way found is the best.
-            left = state.bound[row, head] if row >= 0 else 0.0
-            size = _lower(space, size, cost + left, head)
+            # A lower bound of the remaining cost, so the first path found is the best.
+            remaining = state.bound[row, head] if row >= 0 else 0.0
+            size = _push_or_decrease(space, size, cost + remaining, head)
     return size
 
 
@@ -297,14 +304,14 @@ def _grow(
 ) -> Integer:
     """Grow the tree of a chunk until it has `count` targets; return its number of transfers.
 
-    `mark`: a number that no chunk had before, by which the marks of others are void.
+    `mark`: a number that no earlier search used, which invalidates their marks.
     """
     origin, target = state.origin[chunk], state.target[chunk]
     row = state.bound_row[target] if target >= 0 else -1
     space.stamp[origin] = space.in_tree[origin] = mark
     space.cost[origin] = 0.0
     space.entry[origin] = -1
-    size = _lower(space, 0, 0.0, origin)
+    size = _push_or_decrease(space, 0, 0.0, origin)
     used: Integer = 0
     while size and count:
         node = _pop(space, size)
@@ -314,20 +321,20 @@ def _grow(
             length = _attach(chunk, mark, node, used, arcs, state, space)
             used += length
             count -= 1
-            size = _regrow(length, depth_weight, size, space)
-        size = _reach_on(node, mark, row, size, arcs, state, space)
-    # What is left on the heap is not on it any more for the next chunk.
+            size = _add_new_starts(length, depth_weight, size, space)
+        size = _relax_arcs(node, mark, row, size, arcs, state, space)
+    # Clear the positions of the remaining heap entries for the next search.
     for slot in range(size):
         space.place[space.node[slot]] = -1
     return used
 
 
 @inlined
-def _num_targets(chunk: Integer, everyone: Integer, state: RoutingState) -> Integer:
-    """Number of nodes that lack a chunk; `everyone`: number of needed nodes."""
+def _count_targets(chunk: Integer, num_needed: Integer, state: RoutingState) -> Integer:
+    """Return the number of nodes that lack a chunk; `num_needed`: number of needed nodes."""
     origin, target = state.origin[chunk], state.target[chunk]
     if target < 0:
-        return everyone - int(state.needed[origin])
+        return num_needed - int(state.needed[origin])
     return int(target != origin)
 
 
@@ -337,44 +344,44 @@ def reroute(
     position: Integer,
     round_number: Integer,
     used: Integer,
-    fullest: Integer,
+    max_load: Integer,
     budget: Integer,
-    aim: Integer,
+    reference_load: Integer,
     steepness: float,
     depth_weight: float,
     arcs: ArcMap,
     state: RoutingState,
     space: TreeWorkspace,
 ) -> tuple[Integer, Integer, Integer]:
-    """Route the chunks `order[position:]` anew, each with the load of all others.
+    """Route the chunks `order[position:]` again, each with the load of all others.
 
-    Until `budget` transfers or no room is left. `aim`: the load to which others are compared, 0:
-    the largest so far. Returns the next position, the transfers in use and the largest load so far
-    in this round.
+    Stops after `budget` transfers or if the capacity is used up. `reference_load`: the load to
+    which others are compared, 0: the maximum so far. Returns the next position, the number of used
+    rows and the maximum load in this round so far.
     """
     nodes = len(space.cost)
-    everyone = 0
+    num_needed = 0
     for node in range(nodes):
-        everyone += state.needed[node]
+        num_needed += state.needed[node]
     stop = used + budget
-    # A tree has less transfers than there are nodes: that much room is always enough.
+    # A tree has fewer transfers than nodes, so this capacity is sufficient.
     while position < len(order) and used < stop and used + nodes <= len(state.new_arc):
         chunk = order[position]
-        scale = 1.0 / max(aim if aim > 0 else fullest, 1)
-        # The chunk sees the load of all others, not its own of the round before.
+        scale = 1.0 / max(reference_load if reference_load > 0 else max_load, 1)
+        # Remove the chunk's own load of the previous round.
         first = state.old_first[chunk]
         for place in range(first, first + state.old_size[chunk]):
-            _load(state.old_arc[place], -1, arcs, state, scale, steepness)
+            _change_load(state.old_arc[place], -1, arcs, state, scale, steepness)
         state.new_first[chunk] = used
         mark = round_number * len(order) + position + 1
-        count = _num_targets(chunk, everyone, state)
+        count = _count_targets(chunk, num_needed, state)
         size = _grow(chunk, mark, count, depth_weight, arcs, state, space)
         state.new_size[chunk] = size
         for place in range(used, used + size):
             arc = state.new_arc[place]
-            _load(arc, 1, arcs, state, scale, steepness)
+            _change_load(arc, 1, arcs, state, scale, steepness)
             for link_place in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
-                fullest = max(fullest, state.load[arcs.path[link_place]])
+                max_load = max(max_load, state.load[arcs.path[link_place]])
         used += size
         position += 1
-    return position, used, fullest
+    return position, used, max_load

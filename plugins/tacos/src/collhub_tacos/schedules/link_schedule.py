@@ -9,7 +9,7 @@ import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes, WindowRule
 from collhub_tacos.networks.switches import PathNetwork
-from collhub_tacos.networks.symmetry import opposite_links
+from collhub_tacos.networks.symmetry import find_opposite_links
 from hub_core.columns import BoolArray, ColumnTable, Int64Array, sorted_ordinals, stable_order_by
 from hub_core.schedules import Transfers
 
@@ -203,7 +203,7 @@ def reversed_schedule(
     default its own.
     """
     end = schedule.time_ps if end_ps is None else end_ps
-    opposite = opposite_links(schedule.network, network)
+    opposite = find_opposite_links(schedule.network, network)
     return replace(
         schedule,
         network=network,

@@ -13,7 +13,7 @@ import numpy as np
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.seed_search import FractionReport, unreported
+from collhub_tacos.seed_search import FractionReport, ignore_fraction
 from hub_core.columns import BoolArray, Int64Array, counted_positions
 from hub_core.model import InputError
 
@@ -60,7 +60,7 @@ def replay_log(
     log: ArrivalLog,
     times: LinkTimes,
     origin: Int64Array,
-    progress: FractionReport = unreported,
+    progress: FractionReport = ignore_fraction,
 ) -> int:
     """Time of a valid log in picoseconds, by the rules of `replay`, without expanding it.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.switches import links_of_arcs
+from collhub_tacos.networks.switches import get_links_of_arcs
 from collhub_tacos.schedules.link_schedule import LinkSchedule, released_at_once, windows_of_links
 from hub_core.columns import BoolArray, Int64Array, csr, group_pointer, inverse, stable_order
 from hub_core.model import InputError
@@ -164,7 +164,7 @@ def _jobs(
 ) -> Jobs:
     """Transfers before the first event."""
     count = len(link)
-    paths, _ = links_of_arcs(network, times)
+    paths, _ = get_links_of_arcs(network, times)
     child_indptr, child = csr(waits[0], waits[1], count)
     return Jobs(
         arc=link,
@@ -192,7 +192,7 @@ def _queues(
     """Links before the first event, and how many of them may begin to send."""
     from collhub_tacos.schedules.retiming import grouped
 
-    paths, single = links_of_arcs(network, times)
+    paths, single = get_links_of_arcs(network, times)
     links = len(single.busy)
     first = paths.links[paths.indptr[link]]
     # In a fixed order the transfers of a link stand together, else those of an arc.
@@ -234,7 +234,7 @@ def _queues(
 
 def _windows_of_first_links(network: LinkNetwork, times: LinkTimes, links: int) -> Int64Array:
     """Window of every link that begins an arc, 1 for others: int64[links]."""
-    paths, _ = links_of_arcs(network, times)
+    paths, _ = get_links_of_arcs(network, times)
     window = np.ones(links, np.int64)
     # Inside a path messages go on in order of arrival: no window is kept there.
     window[paths.links[paths.indptr[:-1]]] = windows_of_links(network, times)

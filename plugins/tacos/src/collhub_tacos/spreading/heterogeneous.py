@@ -7,7 +7,7 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.distances import unreachable
+from collhub_tacos.networks.distances import unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.seed_search import (
@@ -15,11 +15,11 @@ from collhub_tacos.seed_search import (
     Best,
     FractionReport,
     Progress,
-    best_of_seeds,
-    named,
-    silent,
-    uncounted,
-    unreported,
+    find_best_of_seeds,
+    ignore_fraction,
+    ignore_progress,
+    ignore_trial,
+    report_activity,
 )
 from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_entry, row_pointer
 from hub_core.model import InputError
@@ -35,7 +35,7 @@ def all_gather(
     times: LinkTimes,
     origin: Int64Array,
     seed: int = 0,
-    progress: FractionReport = unreported,
+    progress: FractionReport = ignore_fraction,
     needed: BoolArray | None = None,
 ) -> LinkSchedule:
     """Bring every chunk to all NPUs, each once; chunk x starts at NPU `origin[x]`.
@@ -88,9 +88,9 @@ def find_all_gather(
     seeds: int = _DEFAULT_SEEDS,
     first_seed: int = 0,
     threads: int = 0,
-    progress: Progress = silent,
+    progress: Progress = ignore_progress,
     needed: BoolArray | None = None,
-    after_trial: AfterTrial = uncounted,
+    after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
     """Fastest all-gather over `seeds` seeds from `first_seed` on; the first of equally fast ones.
 
@@ -99,13 +99,13 @@ def find_all_gather(
     `InputError` like `all_gather`.
     """
     _check(network, times, origin)
-    return best_of_seeds(
+    return find_best_of_seeds(
         lambda seed, report: all_gather(network, times, origin, seed, report, needed),
         lambda schedule: schedule.time_ps,
         range(first_seed, first_seed + max(1, seeds)),
         goal=fewest_ps(network, times, origin, needed),
         threads=threads or os.cpu_count() or 1,
-        progress=named(progress, "all-gather"),
+        progress=report_activity(progress, "all-gather"),
         after_trial=after_trial,
     )
 
@@ -236,7 +236,7 @@ class _EventGather:
         is_held = np.isinf(self._state.supply) | ~self._needed[:, None]
         chunk = int(np.argmin(is_held.all(axis=0)))
         npu = int(np.argmin(is_held[:, chunk]))
-        return unreachable(self._network, int(self._origin[chunk]), npu)
+        return unreachable_error(self._network, int(self._origin[chunk]), npu)
 
     def schedule(self) -> LinkSchedule:
         """All transfers, by destination and arrival there."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.distances import hops_from, unreachable
+from collhub_tacos.networks.distances import hops_from, unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.symmetry import Translations
 from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits, identifier_type
@@ -20,11 +20,11 @@ from collhub_tacos.seed_search import (
     AfterTrial,
     FractionReport,
     Progress,
-    best_of_seeds,
-    named,
-    silent,
-    uncounted,
-    unreported,
+    find_best_of_seeds,
+    ignore_fraction,
+    ignore_progress,
+    ignore_trial,
+    report_activity,
 )
 from collhub_tacos.spreading.matching import step_lengths
 from hub_core.columns import Int64Array, sorted_ordinals
@@ -89,7 +89,7 @@ def all_gather(
     seed: int = 0,
     *,
     arrival_ps: int | None = None,
-    progress: FractionReport = unreported,
+    progress: FractionReport = ignore_fraction,
 ) -> ArrivalLog:
     """Bring every chunk to all NPUs; chunk x starts at NPU `origin[x]`.
 
@@ -117,8 +117,8 @@ def best_all_gather(
     seeds: int = 0,
     first_seed: int = 0,
     threads: int = 0,
-    progress: Progress = silent,
-    after_trial: AfterTrial = uncounted,
+    progress: Progress = ignore_progress,
+    after_trial: AfterTrial = ignore_trial,
 ) -> LockstepResult:
     """Fastest all-gather over `seeds` seeds from `first_seed` on (0: by size, up to 20).
 
@@ -137,13 +137,15 @@ def best_all_gather(
 
     def results() -> Iterator[LockstepResult]:
         """Best of each variant in turn, but for those whose bound is no less than the best time."""
-        least_ps: int | None = None
+        fastest_ps: int | None = None
         for variant in variants:
             # No better by its bound alone.
-            if least_ps is not None and variant.bound_ps(fewest) >= least_ps:
+            if fastest_ps is not None and variant.bound_ps(fewest) >= fastest_ps:
                 continue
             found = variant.best(tried, fewest, threads, progress, after_trial)
-            least_ps = found.log.time_ps if least_ps is None else min(least_ps, found.log.time_ps)
+            fastest_ps = (
+                found.log.time_ps if fastest_ps is None else min(fastest_ps, found.log.time_ps)
+            )
             yield found
 
     best = fastest_of(results(), lambda result: result.log.time_ps)
@@ -200,13 +202,13 @@ class _LockstepVariant:
         after_trial: AfterTrial,
     ) -> LockstepResult:
         """Fastest log over some seeds; `fewest` steps end the search."""
-        found = best_of_seeds(
+        found = find_best_of_seeds(
             self._log,
             lambda log: log.num_steps,
             seeds,
             goal=fewest,
             threads=threads or os.cpu_count() or 1,
-            progress=named(progress, "all-gather"),
+            progress=report_activity(progress, "all-gather"),
             after_trial=after_trial,
         )
         is_symmetric = self.translations is not None
@@ -316,7 +318,7 @@ class _LockstepGather:
     def _unreachable(self, node: int) -> InputError:
         there = self.log[node, : self._state.filled[node]]
         missing = np.setdiff1d(np.arange(len(self._origin)), there)
-        return unreachable(self._network, int(self._origin[missing[0]]), node)
+        return unreachable_error(self._network, int(self._origin[missing[0]]), node)
 
 
 def _layers(network: LinkNetwork) -> tuple[Int64Array, Int64Array]:

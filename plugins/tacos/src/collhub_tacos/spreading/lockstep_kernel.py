@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from collhub_packing.compiling import inlined, kernel, part
 
-from collhub_tacos.networks.distances import unreachable
+from collhub_tacos.networks.distances import unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.symmetry import Translations
 from collhub_tacos.schedules.arrival_log import ArrivalLog, Identifiers, identifier_type
@@ -263,11 +263,11 @@ def symmetric_all_gather(
     num_nodes = network.num_npus
     own = len(origin) // num_nodes
     lag = -(-arrival_ps // busy_ps)
-    taken = advance_cells(translations.cell_shift(own), own, lag, seed)
+    taken = advance_cells(translations.shift_cells(own), own, lag, seed)
     missing = np.setdiff1d(np.arange(own, len(origin)), taken[taken >= 0])
     if len(missing):
-        far = translations.source_of(int(missing[0]) // own)
-        raise unreachable(network, far, 0)
+        far = translations.find_source(int(missing[0]) // own)
+        raise unreachable_error(network, far, 0)
     by_node = np.argsort(origin, kind="stable").reshape(num_nodes, own)
     return ArrivalLog(
         network=network,
@@ -293,7 +293,7 @@ def _moved_log(translations: Translations, taken: Int64Array, chunk_of: Int64Arr
         alike = np.flatnonzero(which.ravel() == number)
         for first in range(0, len(alike), batch):
             nodes = alike[first : first + batch]
-            log[nodes] = chunk_of[translations.minus(nodes[:, None], offset), place]
+            log[nodes] = chunk_of[translations.subtract(nodes[:, None], offset), place]
     return log
 
 

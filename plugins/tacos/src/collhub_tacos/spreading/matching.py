@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.distances import ShortestPaths, unreachable
+from collhub_tacos.networks.distances import ShortestPaths, unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.seed_search import (
@@ -17,11 +17,11 @@ from collhub_tacos.seed_search import (
     Best,
     FractionReport,
     Progress,
-    best_of_seeds,
-    named,
-    silent,
-    uncounted,
-    unreported,
+    find_best_of_seeds,
+    ignore_fraction,
+    ignore_progress,
+    ignore_trial,
+    report_activity,
 )
 from hub_core.columns import BoolArray, Int64Array
 
@@ -90,7 +90,7 @@ def matched_all_gather(
     *,
     is_needed: BoolArray | None = None,
     most_ps: int | None = None,
-    progress: FractionReport = unreported,
+    progress: FractionReport = ignore_fraction,
 ) -> LinkSchedule | None:
     """Bring every chunk to all NPUs; chunk x starts at NPU `origin[x]`; all links take one time.
 
@@ -123,8 +123,8 @@ def best_matched_all_gather(
     goal_ps: int = 0,
     threads: int = 0,
     is_needed: BoolArray | None = None,
-    progress: Progress = silent,
-    after_trial: AfterTrial = uncounted,
+    progress: Progress = ignore_progress,
+    after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
     """Fastest of `seeds` seeds from `first_seed` on, the first that takes at most `goal_ps`.
 
@@ -140,13 +140,13 @@ def best_matched_all_gather(
         assert made is not None
         return made
 
-    return best_of_seeds(
+    return find_best_of_seeds(
         attempt,
         lambda schedule: schedule.time_ps,
         range(first_seed, first_seed + seeds),
         goal=goal_ps,
         threads=threads or os.cpu_count() or 1,
-        progress=named(progress, "spreading to the nearest"),
+        progress=report_activity(progress, "spreading to the nearest"),
         after_trial=after_trial,
     )
 
@@ -159,7 +159,7 @@ def _hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> Int16A
     for start in np.unique(origin).tolist():
         lost = np.flatnonzero(needed & (hops[start] >= _FARTHEST))
         if len(lost):
-            raise unreachable(network, start, int(lost[0]))
+            raise unreachable_error(network, start, int(lost[0]))
     return np.minimum(hops, _FARTHEST - 1).astype(np.int16)
 
 
@@ -251,7 +251,7 @@ def before_deadlines(
     goal_ps: int,
     first_seed: int,
     report: FractionReport,
-    after_trial: AfterTrial = uncounted,
+    after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
     """Fastest all-gather that is found by ever earlier deadlines, or `begin` where none is faster.
 

@@ -8,14 +8,14 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from collhub_tacos.bounds.time_cuts import are_cuts_counted, tightest_cut
+from collhub_tacos.bounds.time_cuts import find_tightest_cut, supports_time_cuts
 from collhub_tacos.candidates import Trials
 from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes
 from collhub_tacos.networks.switches import PathNetwork
 from collhub_tacos.networks.symmetry import Translations
 from collhub_tacos.schedules.arrival_log import ArrivalLog
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.seed_search import Progress, best_of_seeds, named, unnamed
+from collhub_tacos.seed_search import Progress, drop_activity, find_best_of_seeds, report_activity
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.staged import (
     free_all_gathers,
@@ -146,7 +146,7 @@ class SpreadResult:
         from collhub_tacos.schedules.replay import replay, replay_log
 
         if isinstance(self.made, ArrivalLog):
-            replay_log(self.made, self.times, self.origin, named(progress, "replaying"))
+            replay_log(self.made, self.times, self.origin, report_activity(progress, "replaying"))
             return True
         if self.needed is None or isinstance(self.made.network, PathNetwork):
             return False
@@ -194,10 +194,10 @@ def spread_freely(task: SpreadTask) -> list[SpreadResult]:
     Their own times are those of messages that do not meet. Not where all pairs of NPUs are alike,
     unless switches multicast or reduce, nor for what is too large to be simulated again and again.
     """
-    is_small = task.setting.is_compared(len(task.origin)) and task.setting.wanted is None
+    is_small = task.setting.is_compared(len(task.origin)) and task.setting.requested_ranks is None
     has_stages = isinstance(task.network, PathNetwork) and not task.setting.has_relays
     is_multiplied = bool(task.network.topology.multicast or task.network.topology.reduction)
-    is_worth = is_multiplied or (task.is_everywhere and not task.times.is_alike)
+    is_worth = is_multiplied or (task.is_everywhere and not task.times.is_equal)
     if not (is_small and has_stages and is_worth):
         return []
     free = replace(task, times=replace(task.times, rule=FREE))
@@ -216,7 +216,7 @@ def _kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
         yield from _kernels_at_switches(task)
         return
     is_everywhere = task.is_everywhere
-    fits_lockstep = is_everywhere and task.times.is_alike
+    fits_lockstep = is_everywhere and task.times.is_equal
     if fits_lockstep:
         # First, because its log stays small.
         yield _in_steps
@@ -239,7 +239,7 @@ def _kernels_at_switches(task: SpreadTask) -> Iterator[_SpreadKernel]:
         is_staged = True
         yield partial(_as_staged, schedule)
     # On networks that are alike from everywhere, trees were not seen to be faster than stages.
-    is_regular = task.times.is_alike or bool(group_grids(task.network, task.times))
+    is_regular = task.times.is_equal or bool(group_grids(task.network, task.times))
     if not (is_staged and is_regular and task.num_pairs > _PAIRS_FOR_TREES_AS_WELL):
         yield _on_trees
 
@@ -303,7 +303,7 @@ def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
         found,
         goal_ps=_goal_ps(task),
         first_seed=task.setting.seed,
-        report=named(progress, "meeting deadlines"),
+        report=report_activity(progress, "meeting deadlines"),
         after_trial=task.count_trial,
     )
     kernel = "events" if earlier.result is found.result else "deadlines"
@@ -377,7 +377,7 @@ def _goal_ps(task: SpreadTask) -> int:
     from collhub_tacos.spreading.heterogeneous import fewest_ps
 
     network = task.network
-    if not are_cuts_counted(network, task.times):
+    if not supports_time_cuts(network, task.times):
         return fewest_ps(network, task.times, task.origin)
     gathering = replace(
         task.setting.collective,
@@ -385,7 +385,7 @@ def _goal_ps(task: SpreadTask) -> int:
         unit_count=len(task.origin),
     )
     members = np.arange(network.num_npus)
-    cut = tightest_cut(gathering, network, task.times, members)
+    cut = find_tightest_cut(gathering, network, task.times, members)
     return cut.time_ps
 
 
@@ -434,15 +434,15 @@ def _on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
     from collhub_tacos.routing.routes import spread
 
     first, needed = task.setting.seed, task.members()
-    found = best_of_seeds(
+    found = find_best_of_seeds(
         lambda seed, report: spread(
-            task.network, task.times, task.origin, needed, seed, unnamed(report)
+            task.network, task.times, task.origin, needed, seed, drop_activity(report)
         ),
         lambda schedule: schedule.time_ps,
         range(first, first + task.seeds(_PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS)),
         goal=0,
         threads=task.setting.threads,
-        progress=named(progress, "multicast"),
+        progress=report_activity(progress, "multicast"),
         after_trial=task.count_trial,
     )
     return task.result(found.result, "trees", found.seed, found.is_interrupted)

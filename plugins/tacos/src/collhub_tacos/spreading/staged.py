@@ -151,7 +151,7 @@ def staged_all_gathers(
     And that are worth a trial with so many chunks; what they take is noted there.
     """
     plans = dict(enumerate(all_gather_plans(network, times, origin)))
-    yield from _hopeful(plans, times, lambda plan: plan.farthest_first(times), trials)
+    yield from _hopeful(plans, times, lambda plan: plan.schedule_farthest_first(times), trials)
 
 
 def all_gather_plans(network: LinkNetwork, times: LinkTimes, origin: Int64Array) -> list[RoutePlan]:
@@ -173,13 +173,13 @@ def free_all_gathers(
     all ways: a link carries less than its messages then.
     """
     plans = all_gather_plans(network, times, origin)
-    fullest = [plan.fullest_ps(times) for plan in plans]
+    fullest = [plan.max_load_ps(times) for plan in plans]
     piece = ordinals(origin)
     is_multiplied = network.topology.multicast or network.topology.reduction
     most = len(plans) if is_multiplied else _MOST_FREE
     by_load = np.argsort(fullest, kind="stable")[:most].tolist()
-    ordered = (plans[place].sorted_by(piece[plans[place].chunk]) for place in by_load)
-    return [plan.unhindered(times) for plan in ordered]
+    ordered = (plans[place].sort_by(piece[plans[place].chunk]) for place in by_load)
+    return [plan.schedule_without_contention(times) for plan in ordered]
 
 
 def staged_broadcasts(
@@ -195,7 +195,9 @@ def staged_broadcasts(
     whole = _Grid(network.num_npus, 1)
     straight = _Growth.at(origin).straight(whole, 0).plan(network)
     if straight is not None:
-        yield from _hopeful({0: straight}, times, lambda plan: plan.farthest_first(times), trials)
+        yield from _hopeful(
+            {0: straight}, times, lambda plan: plan.schedule_farthest_first(times), trials
+        )
     for level, grid in enumerate((whole, *group_grids(network, times)), 1):
         # Without other groups one way is the other.
         ways = _WAYS_OF_LANES if grid.groups > 1 else _WAYS_OF_LANES[:1]
@@ -217,7 +219,7 @@ def _hopeful(
     """Schedules of the plans, but for those that cannot be as fast as another one is."""
     best: int | None = None
     worth = {place: plan for place, plan in plans.items() if trials.is_worth(place)}
-    for least, place in sorted((plan.least_ps(times), place) for place, plan in worth.items()):
+    for least, place in sorted((plan.minimum_ps(times), place) for place, plan in worth.items()):
         if best is not None and least > best:
             return
         schedule = scheduled(worth[place])
@@ -229,7 +231,7 @@ def _hopeful(
 def _in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
     """Schedule of a broadcast over lanes, behind one switch in the fixed order of its slots."""
     rank = _round_by_round(plan, grid, root)
-    return plan.in_order(times, rank, is_fixed=grid.groups == 1)
+    return plan.schedule_by_rank(times, rank, is_fixed=grid.groups == 1)
 
 
 def _outwards(start: _Growth, grid: _Grid) -> _Growth:

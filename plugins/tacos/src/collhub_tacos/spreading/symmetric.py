@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from collhub_packing.compiling import kernel, part
 
-from collhub_tacos.networks.distances import unreachable
+from collhub_tacos.networks.distances import unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.symmetry import Translations
 from collhub_tacos.schedules.link_schedule import LinkSchedule
@@ -16,10 +16,10 @@ from collhub_tacos.seed_search import (
     AfterTrial,
     Best,
     Progress,
-    best_of_seeds,
-    named,
-    silent,
-    uncounted,
+    find_best_of_seeds,
+    ignore_progress,
+    ignore_trial,
+    report_activity,
 )
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import InputError
@@ -214,8 +214,8 @@ def find_all_gather(
     seeds: int = _DEFAULT_SEEDS,
     first_seed: int = 0,
     goal_ps: int = 0,
-    progress: Progress = silent,
-    after_trial: AfterTrial = uncounted,
+    progress: Progress = ignore_progress,
+    after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
     """Fastest all-gather over `seeds` seeds; a time of at most `goal_ps` ends the search.
 
@@ -224,13 +224,13 @@ def find_all_gather(
     connected.
     """
     gather = _SymmetricGather(network, translations, times, origin)
-    found = best_of_seeds(
+    found = find_best_of_seeds(
         lambda seed, report: gather.part(seed),
         gather.time_ps,
         range(first_seed, first_seed + seeds),
         goal=goal_ps,
         threads=1,
-        progress=named(progress, "all-gather"),
+        progress=report_activity(progress, "all-gather"),
         after_trial=after_trial,
     )
     schedule = gather.schedule(found.result)
@@ -275,7 +275,7 @@ class _SymmetricGather:
         # In-links of equal times are of one tier.
         self._tier = np.searchsorted(self._arrival, self._arrival)
         self._own = len(origin) // network.num_npus
-        self._shift = translations.cell_shift(self._own)[self._order]
+        self._shift = translations.shift_cells(self._own)[self._order]
 
     def part(self, seed: int) -> Part:
         """Start and in-link of all chunks.
@@ -318,8 +318,8 @@ class _SymmetricGather:
 
     def _unreachable(self, chunk: int) -> InputError:
         """Error for a chunk that does not come; chunks are numbered by how far they come."""
-        source = self._translations.source_of(chunk // self._own)
-        return unreachable(self._network, source, 0)
+        source = self._translations.find_source(chunk // self._own)
+        return unreachable_error(self._network, source, 0)
 
     def time_ps(self, part: Part) -> int:
         """When the last chunk arrives."""
@@ -349,6 +349,6 @@ class _SymmetricGather:
         nodes = np.arange(self._network.num_npus)
         cell = np.arange(self._own, len(self._origin))
         by_node = np.argsort(self._origin, kind="stable").reshape(len(nodes), self._own)
-        owner = self._translations.minus(nodes[:, None], cell // self._own)
+        owner = self._translations.subtract(nodes[:, None], cell // self._own)
         chunk: Int64Array = by_node[owner, cell % self._own].ravel()
         return chunk
