@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_plans import Json, chunk, copied, fragment, operations, ring, two_ranks
 
-from hub_core.model import Algorithm, Diagnostic, InputError, StepKind
+from hub_core.model import Algorithm, Buffer, Diagnostic, InputError, StepKind
 from hub_core.plugin_api import NoOptions, Source
 from hub_core.verification import verify
 
@@ -129,6 +129,25 @@ def test_barriers_order_steps_of_thread_blocks() -> None:
     ]
     behind = dict(zip(steps.src_offset.tolist(), map(sorted, parents), strict=True))
     assert behind == {0: [], 2: [], 1: [0, 2], 3: [0, 2]}
+
+
+def test_a_barrier_that_is_used_again_orders_what_came_in_between() -> None:
+    barrier = {"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}
+
+    def ops(block: int) -> list[Json]:
+        first, second = (copied(chunk("i", block + k), chunk("o", block + k)) for k in (0, 2))
+        return [first, barrier, second, barrier, copied(chunk("i", block), chunk("s", block))]
+
+    plan = fragment(*ops(0))
+    plan["gpus"][0]["threadblocks"].append(
+        {"id": 1, "channels": [], "remote_buffer_refs": [], "ops": ops(1)}
+    )
+    steps = _algorithm(plan).steps
+    last = [row for row in range(len(steps)) if steps.dst_buffer[row] == Buffer.SCRATCH]
+    between = {row for row in range(len(steps)) if steps.src_offset[row] >= 2}
+    for row in last:
+        low, high = steps.control_indptr[row : row + 2]
+        assert set(steps.control_indices[low:high].tolist()) == between
 
 
 def test_members_of_the_plan_are_kept() -> None:
