@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_machines.fitting import fit_node, held_out_errors, machine_prior
+from collhub_machines.fitting import (
+    every_second_size,
+    fit_node,
+    held_out_errors,
+    machine_prior,
+)
 from collhub_machines.gpus import Gpu, has_switched_links, known_gpu, machine_label
 from collhub_machines.machine_profile import (
     Constant,
@@ -18,6 +23,7 @@ from collhub_machines.machine_profile import (
 )
 from collhub_machines.measurement import Library, Measurement, ReadMeasurements, one_place
 from collhub_machines.nccl_choice import DEFAULT_VERSION
+from collhub_machines.network_model import fit_networks, is_between_nodes, network_deviations
 from collhub_machines.node_model import NAMES, is_modelled
 from collhub_machines.table import FEW_REPEATS, make_tables
 from hub_core.model import Diagnostic, InputError, Severity
@@ -122,12 +128,12 @@ def _calibrate(
         cure = "repeat the run to reduce the influence of outliers"
         diagnostics.append(Diagnostic("few-repeats", message, Severity.NOTE, cure=cure))
     errors = [
-        _entry("table", table.collective, table.ranks, table.nodes, table.library, deviations)
+        _entry("table", table.collective, table.ranks, table.nodes, table.library, between_knots)
         for table in tables
-        if len(deviations := table.errors_between_knots())
+        if len(between_knots := table.errors_between_knots())
     ]
     constants: dict[str, Constant] = {}
-    median = None
+    deviations: list[tuple[Measurement, float]] = []
     fitted_points = _model_points(gpu, label, points, library)
     reason = _without_model(gpu, label, fitted_points)
     if reason is not None:
@@ -136,8 +142,14 @@ def _calibrate(
         constants = _constants(gpu, fitted_points, library.version)
         diagnostics += _missing_notes(label, fitted_points, constants)
         if request.hold_out:
-            model_errors, median = _model_errors(gpu, fitted_points, library)
-            errors += model_errors
+            prior = machine_prior(gpu)
+            deviations += held_out_errors(gpu, fitted_points, library.version, prior)
+    between = one_place(point for point in points if is_between_nodes(point))
+    networks = fit_networks(between)
+    if networks and request.hold_out:
+        deviations += network_deviations(between, every_second_size(between))
+    errors += _model_errors(deviations)
+    median = float(np.median([abs(one) for _, one in deviations])) if deviations else None
     profile = MachineProfile(
         profile_name(label),
         label,
@@ -148,6 +160,7 @@ def _calibrate(
         tuple(errors),
         used_sources(points, sources),
         max((point.day for point in points), default=""),
+        tuple(networks),
     )
     return CalibratedMachine(profile, tuple(diagnostics), median)
 
@@ -233,22 +246,16 @@ def _constants(gpu: Gpu, points: Sequence[Measurement], version: str) -> dict[st
     }
 
 
-def _model_errors(
-    gpu: Gpu, points: Sequence[Measurement], library: Library
-) -> tuple[list[ErrorEntry], float | None]:
-    """Return held-out errors by collective, ranks and version, and their median over all."""
-    deviations = held_out_errors(gpu, points, library.version, machine_prior(gpu))
+def _model_errors(deviations: Sequence[tuple[Measurement, float]]) -> list[ErrorEntry]:
+    """Return held-out errors of the model by collective, ranks, nodes and version."""
     groups: dict[tuple[str, int, int, Library], list[float]] = {}
     for point, deviation in deviations:
         key = (point.collective, point.ranks, point.nodes, point.library)
         groups.setdefault(key, []).append(abs(deviation))
-    entries = [
+    return [
         _entry("model", *key, np.array(values))
         for key, values in sorted(groups.items(), key=lambda one: (*one[0][:3], str(one[0][3])))
     ]
-    if not deviations:
-        return entries, None
-    return entries, float(np.median([abs(deviation) for _, deviation in deviations]))
 
 
 def _entry(

@@ -1,8 +1,4 @@
-"""Fit the constants of a node to measured points, with priors and held-out errors.
-
-Robust least squares on ln(predicted / measured): noise slows a run down and never speeds it up,
-so a slow measurement counts less (soft L1, scale 0.03) than a slow prediction (scale 0.1).
-"""
+"""Fit the constants of a node to measured points, with priors and held-out errors."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_machines.gpus import Gpu
+from collhub_machines.least_squares import robust_fit, slopes_of
 from collhub_machines.measurement import Measurement
 from collhub_machines.node_model import (
     NAMES,
@@ -21,11 +18,7 @@ from collhub_machines.node_model import (
     predict,
 )
 
-_SLOW_PREDICTION, _SLOW_MEASUREMENT = 0.1, 0.03
-_PRIOR_WEIGHT, _COUPLING_WEIGHT = 0.05, 2.0
-_COUPLING = 0.88
-_ITERATIONS = 80
-_STEP = 1e-5
+_COUPLING, _COUPLING_WEIGHT = 0.88, 2.0
 _INFLUENCE = 0.02
 
 # Start values for any machine, with the widths of their priors in ln.
@@ -67,7 +60,8 @@ _PUBLISHED = {
     ),
 }  # fmt: skip
 _HOST_CONSTANTS = frozenset({"b", "b128", "bS", "bN", "bP"})
-_SIBLINGS = {"B300": "B200", "GB300": "GB200"}
+SIBLINGS = {"B300": "B200", "GB300": "GB200"}
+"""GPUs without published constants, and the similar GPU whose constants they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +95,7 @@ def machine_prior(gpu: Gpu) -> Prior:
 
     The start of a call depends on the host and the benchmark, and keeps its entire width.
     """
-    name = _SIBLINGS.get(gpu.name, gpu.name)
+    name = SIBLINGS.get(gpu.name, gpu.name)
     share = [1 if constant in _HOST_CONSTANTS else 1 / 3 for constant in NAMES]
     widths = start_prior(gpu).widths * np.array(share)
     source = "prior" if name == gpu.name else "sibling"
@@ -113,89 +107,38 @@ def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
     calls = call_columns(gpu, points, version)
     measured = np.log([point.time_us for point in points])
     values = fit_constants(calls, measured, prior)
-    influence = np.abs(_jacobian(np.log(values), calls)) > _INFLUENCE
+    slopes = slopes_of(lambda position: np.log(predict(np.exp(position), calls)), np.log(values))
+    influence = np.abs(slopes) > _INFLUENCE
     return FittedNode(values, tuple(int(count) for count in influence.sum(axis=0)), prior.source)
 
 
 def fit_constants(calls: CallColumns, measured: FloatArray, prior: Prior) -> FloatArray:
     """Return the constants that fit times, given as ln(us); the prior keeps the rest."""
+
+    def model(position: FloatArray) -> FloatArray:
+        return np.log(predict(np.exp(position), calls))
+
     start = np.log(prior.values)
-    position, damping = start.copy(), 1e-3
-    cost = _cost(position, calls, measured, start, prior.widths)
-    for _ in range(_ITERATIONS):
-        residual = np.log(predict(np.exp(position), calls)) - measured
-        weight = 1 / np.sqrt(1 + (residual / _scale(residual)) ** 2)
-        slopes = _jacobian(position, calls)
-        rows = np.sqrt(weight)[:, None] * slopes
-        fixed, fixed_slopes = _fixed_terms(position, start, prior.widths)
-        normal = rows.T @ rows + fixed_slopes.T @ fixed_slopes
-        gradient = slopes.T @ (weight * residual) + fixed_slopes.T @ fixed
-        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-9), -gradient)
-        trial = position + np.clip(step, -0.5, 0.5)
-        trial_cost = _cost(trial, calls, measured, start, prior.widths)
-        if trial_cost < cost:
-            gain = cost - trial_cost
-            position, cost, damping = trial, trial_cost, max(damping / 4, 1e-9)
-            if gain < 1e-9 * cost:
-                break
-        else:
-            damping *= 8
-            if damping > 1e9:
-                break
-    return np.exp(position)
+    return np.exp(robust_fit(model, measured, start, prior.widths, _coupling))
 
 
-def _scale(residual: FloatArray) -> FloatArray:
-    return np.where(residual > 0, _SLOW_PREDICTION, _SLOW_MEASUREMENT)
-
-
-def _cost(
-    position: FloatArray,
-    calls: CallColumns,
-    measured: FloatArray,
-    start: FloatArray,
-    widths: FloatArray,
-) -> float:
-    residual = np.log(predict(np.exp(position), calls)) - measured
-    scale = _scale(residual)
-    soft = 2 * scale**2 * (np.sqrt(1 + (residual / scale) ** 2) - 1)
-    fixed, _ = _fixed_terms(position, start, widths)
-    return float(soft.sum() + (fixed**2).sum())
-
-
-def _fixed_terms(
-    position: FloatArray, start: FloatArray, widths: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return residuals and slopes of the priors and of the coupling.
+def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
+    """Return residual and slopes of the coupling.
 
     A ring of two costs the same as an exchange of two. The coupling separates `b` from `hLL` if
     only one number of ranks is measured.
     """
-    prior = _PRIOR_WEIGHT * (position - start) / widths
     index = {name: place for place, name in enumerate(NAMES)}
     base, hop, exchange, growth = (
         float(np.exp(position[index[name]])) for name in ("b", "hLL", "bP", "nP")
     )
-    coupling = _COUPLING_WEIGHT * np.log((base + hop) / (_COUPLING * exchange * (1 + growth)))
-    slopes = np.zeros((len(NAMES) + 1, len(NAMES)))
-    slopes[: len(NAMES)] = np.diag(_PRIOR_WEIGHT / widths)
-    slopes[-1, index["b"]] = _COUPLING_WEIGHT * base / (base + hop)
-    slopes[-1, index["hLL"]] = _COUPLING_WEIGHT * hop / (base + hop)
-    slopes[-1, index["bP"]] = -_COUPLING_WEIGHT
-    slopes[-1, index["nP"]] = -_COUPLING_WEIGHT * growth / (1 + growth)
-    return np.append(prior, coupling), slopes
-
-
-def _jacobian(position: FloatArray, calls: CallColumns) -> FloatArray:
-    """Return d ln(time) / d ln(constant); shape (calls, constants)."""
-    columns = []
-    for place in range(len(position)):
-        shift = np.zeros(len(position))
-        shift[place] = _STEP
-        above = np.log(predict(np.exp(position + shift), calls))
-        below = np.log(predict(np.exp(position - shift), calls))
-        columns.append((above - below) / (2 * _STEP))
-    return np.stack(columns, axis=1)
+    exchange_of_two = _COUPLING * exchange * (1 + growth)
+    slopes = np.zeros(len(NAMES))
+    slopes[index["b"]] = _COUPLING_WEIGHT * base / (base + hop)
+    slopes[index["hLL"]] = _COUPLING_WEIGHT * hop / (base + hop)
+    slopes[index["bP"]] = -_COUPLING_WEIGHT
+    slopes[index["nP"]] = -_COUPLING_WEIGHT * growth / (1 + growth)
+    return float(_COUPLING_WEIGHT * np.log((base + hop) / exchange_of_two)), slopes
 
 
 def every_second_size(points: Sequence[Measurement]) -> list[bool]:
@@ -213,7 +156,7 @@ def every_second_size(points: Sequence[Measurement]) -> list[bool]:
 
 
 def _series(point: Measurement) -> tuple[object, ...]:
-    return point.collective, point.ranks, point.library, point.dtype
+    return point.collective, point.ranks, point.nodes, point.library, point.dtype
 
 
 def held_out_errors(

@@ -13,6 +13,7 @@ import numpy as np
 
 from collhub_machines.gpus import GPUS, Gpu
 from collhub_machines.measurement import Library, Measurement
+from collhub_machines.network_model import NETWORK_NAMES, NetworkModel
 from collhub_machines.node_model import MEANINGS, NAMES, FloatArray
 from collhub_machines.table import Table
 from hub_core import parse_json_object, schema_violations
@@ -73,6 +74,7 @@ class MachineProfile:
     errors: tuple[ErrorEntry, ...]
     sources: tuple[dict[str, object], ...]
     day: str = ""
+    networks: tuple[NetworkModel, ...] = ()
 
     @property
     def known_gpu(self) -> Gpu | None:
@@ -125,7 +127,7 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
         "library": {"name": profile.library.name, "version": profile.library.version},
         "nccl": _channels(gpu),
         "constants": constants,
-        "network": None,
+        "network": [_network_document(one) for one in profile.networks] or None,
         "tables": [_table_document(table) for table in profile.tables],
         "errors": [error.document() for error in profile.errors],
         "date": profile.day or None,
@@ -150,17 +152,29 @@ def _table_document(table: Table) -> dict[str, object]:
         "collective": table.collective,
         "ranks": table.ranks,
         "nodes": table.nodes,
-        "library": {
-            "name": table.library.name,
-            "version": table.library.version,
-            "variant": table.library.variant,
-        },
+        "library": _library_document(table.library),
         "repeats": table.repeats,
     }
     if table.dtype:
         document["dtype"] = table.dtype
     pairs = zip(table.sizes, table.times_us, strict=True)
     return {**document, "points": [[int(size), float(f"{time:.6g}")] for size, time in pairs]}
+
+
+def _network_document(network: NetworkModel) -> dict[str, object]:
+    values = zip(NETWORK_NAMES, network.values, strict=True)
+    return {
+        "collective": "all-reduce",
+        "library": _library_document(network.library),
+        "ranks_per_node": network.ranks_per_node,
+        "nodes": list(network.nodes),
+        "points": network.points,
+        "constants": {name: float(f"{value:.5g}") for name, value in values},
+    }
+
+
+def _library_document(library: Library) -> dict[str, str]:
+    return {"name": library.name, "version": library.version, "variant": library.variant}
 
 
 def profile_bytes(profile: MachineProfile) -> bytes:
@@ -215,6 +229,17 @@ def parse_profile(content: bytes, file: str) -> MachineProfile:
         tuple(ErrorEntry(**one) for one in document["errors"]),
         tuple(document["sources"]),
         document["date"] or "",
+        tuple(_network(one) for one in document["network"] or ()),
+    )
+
+
+def _network(document: dict[str, Any]) -> NetworkModel:
+    return NetworkModel(
+        Library(**document["library"]),
+        document["ranks_per_node"],
+        tuple(document["constants"][name] for name in NETWORK_NAMES),
+        document["points"],
+        tuple(sorted(document["nodes"])),
     )
 
 

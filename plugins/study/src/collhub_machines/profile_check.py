@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collhub_machines.fitting import SIBLINGS
 from collhub_machines.gpus import Gpu, known_gpu, machine_label
 from collhub_machines.machine_profile import MachineProfile
 from collhub_machines.measurement import Measurement
@@ -83,9 +84,11 @@ def check_profile(
     """Predict every point of the profile's machine. Raises `InputError` if there is none."""
     used, diagnostics = _own_points(profile, points, like)
     gpu = profile.known_gpu
+    # The tables belong to the measured machine; the constants also describe its siblings.
+    is_sibling = any(one.code == "sibling" for one in diagnostics)
     checked = []
     for point in used:
-        table = profile.table_for(point)
+        table = None if is_sibling else profile.table_for(point)
         size = np.array([point.size_bytes], dtype=float)
         table_us = None if table is None else float(table.time_us(size)[0])
         is_covered = gpu is not None and bool(profile.constants) and is_modelled(gpu, point)
@@ -95,8 +98,12 @@ def check_profile(
             choice = choice_of(gpu, point, version)
             times = predict(profile.constant_values(), call_columns(gpu, [point], version))
             model_us = float(times[0])
+        network = next((one for one in profile.networks if one.applies_to(point)), None)
+        if network is not None and not is_sibling:
+            model_us = float(network.times_us([point])[0])
         checked.append(CheckedPoint(point, table_us, model_us, choice))
-    return ProfileCheck(tuple(checked), (*diagnostics, *_coverage_notes(profile, used)))
+    notes = [] if is_sibling else _coverage_notes(profile, used)
+    return ProfileCheck(tuple(checked), (*diagnostics, *notes))
 
 
 def _own_points(
@@ -109,6 +116,14 @@ def _own_points(
         for point in points
         if not point.machine or profile.gpu == _gpu_name(point.machine, like)
     ]
+    siblings = [
+        point
+        for point in points
+        if profile.gpu and SIBLINGS.get(_gpu_name(point.machine, like)) == profile.gpu
+    ]
+    if not used and siblings:
+        message = f"the results are of a sibling of {profile.gpu}: the model alone is compared"
+        return siblings, [Diagnostic("sibling", message, Severity.WARNING)]
     if not used:
         labels = ", ".join(sorted({machine_label(point.machine) for point in points})[:4])
         message = f"the profile is of {profile.label}, the results are of {labels}"

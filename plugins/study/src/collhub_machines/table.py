@@ -74,7 +74,7 @@ def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray)
     if len(sizes) < 2:
         return inside
     slope = (times_us[-1] - times_us[-2]) / (sizes[-1] - sizes[-2])
-    return inside + np.maximum(size_bytes - sizes[-1], 0) * max(slope, 0.0)
+    return np.asarray(inside + np.maximum(size_bytes - sizes[-1], 0) * max(float(slope), 0.0))
 
 
 def make_tables(points: Iterable[Measurement]) -> list[Table]:

@@ -7,8 +7,12 @@ import json
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 from collhub_machines.machine_profile import parse_profile, profile_bytes, read_profile
+from collhub_machines.measurement import ReadOptions
+from collhub_machines.network_model import fit_networks
+from collhub_machines.reading import read_files
 
 from hub_core.model import InputError
 
@@ -226,3 +230,52 @@ def test_sizes_of_a_profile_must_increase(collhub, results, tmp_path) -> None:
     document["tables"][0]["points"].reverse()
     with pytest.raises(InputError, match=r"tables\[0\]\.points: sizes do not increase"):
         parse_profile(json.dumps(document).encode(), "machine.json")
+
+
+@pytest.mark.parametrize(("nodes", "median"), [(2, 0.1), (4, 0.1)])
+def test_five_points_of_several_nodes_predict_the_other_sizes(
+    corpus: Path, nodes: int, median: float
+) -> None:
+    """EFA networks of p4de (2 nodes) and p6-b200 (4 nodes)."""
+    names = {2: "p4de", 4: "p6-b200"}
+    points = sorted(
+        (
+            point
+            for point in read_files([str(corpus / "measured.json")], ReadOptions()).points
+            if point.nodes == nodes and names[nodes] in point.machine
+        ),
+        key=lambda point: point.size_bytes,
+    )
+    chosen = {round(place * (len(points) - 1) / 4) for place in range(5)}
+    kept = [point for place, point in enumerate(points) if place in chosen]
+    tested = [point for place, point in enumerate(points) if place not in chosen]
+    (model,) = fit_networks(kept)
+    errors = np.abs(model.times_us(tested) / [point.time_us for point in tested] - 1)
+    assert np.median(errors) <= median
+
+
+def test_the_model_of_several_nodes_is_written_and_checked(collhub, corpus, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    results = corpus / "measured.json"
+    run = collhub("calibrate", results, "--select", "p4de", "-o", out, "--accept")
+    assert run.code == 0, run.err
+    (network,) = json.loads(out.read_text())["network"]
+    assert (network["nodes"], network["points"]) == ([2], 7)
+    assert profile_bytes(read_profile(str(out))) == out.read_bytes()
+    report = collhub("calibrate", "--check", out, results, "--json").report()
+    assert len(report["points"]) == 7
+    assert report["model"]["median_error"] < 0.1
+
+
+def test_a_sibling_is_compared_with_the_model_alone(collhub, corpus, tmp_path) -> None:
+    out = tmp_path / "machine.json"
+    results = corpus / "measured.json"
+    collhub("calibrate", results, "--select", "8x B200-SXM", "-o", out)
+    other = tmp_path / "b300.txt"
+    other.write_text(_output("NVIDIA B300", TIMES))
+    run = collhub("calibrate", "--check", out, other, "--json")
+    assert run.code == 0
+    assert "sibling of B200: the model alone is compared" in run.err
+    assert all(
+        one["table_us"] is None and one["model_us"] is not None for one in run.report()["points"]
+    )

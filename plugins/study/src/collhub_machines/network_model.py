@@ -1,0 +1,126 @@
+"""Time of all-reduce on several nodes: a closed form of four constants for one network.
+
+Small messages: start + 2 log2(N) H + S / r. Large messages have a longer hop and are limited by
+the NICs of a node: start + 2 log2(N) H' + S / (R f), f = 1 for two nodes and n / (2 (n - 1)) for
+more. The time is the smooth minimum of both. The hop of one network does not transfer to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collhub_machines.least_squares import robust_fit
+from collhub_machines.measurement import Library, Measurement
+
+FloatArray = NDArray[np.float64]
+
+NETWORK_NAMES = ("hop_small_us", "rate_small_GBps", "hop_large_us", "rate_large_GBps")
+MIN_NETWORK_POINTS = 5
+
+_START_US = 7.0
+_STARTS = np.log([30.0, 5.0, 200.0, 80.0])
+_WIDTHS = np.array([2.0, 2.0, 2.0, 2.0])
+_POWER = 6
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkModel:
+    """Constants in the order of `NETWORK_NAMES` of one number of GPUs per node.
+
+    `points` is the number of fitted measurements, `nodes` the numbers of nodes that they cover.
+    """
+
+    library: Library
+    ranks_per_node: int
+    values: tuple[float, ...]
+    points: int
+    nodes: tuple[int, ...]
+
+    def applies_to(self, point: Measurement) -> bool:
+        """Whether the model predicts a point: an all-reduce within the measured node counts."""
+        return (
+            is_between_nodes(point)
+            and point.library == self.library
+            and point.ranks == self.ranks_per_node * point.nodes
+            and self.nodes[0] <= point.nodes <= self.nodes[-1]
+        )
+
+    def times_us(self, points: Sequence[Measurement]) -> FloatArray:
+        """Return the predicted times of points in us."""
+        return np.exp(_log_times(np.log(self.values), *_columns(points)))
+
+
+def is_between_nodes(point: Measurement) -> bool:
+    """Whether the form describes a point: an all-reduce on several nodes of equal size."""
+    return (
+        point.collective == "all-reduce"
+        and point.nodes > 1
+        and point.ranks % point.nodes == 0
+        and not point.dtype
+    )
+
+
+def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
+    """Fit one model per library and number of GPUs per node that has enough points."""
+    groups: dict[tuple[Library, int], list[Measurement]] = {}
+    for point in points:
+        if is_between_nodes(point):
+            key = (point.library, point.ranks // point.nodes)
+            groups.setdefault(key, []).append(point)
+    return [
+        fit_network(library, per_node, group)
+        for (library, per_node), group in sorted(
+            groups.items(), key=lambda one: (str(one[0][0]), one[0][1])
+        )
+        if len({(point.nodes, point.size_bytes) for point in group}) >= MIN_NETWORK_POINTS
+    ]
+
+
+def fit_network(
+    library: Library, ranks_per_node: int, points: Sequence[Measurement]
+) -> NetworkModel:
+    """Fit the constants to all-reduces of several nodes."""
+    columns = _columns(points)
+    measured = np.log([point.time_us for point in points])
+    fitted = robust_fit(lambda at: _log_times(at, *columns), measured, _STARTS, _WIDTHS)
+    nodes = tuple(sorted({point.nodes for point in points}))
+    values = tuple(float(value) for value in np.exp(fitted))
+    return NetworkModel(library, ranks_per_node, values, len(points), nodes)
+
+
+def _columns(points: Sequence[Measurement]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return sizes in bytes, twice log2 of the nodes, and the factor f of the large rate."""
+    sizes = np.array([point.size_bytes for point in points], dtype=float)
+    nodes = np.array([point.nodes for point in points], dtype=float)
+    ranks = np.array([point.ranks for point in points], dtype=float)
+    factor = np.where(nodes == 2, 1.0, ranks / (2 * (ranks - 1)))
+    return sizes, 2 * np.log2(nodes), factor
+
+
+def _log_times(
+    position: FloatArray, sizes: FloatArray, hops: FloatArray, factor: FloatArray
+) -> FloatArray:
+    hop_small, rate_small, hop_large, rate_large = np.exp(position)
+    small = _START_US + hops * hop_small + sizes / (rate_small * 1e3)
+    large = _START_US + hops * hop_large + sizes / (rate_large * factor * 1e3)
+    least = np.minimum(small, large)
+    power = (small / least) ** -_POWER + (large / least) ** -_POWER
+    return np.asarray(np.log(least) - np.log(power) / _POWER)
+
+
+def network_deviations(
+    points: Sequence[Measurement], held: Sequence[bool]
+) -> list[tuple[Measurement, float]]:
+    """Fit without the points of `held`; return those with predicted / measured - 1."""
+    pairs = list(zip(points, held, strict=True))
+    models = fit_networks([point for point, is_held in pairs if not is_held])
+    deviations = []
+    for point, is_held in pairs:
+        model = next((one for one in models if one.applies_to(point)), None)
+        if is_held and model is not None:
+            deviations.append((point, float(model.times_us([point])[0] / point.time_us - 1)))
+    return deviations
