@@ -27,7 +27,8 @@ from hub_core.model import InputError, Location
 MAX_TENSORS = 4096
 MAX_DIMENSIONS = 64
 MAX_RANK = 1 << 24
-MAX_GROUP_RANKS = 1 << 20
+MAX_GROUP_RANKS = 1 << 18
+MAX_RANKS_OF_GROUPS = 1 << 21
 # Tensors of all entries together, and frames of one entry that are kept.
 MAX_TENSORS_PER_DUMP = 1 << 22
 KEPT_FRAMES = 32
@@ -112,6 +113,7 @@ class _DumpParser:
             _fail(self.file, "'pg_config' is not an object")
         members: dict[str, tuple[tuple[int, ...], str, int]] = {}
         counts: dict[tuple[frozenset[int], str], int] = {}
+        ranks_left = MAX_RANKS_OF_GROUPS
         for key in sorted(config, key=_natural):
             value = config[key]
             name, description, ranks = str(key), "undefined", value
@@ -121,6 +123,9 @@ class _DumpParser:
                 _fail(self.file, f"pg_config {name[:40]!r}: desc is not a text")
             if name and ranks:
                 numbers = self.parse_ranks(name, ranks)
+                ranks_left -= len(numbers)
+                if ranks_left < 0:
+                    _fail(self.file, f"the groups have more than {MAX_RANKS_OF_GROUPS} ranks")
                 identity = (frozenset(numbers), description)
                 ordinal = counts[identity] = counts.get(identity, -1) + 1
                 members[name] = (numbers, description, ordinal)
@@ -134,6 +139,8 @@ class _DumpParser:
                     self.file, f"pg_config {name[:40]!r}: ranks {ranks!r:.60} is no list of ranks"
                 )
             digits = re.findall(r"\d+", ranks)
+            if len(digits) > MAX_GROUP_RANKS:
+                _fail(self.file, f"pg_config {name[:40]!r}: more than {MAX_GROUP_RANKS} ranks")
             if any(len(digit) > 8 for digit in digits):
                 _fail(self.file, f"pg_config {name[:40]!r}: a rank is above {MAX_RANK}")
             ranks = [int(digit) for digit in digits]

@@ -271,6 +271,9 @@ class _Diagnosis:
             if not partners and self.has_unknown_partners(row):
                 text = f"the other ranks of {self.name(row)} are not known"
                 findings.append(self.finding("undecided", row, text))
+            elif self.graph.has_lost_evidence(row):
+                text = f"the ring buffers lost the operations before {self.name(row)}"
+                findings.append(self.finding("undecided", row, text))
             elif not waiting or backend == "gloo":
                 text = f"all ranks are in {self.name(row)}, and none completes it"
                 kind = "network" if partners else "device"

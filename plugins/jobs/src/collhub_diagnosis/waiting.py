@@ -1,9 +1,9 @@
 """The wait-for graph of a job: which operation each rank waits in, and for which ranks.
 
 A rank waits in its oldest incomplete operation, and in the oldest started one of every other
-group. It waits there for the ranks that have not issued the operation, or that have not started it
-because an earlier operation is incomplete. Ranks for which others wait and that wait for no rank
-are the cause; a cycle is an order deadlock.
+group or pair of ranks. It waits there for the ranks that have not issued the operation, or that
+have not started it because an earlier operation is incomplete. Ranks for which others wait and that
+wait for no rank are the cause; a cycle is an order deadlock.
 """
 
 from __future__ import annotations
@@ -93,8 +93,22 @@ class WaitGraph:
     @cached_property
     def sources(self) -> dict[int, Front]:
         """Fronts of the ranks that others wait for and that wait for no rank, by rank."""
-        awaited = {wait.awaited for wait in self.waits if wait.arrival is Arrival.LATE}
-        return {rank: self.fronts[rank] for rank in sorted(awaited) if not self.fronts[rank].rows}
+        waiting: dict[int, set[int]] = {}
+        for wait in self.waits:
+            if wait.arrival is Arrival.LATE:
+                waiting.setdefault(wait.awaited, set()).add(wait.row)
+        return {
+            rank: self.fronts[rank]
+            for rank in sorted(waiting)
+            if all(self._lacks_call(row, waiting[rank]) for row in self.fronts[rank].rows)
+        }
+
+    def _lacks_call(self, row: int, waiting: set[int]) -> bool:
+        """Whether a batch of messages meets only batches that wait for another call in it."""
+        if not self.records.columns["is_p2p"][row]:
+            return False
+        rows = {one.row for one in self.matching.participants(row)}
+        return bool(rows) and None not in rows and rows <= waiting
 
     def has_waited_long(self, awaited: int) -> bool:
         """Whether an operation that waits for a rank has timed out."""
@@ -124,6 +138,28 @@ class WaitGraph:
                     rows.setdefault(min([row, *peers[:1]]), row)
         return sorted(rows.values())
 
+    def has_lost_evidence(self, row: int) -> bool:
+        """Whether ring buffers lost entries that would tell why an operation does not proceed."""
+        return any(
+            one.arrival is Arrival.UNRECORDED
+            or (one.arrival is Arrival.SCHEDULED and self._has_lost_incomplete(one.rank))
+            for one in self.matching.participants(row)
+        )
+
+    def _has_lost_incomplete(self, rank: int) -> bool:
+        """Whether the ring buffer of a rank may have lost operations that are incomplete."""
+        dump = self.records.dumps[rank]
+        if not dump.is_overwritten or dump.columns["state"][0] == State.COMPLETED:
+            return False
+        if not dump.status:
+            return True
+        for group, status in dump.status.items():
+            of_group = dump.columns["sequence"][dump.columns["group"] == group]
+            oldest = int(of_group[0]) if len(of_group) else status.enqueued + 1
+            if max(status.completed, 0) + 1 < oldest:
+                return True
+        return False
+
     def states(self, row: int) -> dict[int, State]:
         """State of an operation by rank, of the ranks that recorded it."""
         state = self.records.columns["state"]
@@ -138,12 +174,16 @@ class WaitGraph:
         rows: list[int] = []
         skewed: list[int] = []
         stuck: list[int] = []
-        seen: set[tuple[int, bool]] = set()
+        seen: set[tuple[int, tuple[int, ...]]] = set()
         columns = self.records.columns
         start = self.records.first_row[rank]
         incomplete = np.flatnonzero(self.records.dumps[rank].columns["state"] != State.COMPLETED)
         for row in (incomplete + start).tolist():
-            key = (int(columns["group"][row]), bool(columns["is_p2p"][row]))
+            # Operations of one group are in order, messages those of one pair.
+            ends: tuple[int, ...] = ()
+            if columns["is_p2p"][row]:
+                ends = tuple(one.rank for one in self.matching.participants(row)) or (-1,)
+            key = (int(columns["group"][row]), ends)
             if key in seen:
                 continue
             if self._has_left_partner(row):

@@ -352,6 +352,16 @@ def test_older_entries_than_a_buffer_holds_are_no_fault(tmp_path: Path) -> None:
     assert job.verdict(tmp_path, change=overwritten(1, 3)).kind == "none"
 
 
+def test_lost_incomplete_operations_blame_no_device(tmp_path: Path) -> None:
+    job = two_groups()
+    job.call([0, 1])
+    job.call([0], group="1", state="started")
+    for _ in range(3):
+        job.call([0, 1], group="2", state="scheduled")
+    verdict = job.verdict(tmp_path, change=overwritten(0, 3))
+    assert summary(verdict) == ("undecided", [], [0, 1])
+
+
 def batch(job: Job, rank: int, operations: Sequence[str], state: str) -> None:
     """A coalesced batch of messages; the entry `coalesced` alone has the state."""
     for position, operation in enumerate(operations):
@@ -378,6 +388,13 @@ def test_the_rank_without_its_batch_is_late(tmp_path: Path) -> None:
     assert verdict.findings[0].operation == "batch of 2 calls (send 0->1, ...)"
 
 
+def test_a_batch_without_one_of_its_calls_is_the_culprit(tmp_path: Path) -> None:
+    job = Job(2)
+    batch(job, 0, ["send 0->1", "recv 0<-1"], "started")
+    batch(job, 1, ["recv 1<-0"], "started")
+    assert summary(job.verdict(tmp_path)) == ("late", [1], [0])
+
+
 def test_the_stage_that_stops_a_pipeline_is_named(tmp_path: Path) -> None:
     job = Job(4)
     for stage in range(3):
@@ -390,6 +407,15 @@ def test_the_stage_that_stops_a_pipeline_is_named(tmp_path: Path) -> None:
     verdict = job.verdict(tmp_path)
     assert summary(verdict) == ("late", [1], [0, 2, 3])
     assert verdict.sequence is not None
+
+
+def test_a_pending_send_does_not_hide_the_rank_for_which_a_receive_waits(tmp_path: Path) -> None:
+    job = Job(3)
+    # Ranks 1 and 2 send to each other without blocking; rank 1 then receives from rank 0.
+    job.message(1, 2, ("started", None))
+    job.message(2, 1, ("started", None))
+    job.message(0, 1, (None, "started"))
+    assert summary(job.verdict(tmp_path)) == ("late", [0], [1, 2])
 
 
 def test_two_ranks_that_send_first_wait_for_each_other(tmp_path: Path) -> None:
