@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from hub_core import COLLECTIVE, FILE, TOPOLOGY, CommandContext, json_flag, number_option
+from hub_core import (
+    COLLECTIVE,
+    FILE,
+    TOPOLOGY,
+    CommandContext,
+    check_stdout,
+    json_flag,
+    number_option,
+)
 from hub_core.model import ExitCode, UsageError
 
 # Modules that need numpy are imported in the functions: the help of a command appears at once.
@@ -79,6 +87,8 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
     if (request["out"] is None) == (request["checked"] is None):
         cure = "calibrate RESULT... -o machine.json, or --check machine.json RESULT..."
         raise UsageError("either -o or --check is needed", cure=cure)
+    if request["out"] is not None:
+        check_stdout(request["out"], request["as_json"])
     like, label = _named_gpu(context, request)
     options = ReadOptions(request["collective"], request["ranks"], request["nodes"])
     with context.progress("reading"):
@@ -129,6 +139,8 @@ def _calibrate(
     context.report(read.skipped)
     out = request["out"] or ""
     paths = _paths(out, machines)
+    if len(machines) > 1:
+        context.say(f"{len(machines)} machines in the input: one profile each; --select chooses")
     for path, machine in zip(paths, machines, strict=True):
         context.report(machine.diagnostics)
         written = context.write_file(path, profile_bytes(machine.profile))
@@ -153,7 +165,9 @@ def _refuse_other_gpu(request: _Request, read: ReadMeasurements, like: Gpu | Non
 
     if request["topology"] is None or like is None:
         return
-    names = {gpu.name for one in read.points if (gpu := known_gpu(one.machine))}
+    selection = (request["selection"] or "").lower()
+    chosen = [one.machine for one in read.points if selection in one.machine.lower()]
+    names = {gpu.name for machine in chosen if (gpu := known_gpu(machine))}
     if names - {like.name}:
         others = ", ".join(sorted(names - {like.name}))
         message = f"the results are of {others}, the topology is of {like.name}"
@@ -226,7 +240,8 @@ def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]
         for one in machines
         for error in one.profile.errors
     ]
-    context.print_table(header, rows, ("ranks", "nodes", "points", "median", "p90", "worst"))
+    if rows:
+        context.print_table(header, rows, ("ranks", "nodes", "points", "median", "p90", "worst"))
 
 
 def _check(

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from collhub_machines.fitting import (
+    Prior,
+    choose_prior,
     every_second_size,
     fit_node,
-    held_out_errors,
     machine_prior,
 )
 from collhub_machines.gpus import Gpu, has_switched_links, known_gpu, machine_label
@@ -21,7 +22,13 @@ from collhub_machines.machine_profile import (
     profile_name,
     used_sources,
 )
-from collhub_machines.measurement import Library, Measurement, ReadMeasurements, one_place
+from collhub_machines.measurement import (
+    Library,
+    Measurement,
+    ReadMeasurements,
+    counted,
+    one_place,
+)
 from collhub_machines.nccl_choice import DEFAULT_VERSION
 from collhub_machines.network_model import fit_networks, is_between_nodes, network_deviations
 from collhub_machines.node_model import NAMES, is_modelled
@@ -50,14 +57,13 @@ class CalibrationRequest:
 
     `like` names the GPU of points without a machine; `label` is the text that the user gave for
     it. `selection` is a part of the label of the chosen machines. `hold_out` is False if the
-    errors of the model are not estimated. `collective` limits the fit to one collective.
+    errors of the model are not estimated.
     """
 
     like: Gpu | None = None
     label: str = ""
     selection: str = ""
     hold_out: bool = True
-    collective: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +82,8 @@ def calibrate_machines(
 
     Raises `InputError` if no point is left or a machine cannot be named.
     """
-    points = [one for one in read.points if request.collective in (None, one.collective)]
     groups: dict[str, list[Measurement]] = {}
-    for point in points:
+    for point in read.points:
         label = machine_label(point.machine) or request.label
         if not label:
             message = "the file does not name its GPU"
@@ -139,11 +144,11 @@ def _calibrate(
     if reason is not None:
         diagnostics.append(reason)
     elif gpu is not None:
-        constants = _constants(gpu, fitted_points, library.version)
-        diagnostics += _missing_notes(label, fitted_points, constants)
+        prior = machine_prior(gpu)
         if request.hold_out:
-            prior = machine_prior(gpu)
-            deviations += held_out_errors(gpu, fitted_points, library.version, prior)
+            prior, deviations = choose_prior(gpu, fitted_points, library.version)
+        constants = _constants(gpu, fitted_points, library.version, prior)
+        diagnostics += _missing_notes(label, fitted_points, constants)
     between = one_place(point for point in points if is_between_nodes(point))
     networks = fit_networks(between)
     if networks and request.hold_out:
@@ -185,8 +190,8 @@ def _without_model(gpu: Gpu | None, label: str, points: Sequence[Measurement]) -
         message = f"{label}: {gpu.name} here has no model of its links, so only tables are written"
         cure = "measure each number of ranks that is needed"
     elif len(points) < MIN_POINTS:
-        count = len(points)
-        message = f"{label}: {count} points of one node are too few for a model"
+        count = counted(len(points), "point")
+        message = f"{label}: {count} of one node are too few for a model"
         missing = "; ".join(_missing(points))
         cure = f"measure at least {MIN_POINTS} points of NCCL's default choice, such as {missing}"
     else:
@@ -232,14 +237,18 @@ def _version_notes(label: str, points: Sequence[Measurement], library: Library) 
         )
     if len(counts) < 2:
         return []
-    listed = ", ".join(f"{name} ({count} points)" for name, count in sorted(counts.items()))
+    listed = ", ".join(
+        f"{name} ({counted(count, 'point')})" for name, count in sorted(counts.items())
+    )
     message = f"{label}: several libraries or versions: {listed}; only {library} is fitted"
     cure = "the others are separate tables; calibrate each version from its own files for a model"
     return [Diagnostic("mixed-versions", message, Severity.WARNING, cure=cure)]
 
 
-def _constants(gpu: Gpu, points: Sequence[Measurement], version: str) -> dict[str, Constant]:
-    fitted = fit_node(gpu, points, version, machine_prior(gpu))
+def _constants(
+    gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
+) -> dict[str, Constant]:
+    fitted = fit_node(gpu, points, version, prior)
     return {
         name: Constant(float(value), "fit" if count else fitted.source, count)
         for name, value, count in zip(NAMES, fitted.values, fitted.points, strict=True)

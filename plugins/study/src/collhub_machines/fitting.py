@@ -59,6 +59,7 @@ _PUBLISHED = {
         31.1, 9.9, 2.96, 9.7, 0.0359, 6.11, 1.46, 44, 642, 20.6,
     ),
 }  # fmt: skip
+_POOR_MEDIAN = 0.1
 _HOST_CONSTANTS = frozenset({"b", "b128", "bS", "bN", "bP"})
 SIBLINGS = {"B300": "B200", "GB300": "GB200"}
 """GPUs without published constants, and the similar GPU whose constants they take."""
@@ -90,16 +91,38 @@ def start_prior(gpu: Gpu) -> Prior:
     return Prior(np.array([values[name] for name in NAMES]), widths, "prior")
 
 
-def machine_prior(gpu: Gpu) -> Prior:
+def machine_prior(gpu: Gpu, *, is_loose: bool = False) -> Prior:
     """Return the prior of a kind of machine: published constants, with a third of the widths.
 
-    The start of a call depends on the host and the benchmark, and keeps its entire width.
+    The start of a call depends on the host and the benchmark: a loose prior leaves it the entire
+    width.
     """
     name = SIBLINGS.get(gpu.name, gpu.name)
-    share = [1 if constant in _HOST_CONSTANTS else 1 / 3 for constant in NAMES]
+    loose = _HOST_CONSTANTS if is_loose else frozenset()
+    share = [1 if constant in loose else 1 / 3 for constant in NAMES]
     widths = start_prior(gpu).widths * np.array(share)
     source = "prior" if name == gpu.name else "sibling"
     return Prior(np.array(_PUBLISHED[name], dtype=float), widths, source)
+
+
+def choose_prior(
+    gpu: Gpu, points: Sequence[Measurement], version: str
+) -> tuple[Prior, list[tuple[Measurement, float]]]:
+    """Return the prior for a machine, and its held-out errors.
+
+    The loose prior is used only if the tight one does not fit: full nodes alone do not separate
+    start and visibility of Simple, so a loose start would drift.
+    """
+    tight, loose = machine_prior(gpu), machine_prior(gpu, is_loose=True)
+    errors = held_out_errors(gpu, points, version, tight)
+    if not errors or _median(errors) <= _POOR_MEDIAN:
+        return tight, errors
+    loose_errors = held_out_errors(gpu, points, version, loose)
+    return (loose, loose_errors) if _median(loose_errors) < _median(errors) else (tight, errors)
+
+
+def _median(errors: Sequence[tuple[Measurement, float]]) -> float:
+    return float(np.median([abs(error) for _, error in errors]))
 
 
 def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior) -> FittedNode:

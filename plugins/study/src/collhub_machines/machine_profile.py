@@ -207,6 +207,10 @@ def parse_profile(content: bytes, file: str) -> MachineProfile:
     """Convert the content of a profile. Raises `InputError` with the path of each defect."""
     document = parse_json_object(content, file)
     place = Location(file)
+    if document.get("schema") != SCHEMA:
+        message = f"this is not a machine profile ($.schema is not {SCHEMA!r})"
+        cure = "write one with 'collhub calibrate RESULT... -o machine.json'"
+        raise InputError(message, location=place, cure=cure, code="invalid-profile")
     violations = schema_violations(document, _SCHEMA_FILE)
     if violations:
         raise InputError([one.finding(place, "invalid-profile") for one in violations])

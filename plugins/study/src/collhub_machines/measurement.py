@@ -98,6 +98,11 @@ def whole_number(text: str) -> int | None:
     return int(text)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return `1 point` or `2 points`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def note(
     file: str, line: int | None, message: str, cure: str = "", code: str = "skipped"
 ) -> Diagnostic:

@@ -166,6 +166,8 @@ def _exchange_start(value: dict[str, float], calls: CallColumns) -> FloatArray:
 
 def _exchange_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
     share = calls.size / calls.ranks
-    wire = _larger(_us(share, 32 * value["rP"]), _us((calls.ranks - 1) * share, value["BP"]), 6)
+    wire = _larger(
+        _us(calls.size, 32 * value["rP"]), _us((calls.ranks - 1) * share, value["BP"]), 6
+    )
     moved = _larger(_us(share / calls.channels, value["cP"]), wire, 3)
     return _exchange_start(value, calls) * value["bPS"] + moved

@@ -16,6 +16,7 @@ from collhub_machines.measurement import (
     ReadMeasurements,
     ReadOptions,
     collective_name,
+    counted,
     defect,
     finite_number,
     note,
@@ -109,10 +110,12 @@ def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
             _comment(tests, line, stripped, number, file)
         elif stripped[0].isdigit() and tests[-1].groups:
             _add_row(tests[-1], line, number, file, skipped)
+        elif stripped == "..." and tests[-1].ranks and not tests[-1].groups:
+            tests[-1].has_cut_ranks = True
         else:
             noise.append(number)
     if noise:
-        message = f"{len(noise)} lines of other programs are skipped, from this line on"
+        message = f"{counted(len(noise), 'line')} of other programs skipped, from this line on"
         skipped.append(note(file, noise[0], message))
     return [test for test in tests if test.rows or test.groups]
 
@@ -199,6 +202,8 @@ def _add_row(test: _Test, line: str, number: int, file: str, skipped: list[Diagn
     named = dict(zip(test.prefix, fields[:width], strict=False))
     for place, group in groups:
         time_us = finite_number(group.get("time", ""))
+        if group.get("time") == "N/A":
+            continue
         if time_us is None:
             message = f"{place}-place time {group.get('time', '')[:20]!r} is not a number"
             skipped.append(note(file, number, message))

@@ -10,7 +10,7 @@ import numpy as np
 from collhub_machines.fitting import SIBLINGS
 from collhub_machines.gpus import Gpu, known_gpu, machine_label
 from collhub_machines.machine_profile import MachineProfile
-from collhub_machines.measurement import Measurement
+from collhub_machines.measurement import Measurement, counted
 from collhub_machines.nccl_choice import Choice
 from collhub_machines.node_model import call_columns, choice_of, is_modelled, predict
 from hub_core.model import Diagnostic, InputError, Severity
@@ -132,7 +132,7 @@ def _own_points(
     others = len(points) - len(used)
     if not others:
         return used, []
-    message = f"{others} points of other machines than {profile.label} are not compared"
+    message = f"{counted(others, 'point')} of other machines than {profile.label}: not compared"
     cure = "check them with their own profiles"
     return used, [Diagnostic("other-machine", message, Severity.WARNING, cure=cure)]
 
@@ -158,14 +158,14 @@ def _coverage_notes(profile: MachineProfile, points: Sequence[Measurement]) -> l
     notes = [
         Diagnostic(
             "no-table",
-            f"no table for {name} ({count} points)",
+            f"no table for {name} ({counted(count, 'point')})",
             Severity.WARNING,
             cure="calibrate with results of it",
         )
         for name, count in sorted(missing.items())
     ]
     if beyond:
-        message = f"{beyond} points are larger than their tables: extrapolated"
+        message = f"{counted(beyond, 'point')} larger than the table: extrapolated"
         cure = "measure larger sizes"
         notes.append(Diagnostic("beyond-table", message, Severity.WARNING, cure=cure))
     return notes

@@ -198,6 +198,32 @@ def _corpus_points(corpus: Path) -> dict[str, list[Measurement]]:
     return groups
 
 
+def test_an_exchange_of_two_is_limited_by_its_channels() -> None:
+    """S / (32 rP): half of a large vector moves no faster than 32 channels allow."""
+    point = Measurement("all-to-all", 2, 1, 2**34, 1.0, NCCL)
+    values = dict(zip(NAMES, machine_prior(GPUS["H100"]).values, strict=True))
+    constants = np.array([values[name] for name in NAMES])
+    time_us = predict(constants, call_columns(GPUS["H100"], [point], ""))[0]
+    assert time_us == pytest.approx(2**34 / (32 * values["rP"] * 1e3), rel=0.1)
+
+
+def test_constants_of_public_points_are_those_that_were_published(corpus: Path) -> None:
+    """Predictions of the fit and of the published constants, also for 2 and 4 ranks."""
+    for name, points in _corpus_points(corpus).items():
+        gpu = GPUS[name]
+        prior = machine_prior(gpu)
+        grid = [
+            Measurement(collective, ranks, 1, 2**power, 1.0, points[0].library)
+            for collective in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
+            for ranks in (2, 4, 8)
+            for power in range(9, 31)
+            if ranks <= gpu.gpus_per_node
+        ]
+        calls = call_columns(gpu, grid, "")
+        fitted = predict(fit_node(gpu, points, "", prior).values, calls)
+        assert fitted == pytest.approx(predict(prior.values, calls), rel=0.05)
+
+
 def test_held_out_sizes_of_public_machines_are_within_the_bars(corpus: Path) -> None:
     """Fitted without every second size, from priors that no measurement has influenced."""
     errors = [

@@ -63,7 +63,7 @@ def test_lines_with_the_prefix_of_mpirun_are_read() -> None:
 
 def test_noise_of_other_programs_is_reported_with_its_line() -> None:
     _, skipped = _read("alpha:1:1 [0] NCCL INFO Bootstrap\n" + HEADER + ROW + END)
-    assert skipped == ["run.txt:1: 1 lines of other programs are skipped, from this line on"]
+    assert skipped == ["run.txt:1: 1 line of other programs skipped, from this line on"]
 
 
 def test_a_wrong_result_is_skipped_with_its_line() -> None:
