@@ -1,4 +1,4 @@
-"""PyTorch traces: jobs become workloads by `read_profiles`; `profile` records them."""
+"""PyTorch traces: `profile` records a job, `read_profiles` reads the files as a workload."""
 
 from __future__ import annotations
 

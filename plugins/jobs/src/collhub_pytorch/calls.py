@@ -1,4 +1,4 @@
-"""Communication as PyTorch names it: which collective, of how many bytes, among whom."""
+"""Parse communication calls of PyTorch: collective, bytes, process group, root and peer."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _COLLECTIVES = {
     "sparseallreduce": JobCollective.ALL_REDUCE,
 }
 _MESSAGES = {"send": NodeKind.SEND, "recv": NodeKind.RECV, "recvanysource": NodeKind.RECV}
-# Variants of a collective that move the same: `_base` and `into_tensor` of one tensor, `v` uneven.
+# Suffixes of variants that move equal data: `_base`, `into_tensor` (one tensor), `v` (uneven).
 _ENDINGS = ("coalesced", "sparse", "base", "intotensor", "tensor", "single", "oop", "v")
-# Where the inputs of the operator `c10d::NAME` hold the root or the other side.
+# Index of the root or peer among the inputs of the operator `c10d::NAME`.
 ROOT_OR_PEER = {"broadcast_": 2, "send": 2, "recv_": 2, "reduce_": 3, "gather_": 3, "scatter_": 3}
 # Namespaces of the operators that issue collectives, or wait for one.
 ISSUER_NAMESPACES = ("c10d::", "_c10d_functional::", "c10d_functional::")
-# Annotations of libraries that communicate from main memory.
+# Annotation prefixes of libraries that communicate from main memory.
 HOST_LIBRARIES = ("gloo:", "mpi:", "ucc:")
 _NOT_LETTERS = re.compile(r"[^a-z]")
 _NAME_OF_KERNEL = re.compile(
@@ -47,10 +47,10 @@ _NAME_OF_KERNEL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSaid:
-    """A process group as one rank's file tells it.
+class GroupRecord:
+    """Process group as recorded in one rank's file.
 
-    `ranks` None: all of the job or, where `is_cut`, the file gives only the first of them here.
+    `ranks`: None for all ranks of the job or, if `is_cut`, for a truncated list of ranks.
     """
 
     name: str = ""
@@ -62,8 +62,8 @@ class GroupSaid:
 class Call:
     """One communication of one rank.
 
-    `collective` -1 for SEND and RECV. `bytes` as `JobCollective` counts them, -1 where the file
-    does not say. `dtype`, `splits` (elements in and out of an uneven all-to-all) as the file says.
+    `collective`: -1 for SEND and RECV. `bytes`: as defined by `JobCollective`, -1 if not recorded.
+    `dtype`, `splits` (input and output elements of an uneven all-to-all): as recorded.
     """
 
     name: str
@@ -71,21 +71,21 @@ class Call:
     collective: int
     bytes: int
     dtype: str = ""
-    group: GroupSaid = GroupSaid()
+    group: GroupRecord = GroupRecord()
     peer: int = -1
     root: int = -1
     splits: tuple[str, str] | None = None
 
     def extra(self) -> str:
-        """What the columns of a workload do not hold, as JSON; "" for nothing."""
-        said: dict[str, object] = {"dtype": self.dtype} if self.dtype else {}
+        """Format the fields without a column in a workload as JSON; "" without such fields."""
+        fields: dict[str, object] = {"dtype": self.dtype} if self.dtype else {}
         if self.splits is not None:
-            said |= {"in_split": self.splits[0], "out_split": self.splits[1]}
-        return json.dumps(said) if said else ""
+            fields |= {"in_split": self.splits[0], "out_split": self.splits[1]}
+        return json.dumps(fields) if fields else ""
 
 
 def kind_of(name: str) -> tuple[NodeKind, int] | None:
-    """Kind of node and collective (-1 for messages) of a name; None for `wait` and the like."""
+    """Parse a name as kind of node and collective (-1 for messages); None for `wait` etc."""
     word = _NOT_LETTERS.sub("", name.rpartition(":")[2].lower())
     while word:
         if word in _COLLECTIVES:
@@ -100,14 +100,14 @@ def kind_of(name: str) -> tuple[NodeKind, int] | None:
 
 
 def element_bytes(dtype: str) -> int:
-    """Bytes of an element: `Float`, `long int`, `c10::BFloat16`, `Tensor(float)`; -1: unknown."""
+    """Return the bytes per element of `Float`, `long int`, `Tensor(float)` etc.; -1 if unknown."""
     inner = dtype[7:-1] if dtype.startswith("Tensor(") else dtype
     word = re.sub(r"[^a-z0-9]", "", inner.rpartition(":")[2].lower())
     return ELEMENT_BYTES.get(word, -1)
 
 
-def call_of_args(args: Mapping[str, Any], group: GroupSaid) -> Call | None:
-    """A call from the arguments of newer files; None where they name no communication."""
+def call_of_args(args: Mapping[str, Any], group: GroupRecord) -> Call | None:
+    """Parse a call from the arguments in newer files; None if they name no communication."""
     name = str(args.get("Collective name", ""))
     kinds = kind_of(name)
     if kinds is None:
@@ -131,9 +131,9 @@ def call_of_args(args: Mapping[str, Any], group: GroupSaid) -> Call | None:
 
 
 def call_of_shapes(
-    name: str, dims: Sequence[Any], types: Sequence[Any], group: GroupSaid = GroupSaid()
+    name: str, dims: Sequence[Any], types: Sequence[Any], group: GroupRecord = GroupRecord()
 ) -> Call | None:
-    """A call from an annotation `nccl:NAME` with the shapes and types of its inputs."""
+    """Parse a call from an annotation `nccl:NAME` with the shapes and types of its inputs."""
     kinds = kind_of(name)
     if kinds is None:
         return None
@@ -146,20 +146,20 @@ def call_of_shapes(
     return Call(name.rpartition(":")[2], *kinds, 0 if is_barrier else total, dtype, group)
 
 
-def aimed(call: Call, target: int) -> Call:
-    """The call with its root, or the other side of a message, as an operator states it."""
+def with_target(call: Call, target: int) -> Call:
+    """Return the call with its root or, for a message, its peer set to `target`."""
     return replace(call, peer=target) if call.collective < 0 else replace(call, root=target)
 
 
 def call_of_kernel(name: str) -> Call | None:
-    """A call of which only the kernel's name tells the kind: `ncclDevKernel_AllReduce_...`."""
-    found = _NAME_OF_KERNEL.search(name)
-    kinds = kind_of(found[1]) if found else None
+    """Parse the kind of a call from a kernel's name, such as `ncclDevKernel_AllReduce_...`."""
+    match = _NAME_OF_KERNEL.search(name)
+    kinds = kind_of(match[1]) if match else None
     return None if kinds is None else Call(name, *kinds, -1)
 
 
 def elements_of(shape: Sequence[Any]) -> int:
-    """Elements of a tensor of this shape, or of a list of tensors."""
+    """Count the elements of a tensor of this shape, or of a list of tensors."""
     if shape and isinstance(shape[0], list):
         return sum(elements_of(one) for one in shape)
     product = 1
@@ -168,38 +168,40 @@ def elements_of(shape: Sequence[Any]) -> int:
     return product
 
 
-def group_of_args(args: Mapping[str, Any], file: str) -> GroupSaid:
-    """The process group. Raises `InputError` for a list of ranks that cannot be read."""
+def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
+    """Parse the process group. Raises `InputError` for an invalid list of ranks."""
     name = str(args.get("Process Group Name", args.get("pg_name", "")))
     text = str(args.get("Process Group Ranks", ""))
     count = int(args.get("Group size", args.get("pg_size", 0)) or 0)
     start = int(args.get("Global rank start", args.get("global_rank_start", -1)))
     stride = int(args.get("Global rank stride", args.get("global_rank_stride", -1)))
     if text and "..." not in text:
-        return GroupSaid(name, _rank_list(text, file))
-    # A stride of 0 says that the ranks are in no regular order.
+        return GroupRecord(name, _rank_list(text, file))
+    # A stride of 0 marks ranks without a regular order.
     if start >= 0 and count > 0 and (stride > 0 or count == 1):
-        return GroupSaid(name, tuple(start + stride * one for one in range(count)))
-    return GroupSaid(name, is_cut=bool(text or name))
+        return GroupRecord(name, tuple(start + stride * one for one in range(count)))
+    return GroupRecord(name, is_cut=bool(text or name))
 
 
 def _rank_list(text: str, file: str) -> tuple[int, ...]:
     try:
-        found = json.loads(text)
-        return tuple(int(rank) for rank in found)
+        ranks = json.loads(text)
+        return tuple(int(rank) for rank in ranks)
     except (ValueError, TypeError):
         message = f"{text!r} is no list of the ranks of a process group"
         raise InputError(message, location=Location(file), code="group") from None
 
 
 def _elements_in(args: Mapping[str, Any], collective: int, kind: NodeKind) -> int:
-    """Elements of the buffer that `JobCollective` counts, -1 where they are not said."""
-    taken, given = (int(args.get(key, -1)) for key in ("In msg nelems", "Out msg nelems"))
+    """Return the elements of the buffer that `JobCollective` counts, -1 if not recorded."""
+    input_elements, output_elements = (
+        int(args.get(key, -1)) for key in ("In msg nelems", "Out msg nelems")
+    )
     if collective == JobCollective.BARRIER:
         return 0
     if kind is NodeKind.RECV or collective == JobCollective.BROADCAST:
-        return max(taken, given)
+        return max(input_elements, output_elements)
     if collective == JobCollective.SCATTER:
-        # Only the root puts something in.
-        return max(taken, given * int(args.get("Group size", 1)))
-    return taken
+        # Only the root has an input.
+        return max(input_elements, output_elements * int(args.get("Group size", 1)))
+    return input_elements

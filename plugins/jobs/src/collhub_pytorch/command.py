@@ -1,4 +1,4 @@
-"""`collhub profile`: where a profiled job waits, and what another network would save it."""
+"""`collhub profile`: report waiting times of a profiled job and savings on another network."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 _READER_OPTION = re.compile(r"-O ([a-z_]+)=(\S+?)(?=[,.;)]|\s|\Z)")
 
 
-def _parsed_algorithms(
+def _parse_algorithms(
     context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]
 ) -> dict[CollectiveKind, str]:
-    """`all-reduce=ring`, repeatable."""
-    found = {}
+    """Parse repeated options such as `all-reduce=ring`."""
+    algorithms = {}
     for pair in pairs:
         text, _, name = pair.partition("=")
         kind = standard_kind(text)
         if kind is None or not name:
             message = f"{pair!r} is not KIND=NAME, for example all-reduce=ring"
             raise click.BadParameter(message, context, parameter)
-        found[kind] = name
-    return found
+        algorithms[kind] = name
+    return algorithms
 
 
 @click.command()
@@ -54,7 +54,7 @@ def _parsed_algorithms(
     "algorithms",
     metavar="KIND=NAME",
     multiple=True,
-    callback=_parsed_algorithms,
+    callback=_parse_algorithms,
     help="With --topology: the synthesizer for a kind, as all-reduce=tacos (repeatable; default: "
     "ring; direct for all-to-all, gather and scatter).",
 )
@@ -110,20 +110,20 @@ def profile(
     """
     if algorithms and topology_text is None:
         raise UsageError("--collective has no meaning without --topology", cure="give both")
-    # Imported here: the help of a command needs no numpy.
+    # Lazy imports: `--help` must not import numpy.
     from collhub_pytorch import report
-    from collhub_pytorch.analysis import has_times, matched
-    from collhub_pytorch.findings import calls_alike, findings_of, saving
+    from collhub_pytorch.analysis import has_times, match_communications
+    from collhub_pytorch.findings import collect_findings, group_calls, saving
     from collhub_pytorch.kineto.read import notes
     from collhub_pytorch.profiling import read_profiles
     from collhub_pytorch.replay import NetworkTimes
-    from collhub_pytorch.trace_files import holds_execution_trace, on_disk
+    from collhub_pytorch.trace_files import holds_execution_trace, list_files
 
-    opened, options = on_disk(files), _options(reading)
-    with _own_options(), context.progress("reading profiles"):
-        if holds_execution_trace(opened[0]):
+    trace_files, options = list_files(files), _options(reading)
+    with _translate_reader_options(), context.progress("reading profiles"):
+        if holds_execution_trace(trace_files[0]):
             _refuse_times(reading)
-            workload = _read_execution_traces(opened, options)
+            workload = _read_execution_traces(trace_files, options)
             lines = ["execution traces record no times: name Kineto profiles for those"]
         else:
             workload = read_profiles(files, options)
@@ -132,33 +132,33 @@ def profile(
         if topology_text is not None:
             message = "without times of collectives there is no job to replay"
             raise UsageError(message, cure="leave out --topology, or profile the device as well")
-        calls = calls_alike(workload, matched(workload))
+        calls = group_calls(workload, match_communications(workload))
         if as_json:
-            context.print_json(report.counts_document(workload, calls, lines))
+            context.print_json(report.build_counts_document(workload, calls, lines))
             return
-        _say_notes(context, lines)
+        _print_notes(context, lines)
         _print_blocks(context, [report.counts_table(calls)])
         return
-    findings, found = findings_of(workload), None
+    findings, replay = collect_findings(workload), None
     if topology_text is not None:
         topology = context.read_topology(topology_text)
         times = NetworkTimes(topology, algorithms, backend, context.registry())
         with context.progress("simulating collectives"):
-            found = saving(findings, times), times
+            replay = saving(findings, times), times
     if as_json:
-        context.print_json(report.document(findings, lines, found))
+        context.print_json(report.build_document(findings, lines, replay))
         return
-    _say_notes(context, lines)
-    _print_blocks(context, [*report.blocks(findings), [report.instant_line(findings)]])
-    if found is not None:
-        gained, times = found
+    _print_notes(context, lines)
+    _print_blocks(context, [*report.build_blocks(findings), [report.instant_line(findings)]])
+    if replay is not None:
+        saved, times = replay
         lead = f"with these times on {times.topology.name}"
         context.print_line("")
-        _print_blocks(context, [report.simulated_table(times), [report.saving_line(gained, lead)]])
+        _print_blocks(context, [report.simulated_table(times), [report.saving_line(saved, lead)]])
 
 
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
-    """The options of the reader from those of the command, the clock residual in seconds."""
+    """Convert the options of the command to options of the reader."""
     from collhub_pytorch.options import ProfileOptions
 
     residual, step = reading["clock_residual"], reading["step"]
@@ -180,34 +180,34 @@ def _read_execution_traces(files: Sequence[TraceFile], options: ProfileOptions) 
 
 
 def _refuse_times(reading: Mapping[str, str | int | float | None]) -> None:
-    """Raise `UsageError` for an option about times, which execution traces do not record."""
+    """Raise `UsageError` for options about times, which execution traces do not record."""
     if reading["step"] is not None:
         message = "--step has no meaning for execution traces, which mark no iterations"
         raise UsageError(message, cure="leave it out, or name Kineto profiles")
 
 
 @contextmanager
-def _own_options() -> Iterator[None]:
-    """Name the options of this command in errors of the readers: `-O step=3` is `--step 3`."""
+def _translate_reader_options() -> Iterator[None]:
+    """Translate reader options in errors to options of this command: `-O step=3` to `--step 3`."""
     try:
         yield
     except InputError as error:
-        diagnostics = [replace(one, cure=own_spelling(one.cure)) for one in error.diagnostics]
+        diagnostics = [replace(one, cure=to_command_options(one.cure)) for one in error.diagnostics]
         raise InputError(diagnostics) from None
 
 
-def own_spelling(cure: str) -> str:
-    """A cure with the options of this command in place of those of the readers."""
+def to_command_options(cure: str) -> str:
+    """Replace reader options in a cure by options of this command."""
     return _READER_OPTION.sub(lambda match: f"--{match[1].replace('_', '-')} {match[2]}", cure)
 
 
-def _say_notes(context: CommandContext, lines: Sequence[str]) -> None:
+def _print_notes(context: CommandContext, lines: Sequence[str]) -> None:
     for line in lines:
         context.say(f"note: {line}")
 
 
 def _print_blocks(context: CommandContext, blocks: Sequence[Block]) -> None:
-    """Tables and lines for people, an empty line between two blocks."""
+    """Print tables and lines, with an empty line between two blocks."""
     for place, block in enumerate(blocks):
         if place:
             context.print_line("")

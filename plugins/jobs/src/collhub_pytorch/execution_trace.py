@@ -1,4 +1,4 @@
-"""Read PyTorch execution traces: collectives in order, with sizes and groups, without times."""
+"""Read PyTorch execution traces: ordered collectives with sizes and groups, without times."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from collhub_pytorch.analysis import matched
+from collhub_pytorch.analysis import match_communications
 from collhub_pytorch.calls import (
     HOST_LIBRARIES,
     ROOT_OR_PEER,
     Call,
-    aimed,
     call_of_args,
     call_of_shapes,
     group_of_args,
     kind_of,
+    with_target,
 )
-from collhub_pytorch.job import joined
+from collhub_pytorch.job import join_ranks
 from collhub_pytorch.options import EXECUTION_TRACE, RankOptions
 from collhub_pytorch.rank_nodes import RankNodes
-from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, files_of, opened
+from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, files_of, open_decompressed
 from hub_core.model import InputError, JsonValue, Location, Provenance, Workload
 from hub_core.plugin_api import Source
 
 _TENSOR = re.compile(r"Tensor\(([^)]*)\)")
 _GROUPS = "process_group:init"
-# Attributes by the names that Kineto gives them.
+# Names of attributes in Kineto profiles.
 _NAMES = {
     "collective_name": "Collective name",
     "in_msg_nelems": "In msg nelems",
@@ -45,10 +45,10 @@ _NAMES = {
 
 @dataclass(slots=True)
 class _Trace:
-    """What one file says: calls by id of their node, and operators of torch.distributed.
+    """Contents of one file: calls by node id, and operators of torch.distributed.
 
-    `waits`: records of other things than calls. `parents`: the enclosing node of each call.
-    `issuers`: kind, and root or other side, by id of the operator. `world_size`: ranks of the
+    `waits`: number of records that are not calls. `parents`: enclosing node of each call.
+    `issuers`: kind, and root or peer, by operator id. `world_size`: ranks of the
     default group.
     """
 
@@ -63,7 +63,7 @@ class _Trace:
 
 
 def read(source: Source, options: RankOptions) -> Workload:
-    """Read one execution trace a rank.
+    """Read one execution trace per rank.
 
     Raises `InputError` for damaged files, missing ranks, and collectives that do not match.
     """
@@ -74,7 +74,7 @@ def read(source: Source, options: RankOptions) -> Workload:
 def workload_of(
     files: Sequence[TraceFile], options: RankOptions, provenance: Provenance
 ) -> Workload:
-    """The workload of these files, one of which is read at a time."""
+    """Read these files as a workload, one file at a time."""
     parts, operators, waits, schemas = [], [], [], []
     for order, file in enumerate(files):
         trace, header = _read(file)
@@ -82,25 +82,25 @@ def workload_of(
         operators.append(trace.operators)
         waits.append(trace.waits)
         schemas.append(str(header["schema"]))
-    said: dict[str, JsonValue] = {
+    extension: dict[str, JsonValue] = {
         "operators": [*operators],
         "waits": [*waits],
         "schemas": [*schemas],
     }
-    workload = joined(parts, options, provenance, said)
-    matched(workload)
+    workload = join_ranks(parts, options, provenance, extension)
+    match_communications(workload)
     return workload
 
 
 def _read(file: TraceFile) -> tuple[_Trace, Record]:
-    """The calls of a file and its head. Raises `InputError` for other files."""
+    """Parse the calls of a file and its header. Raises `InputError` for other formats."""
     trace = _Trace(file.name)
-    with opened(file) as content:
+    with open_decompressed(file) as content:
         stream = JsonStream(content, file.name)
         for node in stream.records("nodes"):
             trace.operators += 1
             try:
-                _take(trace, node)
+                _handle(trace, node)
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
                 title = f"node {node.get('id')} ({str(node.get('name'))[:60]!r})"
@@ -113,7 +113,7 @@ def _read(file: TraceFile) -> tuple[_Trace, Record]:
     return trace, header
 
 
-def _take(trace: _Trace, node: Record) -> None:
+def _handle(trace: _Trace, node: Record) -> None:
     name = str(node["name"])
     if name == "record_param_comms":
         call = _recorded_call(trace, node)
@@ -122,7 +122,7 @@ def _take(trace: _Trace, node: Record) -> None:
             trace.calls[int(node["id"])] = call
             trace.parents[int(node["id"])] = _parent(node)
     elif name.startswith("c10d::"):
-        _take_issuer(trace, node, name)
+        _add_issuer(trace, node, name)
     elif name.startswith(HOST_LIBRARIES):
         call = _call_of_tensors(name, _inputs(node), _dtype(node))
         if call is not None:
@@ -133,7 +133,7 @@ def _take(trace: _Trace, node: Record) -> None:
         trace.world_size = next(iter(sizes), None)
 
 
-def _take_issuer(trace: _Trace, node: Record, name: str) -> None:
+def _add_issuer(trace: _Trace, node: Record, name: str) -> None:
     place = ROOT_OR_PEER.get(name.removeprefix("c10d::"))
     inputs = _inputs(node)
     target = inputs[place] if place is not None and place < len(inputs) else -1
@@ -143,7 +143,7 @@ def _take_issuer(trace: _Trace, node: Record, name: str) -> None:
 
 
 def _recorded_call(trace: _Trace, node: Record) -> Call | None:
-    """The call of a `record_param_comms`, of its attributes or, in 1.0.1, of its inputs."""
+    """Parse a `record_param_comms` from its attributes or, in 1.0.1, from its inputs."""
     attributes = {one["name"]: one.get("value") for one in node.get("attrs", [])}
     if "collective_name" in attributes:
         named = {_NAMES[name]: value for name, value in attributes.items() if name in _NAMES}
@@ -160,7 +160,7 @@ def _recorded_call(trace: _Trace, node: Record) -> Call | None:
 
 
 def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | None:
-    """A call of the tensor, or the list of tensors, that comes first among its inputs."""
+    """Parse a call with the bytes of its first input, a tensor or a list of tensors."""
     first = inputs[0] if inputs and isinstance(inputs[0], list) else []
     tensors = first if first and isinstance(first[0], list) else [first] if first else []
     # A tensor is [id, storage, offset, elements, bytes of an element, device].
@@ -172,7 +172,7 @@ def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | Non
 
 
 def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
-    """The calls in order; each waits for the one before, as torch issues them."""
+    """Build the nodes in order; each depends on the previous one, as torch issues them."""
     calls = _with_targets(trace)
     nodes = RankNodes(trace.file, rank, trace.world_size, (), calls)
     for place in range(len(calls)):
@@ -183,40 +183,40 @@ def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
 
 
 def _with_targets(trace: _Trace) -> list[Call]:
-    """Calls with the roots and other sides that the operators around them state.
+    """Add the roots and peers from the enclosing operators to the calls.
 
-    Libraries of the host run their part in threads of their own: there the k-th call of a kind
-    belongs to the k-th operator of that kind.
+    Host libraries communicate in separate threads: there the k-th call of a kind belongs to the
+    k-th operator of that kind.
     """
     if trace.calls:
         pairs = [
             (call, trace.issuers.get(trace.parents[identity], (None, -1))[1])
             for identity, call in sorted(trace.calls.items())
         ]
-        return [aimed(call, target) for call, target in pairs]
+        return [with_target(call, target) for call, target in pairs]
     waiting: dict[object, list[int]] = {}
     for _, (kind, target) in sorted(trace.issuers.items(), reverse=True):
         waiting.setdefault(kind, []).append(target)
-    found = []
+    calls = []
     for _, call in sorted(trace.on_host.items()):
         targets = waiting.get((call.kind, call.collective))
-        found.append(aimed(call, targets.pop() if targets else -1))
-    return found
+        calls.append(with_target(call, targets.pop() if targets else -1))
+    return calls
 
 
 def _inputs(node: Record) -> list[Any]:
-    """The values of a node's inputs: a list in 1.0.1, below `values` since."""
+    """Return the values of a node's inputs: a list in 1.0.1, the member `values` since then."""
     inputs = node.get("inputs", [])
     values = inputs["values"] if isinstance(inputs, dict) else inputs
     return list(values)
 
 
 def _dtype(node: Record) -> str:
-    """The type of the first tensor among a node's inputs, as torch names it."""
+    """Return the torch type of the first input, "" if it is not a tensor."""
     inputs = node.get("inputs", [])
     types = inputs.get("types", []) if isinstance(inputs, dict) else node.get("input_types", [])
-    found = _TENSOR.search(str(types[0])) if types else None
-    return found[1] if found else ""
+    match = _TENSOR.search(str(types[0])) if types else None
+    return match[1] if match else ""
 
 
 def _parent(node: Record) -> int:

@@ -1,4 +1,4 @@
-"""The contents of a report: collectives, ranks, stragglers, and what a network would save."""
+"""Contents of a report: collectives, ranks, stragglers, and savings on another network."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 
 from collhub_pytorch.analysis import (
     Meetings,
-    MeetingTimes,
     RankTime,
     Stragglers,
+    WaitingTimes,
     find_stragglers,
     is_measured,
-    matched,
-    meeting_times,
-    rank_times,
+    match_communications,
+    measure_rank_times,
+    measure_waiting,
 )
 from collhub_pytorch.job import fact_list
-from collhub_pytorch.replay import CollectiveTime, Replay, measured, replayed
+from collhub_pytorch.replay import CollectiveTime, Replay, measured, replay_job
 from hub_core.columns import Int64Array
 from hub_core.model import JobCollective, NodeKind, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class CausedWaiting:
-    """How many communications waited for a rank, and the time that their other ranks waited."""
+    """Number of communications that waited for a rank, and waiting time of their other ranks."""
 
     rank: int
     calls: int
@@ -34,14 +34,14 @@ class CausedWaiting:
 
 
 @dataclass(frozen=True, slots=True)
-class CallsAlike:
-    """Communications of one kind, size and group, with their times added up over calls and ranks.
+class CallGroup:
+    """Communications of one kind, size and group, with times summed over calls and ranks.
 
-    `kind`: as the hub names it, or `send`. `bytes` -1 where the profile does not state it. `group`:
-    the name of the process group, "" for all ranks. `calls`: how often all of its ranks came
-    together. `waiting_ns`: of the `measured_count` ranks that have files; None where no call has
-    two of them, as nothing then tells waiting from transfer. `bus_bandwidth`: in bytes/s, as
-    nccl-tests defines it, None without size or time. `stragglers`: those waited for longest first.
+    `kind`: the hub's name of the collective, or `send`. `bytes`: -1 if not recorded. `group`: name
+    of the process group, "" for all ranks. `calls`: number of communications. `waiting_ns`: of the
+    `measured_count` ranks with files; None if no call has two of them, because waiting cannot be
+    separated from transfer then. `bus_bandwidth`: in bytes/s as defined by nccl-tests, None without
+    size or time. `stragglers`: sorted by caused waiting time, longest first.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class CallsAlike:
 
     @property
     def waiting_percent(self) -> float | None:
-        """The share of the time of its kernels in which they only wait, of ranks with files."""
+        """Percentage of the kernel time of ranks with files that is waiting."""
         if self.waiting_ns is None:
             return None
         transferring = self.transferring_ns * self.measured_count / max(1, self.rank_count)
@@ -67,7 +67,7 @@ class CallsAlike:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Idle time of the streams of a rank in ns, added up: see `collhub_pytorch.rank_nodes`."""
+    """Idle time summed over the streams of a rank in ns: see `collhub_pytorch.rank_nodes`."""
 
     host_wait_ns: int
     kernel_wait_ns: int
@@ -76,11 +76,11 @@ class IdleTime:
 
 @dataclass(frozen=True, slots=True)
 class RankFindings:
-    """One rank: its span by the profile and by the replay, and its times in ns.
+    """One rank: its span in the profile and in the replay, and its times in ns.
 
-    `waiting_ns` None for a rank whose waiting is not measured. `last_count`: how many
-    communications waited for this rank only. `caused_waiting_ns`: how long the others did. `idle`:
-    None without a device, and for ranks without a file.
+    `waiting_ns`: None if it is not measured. `last_count`: number of communications that waited
+    only for this rank. `caused_waiting_ns`: the waiting time of their other ranks. `idle`: None
+    without a device, and for ranks without a file.
     """
 
     rank: int
@@ -96,7 +96,7 @@ class RankFindings:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """The job with other times of collectives: how long it takes, and each rank's span, in ns."""
+    """Replay with other times of collectives: duration of the job and span of each rank in ns."""
 
     measured_ns: int
     job_ns: int
@@ -104,68 +104,68 @@ class Saving:
 
     @property
     def saved_percent(self) -> float:
-        """The share of the job's time that is saved; negative where it grows."""
+        """Percentage of the job's time that is saved; negative if the job takes longer."""
         return _percent(self.measured_ns - self.job_ns, self.measured_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that a report says; `job_ns`: from the first begin of a rank to the last end.
+    """Contents of a report. `job_ns`: from the first start of a rank to the last end.
 
-    `instant`: the job if its collectives took no time, the most that a network can save.
+    `instant`: the job with collectives that take no time, the upper limit of any saving.
     """
 
     workload: Workload
     meetings: Meetings
-    calls: tuple[CallsAlike, ...]
+    calls: tuple[CallGroup, ...]
     ranks: tuple[RankFindings, ...]
     job_ns: int
     instant: Saving
 
 
-def findings_of(workload: Workload) -> Findings:
-    """What the profile says of itself. Raises `InputError` for workloads without times."""
-    meetings = matched(workload)
+def collect_findings(workload: Workload) -> Findings:
+    """Analyse a profile. Raises `InputError` for workloads without times."""
+    meetings = match_communications(workload)
     profile = measured(workload)
-    waits = meeting_times(profile.times, meetings)
+    waits = measure_waiting(profile.times, meetings)
     stragglers = find_stragglers(workload, profile.times, meetings, waits)
-    again = replayed(workload, meetings=meetings)
-    free = replayed(workload, lambda kind, size, ranks: 0, meetings)
-    instant = Saving(profile.job_ns, free.job_ns, free.span_ns)
-    calls = calls_alike(workload, meetings, (waits, stragglers))
-    ranks = _rank_findings(workload, waits, stragglers, (profile, again), meetings)
+    replay = replay_job(workload, meetings=meetings)
+    instant_replay = replay_job(workload, lambda kind, size, ranks: 0, meetings)
+    instant = Saving(profile.job_ns, instant_replay.job_ns, instant_replay.span_ns)
+    calls = group_calls(workload, meetings, (waits, stragglers))
+    ranks = _rank_findings(workload, waits, stragglers, (profile, replay), meetings)
     return Findings(workload, meetings, tuple(calls), tuple(ranks), profile.job_ns, instant)
 
 
-def kinds_of(calls: Sequence[CallsAlike]) -> list[CallsAlike]:
-    """The calls of each kind together; `rank_count` and `measured_count` are the largest."""
-    found = []
+def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
+    """Sum the calls of each kind; `rank_count` and `measured_count` are maxima."""
+    sums = []
     for kind in sorted({one.kind for one in calls}):
-        own = [one for one in calls if one.kind == kind]
-        waiting = [one.waiting_ns for one in own if one.waiting_ns is not None]
-        found.append(
-            CallsAlike(
+        group = [one for one in calls if one.kind == kind]
+        waiting = [one.waiting_ns for one in group if one.waiting_ns is not None]
+        sums.append(
+            CallGroup(
                 kind,
                 -1,
                 "",
-                max(one.rank_count for one in own),
-                sum(one.calls for one in own),
-                sum(one.transferring_ns for one in own),
+                max(one.rank_count for one in group),
+                sum(one.calls for one in group),
+                sum(one.transferring_ns for one in group),
                 sum(waiting) if waiting else None,
-                max(one.measured_count for one in own),
+                max(one.measured_count for one in group),
             )
         )
-    return found
+    return sums
 
 
 def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
-    """The replay with these times against the replay with those measured."""
-    replay = replayed(findings.workload, collective_time, findings.meetings)
+    """Compare a replay with these times of collectives to the measured job."""
+    replay = replay_job(findings.workload, collective_time, findings.meetings)
     return Saving(findings.job_ns, replay.job_ns, replay.span_ns)
 
 
 def _percent(part: int, whole: int) -> float:
-    """`part` of `whole` in percent, 0.0 where `whole` is 0."""
+    """Return `part` of `whole` in percent, 0.0 if `whole` is 0."""
     return 100 * part / whole if whole else 0.0
 
 
@@ -177,39 +177,39 @@ class _Sums:
     transferring_ns: int = 0
     waiting_ns: int | None = None
     measured_count: int = 0
-    # Means over the ranks of a call, added up over calls.
+    # Mean time over the ranks of a call, summed over calls.
     time_ns: float = 0
     caused: dict[int, list[int]] = field(default_factory=dict)
 
 
-def calls_alike(
+def group_calls(
     workload: Workload,
     meetings: Meetings,
-    times: tuple[MeetingTimes, Stragglers] | None = None,
-) -> list[CallsAlike]:
-    """Communications by kind, size and group, those that take longest first; 0 without times."""
+    times: tuple[WaitingTimes, Stragglers] | None = None,
+) -> list[CallGroup]:
+    """Group communications by kind, size and group, longest first; times are 0 without `times`."""
     sums: dict[tuple[str, int, str, int], _Sums] = {}
     measured_rows = is_measured(workload)
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
-        entry = sums.setdefault(_likeness(workload, rows), _Sums())
+        entry = sums.setdefault(_group_key(workload, rows), _Sums())
         entry.calls += 1
         if times is not None:
             transferring = times[0].transferring[rows]
             entry.transferring_ns += int(transferring.sum())
             entry.time_ns += float(transferring.mean())
             _add_waiting(entry, rows[measured_rows[rows]], meeting, times)
-    found = [_calls_of(key, entry) for key, entry in sums.items()]
-    return sorted(found, key=lambda one: (-one.transferring_ns - (one.waiting_ns or 0), one.kind))
+    groups = [_to_call_group(key, entry) for key, entry in sums.items()]
+    return sorted(groups, key=lambda one: (-one.transferring_ns - (one.waiting_ns or 0), one.kind))
 
 
 def _add_waiting(
     entry: _Sums,
     rows: Int64Array,
     meeting: int,
-    times: tuple[MeetingTimes, Stragglers],
+    times: tuple[WaitingTimes, Stragglers],
 ) -> None:
-    """Add the waiting of one communication; `rows`: its nodes of measured ranks."""
+    """Add the waiting time of one communication; `rows`: its nodes on measured ranks."""
     waits, stragglers = times
     count = int(stragglers.measured[meeting])
     entry.measured_count = max(entry.measured_count, count)
@@ -223,11 +223,11 @@ def _add_waiting(
         caused[1] += int(stragglers.caused_ns[meeting])
 
 
-def _calls_of(key: tuple[str, int, str, int], entry: _Sums) -> CallsAlike:
+def _to_call_group(key: tuple[str, int, str, int], entry: _Sums) -> CallGroup:
     kind, size, group, rank_count = key
     caused = [CausedWaiting(rank, *sums) for rank, sums in entry.caused.items()]
-    traffic = entry.calls * _bus_bytes(kind, size, rank_count)
-    return CallsAlike(
+    traffic = entry.calls * _count_bus_bytes(kind, size, rank_count)
+    return CallGroup(
         kind,
         size,
         group,
@@ -241,12 +241,12 @@ def _calls_of(key: tuple[str, int, str, int], entry: _Sums) -> CallsAlike:
     )
 
 
-def _bus_bytes(kind: str, size: int, rank_count: int) -> float:
-    """The bytes of one call that `busbw` of nccl-tests counts; 0 where nothing is known or moved.
+def _count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
+    """Count the bytes of one call that define `busbw` of nccl-tests; 0 without known traffic.
 
-    `size`: what a rank puts in. nccl-tests divides the full buffer (of all ranks for all-gather and
-    gather) by the time, and multiplies by 2 (n - 1) / n for an all-reduce, (n - 1) / n for
-    collectives in which every rank keeps its own part, and 1 for the others. Source:
+    `size`: input bytes of one rank. nccl-tests divides the full buffer (of all ranks for all-gather
+    and gather) by the time, and multiplies by 2 (n - 1) / n for an all-reduce, (n - 1) / n for
+    collectives in which every rank keeps its own segment, and 1 for the remaining ones. Source:
     doc/PERFORMANCE.md of NVIDIA/nccl-tests.
     """
     if size <= 0 or rank_count < 2:
@@ -265,7 +265,7 @@ def _bus_bytes(kind: str, size: int, rank_count: int) -> float:
     return size * factors.get(kind, 1.0)
 
 
-def _likeness(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int]:
+def _group_key(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int]:
     nodes, first = workload.nodes, int(rows[0])
     kind = "send"
     if nodes.kind[first] == NodeKind.COLLECTIVE:
@@ -277,40 +277,40 @@ def _likeness(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int]
 
 def _rank_findings(
     workload: Workload,
-    waits: MeetingTimes,
+    waits: WaitingTimes,
     stragglers: Stragglers,
     replays: tuple[Replay, Replay],
     meetings: Meetings,
 ) -> list[RankFindings]:
-    """An entry for every rank, in order; `replays`: the times measured, and those replayed."""
+    """Collect the findings of every rank, in order; `replays`: measured times, replayed times."""
     nodes = workload.nodes
-    profile, again = replays
-    times = rank_times(workload, profile.times)
+    profile, replay = replays
+    times = measure_rank_times(workload, profile.times)
     measured_rows = is_measured(workload)
-    # Communications in which two ranks or more are measured tell waiting from transfer.
+    # Waiting can be separated from transfer if at least two ranks are measured.
     is_known = np.append(stragglers.measured >= 2, False)[meetings.of_node] & measured_rows
-    found = []
+    findings = []
     for rank in range(workload.num_ranks):
-        own = slice(int(nodes.rank_indptr[rank]), int(nodes.rank_indptr[rank + 1]))
+        rows = slice(int(nodes.rank_indptr[rank]), int(nodes.rank_indptr[rank + 1]))
         caused = stragglers.rank == rank
-        found.append(
+        findings.append(
             RankFindings(
                 rank,
                 profile.span_ns[rank],
-                again.span_ns[rank],
-                int(waits.transferring[own].sum()),
-                int(waits.waiting[own][is_known[own]].sum()) if is_known[own].any() else None,
+                replay.span_ns[rank],
+                int(waits.transferring[rows].sum()),
+                int(waits.waiting[rows][is_known[rows]].sum()) if is_known[rows].any() else None,
                 int(caused.sum()),
                 int(stragglers.caused_ns[caused].sum()),
                 times[rank],
                 _idle_time(workload, rank),
             )
         )
-    return found
+    return findings
 
 
 def _idle_time(workload: Workload, rank: int) -> IdleTime | None:
-    """The idle time of all streams of a rank together."""
+    """Sum the idle times of all streams of a rank; None without a device."""
     streams = (fact_list(workload, "idle") or [None] * workload.num_ranks)[rank]
     if not isinstance(streams, list):
         return None

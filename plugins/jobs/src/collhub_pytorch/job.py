@@ -1,4 +1,4 @@
-"""The nodes of all ranks joined to one workload: groups, names, missing ranks."""
+"""Join the nodes of all ranks to one workload: groups, names, missing ranks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from collhub_pytorch.calls import HOST_LIBRARIES, Call, GroupSaid
+from collhub_pytorch.calls import HOST_LIBRARIES, Call, GroupRecord
 from collhub_pytorch.options import RankOptions
-from collhub_pytorch.rank_nodes import NONE, RankNodes, StreamIdle, group_of_rank
+from collhub_pytorch.rank_nodes import NONE, RankNodes, StreamIdle, translate_group
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     InputError,
@@ -29,21 +29,21 @@ _MAX_COPIED_NODES = 1 << 26
 _NUMBERS_END = 1 << 63
 
 
-def joined(
+def join_ranks(
     parts: Sequence[RankNodes],
     options: RankOptions,
     provenance: Provenance,
     extension: Mapping[str, JsonValue],
 ) -> Workload:
-    """The workload of all ranks. `extension`: further members of the plugin's extension.
+    """Join the ranks to a workload. `extension`: further members of the plugin's extension.
 
-    The extension also holds, by rank: `files`, `has_device`, `idle` (streams, null without a device
+    The extension also has, by rank: `files`, `has_device`, `idle` (streams, null without a device
     and for assumed ranks); and `assumed_ranks`, `memory_names`, `communication_names` as
-    `RankFacts` has them. Raises `InputError` for ranks that have two files or none, and for groups
-    without their rank.
+    in `RankFacts`. Raises `InputError` for ranks with two files or without a file, and if a rank
+    communicates in a group of which it is not a member.
     """
     _check_unique(parts)
-    sources = _by_rank(parts, options)
+    sources = _select_sources(parts, options)
     has_file = {part.rank for part in parts}
     files: list[JsonValue] = [part.file for part in sources]
     assumed: list[JsonValue] = [rank for rank in range(len(sources)) if rank not in has_file]
@@ -58,7 +58,7 @@ def joined(
         "memory_names": [*sorted(memory)],
         "communication_names": [*sorted(communication)],
         "idle": [
-            _idle_objects(part.facts.idle) if rank in has_file else None
+            _idle_to_json(part.facts.idle) if rank in has_file else None
             for rank, part in enumerate(sources)
         ],
     }
@@ -72,7 +72,7 @@ def joined(
     )
 
 
-def _idle_objects(streams: Sequence[StreamIdle] | None) -> JsonValue:
+def _idle_to_json(streams: Sequence[StreamIdle] | None) -> JsonValue:
     if streams is None:
         return None
     return [
@@ -87,10 +87,10 @@ def _idle_objects(streams: Sequence[StreamIdle] | None) -> JsonValue:
     ]
 
 
-def _by_rank(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
-    """For every rank of the job the nodes of its file, or of another one that stands for it."""
+def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes]:
+    """Select for every rank the nodes of its file, or of the file of the rank that it copies."""
     by_rank = {part.rank: part for part in parts}
-    world_size = _world_size(parts)
+    world_size = _find_world_size(parts)
     missing = sorted(set(range(world_size)) - set(by_rank))
     copied = len(missing) * max(len(part.kind) for part in parts)
     if options.ranks_missing == "assume-same" and copied > _MAX_COPIED_NODES:
@@ -106,7 +106,7 @@ def _by_rank(parts: Sequence[RankNodes], options: RankOptions) -> list[RankNodes
 
 
 def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
-    """The nodes of all ranks; what is assumed is kept apart from what the files state."""
+    """Build the nodes; recorded dependencies become data edges, assumed ones control edges."""
     for part in sources:
         _check_numbers(part)
     columns = [tables.columns(part, rank) for rank, part in enumerate(sources)]
@@ -124,7 +124,7 @@ def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> N
 
 
 def _check_numbers(part: RankNodes) -> None:
-    """Raise `InputError` for a call with a number that the columns of a workload cannot hold."""
+    """Raise `InputError` for a number that does not fit in the 64-bit columns of a workload."""
     for call in part.calls:
         for name in ("bytes", "peer", "root"):
             value: int = getattr(call, name)
@@ -140,14 +140,14 @@ def _check_numbers(part: RankNodes) -> None:
 
 
 def fact_list(workload: Workload, name: str) -> list[JsonValue]:
-    """A list of the plugin's extension, empty where a workload of another reader has none."""
+    """Return a list of the plugin's extension; empty if another reader created the workload."""
     facts = workload.extensions.get(EXTENSION)
     values = facts.get(name) if isinstance(facts, dict) else None
     return values if isinstance(values, list) else []
 
 
 def file_of(workload: Workload, rank: int) -> str | None:
-    """The file of a rank, where the workload was read from one a rank."""
+    """Return the file of a rank, or the source of the workload if it has no file per rank."""
     files = fact_list(workload, "files")
     return str(files[rank]) if files else workload.provenance.source_name
 
@@ -159,7 +159,7 @@ def has_device(workload: Workload, rank: int) -> bool:
 
 
 def is_host_group(workload: Workload) -> BoolArray:
-    """Nodes in the group of a library of the host next to a device: bool[nodes]."""
+    """Mark nodes in the group of a host library (gloo, mpi, ucc) next to a device: bool[nodes]."""
     libraries = [f"{group.name}:" in HOST_LIBRARIES for group in workload.groups]
     mask: BoolArray = np.array([*libraries, False], np.bool_)[workload.nodes.group]
     return mask
@@ -175,10 +175,10 @@ def _check_unique(parts: Sequence[RankNodes]) -> None:
         first[part.rank] = part.file
 
 
-def _world_size(parts: Sequence[RankNodes]) -> int:
-    """What the files state, else what the groups and ranks of all files need.
+def _find_world_size(parts: Sequence[RankNodes]) -> int:
+    """Return the recorded number of ranks, otherwise the highest rank that occurs plus 1.
 
-    Raises `InputError` where two files differ, or a rank is not below the number.
+    Raises `InputError` if two files differ, or if a rank is not below the number.
     """
     highest = max(part.rank for part in parts)
     for part in parts:
@@ -205,26 +205,26 @@ def _edges(part: RankNodes, first_row: int) -> tuple[Int64Array, Int64Array, Int
 
 
 class _Tables:
-    """Names, groups and extras of the job, each once."""
+    """Tables of the distinct names, groups and extras of the job."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self.names: dict[str, int] = {}
-        # Names of messages that became work of the device.
+        # Names of messages without a known peer, which count as work of the device.
         self.demoted: set[str] = set()
         self.extras: dict[str, int] = {}
         self.groups: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
-        """Columns of a rank that does what `part` says."""
-        calls = [_placed(call, part, rank, self._world_size) for call in part.calls]
+        """Build the columns of `rank` from the nodes of `part`."""
+        calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
         self.demoted |= {one.name for one in calls if one.kind is NodeKind.COMPUTE}
         call = np.array(part.call, np.int64)
         kind = np.array(part.kind, np.int64)
         kind[call >= 0] = np.array([int(one.kind) for one in calls], np.int64)[call[call >= 0]]
 
         def of_calls(value: Callable[[Call], int]) -> Int64Array:
-            # The last entry is the one of -1: no call.
+            # Index -1 (no call) selects the last entry.
             table = np.array([*map(value, calls), NONE], np.int64)
             return table[call]
 
@@ -243,24 +243,27 @@ class _Tables:
         }
 
     def _name_column(self, part: RankNodes, calls: Sequence[Call], call: Int64Array) -> Int64Array:
-        """Communication is named as torch names it, other work as the profile does."""
+        """Name communication by the name in torch, other work by the name in the profile."""
         index = [_index(self.names, name) for name in part.names]
-        found = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]
+        names = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]
         of_call = np.array([_index(self.names, one.name) for one in calls], np.int64)
-        found[call >= 0] = of_call[call[call >= 0]]
-        return found
+        names[call >= 0] = of_call[call[call >= 0]]
+        return names
 
     def _extra(self, call: Call) -> int:
-        """Index of the call's extra in `extras`, to which it is added if new; NONE for none."""
+        """Return the index of the call's extra, adding it if it is new; NONE without an extra."""
         text = call.extra()
         return _index(self.extras, text) if text else NONE
 
     def _group(self, call: Call) -> int:
-        """Index in `groups`, extended if need be; NONE for messages and groups without ranks."""
+        """Return the index of the group, which is added if it is new.
+
+        NONE for messages and for groups without a list of ranks.
+        """
         ranks = call.group.ranks
         if ranks is None or call.collective < 0:
             return NONE
-        # A name may mean several groups: each rank names its own by it.
+        # Different groups may have the same name on different ranks.
         key = (call.group.name, ranks)
         if key not in self.groups:
             self.groups[key] = len(self.groups)
@@ -271,19 +274,19 @@ def _index(table: dict[str, int], text: str) -> int:
     return table.setdefault(text, len(table))
 
 
-def _placed(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
-    """The call as `rank` does it, with the group, root and other side as ranks of the job.
+def _to_job_call(call: Call, part: RankNodes, rank: int, world_size: int) -> Call:
+    """Convert the call to `rank`, with the group, root and peer as ranks of the job.
 
-    A message whose other side nothing tells becomes work of the device, which it is for this rank.
-    Raises `InputError` for groups without the rank.
+    A message with an unknown peer becomes work of the device. Raises `InputError` if the rank is
+    not a member of the group.
     """
     ranks = call.group.ranks
     if ranks is not None and part.rank not in ranks:
         message = f"rank {part.rank} communicates in process group {call.group.name!r} of others"
         raise InputError(message, location=Location(part.file, rank=part.rank), code="group")
     if rank != part.rank:
-        ranks = group_of_rank(call, part, rank, world_size)
-    group = GroupSaid(call.group.name, ranks)
+        ranks = translate_group(call, part, rank, world_size)
+    group = GroupRecord(call.group.name, ranks)
     members = ranks if ranks is not None else tuple(range(world_size))
     if call.kind is NodeKind.COLLECTIVE:
         root = members[call.root] if 0 <= call.root < len(members) else NONE

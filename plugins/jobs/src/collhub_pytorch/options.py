@@ -1,4 +1,4 @@
-"""The options of the readers."""
+"""Options of the readers of Kineto profiles and of execution traces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """What is done about ranks without a file."""
+    """Treatment of ranks without a file."""
 
     ranks_missing: str = option(
         OptionType.TEXT,
@@ -24,7 +24,7 @@ class RankOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions(RankOptions):
-    """What is taken from a profile, and how the clocks of its ranks are put together.
+    """Selection of the iteration, alignment of the clocks of the ranks, classes of idle time.
 
     `clock_residual` in seconds.
     """

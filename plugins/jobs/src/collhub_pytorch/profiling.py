@@ -26,10 +26,10 @@ def read_profiles(files: Sequence[str], options: ProfileOptions = _DEFAULT_OPTIO
     """
     # Lazy imports: recording profiles must not require numpy.
     from collhub_pytorch.kineto.read import workload_of
-    from collhub_pytorch.trace_files import on_disk
+    from collhub_pytorch.trace_files import list_files
     from hub_core.model import Provenance
 
-    return workload_of(on_disk(files), options, Provenance(KINETO, "", files[0]))
+    return workload_of(list_files(files), options, Provenance(KINETO, "", files[0]))
 
 
 @contextmanager

@@ -1,4 +1,14 @@
-"""Nodes, idle times and groups of one rank, before the ranks are joined to a job."""
+"""Nodes, idle times and groups of one rank, before the ranks are joined to a job.
+
+Idle times are defined as in `get_idle_time_breakdown` of facebookresearch/HolisticTraceAnalysis.
+A gap between two consecutive kernels or copies of a stream is
+
+- host wait, if the second one was launched after the first one ended: the queue was empty;
+- kernel wait, if it was queued and the gap is below the usual delay between two kernels;
+- other: it was queued and waited longer, usually for another stream.
+
+A rank without a file is assumed to do the same as a rank with a file, in its corresponding groups.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +22,7 @@ from collhub_pytorch.calls import Call
 from hub_core.columns import Int64Array
 from hub_core.model import InputError, Location, NodeKind
 
-# HolisticTraceAnalysis' delay between consecutive kernels; an option multiplies it.
+# Delay between consecutive kernels in HolisticTraceAnalysis; an option multiplies it.
 KERNEL_DELAY_NS = 30
 
 
@@ -27,7 +37,7 @@ class StreamIdle:
     other_ns: int
 
 
-def idle_by_stream(
+def measure_idle_times(
     start: Int64Array,
     end: Int64Array,
     stream: Int64Array,
@@ -35,12 +45,12 @@ def idle_by_stream(
     kernel_delay_ns: float,
     names: Sequence[tuple[int, int]],
 ) -> tuple[StreamIdle, ...]:
-    """The idle time of every stream; columns int64[activities] by start, times in ns.
+    """Measure the idle time of every stream. Columns: int64[activities] sorted by start, in ns.
 
-    `issued_at`: when each was launched, -1 where the launch is not recorded. `names`: device and
-    stream by the numbers in `stream`.
+    `issued_at`: launch time of each activity, -1 if it is not recorded. `names`: device and stream
+    of each number in `stream`.
     """
-    found = []
+    idle_times = []
     for number in np.unique(stream).tolist():
         rows = np.flatnonzero(stream == number)
         ready = end[rows[:-1]]
@@ -48,8 +58,8 @@ def idle_by_stream(
         is_host_wait = issued_at[rows[1:]] > ready
         is_kernel_wait = ~is_host_wait & (gap < kernel_delay_ns)
         sums = [gap[is_host_wait], gap[is_kernel_wait], gap[~is_host_wait & ~is_kernel_wait]]
-        found.append(StreamIdle(*names[number], *(int(one.sum()) for one in sums)))
-    return tuple(found)
+        idle_times.append(StreamIdle(*names[number], *(int(one.sum()) for one in sums)))
+    return tuple(idle_times)
 
 
 NONE = -1
@@ -61,7 +71,7 @@ def _column() -> array[int]:
 
 @dataclass(slots=True)
 class RankFacts:
-    """What one file shows besides its nodes.
+    """Facts about one file besides its nodes.
 
     `has_device`: it records the work of a device. `unknown_kernels`: kernels of communication whose
     collective is unknown; `unrecorded`: collectives without a recorded time; `host_calls`:
@@ -84,11 +94,11 @@ class RankFacts:
 
 @dataclass(slots=True)
 class RankNodes:
-    """Columns of nodes in order of time, and edges between their rows.
+    """Columns of nodes in time order, and edges between their rows.
 
-    `name`: index of `names`, `call`: index of `calls`, -1 for none. `duration_ns` -1 where the file
-    states no time. `before`, `after`: ends of the edges; `is_stated`: 0 for those that are assumed.
-    `facts`: what the file shows besides its nodes.
+    `name`: index of `names`, `call`: index of `calls`, -1 without one. `duration_ns`: -1 without a
+    recorded time. `before`, `after`: ends of the edges; `is_stated`: 0 for those that are assumed.
+    `facts`: facts about the file besides its nodes.
     """
 
     file: str
@@ -107,7 +117,7 @@ class RankNodes:
     facts: RankFacts = field(default_factory=RankFacts)
 
     def add(self, name: int, duration_ns: int, *, on_host: bool, call: int = NONE) -> int:
-        """Append a node, of communication where `call` is one, and return its row."""
+        """Append a node and return its row; with `call`, it is a node of communication."""
         kind = NodeKind.COMPUTE if call < 0 else self.calls[call].kind
         self.kind.append(int(kind))
         self.name.append(name)
@@ -117,24 +127,25 @@ class RankNodes:
         return len(self.kind) - 1
 
     def link(self, before: int, after: int, *, is_stated: bool = True) -> None:
-        """Let the row `after` wait for the row `before`."""
+        """Add the dependency of row `after` on row `before`."""
         self.before.append(before)
         self.after.append(after)
         self.is_stated.append(is_stated)
 
 
+# Names of nodes for time in which the device does no work of the job.
 START, HOST, LAUNCH, GAP = "start", "host", "launch", "gap"
 PASSING_TIME = (START, HOST, LAUNCH, GAP)
 
 
-def group_of_rank(
+def translate_group(
     call: Call, part: RankNodes, rank: int, world_size: int
 ) -> tuple[int, ...] | None:
-    """The group in which `rank` does what the rank of `part` does by `call`.
+    """Return the group of `rank` that corresponds to the group of `call` on the rank of `part`.
 
-    The same group where it is a member. Else the groups are taken to cut all ranks alike, as
-    layouts by tensor, data and pipeline do: n ranks at equal distances d, in blocks of n d. Raises
-    `InputError` where that does not fit, and for messages.
+    It is the same group if `rank` is a member. Otherwise the groups are assumed to partition all
+    ranks regularly, as in layouts by tensor, data and pipeline: n ranks at distance d, in blocks
+    of n d ranks. Raises `InputError` if this does not fit, and for messages.
     """
     ranks = call.group.ranks
     if call.kind is not NodeKind.COLLECTIVE:
@@ -151,18 +162,18 @@ def group_of_rank(
 
 
 def _of(rank: int, count: int, distance: int) -> tuple[int, ...]:
-    """The group of a rank where groups have `count` ranks at this distance."""
+    """Return the group of a rank if groups have `count` ranks at this distance."""
     block = count * distance
     first = rank // block * block + rank % distance
     return tuple(first + distance * one for one in range(count))
 
 
 def _message(call: Call, rank: int) -> str:
-    """The message for a call whose group does not tell that of `rank`."""
+    """Format the message for a call whose group does not determine the group of `rank`."""
     return f"the group of rank {rank} that is like {call.group.name!r} cannot be told"
 
 
 def _unknown(message: str, part: RankNodes) -> InputError:
-    """The error to raise, of code `missing-ranks`, at the file of `part`."""
+    """Return the error with code `missing-ranks`, located at the file of `part`."""
     cure = "name the files of all ranks"
     return InputError(message, location=Location(part.file), cure=cure, code="missing-ranks")

@@ -1,7 +1,7 @@
-"""The iteration replayed from its dependencies: with measured times, and with other ones.
+"""Replay an iteration from its dependencies, with measured or simulated times of collectives.
 
-A communication takes place when the last of its ranks comes, and then lasts its transfer: what a
-rank waited for the others is not kept but follows from when they come.
+A communication starts when its last rank arrives and then takes its transfer time. The measured
+waiting times are not replayed: waiting follows from the replayed arrival times.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import hub_core
-from collhub_pytorch.analysis import Meetings, Timeline, matched, measured_timeline, meeting_times
+from collhub_pytorch.analysis import (
+    Meetings,
+    Timeline,
+    match_communications,
+    measure_waiting,
+    measured_timeline,
+)
 from collhub_pytorch.analysis.timeline import timeline
 from collhub_pytorch.job import has_device
 from hub_core.columns import Int64Array
@@ -27,13 +33,13 @@ from hub_core.model import (
 )
 from hub_core.network import Topology
 
-# The time in ns of a collective of so many bytes among these ranks; None keeps what was measured.
+# (collective, bytes, ranks) -> time in ns; None keeps the measured time.
 CollectiveTime = Callable[[JobCollective, int, tuple[int, ...]], int | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """A workload in time: `span_ns` of each rank, `job_ns` from the first begin to the last end."""
+    """Times of a workload: `span_ns` of each rank, `job_ns` from first start to last end."""
 
     times: Timeline
     span_ns: tuple[int, ...]
@@ -41,23 +47,23 @@ class Replay:
 
 
 def measured(workload: Workload) -> Replay:
-    """The profile itself, by the times that it states."""
-    return _replay_of(workload, measured_timeline(workload))
+    """Return the times of the profile itself."""
+    return _to_replay(workload, measured_timeline(workload))
 
 
-def replayed(
+def replay_job(
     workload: Workload,
     collective_time: CollectiveTime = lambda kind, size, ranks: None,
     meetings: Meetings | None = None,
 ) -> Replay:
-    """The workload with these times of collectives, everything else as measured.
+    """Replay the workload with these times of collectives; all other durations are as measured.
 
-    Raises `InputError` where the workload has no times, or its ranks do not match.
+    Raises `InputError` if the workload has no times, or if its ranks do not match.
     """
-    meetings = meetings or matched(workload)
+    meetings = meetings or match_communications(workload)
     profile = measured_timeline(workload)
-    transfer = _measured_transfers(profile, meetings)
-    _exchange(workload, meetings, collective_time, transfer)
+    transfer = _measure_transfers(profile, meetings)
+    _replace_transfers(workload, meetings, collective_time, transfer)
     duration = workload.nodes.duration_ns.tolist()
     lasting = transfer.tolist()
 
@@ -69,44 +75,47 @@ def replayed(
         ]
 
     sizes = np.diff(meetings.indptr)
-    return _replay_of(workload, timeline(workload, meetings.of_node, sizes, ends))
+    return _to_replay(workload, timeline(workload, meetings.of_node, sizes, ends))
 
 
-def device_rows(workload: Workload, rank: int) -> Int64Array:
-    """The nodes of a rank between whose first start and last end its span lies.
+def select_span_rows(workload: Workload, rank: int) -> Int64Array:
+    """Select the nodes of a rank that define its span, from their first start to their last end.
 
-    They are those of its device, or all but its begin without a device.
+    They are the nodes of its device; without a device, all nodes except the first.
     """
     nodes = workload.nodes
-    own = np.arange(nodes.rank_indptr[rank], nodes.rank_indptr[rank + 1])
-    return own[~nodes.on_host[own]] if has_device(workload, rank) else own[1:]
+    rows = np.arange(nodes.rank_indptr[rank], nodes.rank_indptr[rank + 1])
+    return rows[~nodes.on_host[rows]] if has_device(workload, rank) else rows[1:]
 
 
-def _replay_of(workload: Workload, times: Timeline) -> Replay:
+def _to_replay(workload: Workload, times: Timeline) -> Replay:
     ranks = range(workload.num_ranks)
-    spans = tuple(times.span_ns(device_rows(workload, rank)) for rank in ranks)
+    spans = tuple(times.span_ns(select_span_rows(workload, rank)) for rank in ranks)
     return Replay(times, spans, int(times.end.max(initial=0)))
 
 
-def _measured_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
-    """From the last rank's start to the end of each node; -1 where a rank did not wait for it."""
-    found = meeting_times(profile, meetings)
-    is_after = (profile.end >= found.last_start) & (meetings.of_node >= 0)
-    transfer: Int64Array = np.where(is_after, profile.end - found.last_start, -1)
+def _measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
+    """Measure the time from the last rank's start to the end of each node.
+
+    -1 for nodes that ended before the last rank started.
+    """
+    waits = measure_waiting(profile, meetings)
+    is_after = (profile.end >= waits.last_start) & (meetings.of_node >= 0)
+    transfer: Int64Array = np.where(is_after, profile.end - waits.last_start, -1)
     return transfer
 
 
-def _exchange(
+def _replace_transfers(
     workload: Workload, meetings: Meetings, time_of: CollectiveTime, transfer: Int64Array
 ) -> None:
-    """Put the times of `time_of` in place of those measured, where it has one."""
+    """Replace measured transfer times by the times of `time_of`, unless it returns None."""
     nodes = workload.nodes
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
         first = int(rows[0])
         if nodes.kind[first] != NodeKind.COLLECTIVE or nodes.bytes[first] < 0:
             continue
-        # The parts of an uneven all-to-all differ: the largest tells its time.
+        # Sizes of an uneven all-to-all differ: the largest determines its time.
         size = int(nodes.bytes[rows].max())
         ranks = workload.members(int(nodes.group[first]))
         time_ns = time_of(JobCollective(int(nodes.collective[first])), size, ranks)
@@ -114,8 +123,8 @@ def _exchange(
             transfer[rows] = time_ns
 
 
-# What NCCL does where no other algorithm is asked for.
-USUAL_ALGORITHMS = dict.fromkeys(CollectiveKind, "ring") | {
+# Algorithms without --collective, as in NCCL.
+DEFAULT_ALGORITHMS = dict.fromkeys(CollectiveKind, "ring") | {
     CollectiveKind.ALL_TO_ALL: "direct",
     CollectiveKind.GATHER: "direct",
     CollectiveKind.SCATTER: "direct",
@@ -123,8 +132,8 @@ USUAL_ALGORITHMS = dict.fromkeys(CollectiveKind, "ring") | {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The simulated time of a collective, and the synthesizer of its algorithm."""
+class SimulatedTime:
+    """Simulated time of a collective, and the synthesizer of its algorithm."""
 
     algorithm: str
     time_ns: int
@@ -132,9 +141,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NetworkTimes:
-    """Times on `topology`, rank r on NPU r; `algorithms`: synthesizers by collective.
+    """Simulated times on `topology`, rank r on NPU r; `algorithms`: synthesizers by collective.
 
-    `answers`: what has been asked so far, by kind, bytes and ranks. The root of a rooted collective
+    `answers`: cache of simulated times by kind, bytes and ranks. The root of a rooted collective
     is the first of its ranks.
     """
 
@@ -142,25 +151,29 @@ class NetworkTimes:
     algorithms: Mapping[CollectiveKind, str]
     backend: str
     registry: hub_core.Registry
-    answers: dict[tuple[JobCollective, int, tuple[int, ...]], Answer] = field(default_factory=dict)
+    answers: dict[tuple[JobCollective, int, tuple[int, ...]], SimulatedTime] = field(
+        default_factory=dict
+    )
 
     def __call__(self, kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:
-        """The time in ns; None for what moves nothing. Raises `HubError`."""
+        """Simulate the time in ns; None for collectives without traffic. Raises `HubError`."""
         question = (kind, size, ranks)
         if kind.kind is None or size == 0 or len(ranks) < 2:
             return None
         if question not in self.answers:
-            name = self.algorithms.get(kind.kind) or USUAL_ALGORITHMS[kind.kind]
-            self.answers[question] = Answer(name, self._time_ns(name, kind.kind, size, ranks))
+            name = self.algorithms.get(kind.kind) or DEFAULT_ALGORITHMS[kind.kind]
+            self.answers[question] = SimulatedTime(
+                name, self._time_ns(name, kind.kind, size, ranks)
+            )
         return self.answers[question].time_ns
 
     def _time_ns(self, name: str, kind: CollectiveKind, size: int, ranks: tuple[int, ...]) -> int:
         count = len(ranks)
-        # The full buffer of a gather is what comes out.
+        # The full buffer of a gather is its output.
         total = size * count if kind.traits.input_is_part else size
         root = 0 if kind.traits.is_rooted else None
         collective = Collective(kind, count, count, root=root)
-        made = hub_core.synthesize(
+        synthesis = hub_core.synthesize(
             collective,
             self.topology,
             total,
@@ -169,11 +182,11 @@ class NetworkTimes:
             backend=self.backend,
             registry=self.registry,
         )
-        algorithm = placed(made.algorithm, ranks)
-        found = hub_core.simulate(
+        algorithm = placed(synthesis.algorithm, ranks)
+        simulation = hub_core.simulate(
             algorithm, self.topology, total, backend=self.backend, registry=self.registry
         )
-        if found.time_ns is None:
+        if simulation.time_ns is None:
             message = f"{self.backend} does not finish the {kind} of {name} on {self.topology.name}"
             raise UsageError(message, cure=f"choose another: --collective {kind}=NAME")
-        return int(found.time_ns)
+        return int(simulation.time_ns)

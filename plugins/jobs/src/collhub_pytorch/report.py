@@ -1,4 +1,4 @@
-"""Findings as tables for people and as a document for scripts."""
+"""Format findings as tables for people and as a JSON document for scripts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from collhub_pytorch.analysis import has_times
 from collhub_pytorch.findings import (
-    CallsAlike,
+    CallGroup,
     Findings,
     RankFindings,
     Saving,
-    findings_of,
-    kinds_of,
+    collect_findings,
+    sum_by_kind,
 )
 from collhub_pytorch.job import fact_list
 from collhub_pytorch.replay import NetworkTimes
@@ -57,14 +57,14 @@ _TIMES_HEADER = (
 )
 _STRAGGLERS_HEADER = ("collective", "size", "group", "rank", "last", "others waited", "share")
 _SIMULATED_HEADER = ("collective", "size", "ranks", "algorithm", "simulated")
-# Stragglers that are listed of one kind, size and group, and of all together.
+# Maximum number of stragglers listed for one kind, size and group, and for all communications.
 _LISTED_STRAGGLERS = 3
 _LISTED_TOTALS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table for people; `right`: its columns of numbers."""
+    """Table for people; `right`: right-aligned columns (numbers)."""
 
     header: tuple[str, ...]
     rows: Sequence[Sequence[str]]
@@ -74,8 +74,8 @@ class Table:
 Block = Table | list[str]
 
 
-def blocks(findings: Findings) -> list[Block]:
-    """The report of the measured times: tables and lines, an empty line between two of them."""
+def build_blocks(findings: Findings) -> list[Block]:
+    """Build the report of the measured times: tables and lines, separated by empty lines."""
     calls: list[Block] = []
     if findings.calls:
         table = Table(_CALLS_HEADER, _calls_rows(findings), ("size", *_CALLS_HEADER[3:]))
@@ -90,24 +90,24 @@ def blocks(findings: Findings) -> list[Block]:
 
 
 def simulated_table(times: NetworkTimes) -> Table:
-    """The collectives that were simulated."""
+    """Build the table of simulated collectives."""
     rows = [
-        [_name(kind), format_bytes(size), format_ranks(ranks), said.algorithm,
-         format_time(said.time_ns)]
-        for (kind, size, ranks), said in times.answers.items()
+        [_name(kind), format_bytes(size), format_ranks(ranks), entry.algorithm,
+         format_time(entry.time_ns)]
+        for (kind, size, ranks), entry in times.answers.items()
     ]  # fmt: skip
     return Table(_SIMULATED_HEADER, rows, ("size", "simulated"))
 
 
-def counts_table(calls: Sequence[CallsAlike]) -> Table:
-    """Calls of which no times are recorded."""
+def counts_table(calls: Sequence[CallGroup]) -> Table:
+    """Build the table of calls without recorded times."""
     return Table(_COUNTS_HEADER, [_call_row(one) for one in calls], ("size", "ranks", "calls"))
 
 
 def kind_lines(findings: Findings) -> list[str]:
-    """`all-to-all: 99.1 % of 4.05 ms is waiting for the last rank`."""
+    """Format lines such as `all-to-all: 99.1 % of 4.05 ms is waiting for the last rank`."""
     lines = []
-    for one in kinds_of(findings.calls):
+    for one in sum_by_kind(findings.calls):
         if one.waiting_ns is None or one.waiting_percent is None:
             total = format_time(one.transferring_ns)
             lines.append(f"{one.kind}: {total}, all ranks together; waiting is not measured")
@@ -118,26 +118,26 @@ def kind_lines(findings: Findings) -> list[str]:
     return lines
 
 
-def saving_line(found: Saving, lead: str) -> str:
-    """What other times of collectives would save."""
-    saved = found.measured_ns - found.job_ns
+def saving_line(saving: Saving, lead: str) -> str:
+    """Format the saving of a replay as a line."""
+    saved = saving.measured_ns - saving.job_ns
     verb = "saves" if saved >= 0 else "costs"
     return (
-        f"{lead} the job takes {format_time(found.job_ns)} "
-        f"instead of {format_time(found.measured_ns)}: "
-        f"{verb} {format_time(abs(saved))}, {abs(found.saved_percent):.1f} %"
+        f"{lead} the job takes {format_time(saving.job_ns)} "
+        f"instead of {format_time(saving.measured_ns)}: "
+        f"{verb} {format_time(abs(saved))}, {abs(saving.saved_percent):.1f} %"
     )
 
 
 def instant_line(findings: Findings) -> str:
-    """What the network can save at most."""
+    """Format the upper limit of the saving on any network as a line."""
     if not findings.calls:
         return "there are no collectives in the profile: a network can save nothing"
     return saving_line(findings.instant, "if collectives took no time")
 
 
 def _calls_rows(findings: Findings) -> list[list[str]]:
-    """One row for calls alike; times are those of one rank in the mean, over all calls."""
+    """Build one row per call group; times are means over ranks, summed over calls."""
     return [
         [
             *_call_row(one),
@@ -151,7 +151,7 @@ def _calls_rows(findings: Findings) -> list[list[str]]:
 
 
 def _ranks_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """One row for each rank; times of communication only where it communicates."""
+    """Build one row per rank; times of communication only for ranks that communicate."""
     return folded_ranks(
         {
             one.rank: [
@@ -187,7 +187,7 @@ def _idle_values(one: RankFindings) -> list[int | None]:
 
 
 def overlap_definition(findings: Findings) -> str:
-    """How `overlap` is defined for this profile."""
+    """Return the definition of `overlap` for this profile."""
     has_device = any(one.times.memory_ns is not None for one in findings.ranks)
     return OVERLAP_DEFINITION if has_device else HOST_OVERLAP_DEFINITION
 
@@ -200,7 +200,7 @@ def _definitions(findings: Findings) -> list[str]:
 
 
 def _straggler_blocks(findings: Findings) -> list[Block]:
-    """The ranks that make the others wait: of all communications, and of those alike."""
+    """Build the table of stragglers: over all communications, and per call group."""
     total = sum(one.waiting_ns or 0 for one in findings.calls)
     if not total:
         return []
@@ -222,35 +222,35 @@ def _straggler_blocks(findings: Findings) -> list[Block]:
     return [[lead], Table(_STRAGGLERS_HEADER, rows, ("size", *_STRAGGLERS_HEADER[3:]))]
 
 
-def counts_document(
-    workload: Workload, calls: Sequence[CallsAlike], notes: Sequence[str] = ()
+def build_counts_document(
+    workload: Workload, calls: Sequence[CallGroup], notes: Sequence[str] = ()
 ) -> dict[str, JsonValue]:
-    """The report of traces that record no times of collectives."""
+    """Build the report of traces without times of collectives."""
     return {
         "schema": SCHEMA,
         "num_ranks": workload.num_ranks,
         "job_ns": None,
         "instant_job_ns": None,
         "collectives": [_call_object(one) for one in calls],
-        "kinds": [_kind_object(one) for one in kinds_of(calls)],
+        "kinds": [_kind_object(one) for one in sum_by_kind(calls)],
         "ranks": [],
         "notes": list(notes),
         "replay": None,
     }
 
 
-def document(
-    findings: Findings, notes: Sequence[str], found: tuple[Saving, NetworkTimes] | None
+def build_document(
+    findings: Findings, notes: Sequence[str], replay: tuple[Saving, NetworkTimes] | None
 ) -> dict[str, JsonValue]:
-    """The report that `--json` prints, of schema `SCHEMA`."""
+    """Build the report that `--json` prints, with schema `SCHEMA`."""
     streams = fact_list(findings.workload, "idle") or [None] * len(findings.ranks)
-    said: dict[str, JsonValue] = {
+    report: dict[str, JsonValue] = {
         "schema": SCHEMA,
         "num_ranks": findings.workload.num_ranks,
         "job_ns": findings.job_ns,
         "instant_job_ns": findings.instant.job_ns,
         "collectives": [_call_object(one) for one in findings.calls],
-        "kinds": [_kind_object(one) for one in kinds_of(findings.calls)],
+        "kinds": [_kind_object(one) for one in sum_by_kind(findings.calls)],
         "ranks": [
             {
                 "rank": one.rank,
@@ -273,43 +273,43 @@ def document(
         "notes": list(notes),
         "replay": None,
     }
-    if found is not None:
-        said["replay"] = _replay_object(*found)
-    return said
+    if replay is not None:
+        report["replay"] = _replay_object(*replay)
+    return report
 
 
-def _replay_object(found: Saving, times: NetworkTimes) -> dict[str, JsonValue]:
+def _replay_object(saving: Saving, times: NetworkTimes) -> dict[str, JsonValue]:
     simulated: list[JsonValue] = [
         {
             "kind": _name(kind),
             "bytes": size,
             "ranks": list(ranks),
-            "algorithm": said.algorithm,
-            "time_ns": said.time_ns,
+            "algorithm": entry.algorithm,
+            "time_ns": entry.time_ns,
         }
-        for (kind, size, ranks), said in times.answers.items()
+        for (kind, size, ranks), entry in times.answers.items()
     ]
     return {
         "topology": times.topology.name,
-        "job_ns": found.job_ns,
-        "saved_ns": found.measured_ns - found.job_ns,
-        "rank_span_ns": list(found.span_ns),
+        "job_ns": saving.job_ns,
+        "saved_ns": saving.measured_ns - saving.job_ns,
+        "rank_span_ns": list(saving.span_ns),
         "simulated": simulated,
     }
 
 
-def _call_object(one: CallsAlike) -> dict[str, JsonValue]:
+def _call_object(one: CallGroup) -> dict[str, JsonValue]:
     size: JsonValue = one.bytes if one.bytes >= 0 else None
-    place = {"bytes": size, "group": one.group, "rank_count": one.rank_count}
+    scope = {"bytes": size, "group": one.group, "rank_count": one.rank_count}
     stragglers: list[JsonValue] = [
         {"rank": rank.rank, "calls": rank.calls, "waiting_ns": rank.waiting_ns}
         for rank in one.stragglers
     ]
-    more = {"bus_bandwidth_bytes_per_s": one.bus_bandwidth, "stragglers": stragglers}
-    return {**_kind_object(one), **place, **more}
+    measures = {"bus_bandwidth_bytes_per_s": one.bus_bandwidth, "stragglers": stragglers}
+    return {**_kind_object(one), **scope, **measures}
 
 
-def _kind_object(one: CallsAlike) -> dict[str, JsonValue]:
+def _kind_object(one: CallGroup) -> dict[str, JsonValue]:
     return {
         "kind": one.kind,
         "calls": one.calls,
@@ -318,7 +318,7 @@ def _kind_object(one: CallsAlike) -> dict[str, JsonValue]:
     }
 
 
-def _call_row(one: CallsAlike) -> list[str]:
+def _call_row(one: CallGroup) -> list[str]:
     size = format_bytes(one.bytes) if one.bytes >= 0 else "unknown"
     return [one.kind, size, one.group or "all", str(one.rank_count), str(one.calls)]
 
@@ -328,7 +328,7 @@ def _time(time_ns: float | None) -> str:
 
 
 def _recorded_time(time_ns: int | None) -> str:
-    """A time that may not be recorded (`-`), or of which there is none."""
+    """Format a time: `-` if it is not recorded, `none` if it is zero."""
     return "none" if time_ns == 0 else _time(time_ns)
 
 
@@ -337,22 +337,22 @@ def _percent(value: float | None) -> str:
 
 
 def _name(kind: JobCollective) -> str:
-    """Name of a collective as reports state it, such as `all-reduce`."""
+    """Return the name of a collective in reports, such as `all-reduce`."""
     return kind.name.lower().replace("_", "-")
 
 
 def lines(workload: Workload) -> list[str]:
-    """The report without the replay; empty where the profile has no times of collectives."""
+    """Format the report without the replay; empty without times of collectives."""
     if not has_times(workload):
         return []
-    found: list[str] = []
-    for block in blocks(findings_of(workload)):
-        found += _table_lines(block) if isinstance(block, Table) else block
-    return found
+    text: list[str] = []
+    for block in build_blocks(collect_findings(workload)):
+        text += _table_lines(block) if isinstance(block, Table) else block
+    return text
 
 
 def _table_lines(table: Table) -> Sequence[str]:
-    """Aligned columns, two spaces apart."""
+    """Format a table with aligned columns, separated by two spaces."""
     rows = [table.header, *table.rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = [str.rjust if name in table.right else str.ljust for name in table.header]

@@ -1,4 +1,7 @@
-"""Open trace files, and parse JSON of any size as a stream."""
+"""Open trace files, and parse JSON of any size as a stream.
+
+Records of one array are parsed one at a time; all other members are parsed as complete values.
+"""
 
 from __future__ import annotations
 
@@ -20,23 +23,23 @@ _NUMBER_BEFORE_SUFFIX = re.compile(r"(.+)\.([0-9]{1,6})((?:\.[a-z][a-z0-9_]*)+)\
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """One file: its name for messages, how to open it, and the rank that its name states."""
+    """One file: its name for messages, a function that opens it, and the rank in its name."""
 
     name: str
     open: Callable[[], BinaryIO]
     rank: int | None = None
 
     def rank_or(self, stated: int | None, order: int) -> int:
-        """The rank: what the content states, else the name, else the order."""
+        """Return the rank: from the content, otherwise from the name, otherwise the order."""
         if stated is not None:
             return stated
         return order if self.rank is None else self.rank
 
 
 def files_of(source: Source) -> list[TraceFile]:
-    """The parts of a source as files."""
+    """Convert the parts of a source to files."""
     ranks = _ranks_of_names([part.name for part in source.parts])
-    # The number in the name of a single file may be anything: that of a version, a date, a step.
+    # The number in the name of a single file may be a version, a date or a step.
     is_set = len(source.parts) > 1
     return [
         TraceFile(part.name, part.stream, part.rank if is_set and part.rank is not None else rank)
@@ -44,8 +47,8 @@ def files_of(source: Source) -> list[TraceFile]:
     ]
 
 
-def on_disk(paths: Sequence[str]) -> list[TraceFile]:
-    """Files by name, which are read piece by piece. Raises `UsageError` for one named twice."""
+def list_files(paths: Sequence[str]) -> list[TraceFile]:
+    """Create the trace files of these paths. Raises `UsageError` for a path given twice."""
     twice = sorted(path for path in set(paths) if paths.count(path) > 1)
     if twice:
         raise UsageError(f"{twice[0]} is named more than once", cure="name each rank's file once")
@@ -54,30 +57,30 @@ def on_disk(paths: Sequence[str]) -> list[TraceFile]:
 
 
 def _ranks_of_names(paths: Sequence[str]) -> list[int | None]:
-    """The ranks that names state: `rank3`, `worker-3`, or `job.3.json` next to `job.2.json`.
+    """Parse ranks from names: `rank3`, `worker-3`, or `job.3.json` next to `job.2.json`.
 
-    A number without such a word is a rank only where several names differ in it alone: that of
-    `llama-3.1.json` is not.
+    A number without such a word is a rank only if several names differ only in the number:
+    `llama-3.1.json` contains no rank.
     """
     names = [re.split(r"[/\\]", path)[-1] for path in paths]
     words = [_RANK_WORD.search(name) for name in names]
     numbers = [_NUMBER_BEFORE_SUFFIX.match(name) for name in names]
-    rests = {(match[1], match[3]) if match else None for match in numbers}
-    is_numbered = len(names) > 1 and len(rests) == 1 and None not in rests
+    surroundings = {(match[1], match[3]) if match else None for match in numbers}
+    is_numbered = len(names) > 1 and len(surroundings) == 1 and None not in surroundings
     return [
         int(word[1]) if word else int(number[2]) if is_numbered and number else None
         for word, number in zip(words, numbers, strict=True)
     ]
 
 
-def opened(file: TraceFile) -> BinaryIO:
-    """The content of a file, decompressed. Reading raises `InputError` for damaged archives."""
+def open_decompressed(file: TraceFile) -> BinaryIO:
+    """Open a file and decompress it. Reading raises `InputError` for damaged archives."""
     return decompressed(file.open(), file.name)
 
 
 def holds_execution_trace(file: TraceFile) -> bool:
-    """Whether the content begins as an execution trace does, not as a profile."""
-    with opened(file) as content:
+    """Return whether the content begins like an execution trace."""
+    with open_decompressed(file) as content:
         return _EXECUTION_TRACE.search(content.read(_HEAD_BYTES)) is not None
 
 
@@ -94,24 +97,24 @@ def _opener(path: str) -> Callable[[], BinaryIO]:
 
 Record = dict[str, Any]
 _CHUNK_BYTES = 1 << 20
-_MOST_CHARACTERS_OF_A_VALUE = 64 << 20
+_MAX_VALUE_CHARACTERS = 64 << 20
 _COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*")
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decode = json.JSONDecoder(strict=False).raw_decode
 
 
 class JsonStream:
-    """An object with a large array in it, or a bare array.
+    """JSON object that contains a large array, or a bare array.
 
-    `header`: the other members of the object, as far as they are read: all of them after the last
-    record. In memory is one chunk of the file and the value that reaches beyond it.
+    `header`: the other members of the object that have been parsed, complete after the last
+    record. Memory: one chunk of the file, and the value that extends beyond it.
     """
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.header: Record = {}
         self._file = file
         self._name = name
-        # Torch writes what the names of kernels and files hold, which need not be UTF-8.
+        # Names of kernels and files that torch writes need not be valid UTF-8.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text = ""
         self._position = 0
@@ -119,9 +122,9 @@ class JsonStream:
         self._is_over = False
 
     def records(self, array: str) -> Iterator[Record]:
-        """The objects of the array `array`, or of the bare array.
+        """Yield the objects of the array `array`, or of the bare array.
 
-        Raises `InputError` with the byte where the file ends early or is no JSON.
+        Raises `InputError` with the byte offset at which the file is truncated or not JSON.
         """
         if self._next("[{") == "[":
             yield from self._items()
@@ -138,13 +141,13 @@ class JsonStream:
             separator = self._next(",}")
 
     def _items(self) -> Iterator[Record]:
-        """The records up to the end of an array whose bracket is read."""
+        """Yield the records up to the end of the array whose opening bracket has been read."""
         if self._next("]", keep=True, optional=True):
             self._position += 1
             return
         while True:
-            yield from self._whole_items()
-            # The chunk ends within the next record or its comma: the careful way reads on.
+            yield from self._complete_items()
+            # The chunk ends within the next record or its comma: `_value` reads further chunks.
             record = self._value()
             if isinstance(record, dict):
                 yield record
@@ -152,9 +155,9 @@ class JsonStream:
                 return
             self._skip_space()
 
-    def _whole_items(self) -> Iterator[Record]:
-        """The records, each with the comma behind it, that lie in the text already read."""
-        # Most of the time of reading is spent here.
+    def _complete_items(self) -> Iterator[Record]:
+        """Yield the records that, with the following comma, are completely in the current text."""
+        # Hot loop: it takes most of the reading time.
         text, position = self._text, self._position
         try:
             while True:
@@ -166,19 +169,23 @@ class JsonStream:
                 if isinstance(record, dict):
                     yield record
         except (ValueError, RecursionError):
-            # `_value` reads this one again, and reports what is wrong.
+            # `_value` parses this record again and reports the error.
             return
 
-    def _next(self, wanted: str, *, keep: bool = False, optional: bool = False) -> str:
-        """The next character that is no space, one of `wanted`; "" for another where `optional`."""
+    def _next(self, expected: str, *, keep: bool = False, optional: bool = False) -> str:
+        """Return the next non-space character, one of `expected`.
+
+        With `optional`, returns "" for another character; otherwise raises `InputError`. `keep`: do
+        not consume the character.
+        """
         self._skip_space()
-        found = self._text[self._position : self._position + 1]
-        if not found or found not in wanted:
-            if optional and found:
+        character = self._text[self._position : self._position + 1]
+        if not character or character not in expected:
+            if optional and character:
                 return ""
-            raise self._fault(self._position, bool(found))
+            raise self._syntax_error(self._position, bool(character))
         self._position += not keep
-        return found
+        return character
 
     def _skip_space(self) -> None:
         while True:
@@ -189,7 +196,7 @@ class JsonStream:
                 return
 
     def _value(self) -> Any:
-        """The next value, however long it is."""
+        """Parse the next value, of any length."""
         self._skip_space()
         while True:
             try:
@@ -197,19 +204,19 @@ class JsonStream:
             except (json.JSONDecodeError, RecursionError) as error:
                 if not self._grow():
                     place = error.pos if isinstance(error, json.JSONDecodeError) else 0
-                    raise self._fault(place, not self._is_over) from None
+                    raise self._syntax_error(place, not self._is_over) from None
                 continue
             except ValueError:
-                # An integer of more digits than Python converts (4300).
-                raise self._fault(self._position, True) from None
-            # A number at the end of the chunk may go on in the next one.
+                # An integer with more digits than Python converts (4300).
+                raise self._syntax_error(self._position, True) from None
+            # A number at the end of the chunk may continue in the next chunk.
             if end < len(self._text) or not self._grow():
                 self._position = end
                 return value
 
     def _grow(self) -> bool:
-        """Read one chunk more and forget what is done; false at the end and for endless values."""
-        if self._is_over or len(self._text) - self._position > _MOST_CHARACTERS_OF_A_VALUE:
+        """Read one more chunk, discard parsed text; false at the end and for oversized values."""
+        if self._is_over or len(self._text) - self._position > _MAX_VALUE_CHARACTERS:
             return False
         content = self._file.read(_CHUNK_BYTES)
         self._is_over = not content
@@ -219,8 +226,8 @@ class JsonStream:
         self._position = 0
         return not self._is_over
 
-    def _fault(self, position: int, is_there: bool) -> InputError:
-        """What is wrong at a position of the text: something that is no JSON, or nothing."""
+    def _syntax_error(self, position: int, is_there: bool) -> InputError:
+        """Return the error at a position of the text: invalid JSON, or a truncated file."""
         byte = self._bytes_before + len(self._text[:position].encode())
         place = Location(self._name, byte=byte)
         if is_there:

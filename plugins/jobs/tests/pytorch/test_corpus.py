@@ -15,12 +15,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_pytorch import read_profiles
-from collhub_pytorch.analysis import matched, measured_timeline, meeting_times, rank_times
+from collhub_pytorch.analysis import (
+    match_communications,
+    measure_rank_times,
+    measure_waiting,
+    measured_timeline,
+)
 from collhub_pytorch.execution_trace import workload_of as read_traces
-from collhub_pytorch.findings import IdleTime, findings_of
+from collhub_pytorch.findings import IdleTime, collect_findings
 from collhub_pytorch.options import ProfileOptions, RankOptions
-from collhub_pytorch.replay import measured, replayed
-from collhub_pytorch.trace_files import on_disk
+from collhub_pytorch.replay import measured, replay_job
+from collhub_pytorch.trace_files import list_files
 
 from hub_core.model import JobCollective, NodeKind, Provenance, Workload
 
@@ -97,8 +102,8 @@ def test_durations_and_dependencies_give_the_spans_back(dlrm: Workload) -> None:
 
 
 def test_the_first_all_to_all_is_nearly_all_waiting(dlrm: Workload) -> None:
-    meetings = matched(dlrm)
-    times = meeting_times(measured_timeline(dlrm), meetings)
+    meetings = match_communications(dlrm)
+    times = measure_waiting(measured_timeline(dlrm), meetings)
     rows = meetings.members(0)
     kernels_us = (dlrm.nodes.duration_ns[rows] // 1000).tolist()
     assert kernels_us == [2146, 7635, 518, 6132, 4882, 4679, 514, 10]
@@ -108,13 +113,13 @@ def test_the_first_all_to_all_is_nearly_all_waiting(dlrm: Workload) -> None:
 def test_the_replay_with_measured_times_reproduces_every_span(
     dlrm: Workload, resnet: Workload
 ) -> None:
-    spans_us = [one / 1000 for one in replayed(dlrm).span_ns]
+    spans_us = [one / 1000 for one in replay_job(dlrm).span_ns]
     assert spans_us == pytest.approx(DLRM_SPANS_US, rel=0.01)
-    assert replayed(resnet).span_ns == pytest.approx(measured(resnet).span_ns, rel=0.01)
+    assert replay_job(resnet).span_ns == pytest.approx(measured(resnet).span_ns, rel=0.01)
 
 
 def test_overlap_computation_and_idle_time_are_those_of_hta(dlrm: Workload) -> None:
-    times = rank_times(dlrm, measured_timeline(dlrm))
+    times = measure_rank_times(dlrm, measured_timeline(dlrm))
     assert [round(one.overlap_percent or 0, 2) for one in times] == HTA_OVERLAP_PERCENT
     assert [(one.idle_ns or 0) // 1000 for one in times] == HTA_IDLE_US
     assert [one.computation_ns // 1000 for one in times] == HTA_COMPUTE_US
@@ -123,12 +128,12 @@ def test_overlap_computation_and_idle_time_are_those_of_hta(dlrm: Workload) -> N
 def test_the_breakdown_of_idle_time_is_that_of_hta(corpus: Path) -> None:
     # get_idle_time_breakdown compares its threshold of 30 with microseconds in these files.
     files = names(corpus / "pytorch" / "dlrm-kineto-8")
-    (one, *_) = findings_of(read_kineto(files, kernel_delay_factor=1000.0)).ranks
+    (one, *_) = collect_findings(read_kineto(files, kernel_delay_factor=1000.0)).ranks
     assert one.idle == IdleTime(22_239_000, 144_000, 0)
 
 
 def test_longer_collectives_lengthen_the_job(dlrm: Workload) -> None:
-    slow = replayed(dlrm, lambda kind, size, ranks: 50_000_000)
+    slow = replay_job(dlrm, lambda kind, size, ranks: 50_000_000)
     # They follow one another on one stream.
     assert 8 * 50_000_000 < slow.job_ns < 8 * 50_000_000 + measured(dlrm).job_ns
 
@@ -151,7 +156,7 @@ def test_one_step_of_the_vision_job(corpus: Path) -> None:
 
 def test_execution_traces_of_the_recommendation_job(corpus: Path) -> None:
     files = names(corpus / "pytorch" / "dlrm-et-8")
-    workload = read_traces(on_disk(files), RankOptions(), Provenance("test"))
+    workload = read_traces(list_files(files), RankOptions(), Provenance("test"))
     assert [collectives(workload, rank) for rank in range(8)] == [DLRM] * 8
     said = workload.extensions["pytorch"]
     assert isinstance(said, dict)
@@ -161,7 +166,7 @@ def test_execution_traces_of_the_recommendation_job(corpus: Path) -> None:
 def test_execution_trace_of_the_vision_job(corpus: Path) -> None:
     files = [one for one in names(corpus / "pytorch" / "resnet-2") if ".et." in one]
     options = RankOptions(ranks_missing="assume-same")
-    workload = read_traces(on_disk(files), options, Provenance("test"))
+    workload = read_traces(list_files(files), options, Provenance("test"))
     assert sorted(collectives(workload, 1)) == sorted(3 * RESNET_STEP)
     said = workload.extensions["pytorch"]
     assert isinstance(said, dict)

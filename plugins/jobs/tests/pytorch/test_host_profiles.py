@@ -14,7 +14,7 @@ import pytest
 from collhub_pytorch import read_profiles
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.options import ProfileOptions
-from collhub_pytorch.replay import measured, replayed
+from collhub_pytorch.replay import measured, replay_job
 from collhub_pytorch.samples import part
 
 from hub_core.model import InputError, JobCollective, NodeKind, Workload
@@ -65,7 +65,7 @@ def collectives(workload: Workload, rank: int = 0) -> list[tuple[int, int]]:
 
 def saved_us(workload: Workload) -> float:
     """The time that the job saves if its collectives take none."""
-    return (measured(workload).job_ns - replayed(workload, lambda *_: 0).job_ns) / 1000
+    return (measured(workload).job_ns - replay_job(workload, lambda *_: 0).job_ns) / 1000
 
 
 def within(name: str) -> list[Event]:

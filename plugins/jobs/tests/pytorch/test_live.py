@@ -11,8 +11,8 @@ import pytest
 from collhub_pytorch import read_profiles
 from collhub_pytorch.execution_trace import workload_of as read_traces
 from collhub_pytorch.options import ProfileOptions, RankOptions
-from collhub_pytorch.replay import measured, replayed
-from collhub_pytorch.trace_files import on_disk
+from collhub_pytorch.replay import measured, replay_job
+from collhub_pytorch.trace_files import list_files
 
 from hub_core.model import NodeKind, Provenance, Workload
 
@@ -59,14 +59,14 @@ def test_profiles_without_a_device_are_replayed(folder: Path) -> None:
     for rank in range(2):
         assert collectives(workload, rank) == 3 * STEP
     profile = measured(workload)
-    assert replayed(workload).span_ns == pytest.approx(profile.span_ns, rel=0.01)
+    assert replay_job(workload).span_ns == pytest.approx(profile.span_ns, rel=0.01)
     assert min(profile.span_ns) > 0
 
 
 @needs_torch
 def test_execution_traces_of_the_same_run_agree(folder: Path) -> None:
     paths = [str(path) for path in sorted(folder.glob("*.et.json"))]
-    workload = read_traces(on_disk(paths), RankOptions(), Provenance("test"))
+    workload = read_traces(list_files(paths), RankOptions(), Provenance("test"))
     found = [name for name, _, _ in collectives(workload, 1)]
     assert found == 3 * [name for name, _, _ in STEP]
 
@@ -75,6 +75,6 @@ def test_execution_traces_of_the_same_run_agree(folder: Path) -> None:
 def test_the_host_waits_for_gradients_that_backward_issues(folder: Path) -> None:
     paths = [str(path) for path in sorted(folder.glob("*.pt.trace.json.gz"))]
     workload = read_profiles(paths, ProfileOptions(clocks="stated"))
-    without = replayed(workload, lambda kind, size, ranks: 0)
+    without = replay_job(workload, lambda kind, size, ranks: 0)
     # Each step of this example ends with collectives that the host waits for.
     assert without.job_ns < measured(workload).job_ns

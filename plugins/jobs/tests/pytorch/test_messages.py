@@ -12,12 +12,12 @@ from pathlib import Path
 import collhub_pytorch
 import pytest
 from collhub_pytorch import execution_trace
-from collhub_pytorch.command import own_spelling, profile
+from collhub_pytorch.command import profile, to_command_options
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.options import ProfileOptions, RankOptions
 from collhub_pytorch.samples import execution_trace as trace_document
 from collhub_pytorch.samples import part, profile_of, step_events
-from collhub_pytorch.trace_files import on_disk
+from collhub_pytorch.trace_files import list_files
 
 from hub_core.model import InputError
 from hub_core.plugin_api import Source
@@ -54,7 +54,7 @@ def test_messages_name_options_that_exist() -> None:
 
 def test_the_command_names_its_own_options() -> None:
     for name in OPTIONS:
-        spelled = own_spelling(f"give -O {name}=VALUE, or another")
+        spelled = to_command_options(f"give -O {name}=VALUE, or another")
         assert spelled == f"give --{name.replace('_', '-')} VALUE, or another"
         assert COMMAND_OPTION.findall(spelled)[0] in PARAMETERS
 
@@ -88,7 +88,7 @@ def test_a_step_of_execution_traces_is_refused(collhub, tmp_path: Path) -> None:
 
 
 def ranks_of(*names: str) -> list[int | None]:
-    return [file.rank for file in on_disk([f"folder.7/{name}" for name in names])]
+    return [file.rank for file in list_files([f"folder.7/{name}" for name in names])]
 
 
 @pytest.mark.parametrize(

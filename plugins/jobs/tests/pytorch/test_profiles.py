@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from collhub_pytorch import execution_trace
 from collhub_pytorch.analysis import (
-    matched,
+    match_communications,
+    measure_waiting,
     measured_timeline,
-    meeting_times,
     overlap_percent,
 )
 from collhub_pytorch.calls import call_of_kernel, element_bytes, kind_of
 from collhub_pytorch.kineto.read import read
 from collhub_pytorch.options import ProfileOptions, RankOptions
-from collhub_pytorch.replay import measured, replayed
+from collhub_pytorch.replay import measured, replay_job
 from collhub_pytorch.samples import (
     all_reduce_args,
     execution_traces,
@@ -91,8 +91,8 @@ def test_kernels_without_any_call_of_the_runtime_are_read() -> None:
 
 def test_the_last_rank_transfers_and_the_others_wait() -> None:
     workload = sample()
-    meetings = matched(workload)
-    times = meeting_times(measured_timeline(workload), meetings)
+    meetings = match_communications(workload)
+    times = measure_waiting(measured_timeline(workload), meetings)
     members = meetings.members(0)
     assert times.transferring[members].tolist() == [60_000, 60_000]
     assert times.waiting[members].tolist() == [40_000, 0]
@@ -110,9 +110,9 @@ def test_a_kernel_that_was_told_to_wait_waits_for_the_collective() -> None:
 def test_a_faster_collective_saves_what_the_iteration_waited_for_it() -> None:
     workload = sample()
     before = measured(workload)
-    after = replayed(workload, lambda kind, size, ranks: 10_000)
+    after = replay_job(workload, lambda kind, size, ranks: 10_000)
     assert before.job_ns - after.job_ns == 50_000
-    assert replayed(workload).span_ns == before.span_ns
+    assert replay_job(workload).span_ns == before.span_ns
 
 
 def test_a_stated_wait_is_no_assumption() -> None:
@@ -124,7 +124,7 @@ def test_a_stated_wait_is_no_assumption() -> None:
     }  # fmt: skip
     workload = read_events(*([*step_events(start), wait] for start in (100, 140)))
     assert len(workload.nodes.control_indices) == 0
-    after = replayed(workload, lambda kind, size, ranks: 10_000)
+    after = replay_job(workload, lambda kind, size, ranks: 10_000)
     assert measured(workload).job_ns - after.job_ns == 50_000
 
 
@@ -228,7 +228,7 @@ def test_messages_of_two_ranks_meet() -> None:
         return all_reduce_args() | {"Collective name": name}
 
     workload = read_events(step_events(100, side("send")), step_events(140, side("recv")))
-    meetings = matched(workload)
+    meetings = match_communications(workload)
     members = meetings.members(0)
     assert workload.nodes.kind[members].tolist() == [NodeKind.SEND, NodeKind.RECV]
     assert workload.nodes.peer[members].tolist() == [1, 0]
@@ -444,7 +444,7 @@ def test_collectives_of_the_host_next_to_a_device_are_kept() -> None:
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.rank == 0))
     assert sorted(nodes.bytes[rows].tolist()) == [96, 4000]
     assert {group.name for group in workload.groups} == {"0", "gloo"}
-    saved = measured(workload).job_ns - replayed(workload, lambda *_: 0).job_ns
+    saved = measured(workload).job_ns - replay_job(workload, lambda *_: 0).job_ns
     assert saved == 300_000
 
 

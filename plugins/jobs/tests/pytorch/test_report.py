@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from collhub_pytorch.analysis import has_times, measured_timeline, rank_times
-from collhub_pytorch.findings import Findings, findings_of
+from collhub_pytorch.analysis import has_times, measure_rank_times, measured_timeline
+from collhub_pytorch.findings import Findings, collect_findings
 from collhub_pytorch.kineto.read import notes, read
 from collhub_pytorch.options import ProfileOptions
-from collhub_pytorch.report import blocks, document
+from collhub_pytorch.report import build_blocks, build_document
 from collhub_pytorch.report import lines as inspect_lines
 from collhub_pytorch.samples import (
     all_reduce_args,
@@ -73,7 +73,7 @@ def nccl(start: float, duration: float, args: Mapping[str, object] | None = None
 
 
 def findings(*ranks: Sequence[Event]) -> Findings:
-    return findings_of(read_ranks(*ranks))
+    return collect_findings(read_ranks(*ranks))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,9 @@ def findings(*ranks: Sequence[Event]) -> Findings:
 def test_copies_and_sets_of_memory_are_a_class_of_their_own(category: str, name: str) -> None:
     events = [*nccl(100, 100), *kernel(name, 110, 40, category=category)]
     events += kernel("gemm", 300, 30)
-    (one, _) = rank_times(workload := read_ranks(events, events), measured_timeline(workload))
+    (one, _) = measure_rank_times(
+        workload := read_ranks(events, events), measured_timeline(workload)
+    )
     assert (one.memory_ns, one.computation_ns, one.communication_ns) == (40_000, 30_000, 100_000)
     assert one.overlap_percent == 0
     # Between the collective and the kernel.
@@ -109,7 +111,7 @@ def test_overlap_is_that_of_kernels_each_moment_once() -> None:
             }[kind]
             events += kernel(name, start, moment - start, stream=stream, category=category)
     workload = read_ranks(events)
-    (one,) = rank_times(workload, measured_timeline(workload))
+    (one,) = measure_rank_times(workload, measured_timeline(workload))
     assert one.communication_ns == 1000 * len(busy["nccl"])
     assert one.computation_ns == 1000 * len(busy["gemm"])
     assert one.memory_ns == 1000 * len(busy["memory"])
@@ -207,14 +209,18 @@ def test_kernels_of_communication_without_a_name_are_not_computation() -> None:
         *kernel("void vllm::cross_device_reduce_1stage<half>(x)", 240, 10),
         *kernel("gemm", 300, 20),
     ]
-    (one, _) = rank_times(workload := read_ranks(events, events), measured_timeline(workload))
+    (one, _) = measure_rank_times(
+        workload := read_ranks(events, events), measured_timeline(workload)
+    )
     assert (one.communication_ns, one.computation_ns) == (90_000, 20_000)
 
 
 def test_messages_without_a_known_peer_are_not_computation() -> None:
     args = call_args("send", 10, 10, 3) | {"Process Group Ranks": "[0, 1, 2]"}
     events = [*nccl(100, 50, args), *kernel("gemm", 300, 20)]
-    one = rank_times(workload := read_ranks(events, events, events), measured_timeline(workload))[0]
+    one = measure_rank_times(
+        workload := read_ranks(events, events, events), measured_timeline(workload)
+    )[0]
     assert (one.communication_ns, one.computation_ns) == (50_000, 20_000)
 
 
@@ -224,18 +230,18 @@ def text_of(workload: Workload) -> str:
 
 def test_copies_of_one_rank_report_no_waiting_time() -> None:
     options = ProfileOptions(ranks_missing="assume-same")
-    found = findings_of(read_ranks(step_events(100), world_size=4, options=options))
-    report = document(found, [], None)
+    found = collect_findings(read_ranks(step_events(100), world_size=4, options=options))
+    report = build_document(found, [], None)
     assert [one["waiting_ns"] for one in report["collectives"]] == [None]  # type: ignore
     assert [one["waiting_ns"] for one in report["ranks"]] == [None] * 4  # type: ignore
-    assert "waiting is not measured" in "\n".join(map(str, blocks(found)))
+    assert "waiting is not measured" in "\n".join(map(str, build_blocks(found)))
 
 
 def test_only_ranks_with_files_wait_and_are_waited_for() -> None:
     options = ProfileOptions(ranks_missing="assume-same")
     args = call_args("allreduce", 1000, 1000, 4)
     ranks = [step_events(100, args), step_events(140, args)]
-    found = findings_of(read_ranks(*ranks, world_size=4, options=options))
+    found = collect_findings(read_ranks(*ranks, world_size=4, options=options))
     assert [one.waiting_ns for one in found.ranks] == [40_000, 0, None, None]
     assert found.calls[0].waiting_ns == 40_000
     assert [one.caused_waiting_ns for one in found.ranks] == [0, 40_000, 0, 0]
@@ -252,7 +258,7 @@ def test_waiting_for_a_copy_is_not_measured() -> None:
         }  # fmt: skip
         events = [*nccl(start, 200 - start, pair), *nccl(300 + start, 200 - start, all_ranks)]
         parts.append(part(f"job.{rank}.json", rank, profile_of(rank, events, 4)))
-    found = findings_of(read(Source("job", tuple(parts), lambda note: None), options))
+    found = collect_findings(read(Source("job", tuple(parts), lambda note: None), options))
     assert {call.bytes: call.waiting_ns for call in found.calls} == {40: 40_000, 4000: None}
     assert [one.waiting_ns for one in found.ranks] == [40_000, None, 0, None]
 
@@ -265,7 +271,7 @@ def test_streams_and_correlations_may_have_64_bits() -> None:
         for event in kernel("gemm", 100, 10)
     ]  # fmt: skip
     workload = read_ranks([*events, *kernel("relu", 200, 10)])
-    (one,) = rank_times(workload, measured_timeline(workload))
+    (one,) = measure_rank_times(workload, measured_timeline(workload))
     assert one.computation_ns == 20_000
     # The launch 5 us before the kernel is known.
     assert workload.nodes.duration_ns.min() >= 0
@@ -304,7 +310,7 @@ def test_profiles_without_collectives_say_so_and_no_zeros() -> None:
     text = text_of(workload := read_ranks([operator]))
     assert "rank 0: no collectives are recorded" in text
     assert "rank 0: no work of a device is recorded" in text
-    assert "0 ns" not in "\n".join(map(str, blocks(findings_of(workload))))
+    assert "0 ns" not in "\n".join(map(str, build_blocks(collect_findings(workload))))
 
 
 def test_profiles_of_mtia_have_a_device() -> None:
@@ -315,7 +321,7 @@ def test_profiles_of_mtia_have_a_device() -> None:
         "dur": 40, "args": {"device": 0, "stream": 1, "correlation": 1},
     }  # fmt: skip
     text = text_of(workload := read_ranks([launch, work]))
-    (one,) = rank_times(workload, measured_timeline(workload))
+    (one,) = measure_rank_times(workload, measured_timeline(workload))
     assert (one.computation_ns, one.communication_ns, one.memory_ns) == (40_000, 0, 0)
     assert "rank 0: no collectives are recorded" in text
     assert "no work of a device" not in text
@@ -334,7 +340,7 @@ def test_files_of_2021_are_read() -> None:
     copy = {**kernel("Memcpy HtoD (Pageable -> Device)", 250, 7)[1], "cat": "Memcpy"}
     workload = read_ranks([*events, call, step, copy], [*events, call, step, copy])
     assert workload.nodes.bytes.max() == 96
-    (one, _) = rank_times(workload, measured_timeline(workload))
+    (one, _) = measure_rank_times(workload, measured_timeline(workload))
     assert one.memory_ns == 7_000
     only = ProfileOptions(clocks="stated", step=1)
     assert read_ranks([*events, call, step], [*events, call, step], options=only).num_ranks == 2

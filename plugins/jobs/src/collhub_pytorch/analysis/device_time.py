@@ -1,4 +1,10 @@
-"""Computation, communication, waiting and idle times of the ranks, and the straggler ranks."""
+"""Computation, communication, waiting and idle times of the ranks, and the straggler ranks.
+
+Definitions are those of HolisticTraceAnalysis (facebookresearch/HolisticTraceAnalysis): kernels of
+communication, kernels of computation, and copies or sets of memory are three classes. In each
+class, concurrent kernels count once. Overlap is the fraction of the communication time in which a
+kernel of computation runs. Copies and sets of memory are not computation.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +27,8 @@ Intervals = tuple[Int64Array, Int64Array]
 class RankTime:
     """Times of one rank in ns.
 
-    `memory_ns`, `idle_ns` (no work of any class, between the first start and the last end) None
-    without a device, where computation is that of the operators of the host. `overlap_percent` None
+    `memory_ns`, `idle_ns` (time without work of any class, between the first start and the last
+    end): None without a device; then computation is that of host operators. `overlap_percent`: None
     without communication.
     """
 
@@ -33,22 +39,22 @@ class RankTime:
     overlap_percent: float | None
 
 
-def rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
-    """The times of every rank, in order."""
+def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
+    """Measure the times of every rank, in order."""
     communicates = is_communication(workload)
     on_memory = _is_named(workload, "memory_names") & ~communicates
     computes = is_computation(workload)
-    found = []
-    for rank, own in enumerate(_rows_by_rank(workload)):
-        communication = _busy(times, own[communicates[own]])
-        computation = _busy(times, own[computes[own]])
-        memory = _busy(times, own[on_memory[own]])
-        any_work = _busy(times, own[(communicates | computes | on_memory)[own]])
+    result = []
+    for rank, rows in enumerate(_split_rows_by_rank(workload)):
+        communication = _merge_intervals(times, rows[communicates[rows]])
+        computation = _merge_intervals(times, rows[computes[rows]])
+        memory = _merge_intervals(times, rows[on_memory[rows]])
+        any_work = _merge_intervals(times, rows[(communicates | computes | on_memory)[rows]])
         total = _length(communication)
-        hidden = _shared_ns(communication, computation)
+        hidden = _measure_overlap_ns(communication, computation)
         is_device = has_device(workload, rank)
         idle = int(any_work[1][-1] - any_work[0][0]) - _length(any_work) if len(any_work[0]) else 0
-        found.append(
+        result.append(
             RankTime(
                 _length(computation),
                 total,
@@ -57,23 +63,23 @@ def rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
                 100 * hidden / total if total else None,
             )
         )
-    return found
+    return result
 
 
 def overlap_percent(workload: Workload, times: Timeline) -> list[float | None]:
-    """Per rank the share of the communication time in which it computes, None without any."""
-    return [one.overlap_percent for one in rank_times(workload, times)]
+    """Return per rank the percentage of the communication time with computation, or None."""
+    return [one.overlap_percent for one in measure_rank_times(workload, times)]
 
 
 def is_communication(workload: Workload) -> BoolArray:
-    """Nodes that communicate, also those whose collective is unknown: bool[nodes]."""
+    """Mark nodes that communicate, including unknown collectives: bool[nodes]."""
     kinds = NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV
     mask: BoolArray = workload.nodes.is_kind(*kinds) | _is_named(workload, "communication_names")
     return mask
 
 
 def is_computation(workload: Workload) -> BoolArray:
-    """Nodes in which a rank works on its model: bool[nodes]."""
+    """Mark nodes of computation: bool[nodes]."""
     is_work = [
         not name.startswith(ISSUER_NAMESPACES) and name not in PASSING_TIME
         for name in workload.names
@@ -85,19 +91,19 @@ def is_computation(workload: Workload) -> BoolArray:
 
 
 def _is_named(workload: Workload, fact: str) -> BoolArray:
-    """Nodes of computation whose name is in a list of the plugin's extension."""
+    """Mark COMPUTE nodes whose name is in a list of the plugin's extension."""
     listed = set(map(str, fact_list(workload, fact)))
     named = np.array([*(name in listed for name in workload.names), False], np.bool_)
     mask: BoolArray = named[workload.nodes.name] & workload.nodes.is_kind(NodeKind.COMPUTE)
     return mask
 
 
-def _rows_by_rank(workload: Workload) -> list[Int64Array]:
+def _split_rows_by_rank(workload: Workload) -> list[Int64Array]:
     return np.split(np.arange(len(workload.nodes)), workload.nodes.rank_indptr[1:-1])
 
 
-def _busy(times: Timeline, rows: Int64Array) -> Intervals:
-    """The union of the nodes' times as (starts, ends) of intervals that do not touch."""
+def _merge_intervals(times: Timeline, rows: Int64Array) -> Intervals:
+    """Merge the times of the nodes to disjoint intervals (starts, ends)."""
     order = np.argsort(times.start[rows], kind="stable")
     start, end = times.start[rows][order], times.end[rows][order]
     if not len(rows):
@@ -111,8 +117,8 @@ def _length(intervals: Intervals) -> int:
     return int((intervals[1] - intervals[0]).sum())
 
 
-def _shared_ns(one: Intervals, two: Intervals) -> int:
-    """The time that lies in an interval of each."""
+def _measure_overlap_ns(one: Intervals, two: Intervals) -> int:
+    """Measure the time in which an interval of both sets is active."""
     starts, ends = np.concatenate([one[0], two[0]]), np.concatenate([one[1], two[1]])
     moments = np.concatenate([starts, ends])
     change = np.concatenate([np.ones(len(starts), np.int64), np.full(len(ends), -1)])
@@ -123,12 +129,12 @@ def _shared_ns(one: Intervals, two: Intervals) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MeetingTimes:
-    """int64[nodes] each, 0 for nodes without communication, in ns.
+class WaitingTimes:
+    """Waiting and transfer times, int64[nodes] in ns, 0 for nodes without communication.
 
-    `waiting`: of this rank, until the last rank has come. `transferring`: from then to its end, 0
-    where a rank had ended before. Their sum is the measured duration. `last_start`: when the last
-    rank came, -1 without communication.
+    `waiting`: from the start on this rank to the start on the last rank. `transferring`: from then
+    to the end on this rank, 0 if it ended before. Their sum is the measured duration. `last_start`:
+    start on the last rank, -1 without communication.
     """
 
     waiting: Int64Array
@@ -136,8 +142,8 @@ class MeetingTimes:
     last_start: Int64Array
 
 
-def meeting_times(times: Timeline, meetings: Meetings) -> MeetingTimes:
-    """Waiting and transferring of every node that communicates."""
+def measure_waiting(times: Timeline, meetings: Meetings) -> WaitingTimes:
+    """Split the duration of every communication node into waiting and transfer."""
     last_start = np.full(len(times.start), -1, np.int64)
     rows, of_node = meetings.rows, meetings.of_node
     if len(rows):
@@ -148,16 +154,16 @@ def meeting_times(times: Timeline, meetings: Meetings) -> MeetingTimes:
     since = np.maximum(times.start[rows], last_start[rows])
     transferring[rows] = np.maximum(times.end[rows] - since, 0)
     waiting[rows] = times.end[rows] - times.start[rows] - transferring[rows]
-    return MeetingTimes(waiting, transferring, last_start)
+    return WaitingTimes(waiting, transferring, last_start)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stragglers:
-    """By communication, int64[meetings].
+    """Stragglers per communication, int64[meetings].
 
-    `rank`: the rank for which the others waited, -1 where several started last together or fewer
-    than two ranks are measured. `caused_ns`: the time that the others waited for it, summed over
-    them. `measured`: number of its ranks with a file.
+    `rank`: the only rank that started last, -1 if several ranks did or fewer than two are measured.
+    `caused_ns`: waiting time summed over the measured ranks. `measured`: number of ranks with a
+    file.
     """
 
     rank: Int64Array
@@ -166,16 +172,16 @@ class Stragglers:
 
 
 def is_measured(workload: Workload) -> BoolArray:
-    """Nodes of ranks with a file, not of copies of another rank: bool[nodes]."""
+    """Mark nodes of ranks with a file, not of copies of another rank: bool[nodes]."""
     assumed = [int(str(rank)) for rank in fact_list(workload, "assumed_ranks")]
     mask: BoolArray = ~np.isin(workload.nodes.rank, np.array(assumed, np.int64))
     return mask
 
 
 def find_stragglers(
-    workload: Workload, times: Timeline, meetings: Meetings, waits: MeetingTimes
+    workload: Workload, times: Timeline, meetings: Meetings, waits: WaitingTimes
 ) -> Stragglers:
-    """The straggler of every communication, among its measured ranks."""
+    """Find the straggler of every communication among its measured ranks."""
     measured_rows = is_measured(workload)
     rank, caused, measured = np.full((3, len(meetings)), -1, np.int64)
     for meeting in range(len(meetings)):

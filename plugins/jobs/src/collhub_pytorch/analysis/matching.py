@@ -1,7 +1,8 @@
-"""Which nodes of different ranks are one communication, and where the ranks disagree."""
+"""Match the communication nodes of different ranks, and report mismatches."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,8 +26,8 @@ _UNEVEN = "in_split"
 class Meetings:
     """Communications of the job: collectives, and messages from one rank to another.
 
-    `of_node`: int64[nodes], the number of the communication, -1 for other nodes. `indptr`, `rows`:
-    the nodes of each.
+    `of_node`: int64[nodes], number of the communication, -1 for other nodes. `indptr`, `rows`:
+    nodes of every communication in CSR form.
     """
 
     of_node: Int64Array
@@ -37,89 +38,87 @@ class Meetings:
         return len(self.indptr) - 1
 
     def members(self, meeting: int) -> Int64Array:
-        """The nodes of one communication, by rank."""
+        """Return the nodes of one communication, sorted by rank."""
         return self.rows[self.indptr[meeting] : self.indptr[meeting + 1]]
 
 
-def matched(workload: Workload) -> Meetings:
-    """Put the k-th collective of a group on every rank of it together, and messages in order.
+def match_communications(workload: Workload) -> Meetings:
+    """Match the k-th collective of a group on all of its ranks, and messages in order.
 
-    Raises `InputError` at the first that differs in kind, size or type, or that a rank lacks, with
-    both files and nodes.
+    Raises `InputError` for the first collective that differs in kind, size or type, or that is
+    missing on a rank. The error locates both nodes.
     """
     of_node = np.full(len(workload.nodes), -1, np.int64)
     count = 0
-    for group, rows in _collectives(workload).items():
+    for group, rows in _split_collectives(workload).items():
         members = workload.members(group)
         columns = [rows.get(rank, np.empty(0, np.int64)) for rank in members]
-        _check_alike(workload, group, members, columns)
-        for own in columns:
-            of_node[own] = count + np.arange(len(own))
+        _check_equal(workload, group, members, columns)
+        for column in columns:
+            of_node[column] = count + np.arange(len(column))
         count += len(columns[0])
     count = _match_messages(workload, of_node, count)
-    joined = np.flatnonzero(of_node >= 0)
-    indptr, rows_of = csr(of_node[joined], joined, count)
+    communicating = np.flatnonzero(of_node >= 0)
+    indptr, rows_of = csr(of_node[communicating], communicating, count)
     return Meetings(of_node, indptr, rows_of)
 
 
-def _collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
-    """The collectives of every group and rank, in order."""
+def _split_collectives(workload: Workload) -> dict[int, dict[int, Int64Array]]:
+    """Return the ordered collectives by group and rank."""
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     key = (nodes.group[rows].astype(np.int64) + 1) * workload.num_ranks + nodes.rank[rows]
-    found: dict[int, dict[int, Int64Array]] = {}
+    by_group: dict[int, dict[int, Int64Array]] = {}
     order = np.argsort(key, kind="stable")
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
-    for own in np.split(rows[order], starts[1:]):
-        if len(own):
-            group, rank = int(nodes.group[own[0]]), int(nodes.rank[own[0]])
-            found.setdefault(group, {})[rank] = own
-    return dict(sorted(found.items()))
+    for segment in np.split(rows[order], starts[1:]):
+        if len(segment):
+            group, rank = int(nodes.group[segment[0]]), int(nodes.rank[segment[0]])
+            by_group.setdefault(group, {})[rank] = segment
+    return dict(sorted(by_group.items()))
 
 
-def _check_alike(
+def _check_equal(
     workload: Workload, group: int, members: Sequence[int], columns: Sequence[Int64Array]
 ) -> None:
-    """Raise `InputError` at the first place where a rank differs from the first member."""
+    """Raise `InputError` for the first collective that differs from that of the first member."""
     first = columns[0]
-    for rank, own in zip(members[1:], columns[1:], strict=True):
-        shared = min(len(first), len(own))
-        differs = _differences(workload, first[:shared], own[:shared])
+    for rank, column in zip(members[1:], columns[1:], strict=True):
+        shared = min(len(first), len(column))
+        differs = _find_differences(workload, first[:shared], column[:shared])
         if len(differs):
             place = int(differs[0])
             message = f"collective {place + 1} of {_group_name(workload, group)}"
-            raise _disagreement(workload, message, int(own[place]), int(first[place]))
-        if len(first) != len(own):
-            longer = int((first if len(first) > len(own) else own)[shared])
-            lacking = rank if len(first) > len(own) else members[0]
-            raise _lack(workload, group, longer, lacking, shared)
+            raise _mismatch_error(workload, message, int(column[place]), int(first[place]))
+        if len(first) != len(column):
+            longer = int((first if len(first) > len(column) else column)[shared])
+            lacking = rank if len(first) > len(column) else members[0]
+            raise _missing_error(workload, group, longer, lacking, shared)
 
 
-def _differences(workload: Workload, one: Int64Array, two: Int64Array) -> Int64Array:
-    """Places at which two ranks' collectives differ in kind, size or type, as far as both say."""
+def _find_differences(workload: Workload, one: Int64Array, two: Int64Array) -> Int64Array:
+    """Find positions at which recorded kind, size or type of two ranks' collectives differ."""
     nodes = workload.nodes
     differs = nodes.collective[one] != nodes.collective[two]
     size, other = nodes.bytes[one], nodes.bytes[two]
-    # All-to-alls may be uneven: each rank has as much as it has.
+    # All-to-alls may be uneven: sizes may differ between ranks.
     is_free = nodes.collective[one] == JobCollective.ALL_TO_ALL
     differs |= (size != other) & (size >= 0) & (other >= 0) & ~is_free
     types = np.array([*map(_dtype, workload.extras), ""])
-    mine, theirs = types[nodes.extra[one]], types[nodes.extra[two]]
-    differs |= (mine != theirs) & (mine != "") & (theirs != "")
+    first_types, second_types = types[nodes.extra[one]], types[nodes.extra[two]]
+    differs |= (first_types != second_types) & (first_types != "") & (second_types != "")
     return np.flatnonzero(differs)
 
 
 def _dtype(extra: str) -> str:
-    import json
-
     return str(json.loads(extra).get("dtype", ""))
 
 
-def _disagreement(workload: Workload, what: str, row: int, first: int) -> InputError:
+def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> InputError:
     other_rank = int(workload.nodes.rank[first])
     file = file_of(workload, other_rank)
     other = workload.nodes.location(first, file)
-    message = f"{what} is {_described(workload, row)}, at {other} {_described(workload, first)}"
+    message = f"{subject} is {_describe(workload, row)}, at {other} {_describe(workload, first)}"
     rank = int(workload.nodes.rank[row])
     place = workload.nodes.location(row, file_of(workload, rank))
     cure = "profile the same iterations on all ranks" + _group_hint(workload, row)
@@ -127,7 +126,7 @@ def _disagreement(workload: Workload, what: str, row: int, first: int) -> InputE
 
 
 def _group_hint(workload: Workload, row: int) -> str:
-    """What else may explain that collectives of the host differ; empty for those of devices."""
+    """Format a further reason for mismatches of host collectives; empty for device collectives."""
     nodes = workload.nodes
     if nodes.group[row] >= 0 or has_device(workload, int(nodes.rank[row])):
         return ""
@@ -137,11 +136,13 @@ def _group_hint(workload: Workload, row: int) -> str:
     )
 
 
-def _lack(workload: Workload, group: int, row: int, lacking: int, count: int) -> InputError:
+def _missing_error(
+    workload: Workload, group: int, row: int, lacking: int, count: int
+) -> InputError:
     rank = int(workload.nodes.rank[row])
     message = (
         f"collective {count + 1} of {_group_name(workload, group)} is "
-        f"{_described(workload, row)}, but rank {lacking} "
+        f"{_describe(workload, row)}, but rank {lacking} "
         f"({file_of(workload, lacking)}) has only {count}"
     )
     place = workload.nodes.location(row, file_of(workload, rank))
@@ -152,7 +153,7 @@ def _lack(workload: Workload, group: int, row: int, lacking: int, count: int) ->
     return InputError(message, location=place, cure=cure, code="collective-missing")
 
 
-def _described(workload: Workload, row: int) -> str:
+def _describe(workload: Workload, row: int) -> str:
     nodes = workload.nodes
     kind = JobCollective(int(nodes.collective[row])).name.lower().replace("_", "-")
     size = int(nodes.bytes[row])
@@ -167,7 +168,7 @@ def _group_name(workload: Workload, group: int) -> str:
 
 
 def _match_messages(workload: Workload, of_node: Int64Array, count: int) -> int:
-    """Number the messages of two ranks from `count` on; those without a partner stay alone."""
+    """Number the pairs of SEND and RECV from `count` on; unmatched messages have no number."""
     nodes = workload.nodes
     waiting: dict[tuple[int, int, int], list[int]] = {}
     for row in np.flatnonzero(nodes.is_kind(NodeKind.SEND)).tolist():

@@ -20,65 +20,65 @@ from hub_core.model import (
     format_time,
 )
 
-# Ends of the members of a communication, by the times at which they reach it.
+# (rows, arrival times) of the members of a communication -> their end times.
 Ends = Callable[[Sequence[int], Sequence[int]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """Start and end of every node: int64[nodes], ns from the begin of the first rank."""
+    """Start and end of every node: int64[nodes], in ns from the start of the first rank."""
 
     start: Int64Array
     end: Int64Array
 
     def span_ns(self, rows: Int64Array) -> int:
-        """From the first start to the last end of these nodes."""
+        """Return the time from the first start to the last end of these nodes."""
         return int(self.end[rows].max() - self.start[rows].min()) if len(rows) else 0
 
 
 def measured_timeline(workload: Workload) -> Timeline:
-    """The times of the profile: every node lasts as long as was measured, waiting included.
+    """Compute the times of the profile from measured durations, including waiting times.
 
-    Raises `InputError` where a node has no time, and for dependencies that form a cycle.
+    Raises `InputError` for a node without a time, and for cyclic dependencies.
     """
-    alone = np.full(len(workload.nodes), -1, np.int64)
-    return timeline(workload, alone, np.empty(0, np.int64), lambda rows, starts: ())
+    no_communication = np.full(len(workload.nodes), -1, np.int64)
+    return timeline(workload, no_communication, np.empty(0, np.int64), lambda rows, starts: ())
 
 
 def has_times(workload: Workload) -> bool:
-    """Whether every node has a measured time."""
+    """Return whether every node has a measured time."""
     nodes = workload.nodes
     return not bool(((nodes.duration_ns < 0) & ~nodes.is_kind(NodeKind.MARKER)).any())
 
 
 def timeline(workload: Workload, meeting: Int64Array, sizes: Int64Array, ends: Ends) -> Timeline:
-    """The times where each node starts as soon as all that it waits for has ended.
+    """Compute the times at which each node starts when all of its parents have ended.
 
-    `meeting`: the communication of each node, -1 for none; it takes place when all of its `sizes`
-    nodes are reached, and `ends(rows, starts)` tells when it ends for each. Cost: linear. Raises
+    `meeting`: communication of each node, -1 without one. A communication with `sizes` nodes ends
+    at the times that `ends(rows, starts)` returns once all of them can start. Cost: linear. Raises
     `InputError` as `measured_timeline`.
     """
     _check_durations(workload, meeting)
     nodes = workload.nodes
-    indptr, children, open_parents = _children(workload)
+    indptr, children, open_parents = _build_children(workload)
     duration, of_node = nodes.duration_ns.tolist(), meeting.tolist()
     start, end = [0] * len(nodes), [0] * len(nodes)
-    here: list[list[int]] = [[] for _ in range(len(sizes))]
+    arrived: list[list[int]] = [[] for _ in range(len(sizes))]
     missing = sizes.tolist()
     ready = [row for row, count in enumerate(open_parents) if not count]
     done = 0
     while ready:
         row = ready.pop()
-        own = of_node[row]
-        if own < 0:
+        communication = of_node[row]
+        if communication < 0:
             ended = [row]
             end[row] = start[row] + duration[row]
         else:
-            here[own].append(row)
-            missing[own] -= 1
-            if missing[own]:
+            arrived[communication].append(row)
+            missing[communication] -= 1
+            if missing[communication]:
                 continue
-            ended = here[own]
+            ended = arrived[communication]
             for one, moment in zip(ended, ends(ended, [start[r] for r in ended]), strict=True):
                 end[one] = moment
         done += len(ended)
@@ -91,25 +91,25 @@ def timeline(workload: Workload, meeting: Int64Array, sizes: Int64Array, ends: E
                 if not open_parents[child]:
                     ready.append(child)
     if done < len(nodes):
-        raise _never_ends(workload, next(r for r, count in enumerate(open_parents) if count))
+        raise _deadlock_error(workload, next(r for r, count in enumerate(open_parents) if count))
     return Timeline(np.array(start, np.int64), np.array(end, np.int64))
 
 
-def _children(workload: Workload) -> tuple[list[int], list[int], list[int]]:
-    """The nodes that wait for each, as (indptr, children), and how many each waits for."""
+def _build_children(workload: Workload) -> tuple[list[int], list[int], list[int]]:
+    """Build the children of every node as (indptr, children), and the counts of parents."""
     nodes = workload.nodes
     tables = [
         (nodes.data_indptr, nodes.data_indices), (nodes.control_indptr, nodes.control_indices)
     ]  # fmt: skip
     parents = np.concatenate([indices for _, indices in tables])
     children = np.concatenate([group_of_entry(indptr) for indptr, _ in tables])
-    indptr, found = csr(parents, children, len(nodes))
+    indptr, ordered = csr(parents, children, len(nodes))
     counts = np.bincount(children, minlength=len(nodes))
-    return indptr.tolist(), found.tolist(), counts.tolist()
+    return indptr.tolist(), ordered.tolist(), counts.tolist()
 
 
 def _check_durations(workload: Workload, meeting: Int64Array) -> None:
-    """Raise `InputError` where neither a duration nor a communication tells a node's time."""
+    """Raise `InputError` for nodes with neither a duration nor a communication."""
     nodes = workload.nodes
     bad = (nodes.duration_ns < 0) & (meeting < 0) & ~nodes.is_kind(NodeKind.MARKER)
     if bad.any():
@@ -120,13 +120,13 @@ def _check_durations(workload: Workload, meeting: Int64Array) -> None:
         raise InputError(message, location=place, cure=cure, code="no-times")
 
 
-def _never_ends(workload: Workload, row: int) -> InputError:
+def _deadlock_error(workload: Workload, row: int) -> InputError:
     place = workload.nodes.location(row, file_of(workload, int(workload.nodes.rank[row])))
     message = "this node never starts: what it waits for waits for it"
     return InputError(message, location=place, code="deadlock")
 
 
-# Whoever only gives may end before the others have begun.
+# In rooted collectives, a sender may end before the receivers start.
 _ROOTED = (
     JobCollective.BROADCAST, JobCollective.REDUCE, JobCollective.GATHER, JobCollective.SCATTER,
 )  # fmt: skip
@@ -135,59 +135,59 @@ _ROUNDS = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClockFit:
-    """What each rank's clock shows more than the common one, and what remains.
+    """Offset of each rank's clock from the common clock, and the remaining error.
 
-    `residual_ns`: the most by which an end of a collective differs from the median of its ends.
+    `residual_ns`: maximum difference between an end of a collective and the median of its ends.
     """
 
     offset_ns: Int64Array
     residual_ns: int
 
 
-def fitted_clocks(
-    workload: Workload, times: Timeline, meetings: Meetings, most_residual_ns: float
+def fit_clocks(
+    workload: Workload, times: Timeline, meetings: Meetings, max_residual_ns: float
 ) -> ClockFit:
-    """Offsets by which the ends of every collective fall together as well as they can.
+    """Fit clock offsets that align the ends of every collective.
 
     First along shared collectives from clock to clock, then by medians in turn: of a collective
     over its ranks, of a clock over its collectives. Raises `InputError` where ranks share no
-    collective with the others, and where ends remain further apart than `most_residual_ns`.
+    collective with the others, and where ends remain further distance than `most_residual_ns`.
     """
-    rows, of_row = _common_ends(workload, meetings)
-    clock_of_rank = _clocks(workload)
+    rows, of_row = _select_common_ends(workload, meetings)
+    clock_of_rank = _number_clocks(workload)
     clock = clock_of_rank[workload.nodes.rank[rows]]
     end = times.end[rows]
-    offset = _along_collectives(workload, clock, of_row, end)
+    offset = _propagate_offsets(workload, clock_of_rank, clock, of_row, end)
     for _ in range(_ROUNDS):
-        middle = _medians(of_row, end - offset[clock], len(meetings))
-        change = _medians(clock, end - offset[clock] - middle[of_row], len(offset))
+        middle = _compute_medians(of_row, end - offset[clock], len(meetings))
+        change = _compute_medians(clock, end - offset[clock] - middle[of_row], len(offset))
         offset += change
         if not change.any():
             break
-    middle = _medians(of_row, end - offset[clock], len(meetings))
-    apart = np.abs(end - offset[clock] - middle[of_row])
-    residual = int(apart.max(initial=0))
-    if residual > most_residual_ns:
-        raise _not_aligned(workload, int(rows[int(np.argmax(apart))]), residual)
+    middle = _compute_medians(of_row, end - offset[clock], len(meetings))
+    distance = np.abs(end - offset[clock] - middle[of_row])
+    residual = int(distance.max(initial=0))
+    if residual > max_residual_ns:
+        raise _alignment_error(workload, int(rows[int(np.argmax(distance))]), residual)
     return ClockFit((offset - offset[0])[clock_of_rank], residual)
 
 
-def _clocks(workload: Workload) -> Int64Array:
-    """The clock of each rank, numbered by first use: ranks that are assumed have their file's."""
+def _number_clocks(workload: Workload) -> Int64Array:
+    """Number the clock of each rank, one clock per file: assumed ranks share their file's clock."""
     numbers: dict[str | None, int] = {}
     files = [file_of(workload, rank) for rank in range(workload.num_ranks)]
     return np.array([numbers.setdefault(file, len(numbers)) for file in files], np.int64)
 
 
-def _common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:
-    """The nodes whose ends fall together, and the communication of each."""
+def _select_common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, Int64Array]:
+    """Select the nodes whose ends should coincide, and the communication of each."""
     nodes = workload.nodes
     of_row = group_of_entry(meetings.indptr)
     rows = meetings.rows
     is_several = np.diff(meetings.indptr)[of_row] > 1
     is_rooted = np.isin(nodes.collective[rows], np.array(_ROOTED, np.int64))
     is_common = is_several & nodes.is_kind(NodeKind.COLLECTIVE)[rows] & ~is_rooted
-    # Threads of the host end when they get a core: the device's collectives are more exact.
+    # Host threads end when they get a core: collectives of the device are more exact.
     is_exact = is_common & ~is_host_group(workload)[rows]
     if is_exact.any():
         is_common = is_exact
@@ -196,44 +196,50 @@ def _common_ends(workload: Workload, meetings: Meetings) -> tuple[Int64Array, In
     return rows[is_common], of_row[is_common]
 
 
-def _along_collectives(
-    workload: Workload, clock: Int64Array, meeting: Int64Array, end: Int64Array
+def _propagate_offsets(
+    workload: Workload,
+    clock_of_rank: Int64Array,
+    clock: Int64Array,
+    meeting: Int64Array,
+    end: Int64Array,
 ) -> Int64Array:
-    """Offsets found by going from clock 0 to all that share a collective with those known."""
-    count = int(_clocks(workload).max()) + 1
+    """Propagate offsets from clock 0 to every clock that shares a collective with a known one.
+
+    `clock`, `meeting`, `end`: int64[entries], clock, communication and end time of each entry.
+    """
+    count = int(clock_of_rank.max()) + 1
     meeting_count = int(meeting.max(initial=-1)) + 1
     offset, is_known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
     is_known[0] = True
     while not is_known.all():
-        # Communications with a clock that is known tell the common time of their end.
+        # A communication with a known clock determines the common time of its end.
         known = is_known[clock]
-        middle = _medians(meeting[known], end[known] - offset[clock[known]], meeting_count)
-        is_told = np.zeros(len(middle), np.bool_)
-        is_told[meeting[known]] = True
-        new = ~known & is_told[meeting]
+        middle = _compute_medians(meeting[known], end[known] - offset[clock[known]], meeting_count)
+        is_timed = np.zeros(len(middle), np.bool_)
+        is_timed[meeting[known]] = True
+        new = ~known & is_timed[meeting]
         if not new.any():
-            raise _not_connected(workload, is_known)
-        found = _medians(clock[new], end[new] - middle[meeting[new]], count)
+            raise _unconnected_error(workload, np.flatnonzero(~is_known[clock_of_rank]).tolist())
+        medians = _compute_medians(clock[new], end[new] - middle[meeting[new]], count)
         reached = np.unique(clock[new])
-        offset[reached] = found[reached]
+        offset[reached] = medians[reached]
         is_known[reached] = True
     return offset
 
 
-def _medians(group: Int64Array, values: Int64Array, count: int) -> Int64Array:
-    """The lower median of the values of each group, 0 for groups without."""
-    found = np.zeros(count, np.int64)
+def _compute_medians(group: Int64Array, values: Int64Array, count: int) -> Int64Array:
+    """Compute the lower median of the values of each group, 0 for empty groups."""
+    medians = np.zeros(count, np.int64)
     order = np.lexsort((values, group))
     sizes = np.bincount(group, minlength=count)
     first = np.cumsum(sizes) - sizes
     has_some = np.flatnonzero(sizes)
-    found[has_some] = values[order][first[has_some] + (sizes[has_some] - 1) // 2]
-    return found
+    medians[has_some] = values[order][first[has_some] + (sizes[has_some] - 1) // 2]
+    return medians
 
 
-def _not_connected(workload: Workload, is_known: np.typing.NDArray[np.bool_]) -> InputError:
-    """The error for clocks that no collective ties to clock 0, at the first such rank's file."""
-    others = np.flatnonzero(~is_known[_clocks(workload)]).tolist()
+def _unconnected_error(workload: Workload, others: Sequence[int]) -> InputError:
+    """Return the error for ranks without a collective in common with clock 0."""
     message = (
         f"the clocks of ranks {format_ranks(others)} cannot be aligned: "
         "they share no collective with the others"
@@ -243,7 +249,7 @@ def _not_connected(workload: Workload, is_known: np.typing.NDArray[np.bool_]) ->
     return InputError(message, location=place, cure=cure, code="clocks")
 
 
-def _not_aligned(workload: Workload, row: int, residual_ns: int) -> InputError:
+def _alignment_error(workload: Workload, row: int, residual_ns: int) -> InputError:
     nodes = workload.nodes
     place = nodes.location(row, file_of(workload, int(nodes.rank[row])))
     message = (

@@ -1,1 +1,1 @@
-"""Kineto profiles, the Chrome traces of `torch.profiler`, one file a rank."""
+"""Read Kineto profiles, the Chrome traces of `torch.profiler`, one file per rank."""

@@ -1,4 +1,16 @@
-"""Activities of the streams of one rank, and dependencies that explain their start times."""
+"""Activities of the streams of one rank, and dependencies that explain their start times.
+
+In `torch.distributed`, the stream of a group waits for the stream that issued the collective, and
+the issuing stream waits for the group's stream where `wait` is called. Both use
+`cudaStreamWaitEvent`; older files do not record which work it waits for. Three rules infer these
+dependencies, and none of them contradicts a measured time:
+
+1. A kernel of communication waits for the last other work launched before it by the same thread.
+2. If the thread called `cudaStreamWaitEvent` since its last launch, other work waits for the last
+   work of another stream that ends before it starts.
+3. Work that starts later than its stream and its launch explain waits for the last work of another
+   stream that ends within that gap.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +30,23 @@ NO_PAIRS: Pairs = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankProfile:
-    """Activities and points of one rank, times in ns of its own clock; -1 means none.
+    """Activities and points of one rank, times in ns of its clock; -1 means none.
 
-    Activities are in the order of their starts, collectives of the host in that of their issue;
-    points in that of their times.
+    Activities are sorted by start, collectives of the host by issue time; points are sorted by
+    time.
 
     Activities (kernels, copies; collectives of the host in profiles without a device): `start`,
     `end`; `stream`; `label`: index of `names`; `call`: index of `calls` for communication;
     `issue`: the point that issued it. Points of the host: `time`; `awaited`: the activity for whose
-    end the host waited before it went on; `work`: index of `names` for what the host did since the
-    point before, -1 where nothing is known of it.
+    end the host waited before this point; `work`: index in `names` of the host's work since the
+    previous point, -1 if unknown.
 
-    `assumed`, `stated`: (earlier activity, later activity), dependencies between streams that
-    explain what the file shows, and those that it states. `unknown`: kernels of communication of
-    which nothing tells what they do; `communication_names`: their names. `memory_names`: names of
-    activities that copy or set memory. `is_recorded`: bool[activities], whether the file has the
-    time of an activity; None for all. `idle`: the idle time of each stream. `host_calls`: number of
-    collectives of libraries of the host, which are the last activities.
+    `assumed`, `stated`: (earlier activity, later activity), inferred and recorded dependencies
+    between streams. `unknown`: number of communication kernels with an unknown collective;
+    `communication_names`: their names. `memory_names`: names of activities that copy or set memory.
+    `is_recorded`: bool[activities], whether the file has the time of an activity; None if it has
+    all. `idle`: idle time of each stream. `host_calls`: number of collectives of host libraries,
+    which are the last activities.
     """
 
     file: str
@@ -62,9 +74,9 @@ class RankProfile:
     host_calls: int = 0
 
     def order_times(self) -> Int64Array:
-        """When each activity takes its place among the nodes: at its start, or at its issue.
+        """Return the times that order the activities: start times, or issue times.
 
-        Collectives of the host are placed at their issue: that is the order common to all ranks.
+        Collectives of the host are ordered by issue time, the order common to all ranks.
         """
         times = self.start.copy()
         first = 0 if self.is_on_host else len(times) - self.host_calls
@@ -74,7 +86,7 @@ class RankProfile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launches:
-    """The runtime's calls by time; `of_activity`: the one that launched each activity, or -1."""
+    """Runtime calls by time; `of_activity`: the call that launched each activity, or -1."""
 
     start: Int64Array
     end: Int64Array
@@ -85,46 +97,46 @@ class Launches:
     def issue_times(self, start: Int64Array) -> Int64Array:
         """Return the time in ns at which each activity was launched; its `start` if unknown."""
         times = start.copy()
-        # Files without calls of the runtime have no launches to look up.
+        # Files may lack the runtime calls.
         is_launched = self.of_activity >= 0
         times[is_launched] = self.start[self.of_activity[is_launched]]
         return times
 
-    def that_launch(self) -> BoolArray:
+    def launch_mask(self) -> BoolArray:
         """Mask of the calls that launched an activity."""
         mask = np.zeros(len(self.start), np.bool_)
         mask[self.of_activity[self.of_activity >= 0]] = True
         return mask
 
 
-# How long work may take to start after its launch without another reason.
+# Maximum time from launch to start that needs no further explanation.
 _USUAL_LATENCY_NS = 20_000
-# How far back the last end of another stream is sought.
-_MOST_LOOKED_AT = 64
+# Maximum number of earlier ends examined for work of another stream.
+_MAX_CANDIDATES = 64
 
 
-def assumed_dependencies(
+def infer_dependencies(
     start: Int64Array,
     end: Int64Array,
     stream: Int64Array,
     is_communication: BoolArray,
     launches: Launches,
 ) -> Pairs:
-    """(earlier, later) activities; activities are sorted by start."""
+    """Infer (earlier, later) activities by the three rules; activities are sorted by start."""
     issued_at = launches.issue_times(start)
-    before = previous_on_stream(stream)
-    is_told = _told_to_wait(launches) & ~is_communication
-    # From here on nothing but another stream holds the work up.
+    before = find_previous_on_stream(stream)
+    is_waiting = _mask_awaiting_launches(launches) & ~is_communication
+    # From `free` on, only another stream can delay the work.
     free = np.maximum(np.where(before >= 0, end[before], issued_at), issued_at)
     has_gap = (start > free + _USUAL_LATENCY_NS) & ~is_communication
-    sought = np.where(is_told, np.iinfo(np.int64).min, free)
+    earliest_end = np.where(is_waiting, np.iinfo(np.int64).min, free)
     by_end = np.argsort(end, kind="stable")
     ended = np.searchsorted(end[by_end], start, "right")
-    earlier, later = _rule_of_calls(start, end, is_communication, launches)
-    for activity in np.flatnonzero(is_told | has_gap).tolist():
+    earlier, later = _link_to_last_launch(start, end, is_communication, launches)
+    for activity in np.flatnonzero(is_waiting | has_gap).tolist():
         place = int(ended[activity])
-        for other in by_end[max(0, place - _MOST_LOOKED_AT) : place][::-1].tolist():
-            if end[other] <= sought[activity]:
+        for other in by_end[max(0, place - _MAX_CANDIDATES) : place][::-1].tolist():
+            if end[other] <= earliest_end[activity]:
                 break
             if stream[other] != stream[activity] and issued_at[other] < issued_at[activity]:
                 earlier.append(other)
@@ -133,10 +145,10 @@ def assumed_dependencies(
     return np.array(earlier, np.int64), np.array(later, np.int64)
 
 
-def stated_dependencies(
+def convert_stream_waits(
     waits: Sequence[StreamWait], stream: Int64Array, correlation: Int64Array
 ) -> Pairs:
-    """(earlier, later) activities of the waits that a file states: the next and the last work."""
+    """Convert recorded waits to (earlier, later) activities: the last and the next work."""
     by_number = np.argsort(correlation, kind="stable")
     numbers = correlation[by_number]
     rows_of = {one: by_number[stream[by_number] == one] for one in np.unique(stream).tolist()}
@@ -153,19 +165,19 @@ def stated_dependencies(
     return np.array(earlier, np.int64), np.array(later, np.int64)
 
 
-def previous_on_stream(stream: Int64Array) -> Int64Array:
-    """The activity before each on its stream, or -1; activities are sorted by start."""
+def find_previous_on_stream(stream: Int64Array) -> Int64Array:
+    """Find the previous activity on each stream, or -1; activities are sorted by start."""
     order = np.argsort(stream, kind="stable")
-    found = np.full(len(stream), -1, np.int64)
+    previous = np.full(len(stream), -1, np.int64)
     is_same = stream[order][1:] == stream[order][:-1]
-    found[order[1:][is_same]] = order[:-1][is_same]
-    return found
+    previous[order[1:][is_same]] = order[:-1][is_same]
+    return previous
 
 
-def _rule_of_calls(
+def _link_to_last_launch(
     start: Int64Array, end: Int64Array, is_communication: BoolArray, launches: Launches
 ) -> tuple[list[int], list[int]]:
-    """Rule 1: what was launched last by the same thread before a kernel of communication."""
+    """Apply rule 1: a communication kernel waits for the last launch of the same thread."""
     earlier, later = [], []
     last_of_thread: dict[int, int] = {}
     issued = np.flatnonzero(launches.of_activity >= 0)
@@ -181,20 +193,20 @@ def _rule_of_calls(
     return earlier, later
 
 
-def _told_to_wait(launches: Launches) -> BoolArray:
-    """Whether the thread of each activity called for a wait since it last launched something."""
-    found = np.zeros(len(launches.of_activity), np.bool_)
-    is_launch = launches.that_launch()
+def _mask_awaiting_launches(launches: Launches) -> BoolArray:
+    """Mark activities whose thread called for a wait since its previous launch."""
+    is_waiting = np.zeros(len(launches.of_activity), np.bool_)
+    is_launch = launches.launch_mask()
     is_wait = launches.kind == STREAM_WAIT
-    waits: set[int] = set()
-    told = np.zeros(len(launches.start), np.bool_)
+    threads_with_wait: set[int] = set()
+    is_after_wait = np.zeros(len(launches.start), np.bool_)
     for call in np.flatnonzero(is_launch | is_wait).tolist():
         thread = int(launches.thread[call])
         if is_wait[call]:
-            waits.add(thread)
-        elif thread in waits:
-            waits.remove(thread)
-            told[call] = True
+            threads_with_wait.add(thread)
+        elif thread in threads_with_wait:
+            threads_with_wait.remove(thread)
+            is_after_wait[call] = True
     is_issued = launches.of_activity >= 0
-    found[is_issued] = told[launches.of_activity[is_issued]]
-    return found
+    is_waiting[is_issued] = is_after_wait[launches.of_activity[is_issued]]
+    return is_waiting

@@ -1,4 +1,4 @@
-"""Launches linked to kernels, and kernels to the collectives that they perform."""
+"""Link launches to kernels, and kernels to the collectives that they perform."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from collhub_pytorch.kineto.activities import (
     NO_PAIRS,
     Launches,
     RankProfile,
-    assumed_dependencies,
-    stated_dependencies,
+    convert_stream_waits,
+    infer_dependencies,
 )
-from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolved_group
-from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, idle_by_stream
+from collhub_pytorch.kineto.events import BLOCK, LAUNCH, RankEvents, Span, resolve_group
+from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, measure_idle_times
 from hub_core.columns import BoolArray, Int64Array, positions_in
 from hub_core.model import InputError, Location
 
-# Annotations lie within one another; more than this is no nesting that torch makes.
-_MOST_NESTED = 32
+# Maximum nesting depth of annotations; torch nests fewer.
+_MAX_NESTING = 32
 
 
 def device_profile(
     events: RankEvents, window: tuple[int, int] | None, kernel_delay_ns: float = KERNEL_DELAY_NS
 ) -> RankProfile:
-    """The profile of a rank with a device; `window`: only what is issued within these times.
+    """Build the profile of a rank with a device; `window`: selects work issued in this interval.
 
-    `kernel_delay_ns`: gaps of a stream below it count as the usual delay between two kernels.
+    `kernel_delay_ns`: shorter gaps of a stream count as the usual delay between two kernels.
     """
     order, launches = _issued(events, window)
     start = events.device.column("start")[order]
@@ -41,10 +41,10 @@ def device_profile(
     issued_at = launches.issue_times(np.full(len(start), -1, np.int64))
     issue, time, awaited = _points(launches, start, end)
     correlation = events.device.column("correlation")[order]
-    stated = stated_dependencies(events.waits, stream, correlation)
-    # A file that states what waits for what leaves nothing to assume.
+    stated = convert_stream_waits(events.waits, stream, correlation)
+    # Dependencies are not inferred if the file records them.
     is_stated = bool(events.waits)
-    assumed = assumed_dependencies(start, end, stream, call >= 0, launches)
+    assumed = infer_dependencies(start, end, stream, call >= 0, launches)
     return RankProfile(
         events.file,
         events.rank,
@@ -65,12 +65,14 @@ def device_profile(
         unknown=unknown.total(),
         communication_names=frozenset({*unknown, *events.communication_names}),
         memory_names=frozenset(events.memory_names),
-        idle=idle_by_stream(start, end, stream, issued_at, kernel_delay_ns, list(events.streams)),
+        idle=measure_idle_times(
+            start, end, stream, issued_at, kernel_delay_ns, list(events.streams)
+        ),
     )
 
 
 def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Array, Launches]:
-    """The rows of device work by start, of a window those that are issued in it; their launches."""
+    """Return the rows of device work (issued in the window) by start, and their launches."""
     start = events.device.column("start")
     order = np.argsort(start, kind="stable")
     launches = _launches(events, events.device.column("correlation")[order])
@@ -85,30 +87,32 @@ def _issued(events: RankEvents, window: tuple[int, int] | None) -> tuple[Int64Ar
 
 
 def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
-    """Calls by time, and the last call of each correlation."""
+    """Sort runtime calls by time, and find the last call of each correlation."""
     calls = events.calls
     order = np.argsort(calls.column("start"), kind="stable")
     start = calls.column("start")[order]
     kind = calls.column("label")[order]
-    own = calls.column("correlation")[order]
-    by_number = np.argsort(own, kind="stable")
-    place = np.searchsorted(own[by_number], correlation, "right") - 1
-    found = np.full(len(correlation), -1, np.int64)
-    if len(own):
-        is_found = (place >= 0) & (own[by_number][place] == correlation) & (correlation >= 0)
-        found[is_found] = by_number[place[is_found]]
+    correlations = calls.column("correlation")[order]
+    by_number = np.argsort(correlations, kind="stable")
+    place = np.searchsorted(correlations[by_number], correlation, "right") - 1
+    of_activity = np.full(len(correlation), -1, np.int64)
+    if len(correlations):
+        is_launched = (
+            (place >= 0) & (correlations[by_number][place] == correlation) & (correlation >= 0)
+        )
+        of_activity[is_launched] = by_number[place[is_launched]]
     end = start + calls.column("duration")[order]
-    return Launches(start, end, calls.column("place")[order], kind, found)
+    return Launches(start, end, calls.column("place")[order], kind, of_activity)
 
 
 def _calls(
     events: RankEvents, order: Int64Array, launches: Launches
 ) -> tuple[list[Call], Int64Array, Counter[str]]:
-    """Communications, the one of each activity or -1, and the unknown kernels by name."""
+    """Return the communications, their index per activity or -1, and unknown kernels by name."""
     position = positions_in(order, len(events.device.start))
     names = list(events.names)
     spans = _spans_by_thread(events.spans)
-    found: list[Call] = []
+    calls: list[Call] = []
     of_activity = np.full(len(order), -1, np.int64)
     unknown: Counter[str] = Counter()
     for row, stated in events.kernel_calls.items():
@@ -121,31 +125,31 @@ def _calls(
         if call is None:
             unknown[name] += 1
             continue
-        of_activity[activity] = len(found)
-        found.append(replace(call, group=resolved_group(events, call.group)))
-    return found, of_activity, unknown
+        of_activity[activity] = len(calls)
+        calls.append(replace(call, group=resolve_group(events, call.group)))
+    return calls, of_activity, unknown
 
 
 def _spans_by_thread(spans: Sequence[Span]) -> dict[int, tuple[list[int], list[Span]]]:
-    """Spans of every thread by start, those within others behind them."""
-    found: dict[int, tuple[list[int], list[Span]]] = {}
+    """Sort the spans of every thread by start, enclosing ones first."""
+    by_thread: dict[int, tuple[list[int], list[Span]]] = {}
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
-        starts, own = found.setdefault(span.thread, ([], []))
+        starts, thread_spans = by_thread.setdefault(span.thread, ([], []))
         starts.append(span.start)
-        own.append(span)
-    return found
+        thread_spans.append(span)
+    return by_thread
 
 
 def _enclosing_call(
     spans: dict[int, tuple[list[int], list[Span]]], launches: Launches, launch: int
 ) -> Call | None:
-    """The communication in whose span a launch lies: the innermost with all arguments."""
+    """Return the communication whose span encloses a launch: the innermost with arguments."""
     if launch < 0 or int(launches.thread[launch]) not in spans:
         return None
-    starts, own = spans[int(launches.thread[launch])]
+    starts, thread_spans = spans[int(launches.thread[launch])]
     moment = int(launches.start[launch])
     last = bisect_right(starts, moment)
-    around = [one for one in own[max(0, last - _MOST_NESTED) : last] if one.end >= moment]
+    around = [one for one in thread_spans[max(0, last - _MAX_NESTING) : last] if one.end >= moment]
     complete = [one for one in around if one.call.group.name]
     return (complete or around)[-1].call if around else None
 
@@ -153,12 +157,12 @@ def _enclosing_call(
 def _points(
     launches: Launches, start: Int64Array, end: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """The point that issued each activity, the times of all points, and what each awaited."""
-    is_launch = launches.that_launch()
+    """Return the issuing point of each activity, and times and awaited activities of points."""
+    is_launch = launches.launch_mask()
     awaited_by_call = _awaited(launches, start, end, is_launch)
     returns = np.flatnonzero(awaited_by_call >= 0)
     issuing = np.flatnonzero(is_launch)
-    # A call that blocks is left at a point of its own, behind that at which it issued something.
+    # The return of a blocking call is a separate point, after the point of the call.
     time = np.concatenate([launches.start[issuing], launches.end[returns]])
     awaited = np.concatenate([np.full(len(issuing), -1), awaited_by_call[returns]])
     order = np.argsort(time, kind="stable")
@@ -174,11 +178,11 @@ def _points(
 def _awaited(
     launches: Launches, start: Int64Array, end: Int64Array, is_launch: BoolArray
 ) -> Int64Array:
-    """For every call the activity for which it blocked: the last that ends within the call.
+    """Return for every call the activity that it awaited: the last one that ends within the call.
 
-    It must have been launched before. Also copies to pageable memory block their own launch.
+    The activity must have been launched before. Copies to pageable memory block their launch, too.
     """
-    found = np.full(len(launches.start), -1, np.int64)
+    awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")
     ends = end[by_end]
     issued_at = launches.issue_times(start)
@@ -188,9 +192,11 @@ def _awaited(
         place = int(np.searchsorted(ends, returns, "right")) - 1
         while place >= 0 and ends[place] > begins:
             activity = int(by_end[place])
-            is_own = launches.of_activity[activity] == call
-            if is_own or (launches.kind[call] == BLOCK and issued_at[activity] <= begins):
-                found[call] = activity
+            is_launched_by_call = launches.of_activity[activity] == call
+            if is_launched_by_call or (
+                launches.kind[call] == BLOCK and issued_at[activity] <= begins
+            ):
+                awaited[call] = activity
                 break
             place -= 1
-    return found
+    return awaited

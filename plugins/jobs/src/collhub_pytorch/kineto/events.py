@@ -1,4 +1,4 @@
-"""The events of one rank's profile that matter, as columns, read in one pass."""
+"""Read the relevant events of one rank's profile as columns, in one pass."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from collhub_pytorch.calls import (
     ISSUER_NAMESPACES,
     ROOT_OR_PEER,
     Call,
-    GroupSaid,
+    GroupRecord,
     call_of_args,
     call_of_shapes,
     elements_of,
     group_of_args,
     kind_of,
 )
-from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, opened
+from collhub_pytorch.trace_files import JsonStream, Record, TraceFile, open_decompressed
 from hub_core.columns import Int64Array
 from hub_core.model import InputError, Location
 
@@ -46,7 +46,7 @@ _ANNOTATIONS = ("ProfilerStep#", *_CALLS)
 _BLOCKING = re.compile(r"(?:Stream|Device|Event|Ctx)Synchronize|Memcpy(?!.*Async)")
 _STATED_WAIT = "Stream Wait Event"
 _STREAM_WAIT = re.compile(r"StreamWaitEvent")
-# Annotations around several collectives, or about none.
+# Suffixes of annotations that enclose several collectives, or none.
 _NO_COLLECTIVES = (":coalesced", ":wait", ":init", ":end_coalescing", ":start_coalescing")
 # 146 years.
 _MAX_TIME_NS = 1 << 62
@@ -55,7 +55,7 @@ _STEP = re.compile(r"ProfilerStep#([0-9]+)\Z")
 
 
 def _times_ns(event: Record) -> tuple[int, int]:
-    """Start and duration of an event. Raises `ValueError` for what are no such times."""
+    """Return start and duration of an event in ns. Raises `ValueError` for invalid times."""
     start, duration = event["ts"], event.get("dur", 0)
     try:
         start_ns, duration_ns = round(start * 1000), round(duration * 1000)
@@ -73,14 +73,14 @@ class EventColumns:
 
     start: array[int] = field(default_factory=lambda: array("q"))
     duration: array[int] = field(default_factory=lambda: array("q"))
-    # The stream of device work; the thread of a call or an operator.
+    # Stream of device work; thread of a call or an operator.
     place: array[int] = field(default_factory=lambda: array("q"))
     correlation: array[int] = field(default_factory=lambda: array("q"))
-    # Index of the name, or what kind of call it is.
+    # Index of the name, or kind of call (LAUNCH, BLOCK, STREAM_WAIT).
     label: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, event: Record, place: int, correlation: int, label: int) -> None:
-        """Append an event with its times in microseconds. Raises `ValueError` for other times."""
+        """Append an event, converting times from us. Raises `ValueError` for invalid times."""
         start, duration = _times_ns(event)
         self.start.append(start)
         self.duration.append(duration)
@@ -89,16 +89,16 @@ class EventColumns:
         self.label.append(label)
 
     def column(self, name: str) -> Int64Array:
-        """One column as an array."""
+        """Return one column as an array."""
         return np.array(getattr(self, name), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a host thread that says which communication is issued in it.
+    """Interval of a host thread in which a communication is issued.
 
-    `library`: the one that communicates from main memory (`gloo`), empty for others; its
-    communication lasts as long as the span.
+    `library`: the host library (`gloo`) that communicates from main memory during the span, empty
+    for device libraries.
     """
 
     start: int
@@ -109,13 +109,13 @@ class Span:
 
     @property
     def is_of_host(self) -> bool:
-        """Whether a library of the host performs the communication."""
+        """Whether a host library performs the communication."""
         return bool(self.library)
 
 
 @dataclass(frozen=True, slots=True)
 class IssuerArgs:
-    """What an operator of torch.distributed states: elements of its inputs, and root or peer."""
+    """Arguments of an operator of torch.distributed: elements of its inputs, and root or peer."""
 
     sizes: frozenset[int]
     target: int
@@ -123,8 +123,11 @@ class IssuerArgs:
 
 @dataclass(frozen=True, slots=True)
 class StreamWait:
-    """What newer files state: work of `stream` launched after the call `after` waits for all work
-    of `awaited` launched before the call `before`. Calls by their correlations."""
+    """Recorded wait between streams (newer files).
+
+    Work of `stream` launched after the call `after` waits for all work of the stream `awaited`
+    launched before the call `before`. Calls are identified by their correlations.
+    """
 
     stream: int
     after: int
@@ -134,18 +137,19 @@ class StreamWait:
 
 @dataclass(slots=True)
 class RankEvents:
-    """What one file says. Times in ns of its own clock.
+    """Contents of one file. Times in ns of its clock.
 
-    `device`: kernels and copies; `names` of their labels; `kernel_calls`: communications that
-    kernels state themselves, by row of `device`, None where only the name tells that it is one.
+    `device`: kernels and copies; `names`: their labels; `kernel_calls`: communications in the
+    arguments of kernels, by row of `device`, None if only the name identifies a communication.
     `memory_names`, `communication_names`: names of device work that copies or sets memory, and of
-    kernels that communicate although nothing states their collective.
+    kernels that communicate without a recorded collective.
     `calls`: of the runtime, labels LAUNCH, BLOCK and STREAM_WAIT. `operators`: of the host, with a
-    device only those of torch.distributed; `issuers`: those of torch.distributed among them, by
-    row. `spans` state communications on the host; `unknown_calls`: annotations of a communication
-    library that name no known collective, counted by name. `steps`: iterations by number.
-    `groups`: the ranks of groups by name, as far as calls list them; `threads`: numbers of threads
-    by name; `streams`: numbers of streams by device and stream. `waits`: of streams for streams.
+    device only those of torch.distributed; `issuers`: arguments of operators of torch.distributed,
+    by row. `spans`: communications recorded on the host; `unknown_calls`: annotations of a
+    communication library that name no known collective, counted by name. `steps`: iterations by
+    number. `groups`: ranks of groups by name, if calls list them; `threads`: numbers of threads by
+    name; `streams`: numbers of streams by device and stream. `waits`: recorded waits between
+    streams.
     """
 
     file: str
@@ -169,11 +173,11 @@ class RankEvents:
 
     @property
     def world_size(self) -> int | None:
-        """Number of ranks of the job, where the file states it."""
+        """Number of ranks of the job, None if it is not recorded."""
         return self.distributed_number("world_size")
 
     def distributed_number(self, key: str) -> int | None:
-        """A number of `distributedInfo`, None where it is missing or negative (not initialised).
+        """Return a number of `distributedInfo`, None if it is missing or negative (uninitialised).
 
         Raises `InputError` for other values.
         """
@@ -188,7 +192,7 @@ class RankEvents:
         return number if number >= 0 else None
 
     def distributed(self) -> Record:
-        """`distributedInfo` of the file, empty where it has none."""
+        """Return `distributedInfo` of the file, empty if it is missing."""
         stated = self.header.get("distributedInfo")
         return stated if isinstance(stated, dict) else {}
 
@@ -197,60 +201,60 @@ LAUNCH, BLOCK, STREAM_WAIT = 0, 1, 2
 
 
 def read_events(file: TraceFile, order: int) -> RankEvents:
-    """The events of a file, whose rank is its `order` where nothing else tells it.
+    """Read the events of a file. Its rank defaults to `order`.
 
-    Raises `InputError` with the byte of what is wrong.
+    Raises `InputError` with the byte offset of the error.
     """
     events = RankEvents(file.name)
-    with opened(file) as content:
+    with open_decompressed(file) as content:
         stream = JsonStream(content, file.name)
         events.header = stream.header
         for record in stream.records("traceEvents"):
             if record.get("ph") == "X":
-                _take(events, record)
+                _handle(events, record)
     events.rank = file.rank_or(events.distributed_number("rank"), order)
     _check_not_empty(events)
     return events
 
 
-def _take(events: RankEvents, record: Record) -> None:
-    """Keep an event if it matters. Raises `InputError` for one without what it needs."""
-    take = _taker_of(str(record.get("cat", "")))
+def _handle(events: RankEvents, record: Record) -> None:
+    """Store a relevant event. Raises `InputError` for missing or invalid fields."""
+    take = _find_handler(str(record.get("cat", "")))
     if take is None:
         return
     if not isinstance(record.setdefault("args", {}), dict):
-        message = f"`args` of {_described(record)} is not an object"
+        message = f"`args` of {_describe(record)} is not an object"
         raise InputError(message, location=Location(events.file), cure="record the profile again")
     try:
         take(events, record)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        message = f"{_described(record)} cannot be read: {reason}"
+        message = f"{_describe(record)} cannot be read: {reason}"
         raise InputError(message, location=Location(events.file)) from None
 
 
-def _described(record: Record) -> str:
+def _describe(record: Record) -> str:
     return f"an event {str(record.get('name', ''))[:60]!r} of category {record['cat']}"
 
 
 @lru_cache(maxsize=64)
-def _taker_of(category: str) -> Callable[[RankEvents, Record], None] | None:
-    """How events of a category are kept, None for those that are not."""
+def _find_handler(category: str) -> Callable[[RankEvents, Record], None] | None:
+    """Return the handler for events of a category, None if they are ignored."""
     name = category.lower()
-    return _TAKERS.get(name) or (_take_call if _RUNTIME.match(name) else None)
+    return _HANDLERS.get(name) or (_add_runtime_call if _RUNTIME.match(name) else None)
 
 
-def _take_kernel(events: RankEvents, record: Record) -> None:
+def _add_kernel(events: RankEvents, record: Record) -> None:
     name, args = str(record["name"]), record["args"]
     if "Collective name" in args or _is_library_kernel(name):
-        events.kernel_calls[len(events.device.start)] = _stated_call(events, args)
+        events.kernel_calls[len(events.device.start)] = _parse_call(events, args)
     elif name not in events.names:
-        # Of many kernels of one name the first decides.
+        # Kernels of one name are classified once.
         if _CUSTOM_COMMUNICATION.search(name):
             events.communication_names.add(name)
         elif _MEMORY_KERNEL.match(name):
             events.memory_names.add(name)
-    _take_device(events, record)
+    _add_device_work(events, record)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -258,14 +262,14 @@ def _is_library_kernel(name: str) -> bool:
     return _COMMUNICATION_KERNEL.match(name) is not None
 
 
-def _take_memory_work(events: RankEvents, record: Record) -> None:
+def _add_memory_work(events: RankEvents, record: Record) -> None:
     events.memory_names.add(str(record["name"]))
-    _take_device(events, record)
+    _add_device_work(events, record)
 
 
-def _take_device(events: RankEvents, record: Record) -> None:
+def _add_device_work(events: RankEvents, record: Record) -> None:
     if not events.device.start:
-        _keep_issuers(events)
+        _drop_other_operators(events)
     args = record["args"]
     stream = _stream(events, args, "stream")
     name = str(record["name"])
@@ -273,21 +277,21 @@ def _take_device(events: RankEvents, record: Record) -> None:
     events.device.add(record, stream, _correlation(args), label)
 
 
-def _keep_issuers(events: RankEvents) -> None:
-    """Drop the operators that issue no collectives: with a device, the host's work is launches."""
+def _drop_other_operators(events: RankEvents) -> None:
+    """Drop operators that issue no collectives: with a device, host work consists of launches."""
     operators, issuers = events.operators, events.issuers
-    kept = EventColumns()
+    issuer_columns = EventColumns()
     for row in issuers:
-        kept.start.append(operators.start[row])
-        kept.duration.append(operators.duration[row])
-        kept.place.append(operators.place[row])
-        kept.correlation.append(operators.correlation[row])
-        kept.label.append(operators.label[row])
-    events.operators = kept
+        issuer_columns.start.append(operators.start[row])
+        issuer_columns.duration.append(operators.duration[row])
+        issuer_columns.place.append(operators.place[row])
+        issuer_columns.correlation.append(operators.correlation[row])
+        issuer_columns.label.append(operators.label[row])
+    events.operators = issuer_columns
     events.issuers = dict(enumerate(issuers.values()))
 
 
-def _take_wait(events: RankEvents, record: Record) -> None:
+def _add_stream_wait(events: RankEvents, record: Record) -> None:
     args = record["args"]
     before = int(args.get("wait_on_cuda_event_record_corr_id", -1))
     if record["name"] == _STATED_WAIT and before >= 0:
@@ -296,18 +300,18 @@ def _take_wait(events: RankEvents, record: Record) -> None:
 
 
 def _stream(events: RankEvents, args: Mapping[str, Any], name: str) -> int:
-    """The number of a stream: those of two devices differ, and may have any 64 bits in the file."""
+    """Number the streams of all devices; their numbers in the file may have any 64 bits."""
     stream = int(args.get("device", 0)), int(args.get(name, -1))
     return events.streams.setdefault(stream, len(events.streams))
 
 
 def _correlation(args: Mapping[str, Any]) -> int:
-    """The number that links a call to its work; some files write -1 without its sign."""
+    """Return the number that links a call to its work; some files write -1 as unsigned."""
     number = int(args.get("correlation", -1))
     return number if number < _LARGEST else number - (_LARGEST << 1)
 
 
-def _take_call(events: RankEvents, record: Record) -> None:
+def _add_runtime_call(events: RankEvents, record: Record) -> None:
     name = str(record["name"])
     kind = LAUNCH
     if _BLOCKING.search(name):
@@ -318,15 +322,15 @@ def _take_call(events: RankEvents, record: Record) -> None:
     events.calls.add(record, _thread(events, record), correlation, kind)
 
 
-def _take_operator(events: RankEvents, record: Record) -> None:
+def _add_operator(events: RankEvents, record: Record) -> None:
     name, args = str(record["name"]), record["args"]
     if name == "record_param_comms":
-        call = _stated_call(events, args)
+        call = _parse_call(events, args)
         if call is not None:
             _add_span(events, record, call)
     elif name.startswith(_ANNOTATIONS):
         # Files of 2021 have no category of their own for annotations.
-        _take_annotation(events, record)
+        _add_annotation(events, record)
     else:
         if name.startswith(ISSUER_NAMESPACES) and kind_of(name) is not None:
             events.issuers[len(events.operators.start)] = _issuer_args(name, args)
@@ -337,7 +341,7 @@ def _take_operator(events: RankEvents, record: Record) -> None:
 
 
 def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
-    """The sizes of an operator's inputs; the place of root or peer depends on the operator."""
+    """Parse the sizes of an operator's inputs, and its root or peer, whose index depends on it."""
     inputs = args.get("Concrete Inputs", ())
     place = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
     is_stated = place < len(inputs) and str(inputs[place]).isdigit()
@@ -345,13 +349,13 @@ def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
     return IssuerArgs(sizes, int(inputs[place]) if is_stated else -1)
 
 
-def _take_annotation(events: RankEvents, record: Record) -> None:
+def _add_annotation(events: RankEvents, record: Record) -> None:
     name, args = str(record["name"]), record["args"]
     if step := _STEP.match(name):
         start, duration = _times_ns(record)
         events.steps[int(step[1])] = (start, start + duration)
     elif name.startswith(_CALLS):
-        call = _stated_call(events, args)
+        call = _parse_call(events, args)
         call = call or call_of_shapes(name, _shapes(args), args.get("Input type") or [])
         if call is not None:
             is_of_host = name.startswith(HOST_LIBRARIES)
@@ -361,36 +365,36 @@ def _take_annotation(events: RankEvents, record: Record) -> None:
 
 
 def _shapes(args: Mapping[str, Any]) -> list[Any]:
-    """The shapes of an operator's inputs; files of 2021 spell the key differently."""
+    """Return the shapes of an operator's inputs; the key differs in files of 2021."""
     shapes = args.get("Input Dims") or args.get("Input dims") or []
     return list(json.loads(shapes) if isinstance(shapes, str) else shapes)
 
 
-_TAKERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
-    **dict.fromkeys(_KERNELS, _take_kernel),
-    **dict.fromkeys(_MEMORY_WORK, _take_memory_work),
-    **dict.fromkeys(_OPERATORS, _take_operator),
-    "cuda_sync": _take_wait,
-    "user_annotation": _take_annotation,
+_HANDLERS: Mapping[str, Callable[[RankEvents, Record], None]] = {
+    **dict.fromkeys(_KERNELS, _add_kernel),
+    **dict.fromkeys(_MEMORY_WORK, _add_memory_work),
+    **dict.fromkeys(_OPERATORS, _add_operator),
+    "cuda_sync": _add_stream_wait,
+    "user_annotation": _add_annotation,
 }
 
 
-def resolved_group(events: RankEvents, group: GroupSaid) -> GroupSaid:
-    """The group with its ranks, where another event or the head of the file lists them all.
+def resolve_group(events: RankEvents, group: GroupRecord) -> GroupRecord:
+    """Complete a truncated group by the ranks in another event or in the header of the file.
 
-    Raises `InputError` where nothing does.
+    Raises `InputError` if neither lists them.
     """
     if not group.is_cut:
         return group
-    known = events.groups.get(group.name) or _configured(events, group.name)
+    known = events.groups.get(group.name) or _find_configured_ranks(events, group.name)
     if known is None:
         message = f"the ranks of process group {group.name!r} are cut, without start and stride"
         raise InputError(message, location=Location(events.file), code="group")
-    return GroupSaid(group.name, known)
+    return GroupRecord(group.name, known)
 
 
-def _stated_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
-    """The communication that the arguments of newer files state."""
+def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
+    """Parse the communication in the arguments of newer files; None without one."""
     if "Collective name" not in args:
         return None
     group = group_of_args(args, events.file)
@@ -399,19 +403,19 @@ def _stated_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
     return call_of_args(args, group)
 
 
-def _configured(events: RankEvents, name: str) -> tuple[int, ...] | None:
-    """The ranks that the head of the file gives a group."""
+def _find_configured_ranks(events: RankEvents, name: str) -> tuple[int, ...] | None:
+    """Find the ranks of a group in the header of the file."""
     groups = events.distributed().get("pg_config")
     for one in groups if isinstance(groups, list) else []:
         ranks = one.get("ranks") if isinstance(one, dict) and str(one.get("pg_name")) == name else 0
-        # Newer files cut long lists as text.
+        # Newer files write long lists as truncated text.
         if ranks and isinstance(ranks, list):
             return tuple(map(int, ranks))
     return None
 
 
 def _thread(events: RankEvents, record: Record) -> int:
-    """A number for the thread; files name some by text."""
+    """Number the threads; some files identify threads by text."""
     return events.threads.setdefault(str(record.get("tid")), len(events.threads))
 
 

@@ -1,12 +1,12 @@
-"""The nodes of one rank: what its host does, what it launches, and what waits for what.
+"""Build the nodes of one rank: work of the host, launched work, and dependencies.
 
-Durations and dependencies alone give every start and end of the profile back:
+Durations and dependencies reproduce every start and end time of the profile. Nodes are:
 
-- `start`: from the common beginning of all profiles to this one's;
-- `host`, or the name of an operator: from a point of the host, or the end of what it awaited, to
-  the next point;
-- `launch`: from the call to the first moment at which the device could begin;
-- `gap`: what remains between all that an activity waits for and its start;
+- `start`: from the common start of all profiles to the start of this one;
+- `host`, or the name of an operator: from a point of the host, or the end of the awaited activity,
+  to the next point;
+- `launch`: from the call to the earliest possible start on the device;
+- `gap`: unexplained time between the end of all dependencies of an activity and its start;
 - kernels and copies as COMPUTE, communication as COLLECTIVE, SEND or RECV.
 """
 
@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_pytorch.kineto.activities import RankProfile, previous_on_stream
+from collhub_pytorch.kineto.activities import RankProfile, find_previous_on_stream
 from collhub_pytorch.rank_nodes import GAP, HOST, LAUNCH, NONE, PASSING_TIME, START, RankNodes
 from hub_core.columns import Int64Array
 
 
-def nodes_of(profile: RankProfile) -> RankNodes:
-    """The nodes of a rank; the first lasts from time 0 of its clock to the first event."""
-    return _Builder(profile).built()
+def build_nodes(profile: RankProfile) -> RankNodes:
+    """Build the nodes of a rank; the first lasts from time 0 of its clock to the first event."""
+    return _Builder(profile).build()
 
 
 class _Builder:
-    """Points and activities merged by time; each node's row is kept for those that wait for it."""
+    """Merges points and activities by time, and records the row of each for dependencies."""
 
     def __init__(self, profile: RankProfile) -> None:
         self._profile = profile
@@ -37,15 +37,15 @@ class _Builder:
         self._first = self._beginning()
         self._nodes.add(PASSING_TIME.index(START), self._first, on_host=True)
         self._waits = _waits_by_activity(profile)
-        self._latency_ns = self._usual_latency_ns()
+        self._latency_ns = self._median_latency_ns()
 
     def _beginning(self) -> int:
-        """The first moment of the rank: of a point or an activity."""
+        """Return the earliest time of a point or an activity of the rank."""
         firsts = [*self._profile.time[:1].tolist(), *self._profile.start[:1].tolist()]
         return int(min(firsts, default=0))
 
-    def built(self) -> RankNodes:
-        """All nodes: at equal times points come first, for activities start after their issue."""
+    def build(self) -> RankNodes:
+        """Build all nodes. At equal times, points precede the activities that they issue."""
         profile = self._profile
         times = np.concatenate([profile.time, profile.order_times()])
         is_activity = np.arange(len(times)) >= len(profile.time)
@@ -59,11 +59,11 @@ class _Builder:
         return self._nodes
 
     def _add_point(self, point: int, previous: int, moment: int) -> int:
-        """What the host did since the point before."""
+        """Add a node for the work of the host since the previous point, and return its row."""
         profile, nodes = self._profile, self._nodes
         awaited = int(profile.awaited[point])
         if awaited >= 0 and self._row_of_activity[awaited] < 0:
-            # Work without duration that starts at this very moment.
+            # Work without duration that starts at the same time.
             awaited = NONE
         since = max(moment, int(profile.end[awaited])) if awaited >= 0 else moment
         work = int(profile.work[point])
@@ -76,7 +76,7 @@ class _Builder:
         return row
 
     def _add_activity(self, activity: int) -> None:
-        """A kernel, behind its launch and the gap that nothing explains."""
+        """Add a node for the activity, after nodes for its launch and an unexplained gap."""
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])
         waits = [one for one in self._waits[activity] if self._row_of_activity[one[0]] >= 0]
@@ -98,7 +98,7 @@ class _Builder:
             nodes.link(parent, row, is_stated=is_stated)
 
     def _launch(self, issue: int, latency_ns: int) -> int:
-        """The node after which the device can begin."""
+        """Add a launch node, and return the row after which the device can start."""
         row = self._row_of_point[issue]
         if latency_ns <= 0:
             return row
@@ -120,8 +120,8 @@ class _Builder:
         self._row_of_activity[activity] = row
         return row
 
-    def _usual_latency_ns(self) -> int:
-        """The median time from call to start, of activities that nothing else held up."""
+    def _median_latency_ns(self) -> int:
+        """Compute the median time from call to start of activities without other delays."""
         profile = self._profile
         issued = np.flatnonzero(profile.issue >= 0)
         called = profile.time[profile.issue[issued]]
@@ -134,13 +134,12 @@ class _Builder:
 
 
 def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
-    """What each activity waits for, whether the file states it or it is assumed.
+    """List the activities that each activity waits for, and whether the file records this.
 
-    Work of one stream that overlaps, or begins before what is said to precede it ends, did not
-    wait.
+    A dependency on an activity that ends after the start of its successor is dropped.
     """
-    found: list[list[tuple[int, bool]]] = [[] for _ in range(len(profile.start))]
-    before = previous_on_stream(profile.stream)
+    waits: list[list[tuple[int, bool]]] = [[] for _ in range(len(profile.start))]
+    before = find_previous_on_stream(profile.stream)
     followers = np.flatnonzero(before >= 0)
     for earlier, later, is_stated in (
         (before[followers], followers, True),
@@ -148,13 +147,13 @@ def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
         (*profile.assumed, False),
     ):
         is_true = profile.end[earlier] <= profile.start[later]
-        _append(found, earlier[is_true], later[is_true], is_stated)
-    return found
+        _append(waits, earlier[is_true], later[is_true], is_stated)
+    return waits
 
 
 def _append(
-    found: list[list[tuple[int, bool]]], earlier: Int64Array, later: Int64Array, is_stated: bool
+    waits: list[list[tuple[int, bool]]], earlier: Int64Array, later: Int64Array, is_stated: bool
 ) -> None:
     for one, two in zip(earlier.tolist(), later.tolist(), strict=True):
-        if all(one != known for known, _ in found[two]):
-            found[two].append((one, is_stated))
+        if all(one != known for known, _ in waits[two]):
+            waits[two].append((one, is_stated))

@@ -1,4 +1,4 @@
-"""Collectives that libraries of the host (gloo, mpi, ucc) run, and the operators around them."""
+"""Build profiles of collectives of host libraries (gloo, mpi, ucc) and host operators."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, GroupSaid, aimed, kind_of
+from collhub_pytorch.calls import ISSUER_NAMESPACES, Call, GroupRecord, kind_of, with_target
 from collhub_pytorch.kineto.activities import RankProfile
-from collhub_pytorch.kineto.events import IssuerArgs, RankEvents, Span, resolved_group
+from collhub_pytorch.kineto.events import IssuerArgs, RankEvents, Span, resolve_group
 from collhub_pytorch.kineto.issuers import Issuer, assign_spans
 from hub_core.columns import BoolArray, Int64Array, positions_in
 from hub_core.model import InputError, Location
@@ -18,17 +18,17 @@ _NO_ARGS = IssuerArgs(frozenset(), -1)
 
 
 def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProfile:
-    """The profile of a rank whose collectives run on the host.
+    """Build the profile of a rank whose collectives run on the host.
 
-    Its points are the begins and ends of operators of all threads but those in which libraries
-    communicate; the threads are assumed to work in the order of time. An operator that contains one
-    of torch.distributed is replaced by the operators in it; the rest of its time counts as idle.
-    That the host waits for a collective which ended while the host was idle, or within an operator
-    of torch.distributed, is assumed: files do not state it.
+    Its points are the starts and ends of operators of all threads, except threads in which
+    libraries communicate; threads are assumed to work in time order. An operator that contains an
+    operator of torch.distributed is replaced by its inner operators; its remaining time is idle.
+    Files do not record waiting: the host is assumed to wait for a collective that ends while the
+    host is idle or within an operator of torch.distributed.
 
-    Collectives of libraries of a device (nccl) have no recorded times without its kernels: their
-    durations are unknown, and nothing waits for them. Raises `InputError` for collectives of the
-    host without an operator that issued them.
+    Collectives of device libraries (nccl) have no recorded times without their kernels: their
+    durations are unknown, and no node waits for them. Raises `InputError` for collectives of host
+    libraries without an issuing operator.
     """
     operators = _Operators.of(events)
     issued = _issued_calls(events, operators, window)
@@ -50,7 +50,7 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
         [one.call(events) for one in issued],
         start,
         end,
-        # The threads of a library run collectives independently of one another.
+        # Threads of a library run collectives independently.
         np.arange(len(issued)),
         np.full(len(issued), -1, np.int64),
         np.arange(len(issued)),
@@ -66,11 +66,11 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
 def add_host_calls(
     profile: RankProfile, events: RankEvents, window: tuple[int, int] | None
 ) -> RankProfile:
-    """The profile of a rank with a device, with the collectives of the host next to it.
+    """Add the collectives of host libraries to the profile of a rank with a device.
 
-    That the host waits for one of them which ended before its next launch or blocking call is
-    assumed. They form a group of their own, named after the library: files do not state it. Raises
-    `InputError` as `host_profile`.
+    The host is assumed to wait for a collective that ends before its next launch or blocking call.
+    The collectives form a separate group, named after the library, because files do not record
+    their group. Raises `InputError` as `host_profile`.
     """
     issued = _host_calls(events, _Operators.of(events), window)
     if not issued:
@@ -97,7 +97,7 @@ def add_host_calls(
         calls=[
             *profile.calls,
             *(
-                replace(one.call(events), group=GroupSaid(one.span.library, everyone))
+                replace(one.call(events), group=GroupRecord(one.span.library, everyone))
                 for one in issued
             ),
         ],
@@ -116,25 +116,25 @@ def add_host_calls(
 
 @dataclass(frozen=True, slots=True)
 class _IssuedCall:
-    """A collective, the time at which it was issued, and the root or other side, -1 if unknown."""
+    """Collective with its issue time, and its root or peer, -1 if unknown."""
 
     span: Span
     issue_time: int
     target: int = -1
 
     def call(self, events: RankEvents) -> Call:
-        """The communication with its group; a library of the host has the root from its issuer."""
-        call = replace(self.span.call, group=resolved_group(events, self.span.call.group))
-        return aimed(call, self.target) if self.span.is_of_host else call
+        """Return the communication with its group; for host libraries with the issuer's root."""
+        call = replace(self.span.call, group=resolve_group(events, self.span.call.group))
+        return with_target(call, self.target) if self.span.is_of_host else call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Operators:
-    """The operators of all threads, by thread and start, enclosing ones first; int64[operators].
+    """Operators of all threads, by thread and start, enclosing ones first; int64[operators].
 
-    `row`: in the columns of the events; `parent`: the operator around each, -1 for none;
-    `has_issuer`: it contains an operator of torch.distributed; `is_of_job`: its thread is not one
-    in which a library communicates.
+    `row`: in the columns of the events; `parent`: enclosing operator, -1 without one; `has_issuer`:
+    it contains an operator of torch.distributed; `is_of_job`: no library communicates in its
+    thread.
     """
 
     names: Sequence[str]
@@ -149,7 +149,7 @@ class _Operators:
 
     @classmethod
     def of(cls, events: RankEvents) -> _Operators:
-        """The operators of a file."""
+        """Sort the operators of a file, and find the enclosing operators."""
         columns = events.operators
         names = list(events.names)
         start, thread = columns.column("start"), columns.column("place")
@@ -161,19 +161,21 @@ class _Operators:
             label
         ]
         has_issuer = np.zeros(len(order), np.bool_)
-        # Children follow their parents.
+        # Children follow their parents: visit them first.
         for child in range(len(order) - 1, -1, -1):
             if parent[child] >= 0 and (is_issuer[child] or has_issuer[child]):
                 has_issuer[parent[child]] = True
-        # Libraries copy buffers in the threads in which they communicate.
+        # Operators in threads of a library copy its buffers.
         of_library = {span.thread for span in events.spans if span.is_of_host}
         of_library.difference_update(thread[is_issuer].tolist())
         is_of_job = ~np.isin(thread, np.array(sorted(of_library), np.int64))
         return cls(names, order, start, end, thread, label, parent, has_issuer, is_of_job)
 
     def visible_rows(self) -> Int64Array:
-        """The operators that the host is seen to work in: outermost ones, and those within others
-        that contain an operator of torch.distributed, by start."""
+        """Select, by start, outermost operators without an operator of torch.distributed.
+
+        Operators that contain one are replaced by their inner operators.
+        """
         is_open = np.zeros(len(self.row), np.bool_)
         for one in range(len(self.row)):
             around = self.parent[one]
@@ -182,7 +184,7 @@ class _Operators:
         return rows[np.argsort(self.start[rows], kind="stable")]
 
     def issuers(self, events: RankEvents) -> list[Issuer]:
-        """The operators that issue collectives and messages."""
+        """List the operators that issue collectives and messages."""
         issuers = []
         for one in np.flatnonzero(np.isin(self.row, list(events.issuers))).tolist():
             args = events.issuers.get(int(self.row[one]), _NO_ARGS)
@@ -202,22 +204,22 @@ class _Operators:
         return issuers
 
     def _encloses_kind(self, one: int, kind: object) -> bool:
-        """Whether an operator of the kind lies within this one."""
+        """Return whether this operator encloses an operator of the kind."""
         inner = one + 1
-        while self.has_issuer[one] and inner < len(self.row) and self._is_within(inner, one):
+        while self.has_issuer[one] and inner < len(self.row) and self._is_nested(inner, one):
             name = self.names[self.label[inner]]
             if name.startswith(ISSUER_NAMESPACES) and kind_of(name) == kind:
                 return True
             inner += 1
         return False
 
-    def _is_within(self, inner: int, outer: int) -> bool:
+    def _is_nested(self, inner: int, outer: int) -> bool:
         is_same_thread = self.thread[inner] == self.thread[outer]
         return bool(is_same_thread and self.end[inner] <= self.end[outer])
 
 
 def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Array:
-    """For every operator the one around it on its thread, -1 for outermost ones."""
+    """Find for every operator the enclosing one on its thread, -1 for outermost ones."""
     parent = np.full(len(start), -1, np.int64)
     around: list[int] = []
     for one in range(len(start)):
@@ -232,7 +234,7 @@ def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Arr
 def _issued_calls(
     events: RankEvents, operators: _Operators, window: tuple[int, int] | None
 ) -> list[_IssuedCall]:
-    """The collectives that were issued within the window, in the order of their issue."""
+    """List the collectives issued within the window, in issue order."""
     calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
     if window is not None:
         calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
@@ -243,10 +245,10 @@ def _issued_calls(
 def _host_calls(
     events: RankEvents, operators: _Operators, window: tuple[int, int] | None
 ) -> list[_IssuedCall]:
-    """The collectives of libraries of the host, in the order of their issue.
+    """List the collectives of host libraries in issue order.
 
-    All ranks issue them in the same order; the threads of a library may start them in another one.
-    Raises `InputError` for those that no operator issued.
+    All ranks issue them in the same order; threads of a library may start them in another order.
+    Raises `InputError` for collectives without an issuing operator.
     """
     of_host = [span for span in events.spans if span.is_of_host]
     issuers = operators.issuers(events)
@@ -257,28 +259,28 @@ def _host_calls(
         elif window is None or window[0] <= span.start < window[1]:
             orphans.append(span)
     if orphans:
-        raise _without_issuer(events, orphans, len(of_host))
+        raise _no_issuer_error(events, orphans, len(of_host))
     if window is not None:
         calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
     return sorted(calls, key=lambda one: one.issue_time)
 
 
 def _device_library_spans(events: RankEvents) -> list[Span]:
-    """One span for each collective of a library of a device: of nested ones the most complete."""
+    """Select one span per collective of a device library: of nested ones the most complete."""
     spans = [span for span in events.spans if not span.is_of_host]
     spans.sort(key=lambda one: (one.thread, one.start, -one.end))
-    found: list[Span] = []
+    outermost: list[Span] = []
     thread, end = -1, 0
     for span in spans:
         if span.thread != thread or span.start >= end:
-            found.append(span)
+            outermost.append(span)
             thread, end = span.thread, span.end
-        elif span.call.group.name and not found[-1].call.group.name:
-            found[-1] = span
-    return found
+        elif span.call.group.name and not outermost[-1].call.group.name:
+            outermost[-1] = span
+    return outermost
 
 
-def _without_issuer(events: RankEvents, orphans: Sequence[Span], count: int) -> InputError:
+def _no_issuer_error(events: RankEvents, orphans: Sequence[Span], count: int) -> InputError:
     first = min(orphans, key=lambda one: one.start)
     message = (
         f"{len(orphans)} of {count} collectives have no operator of torch.distributed that issued"
@@ -294,14 +296,14 @@ def _without_issuer(events: RankEvents, orphans: Sequence[Span], count: int) -> 
 def _points(
     operators: _Operators, visible: Int64Array, issue_times: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Times of begins and ends of operators, and the work of the host before each: idle is -1.
+    """Return start and end times of operators, and the host's work before each, -1 for idle.
 
-    `issue_times` are points too, where a collective is issued by an operator that is not visible.
+    `issue_times` of collectives that no visible operator issues are further points.
     """
     start, end = operators.start[visible], operators.end[visible]
     extra = np.setdiff1d(issue_times, start)
     time = np.concatenate([end, start, extra])
-    # Ends come before begins at the same time.
+    # Ends precede starts at the same time.
     order = np.lexsort((np.arange(len(time)) >= len(end), time))
     work = np.full(len(time), -1, np.int64)
     active: list[int] = []
@@ -317,10 +319,10 @@ def _points(
 
 
 def _may_wait(work: Int64Array, names: Sequence[str]) -> BoolArray:
-    """Whether the host may have waited for a collective before each point."""
+    """Mark points before which the host may have waited for a collective."""
     is_issuer = np.array([*(name.startswith(ISSUER_NAMESPACES) for name in names), True], np.bool_)
-    found: BoolArray = is_issuer[work]
-    return found
+    mask: BoolArray = is_issuer[work]
+    return mask
 
 
 def _awaited(
@@ -331,10 +333,10 @@ def _awaited(
     It is the last to end between the point and the one before, and was issued before that. Ends of
     -1 are unknown.
     """
-    found = np.full(len(time), -1, np.int64)
+    awaited = np.full(len(time), -1, np.int64)
     place = np.searchsorted(time, ends, "left")
     for span in np.argsort(ends, kind="stable").tolist():
         point = int(place[span])
         if ends[span] >= 0 and point < len(time) and may_wait[point] and begin[span] < time[point]:
-            found[point] = span
-    return found
+            awaited[point] = span
+    return awaited

@@ -1,6 +1,6 @@
-"""Which operator of torch.distributed issued each collective of a library of the host.
+"""Find the operator of torch.distributed that issued each collective of a host library.
 
-gloo, mpi and ucc run a collective in a thread of their own and mark it with an annotation; the
+gloo, mpi and ucc run a collective in a separate thread and mark it with an annotation; the
 profile does not link the annotation to the operator (`c10d::allreduce_`) that issued it. Each
 library starts the collectives in the order in which they are issued, so that the annotations, in
 the order of their starts, are assigned to the first free operator that fits:
@@ -39,7 +39,7 @@ class Issuer:
     """An operator of torch.distributed on the host; times in ns of the clock of its file.
 
     `sizes`: elements of each of its inputs, empty where the profile has no shapes. `target`: the
-    root or the other side, -1 if unknown. `is_wrapper`: it encloses an operator of its kind.
+    root or peer, -1 if unknown. `is_wrapper`: it encloses an operator of its kind.
     """
 
     start: int
@@ -52,12 +52,12 @@ class Issuer:
 
 
 def assign_spans(spans: Sequence[Span], issuers: Sequence[Issuer]) -> list[int]:
-    """For every span the index of its issuer, -1 where none fits. Cost: sorting both."""
+    """Return for every span the index of its issuer, or -1. Cost: sorting spans and issuers."""
     return _Assignment(spans, issuers).run()
 
 
 class _Assignment:
-    """The spans by start and the operators by start; each operator is assigned once."""
+    """Assigns spans, by start, to operators, by start; each operator is assigned once."""
 
     def __init__(self, spans: Sequence[Span], issuers: Sequence[Issuer]) -> None:
         self._spans = spans
@@ -67,7 +67,7 @@ class _Assignment:
         self._is_free = [True] * len(issuers)
 
     def run(self) -> list[int]:
-        """The index of the issuer of each span, -1 for none."""
+        """Assign all spans, and return the index of the issuer of each span or -1."""
         self._assign_enclosing()
         plain = [one for one in self._by_start if not self._issuers[one].is_wrapper]
         for candidates in (plain, self._by_start):
@@ -88,7 +88,7 @@ class _Assignment:
             place = bisect_right(candidates, start, key=lambda one: self._issuers[one].start)
             for one in reversed(candidates[max(0, place - _MAX_NESTING) : place]):
                 if self._is_free[one] and self._issuers[one].end >= start:
-                    self._take(span, one)
+                    self._assign(span, one)
                     break
 
     def _assign_in_order(
@@ -107,14 +107,14 @@ class _Assignment:
             while queue and not self._is_free[queue[-1]]:
                 queue.pop()
             if queue and self._issuers[queue[-1]].start <= self._spans[span].start:
-                self._take(span, queue.pop())
+                self._assign(span, queue.pop())
 
     def _unassigned(self) -> list[int]:
-        """The spans without an issuer, by start."""
+        """Return the spans without an issuer, by start."""
         spans = [one for one, issuer in enumerate(self._issuer_of) if issuer < 0]
         return sorted(spans, key=lambda one: self._spans[one].start)
 
-    def _take(self, span: int, issuer: int) -> None:
+    def _assign(self, span: int, issuer: int) -> None:
         self._issuer_of[span] = issuer
         self._is_free[issuer] = False
 
@@ -135,7 +135,7 @@ def _kind_keys(issuer: Issuer) -> Iterable[Hashable]:
 def _sized_keys(issuer: Issuer) -> Iterable[Hashable]:
     keys = [(issuer.kind, size) for size in issuer.sizes]
     if issuer.kind in _IMPLEMENTED_BY and issuer.sizes:
-        # The implementation gets the input, which is the larger side.
+        # The implementation receives the input, which is the larger buffer.
         keys.append((_IMPLEMENTED_BY[issuer.kind], max(issuer.sizes)))
     return keys
 

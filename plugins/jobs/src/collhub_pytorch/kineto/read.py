@@ -1,4 +1,4 @@
-"""Read Kineto profiles as a workload: what each rank did, when, and what waited for what."""
+"""Read Kineto profiles as a workload: work, times and dependencies of each rank."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from collhub_pytorch.analysis import fitted_clocks, has_times, matched, measured_timeline
-from collhub_pytorch.job import fact_list, has_device, is_host_group, joined
+from collhub_pytorch.analysis import fit_clocks, has_times, match_communications, measured_timeline
+from collhub_pytorch.job import EXTENSION, fact_list, has_device, is_host_group, join_ranks
 from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
-from collhub_pytorch.kineto.graph import nodes_of
+from collhub_pytorch.kineto.graph import build_nodes
 from collhub_pytorch.kineto.host import add_host_calls, host_profile
 from collhub_pytorch.options import KINETO, ProfileOptions
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, RankFacts, RankNodes
@@ -42,10 +42,10 @@ ASSUMPTIONS = (
 
 
 def read(source: Source, options: ProfileOptions) -> Workload:
-    """Read one profile a rank.
+    """Read one profile per rank.
 
-    What is assumed goes to `source.report` and stands in `extensions`. Raises `InputError` for
-    damaged files, missing ranks, collectives that do not match, and clocks that do not align.
+    Assumptions are passed to `source.report` and stored in `extensions`. Raises `InputError` for
+    damaged files, missing ranks, mismatched collectives, and clocks that cannot be aligned.
     """
     provenance = Provenance(KINETO, "", source.name, source.sha256())
     workload = workload_of(files_of(source), options, provenance)
@@ -57,36 +57,40 @@ def read(source: Source, options: ProfileOptions) -> Workload:
 def workload_of(
     files: Sequence[TraceFile], options: ProfileOptions, provenance: Provenance
 ) -> Workload:
-    """The workload of these files, one of which is in memory at a time.
+    """Read these files as a workload, with one file in memory at a time.
 
-    Clocks are aligned where the files record the times of their collectives.
+    Clocks are aligned if the files record times of collectives.
     """
     parts = [_rank_nodes(file, order, options) for order, file in enumerate(files)]
-    lines: list[JsonValue] = [*_fact_lines(parts)]
+    lines: list[JsonValue] = [*_describe_facts(parts)]
     assumptions: list[JsonValue] = list(ASSUMPTIONS)
-    said: dict[str, JsonValue] = {"assumptions": assumptions, "notes": lines}
-    workload = joined(parts, options, provenance, said)
-    return _with_one_clock(workload, options)
+    extension: dict[str, JsonValue] = {"assumptions": assumptions, "notes": lines}
+    workload = join_ranks(parts, options, provenance, extension)
+    return _align_clocks(workload, options)
 
 
 def notes(workload: Workload) -> list[str]:
-    """What the user should know of how the files were read."""
-    said = workload.extensions["pytorch"]
-    assert isinstance(said, dict)
-    found = [str(line) for line in said["notes"] if line] if isinstance(said["notes"], list) else []
+    """List assumptions and missing data of the files for the user."""
+    extension = workload.extensions[EXTENSION]
+    assert isinstance(extension, dict)
+    messages = (
+        [str(line) for line in extension["notes"] if line]
+        if isinstance(extension["notes"], list)
+        else []
+    )
     assumed = len(workload.nodes.control_indices)
     if assumed:
-        found.append(f"{assumed} dependencies between streams are assumed")
-    missing = said["assumed_ranks"]
+        messages.append(f"{assumed} dependencies between streams are assumed")
+    missing = extension["assumed_ranks"]
     if isinstance(missing, list) and missing:
         ranks = format_ranks([int(str(rank)) for rank in missing])
-        found.append(f"ranks {ranks} have no file and are assumed to do what others do")
-    residual = said.get("clock_residual_ns")
+        messages.append(f"ranks {ranks} have no file and are assumed to do what others do")
+    residual = extension.get("clock_residual_ns")
     if isinstance(residual, int):
-        found.append(
+        messages.append(
             f"clocks aligned; ends of a collective differ by up to {format_time(residual)}"
         )
-    return found
+    return messages
 
 
 def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNodes:
@@ -98,7 +102,7 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
         profile = add_host_calls(device_profile(events, window, delay_ns), events, window)
     else:
         profile = host_profile(events, window)
-    nodes = nodes_of(profile)
+    nodes = build_nodes(profile)
     is_recorded = profile.is_recorded
     nodes.facts = RankFacts(
         has_device,
@@ -113,23 +117,23 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
     return nodes
 
 
-def _fact_lines(parts: Sequence[RankNodes]) -> list[str]:
-    """Notes on the files: what is counted how, and which data they lack."""
+def _describe_facts(parts: Sequence[RankNodes]) -> list[str]:
+    """Format notes on the files: treatment of unusual work, and missing data."""
     facts = [(part.rank, part.facts) for part in parts]
     lines = [
-        _counted_line(
+        _describe_count(
             "kernels of communication count as communication of an unknown collective",
             {rank: fact.unknown_kernels for rank, fact in facts},
         ),
-        _counted_line(
+        _describe_count(
             "collectives of libraries of the host, next to its device, form a group of all ranks",
             {rank: fact.host_calls for rank, fact in facts},
         ),
-        _counted_line(
+        _describe_count(
             "annotations of communication name no known collective and are left out",
             {rank: sum(fact.unknown_calls.values()) for rank, fact in facts},
         ),
-        _counted_line(
+        _describe_count(
             "collectives have no kernels in the profile: their times, waiting, overlap and idle "
             "time are not recorded; profile with ProfilerActivity.CUDA (XPU, MTIA) as well",
             {rank: fact.unrecorded for rank, fact in facts},
@@ -137,28 +141,28 @@ def _fact_lines(parts: Sequence[RankNodes]) -> list[str]:
     ]
     silent = [part.rank for part in parts if not part.calls]
     if silent:
-        lines.append(f"{_ranks_text(silent)}: no collectives are recorded")
+        lines.append(f"{_format_rank_list(silent)}: no collectives are recorded")
     hosts = [rank for rank, fact in facts if not fact.has_device]
     if hosts:
         missing = "overlap, idle time of streams and memory copies"
         lines.append(
-            f"{_ranks_text(hosts)}: no work of a device is recorded: {missing} are missing"
+            f"{_format_rank_list(hosts)}: no work of a device is recorded: {missing} are missing"
         )
     return [line for line in lines if line]
 
 
-def _counted_line(text: str, counts: Mapping[int, int]) -> str:
-    """`ranks 0-1: 5 TEXT` for the ranks with a count, empty without."""
+def _describe_count(text: str, counts: Mapping[int, int]) -> str:
+    """Format `ranks 0-1: 5 TEXT` for ranks with a count above 0; empty without such ranks."""
     ranks = [rank for rank, count in counts.items() if count]
-    return f"{_ranks_text(ranks)}: {sum(counts.values())} {text}" if ranks else ""
+    return f"{_format_rank_list(ranks)}: {sum(counts.values())} {text}" if ranks else ""
 
 
-def _ranks_text(ranks: Sequence[int]) -> str:
+def _format_rank_list(ranks: Sequence[int]) -> str:
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {format_ranks(sorted(ranks))}"
 
 
 def _window(events: RankEvents, step: int) -> tuple[int, int]:
-    """Begin and end of an iteration. Raises `InputError` where the file has no such one."""
+    """Return start and end of an iteration. Raises `InputError` if the file lacks it."""
     if step in events.steps:
         return events.steps[step]
     have = ", ".join(map(str, sorted(events.steps))) or "none"
@@ -167,37 +171,39 @@ def _window(events: RankEvents, step: int) -> tuple[int, int]:
     raise InputError(message, location=place, cure="name another step", code="step")
 
 
-def _with_one_clock(workload: Workload, options: ProfileOptions) -> Workload:
-    """The workload with time 0 at the earliest begin of a rank, by clocks that agree."""
-    meetings = matched(workload)
+def _align_clocks(workload: Workload, options: ProfileOptions) -> Workload:
+    """Convert to a common clock with time 0 at the earliest start of a rank."""
+    meetings = match_communications(workload)
     bases = np.array(workload.nodes.duration_ns[workload.nodes.rank_indptr[:-1]])
     offsets = np.zeros(workload.num_ranks, np.int64)
-    said: dict[str, JsonValue] = dict(workload.extensions["pytorch"])  # type: ignore[arg-type]
+    extension: dict[str, JsonValue] = dict(workload.extensions[EXTENSION])  # type: ignore[arg-type]
     clock_count = len(set(map(str, fact_list(workload, "files"))))
     if options.clocks == "align" and clock_count > 1 and has_times(workload):
-        # Ranks that are assumed have the clock of the file that they are taken from.
-        most_ns = _most_residual_ns(workload, options)
-        fit = fitted_clocks(workload, measured_timeline(workload), meetings, most_ns)
+        # Assumed ranks have the clock of the file that they copy.
+        max_residual_ns = _max_residual_ns(workload, options)
+        fit = fit_clocks(workload, measured_timeline(workload), meetings, max_residual_ns)
         offsets = fit.offset_ns
-        said["clock_offsets_ns"] = [*map(int, offsets)]
-        said["clock_residual_ns"] = fit.residual_ns
+        extension["clock_offsets_ns"] = [*map(int, offsets)]
+        extension["clock_residual_ns"] = fit.residual_ns
     begins = bases - offsets
-    return replace(_beginning_at(workload, begins - begins.min()), extensions={"pytorch": said})
+    return replace(
+        _set_rank_starts(workload, begins - begins.min()), extensions={EXTENSION: extension}
+    )
 
 
-def _beginning_at(workload: Workload, begins_ns: Int64Array) -> Workload:
-    """The workload whose ranks begin at these times."""
+def _set_rank_starts(workload: Workload, begins_ns: Int64Array) -> Workload:
+    """Set the start times of the ranks."""
     nodes = workload.nodes
     duration = nodes.duration_ns.copy()
     duration[nodes.rank_indptr[:-1]] = begins_ns
     return replace(workload, nodes=replace(nodes, duration_ns=duration))
 
 
-def _most_residual_ns(workload: Workload, options: ProfileOptions) -> float:
-    """By how much ends of a collective may differ."""
+def _max_residual_ns(workload: Workload, options: ProfileOptions) -> float:
+    """Return the maximum difference between the ends of a collective."""
     if options.clock_residual is not None:
         return options.clock_residual * 1e9
-    # The ranks of a device end with its network; threads of the host end when they get a core.
+    # Device collectives end with the network; host threads end when they get a core.
     nodes = workload.nodes
     is_on_device = np.array([has_device(workload, rank) for rank in range(workload.num_ranks)])
     is_of_device = nodes.is_kind(NodeKind.COLLECTIVE) & is_on_device[nodes.rank]
