@@ -17,6 +17,7 @@ from hub_core import (
     number_option,
 )
 from hub_core.model import ExitCode, UsageError
+from hub_core.plugin_api import Shown
 
 # Modules that need numpy are imported in the functions: the help of a command appears at once.
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class _Request(TypedDict):
     accept: bool
     out: str | None
     checked: str | None
+    picture: str | None
     as_json: bool
 
 
@@ -70,6 +72,9 @@ class _Request(TypedDict):
 @click.option(
     "--check", "checked", metavar="PROFILE", type=FILE, help="Compare a profile with the results."
 )
+@click.option(
+    "--picture", metavar="FILE", type=FILE, help="With --check: draw times as bus bandwidths."
+)
 @json_flag
 @click.pass_obj
 def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
@@ -87,6 +92,8 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
     if (request["out"] is None) == (request["checked"] is None):
         cure = "calibrate RESULT... -o machine.json, or --check machine.json RESULT..."
         raise UsageError("either -o or --check is needed", cure=cure)
+    if request["picture"] is not None and request["checked"] is None:
+        raise UsageError("--picture is for --check", cure="give --check machine.json")
     if request["out"] is not None:
         check_stdout(request["out"], request["as_json"])
     like, label = _named_gpu(context, request)
@@ -249,6 +256,7 @@ def _check(
 ) -> int:
     from collhub_machines.machine_profile import read_profile
     from collhub_machines.profile_check import check_profile
+    from collhub_machines.profile_picture import picture_request
 
     profile = read_profile(request["checked"] or "")
     if like is not None and profile.gpu and like.name != profile.gpu:
@@ -258,6 +266,9 @@ def _check(
     points = [one for one in read.points if selection in one.machine.lower()]
     check = check_profile(profile, points, like)
     context.report((*read.skipped, *check.diagnostics))
+    if request["picture"] is not None:
+        drawn = picture_request(check, profile.label)
+        context.say_written(context.write_report(Shown.COMPARISON, drawn, request["picture"]))
     if request["as_json"]:
         context.print_json(check.document(profile))
         return ExitCode.DONE

@@ -327,3 +327,15 @@ def test_a_host_with_a_slow_start_gets_the_loose_prior(corpus: Path) -> None:
     prior, errors = choose_prior(GPUS["B200"], points, "")
     assert prior.widths[0] > machine_prior(GPUS["B200"]).widths[0]
     assert np.median([abs(error) for _, error in errors]) < 0.1
+
+
+def test_a_picture_shows_measurements_and_predictions(collhub, h100, tmp_path) -> None:
+    pytest.importorskip("collhub_pictures", reason="it draws comparisons")
+    out, picture = tmp_path / "machine.json", tmp_path / "h100.svg"
+    collhub("calibrate", h100, "-o", out)
+    run = collhub("calibrate", "--check", out, h100, "--picture", picture)
+    assert run.code == 0, run.err
+    text = picture.read_text()
+    for name in ("measured", "table", "model", "model, lower edge (p90)"):
+        assert f"all-reduce of 8, NCCL 2.29.2: {name}" in text
+    assert collhub("calibrate", h100, "-o", out, "--picture", picture).code == 2

@@ -1,0 +1,54 @@
+"""Measured and predicted bus bandwidths of a machine as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from collhub_machines.profile_check import CheckedPoint, ProfileCheck
+from hub_core.plugin_api import BandwidthSeries, ReportRequest
+
+_SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
+
+
+def picture_request(check: ProfileCheck, machine: str) -> ReportRequest:
+    """Describe a picture: measurements, table, model and the band of the model's p90 error.
+
+    Each configuration has its own series; the band is drawn as its lower and upper edge.
+    """
+    sizes = tuple(sorted({one.point.size_bytes for one in check.points}))
+    groups: dict[str, list[CheckedPoint]] = {}
+    for one in check.points:
+        point = one.point
+        groups.setdefault(f"{point.collective} of {point.ranks}, {point.library}", []).append(one)
+    p90 = check.errors("model")["p90_error"]
+    values: list[tuple[str, Callable[[CheckedPoint], float | None]]] = [
+        ("measured", lambda one: one.point.time_us),
+        ("table", lambda one: one.table_us),
+        ("model", lambda one: one.model_us),
+    ]
+    if p90:
+        edge = 1 + p90
+        values += [
+            ("model, lower edge (p90)", lambda one: one.model_us and one.model_us * edge),
+            ("model, upper edge (p90)", lambda one: one.model_us and one.model_us / edge),
+        ]
+    series = []
+    for name, points in sorted(groups.items()):
+        for label, time_of in values:
+            by_size = {one.point.size_bytes: _bus_bandwidth(one, time_of(one)) for one in points}
+            if any(by_size.values()):
+                bandwidths = tuple(by_size.get(size) for size in sizes)
+                series.append(BandwidthSeries(f"{name}: {label}", bandwidths))
+    return ReportRequest(f"{machine}: measured and predicted", sizes=sizes, series=series)
+
+
+def _bus_bandwidth(one: CheckedPoint, time_us: float | None) -> float | None:
+    """Return the bus bandwidth in bytes per second as nccl-tests define it."""
+    if not time_us:
+        return None
+    point = one.point
+    share = (point.ranks - 1) / point.ranks
+    factor = 2 * share if point.collective == "all-reduce" else 1.0
+    if point.collective in _SHARED:
+        factor = share
+    return point.size_bytes / (time_us * 1e-6) * factor
