@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collhub_compose.options import (
+from collhub_compose.plugin import (
     EmbedOptions,
     RelabelOptions,
     ReplicateOptions,

@@ -7,12 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from collhub_compose.buffer_moves import BlockMoves, divide_torn_steps
-from collhub_compose.buffer_usage import BufferUsage, build_contract, measure_usage
-from collhub_compose.naming import build_provenance
-from collhub_compose.seams.contracts import expand_all_ranks, find_collective
-from collhub_compose.seams.placement import PlacedPart, is_usable, make_out_of_place
-from collhub_compose.soundness import check_composable
+from collhub_compose.buffers import (
+    BlockMoves,
+    BufferUsage,
+    build_contract,
+    divide_torn_steps,
+    measure_usage,
+)
+from collhub_compose.contracts import expand_all_ranks, find_collective
+from collhub_compose.inputs import build_provenance, check_composable
+from collhub_compose.placement import PlacedPart, is_usable, make_out_of_place
 from hub_core.columns import Int64Array, group_of_entry
 from hub_core.model import (
     COLUMN_DTYPES,

@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from collhub_compose.buffer_moves import (
+from collhub_compose.buffers import (
     MAX_BLOCKS,
     MAX_STEPS,
+    MAX_UNITS_IN_TABLE,
     BlockMoves,
     Relocation,
     divide_torn_steps,
 )
-from collhub_compose.buffer_usage import MAX_UNITS_IN_TABLE
-from collhub_compose.naming import build_provenance
-from collhub_compose.seams.joining import concatenate_independent
-from collhub_compose.soundness import check_composable
+from collhub_compose.inputs import build_provenance, check_composable
+from collhub_compose.joining import concatenate_independent
 from hub_core.columns import Int64Array
 from hub_core.model import (
     MAX_UNITS,

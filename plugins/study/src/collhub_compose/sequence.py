@@ -9,20 +9,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from collhub_compose.buffer_moves import Relocation
-from collhub_compose.buffer_usage import BufferUsage, build_contract
-from collhub_compose.naming import build_provenance, have_one_source
-from collhub_compose.replication import rescale
-from collhub_compose.seams.contracts import compose_contracts, find_collective
-from collhub_compose.seams.fitting import (
+from collhub_compose.buffers import BufferUsage, Relocation, build_contract
+from collhub_compose.contracts import compose_contracts, find_collective
+from collhub_compose.inputs import (
+    build_provenance,
+    check_composable,
     check_rank_counts,
     check_seam,
     find_common_bytes,
     find_common_op,
+    have_one_source,
 )
-from collhub_compose.seams.joining import join_in_sequence
-from collhub_compose.seams.placement import PlacedPart, Seam, make_out_of_place, place_seam
-from collhub_compose.soundness import check_composable
+from collhub_compose.joining import join_in_sequence
+from collhub_compose.placement import PlacedPart, Seam, make_out_of_place, place_seam
+from collhub_compose.replication import rescale
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Buffer, CustomContract, ReduceOp, StepTable, UsageError
 

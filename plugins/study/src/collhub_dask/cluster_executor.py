@@ -1,4 +1,4 @@
-"""An executor on workers of a Dask cluster: one that dies or hangs costs its own task alone."""
+"""An executor on workers of a Dask cluster: if one dies or hangs, only its task fails."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ T = TypeVar("T")
 Restart = Callable[[Sequence[str]], None]
 
 _TRANSFER_S = 60.0
-# What a nanny says of a worker that it ended.
+# Topic under which a nanny reports that it killed a worker for its memory use.
 _MEMORY_TOPIC = "worker-restart-memory"
 
 
 class _WorkerDiedError(BrokenExecutor):
-    """A worker that is gone with the task that it ran."""
+    """A worker died while it ran a task."""
 
 
 class ClusterExecutor(Executor):
-    """As many tasks at once as are asked for and as there are workers.
+    """Runs tasks on the workers of a cluster, at most `request.workers` at once.
 
-    A future raises what its task raised; `BrokenExecutor` where two workers in turn died of it;
-    `MemoryError` where its worker had no more; `TimeoutError` where it took longer than asked for,
-    counted from when its worker was free for it. `restart`: ends what runs on workers with their
-    processes; others come in their place. `setting`: closed at the end.
+    A future raises the exception of its task, `BrokenExecutor` if two workers died of the task one
+    after the other, `MemoryError` if its worker ran out of memory, `TimeoutError` if the task took
+    longer than requested, measured from its start on a worker. `restart`: kills the processes of
+    workers, which are then replaced. `setting`: closed at shutdown.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ClusterExecutor(Executor):
         self._timeout_s = request.task_timeout_s
         self._restart = restart
         self._setting = setting
-        # A thread a task under way: it waits for the worker.
+        # One thread per running task, which waits for its worker.
         self._threads = ThreadPoolExecutor(request.workers)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -68,10 +68,10 @@ class ClusterExecutor(Executor):
         return self._threads.submit(self._run, partial(fn, *args, **kwargs))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Leave the cluster when all tasks are done; with `cancel_futures`, at once."""
+        """Leave the cluster when all tasks are done; with `cancel_futures`, immediately."""
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
-            # Nobody else would end what may hang there.
+            # Hanging tasks would otherwise occupy their workers forever.
             self._restart(self._workers.end())
             self._setting.close()
         self._threads.shutdown()
@@ -82,72 +82,72 @@ class ClusterExecutor(Executor):
         try:
             return self._run_once(task)
         except _WorkerDiedError:
-            # Machines go. A task that ends its worker does so again, and is then known by it.
+            # The host may have failed. If the task itself kills its worker, the second run fails.
             return self._run_once(task)
 
     def _run_once(self, task: Callable[[], T]) -> T:
-        """What the task returns, run once by a free worker; raises as `take` and `_result` do."""
+        """Run the task once on a free worker; raises the errors of `take` and `_get_result`."""
         address = self._workers.take()
-        # A worker may be about to end for what another task took.
-        was_full = self._was_full(address)
+        # A worker may still be stopping because a previous task used too much memory.
+        was_full = self._has_run_out_of_memory(address)
         try:
             future = self._client.submit(task, workers=[address], pure=False)
-            result: T = self._result(future, address, was_full)
+            result: T = self._get_result(future, address, was_full)
         finally:
             self._workers.give_back(address)
         return result
 
-    def _result(self, future: DaskFuture[Any], address: str, was_full: bool) -> Any:
-        """What the task returns or raises; whatever happens, nothing of it stays.
+    def _get_result(self, future: DaskFuture[Any], address: str, was_full: bool) -> Any:
+        """Return or raise the outcome of the task, and release its data on the cluster.
 
-        `was_full`: whether the worker was out of memory before.
+        `was_full`: the worker was out of memory before the task.
         """
         try:
             self._wait(future, address, was_full)
-            return self._fetched(future, address)
+            return self._fetch(future, address)
         except KilledWorker:
-            raise self._cause(address, was_full) from None
+            raise self._find_cause(address, was_full) from None
         except CancelledError:
             raise BrokenExecutor("the cluster was left") from None
         finally:
             future.release()
 
     def _wait(self, future: DaskFuture[Any], address: str, was_full: bool) -> None:
-        """Return when the task is done; raise where its worker is gone, or its time is over."""
+        """Wait until the task is done; raise if its worker died, or if its time is exceeded."""
         done = Event()
-        future.add_done_callback(lambda found: done.set())
+        future.add_done_callback(lambda future: done.set())
         start_s = time.monotonic()
         while not done.wait(LOOK_S):
             if not self._workers.is_there(address):
-                raise self._cause(address, was_full)
+                raise self._find_cause(address, was_full)
             taken_s = time.monotonic() - start_s
             if self._timeout_s is not None and taken_s > self._timeout_s:
-                # Before the worker is there again, which would begin it anew.
+                # Released first, because the restarted worker would run the task again.
                 future.release()
                 self._restart([address])
                 raise TimeoutError
 
-    def _fetched(self, future: DaskFuture[Any], address: str) -> Any:
-        """The result of a task that is done; raises what it raised."""
+    def _fetch(self, future: DaskFuture[Any], address: str) -> Any:
+        """Return the result of a finished task, or raise its exception."""
         if future.status != "finished":
             return future.result()
         try:
             return future.result(timeout=_TRANSFER_S)
         except TimeoutError:
-            # It is computed again where the worker is that has it, which is nowhere.
+            # The scheduler waits for the dead worker to recompute the result.
             raise _WorkerDiedError(f"the worker {address} died with the result") from None
 
-    def _cause(self, address: str, was_full: bool) -> Exception:
-        """Why a worker is gone."""
-        # Its nanny says it at the time when it ends the worker.
+    def _find_cause(self, address: str, was_full: bool) -> Exception:
+        """Return the error for a worker that died."""
+        # The nanny reports the reason while it stops the worker.
         time.sleep(LOOK_S)
-        if not was_full and self._was_full(address):
+        if not was_full and self._has_run_out_of_memory(address):
             return MemoryError(f"the worker {address} had no more memory")
         return _WorkerDiedError(f"the worker {address} that ran it died")
 
-    def _was_full(self, address: str) -> bool:
-        """Whether a worker has been ended as it had no more memory."""
+    def _has_run_out_of_memory(self, address: str) -> bool:
+        """Check if a worker was killed because it ran out of memory."""
         with suppress(OSError, RuntimeError):
-            ended = self._client.get_events(_MEMORY_TOPIC)
-            return any(event["worker"] == address for _, event in ended)
+            kills = self._client.get_events(_MEMORY_TOPIC)
+            return any(event["worker"] == address for _, event in kills)
         return False

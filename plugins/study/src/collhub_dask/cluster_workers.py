@@ -1,24 +1,53 @@
-"""Workers of a cluster: who is there, who may run our tasks, and who is free to."""
+"""Workers of a cluster: which are present, have compatible versions, and are free."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError
+from importlib import metadata
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 from distributed import KilledWorker
 from distributed.versions import get_versions
 
-from collhub_dask.environments import difference, own_versions
 from hub_core.model import UsageError
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
+
+# Libraries on which pickles and results depend, in addition to the distributions of the hub.
+_LIBRARIES = ("dask", "distributed", "numpy")
+_PLUGINS = "collhub.plugins"
+
+
+def collect_versions() -> dict[str, str]:
+    """Return the versions of the hub's distributions, of plugins and of libraries, by name."""
+    # Plugins are not imported; disabled plugins are included.
+    points = metadata.entry_points(group=_PLUGINS)
+    plugins = {point.dist.name for point in points if point.dist is not None}
+    names = {distribution.name for distribution in metadata.distributions()}
+    # Libraries that plugins share are no plugins, but affect results.
+    shared = {name for name in names if name == "collhub" or name.startswith("collhub-")}
+    relevant = names & {*plugins, *shared, *_LIBRARIES}
+    return {name: metadata.version(name) for name in sorted(relevant)}
+
+
+def find_difference(local: Mapping[str, str], remote: Mapping[str, str | None]) -> str | None:
+    """Describe the first distribution that is missing or different in a remote environment."""
+    for name, version in local.items():
+        remote_version = remote.get(name)
+        if remote_version is None:
+            return f"lacks {name} {version}"
+        if remote_version != version:
+            return f"has {name} {remote_version}, not {version}"
+    return None
+
+
 LOOK_S = 0.5
-_MOST_WAIT_S = 60.0
+_MAX_WAIT_S = 60.0
 _ANSWER_S = 5.0
 _SAME_CURE = "install in the whole cluster what is installed here"
 _NANNY_CURE = "start it with one, as 'dask worker' does, or leave out the time"
@@ -26,34 +55,34 @@ _WORKERS_CURE = "start some, as with 'dask worker ADDRESS --nthreads 1'"
 
 
 class ClusterWorkers:
-    """Addresses of workers, each given to one task at a time.
+    """Addresses of workers, each reserved for one task at a time.
 
-    A worker that dies takes what runs on it with it: were there two tasks, the other one would be
-    lost without a fault. Workers that come later join; those of another environment do not.
-    `needs_nannies`: whether tasks are ended after a time, which takes a nanny.
+    Two tasks on one worker would both fail if one of them kills it. Workers that start later are
+    used too, if their environment has the same versions. `needs_nannies`: tasks have a timeout,
+    which requires a nanny.
     """
 
     def __init__(self, client: Client, needs_nannies: bool) -> None:
         self._client = client
         self._needs_nannies = needs_nannies
-        self._own = own_versions()
+        self._versions = collect_versions()
         self._changed = Condition()
         self._busy: set[str] = set()
-        # Why a worker may not run our tasks, None where it may.
+        # The reason why a worker is unsuitable, None for suitable ones.
         self._known: dict[str, UsageError | None] = {}
         self._looked_s = 0.0
-        # Why none is given any more.
+        # The reason why no further workers are reserved; empty before.
         self._end = ""
 
-    def check_all(self, most_wait_s: float) -> None:
-        """Raise `UsageError` for a scheduler or a worker that does not fit, or without workers."""
+    def check_all(self, max_wait_s: float) -> None:
+        """Raise `UsageError` for an unsuitable scheduler or worker, or without workers."""
         address = self._client.scheduler_info(n_workers=1)["address"]
-        scheduler = self._client.run_on_scheduler(get_versions, packages=list(self._own))
-        lacking = difference(self._own, scheduler["packages"])
+        scheduler = self._client.run_on_scheduler(get_versions, packages=list(self._versions))
+        lacking = find_difference(self._versions, scheduler["packages"])
         if lacking is not None:
             raise UsageError(f"the scheduler {address} {lacking}", cure=_SAME_CURE)
-        until = time.monotonic() + most_wait_s
-        while not self._look() and not self._known and time.monotonic() < until:
+        until = time.monotonic() + max_wait_s
+        while not self._refresh() and not self._known and time.monotonic() < until:
             time.sleep(LOOK_S)
         if not self._known:
             raise UsageError(f"the scheduler {address} has no workers", cure=_WORKERS_CURE)
@@ -62,99 +91,102 @@ class ClusterWorkers:
                 raise misfit
 
     def take(self) -> str:
-        """A worker that runs nothing of ours; waits for one.
+        """Wait for a free worker and reserve it.
 
-        Raises `BrokenExecutor` where none has been there for a minute, or at the end.
+        Raises `BrokenExecutor` if no worker was present for 60 s, or after `end`.
         """
-        until = time.monotonic() + _MOST_WAIT_S
+        until = time.monotonic() + _MAX_WAIT_S
         with self._changed:
             while True:
-                present = self._look()
-                free = [one for one in present if one not in self._busy]
+                present = self._refresh()
+                free = [address for address in present if address not in self._busy]
                 if free:
                     self._busy.add(free[0])
                     return free[0]
                 if present:
-                    until = time.monotonic() + _MOST_WAIT_S
+                    until = time.monotonic() + _MAX_WAIT_S
                 elif time.monotonic() > until:
-                    raise BrokenExecutor(f"the cluster had no worker for {_MOST_WAIT_S:.0f} s")
+                    raise BrokenExecutor(f"the cluster had no worker for {_MAX_WAIT_S:.0f} s")
                 self._changed.wait(LOOK_S)
 
     def give_back(self, address: str) -> None:
-        """Let another task have it."""
+        """Release a worker for another task."""
         with self._changed:
             self._busy.discard(address)
             self._changed.notify()
 
     def is_there(self, address: str) -> bool:
-        """Whether the scheduler still has it. Raises `BrokenExecutor` at the end."""
+        """Check if the scheduler still has a worker. Raises `BrokenExecutor` after `end`."""
         with self._changed:
-            self._look()
+            self._refresh()
             return address in self._known
 
     def end(self) -> list[str]:
-        """Give no worker any more; return those that run a task."""
+        """Reserve no further workers; return the busy ones."""
         with self._changed:
             self._end = self._end or "the cluster was left"
             self._changed.notify_all()
             return sorted(self._busy)
 
-    def _look(self) -> list[str]:
-        """Those that may run our tasks, as known since a moment ago at most."""
+    def _refresh(self) -> list[str]:
+        """Return the suitable workers; the list is at most 0.5 s old."""
         if self._end:
             raise BrokenExecutor(self._end)
         if time.monotonic() - self._looked_s > LOOK_S:
             try:
                 present = self._client.nthreads()
-                new = [one for one in present if one not in self._known]
-                judged = self._judged(new) if new else {}
-            # A client that has lost its scheduler raises the one or the other.
+                new = [address for address in present if address not in self._known]
+                verdicts = self._check_workers(new) if new else {}
+            # A client that has lost its scheduler raises either of them.
             except (OSError, RuntimeError):
                 self._end = "the scheduler of the cluster is gone"
                 raise BrokenExecutor(self._end) from None
-            kept = {one: why for one, why in self._known.items() if one in present}
-            self._known = kept | judged
+            remaining = {key: misfit for key, misfit in self._known.items() if key in present}
+            self._known = remaining | verdicts
             self._looked_s = time.monotonic()
-        return [one for one, misfit in self._known.items() if misfit is None]
+        return [address for address, misfit in self._known.items() if misfit is None]
 
-    def _judged(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
-        """Why each may not run our tasks; workers that go meanwhile are left out."""
+    def _check_workers(self, addresses: Sequence[str]) -> dict[str, UsageError | None]:
+        """Return the reasons why workers are unsuitable, None for suitable ones.
+
+        Workers that stop meanwhile are omitted.
+        """
         infos = self._client.scheduler_info(n_workers=-1)["workers"]
-        # As tasks: one on a worker that dies is lost, whereas `Client.run` waits for it forever.
-        asked = {
+        # Tasks, because `Client.run` waits forever for a worker that dies.
+        futures = {
             address: self._client.submit(
-                get_versions, packages=list(self._own), workers=[address], pure=False
+                get_versions, packages=list(self._versions), workers=[address], pure=False
             )
             for address in addresses
             if address in infos
         }
         until = time.monotonic() + _ANSWER_S
-        while time.monotonic() < until and not all(one.done() for one in asked.values()):
+        while time.monotonic() < until and not all(future.done() for future in futures.values()):
             time.sleep(_ANSWER_S / 100)
-        found = {
-            address: self._misfit(address, infos[address]["nanny"], packages)
-            for address, future in asked.items()
-            if (packages := _packages(future)) is not None
+        verdicts = {
+            address: self._find_misfit(address, infos[address]["nanny"], packages)
+            for address, future in futures.items()
+            if (packages := _get_packages(future)) is not None
         }
-        for future in asked.values():
+        for future in futures.values():
             future.release()
-        return found
+        return verdicts
 
-    def _misfit(
+    def _find_misfit(
         self, address: str, nanny: str | None, packages: Mapping[str, str | None]
     ) -> UsageError | None:
-        """Why a worker may not run our tasks, or None; `nanny` is None for a worker without."""
-        found = difference(self._own, packages)
-        if found is not None:
-            return UsageError(f"the worker {address} {found}", cure=_SAME_CURE)
+        """Return the reason why a worker is unsuitable, or None; `nanny`: its nanny, if any."""
+        lacking = find_difference(self._versions, packages)
+        if lacking is not None:
+            return UsageError(f"the worker {address} {lacking}", cure=_SAME_CURE)
         if self._needs_nannies and nanny is None:
             message = f"the worker {address} has no nanny, which alone ends a task after a time"
             return UsageError(message, cure=_NANNY_CURE)
         return None
 
 
-def _packages(future: Future[Any]) -> Mapping[str, str | None] | None:
-    """What a worker has; None where it has not said it."""
+def _get_packages(future: Future[Any]) -> Mapping[str, str | None] | None:
+    """Return the versions of a worker's packages; None if it has not answered."""
     if future.status != "finished":
         return None
     try:

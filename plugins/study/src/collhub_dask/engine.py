@@ -1,4 +1,4 @@
-"""The engine `dask`: a client of a scheduler that is there, or of a cluster on this machine."""
+"""The engine `dask`: a client of a running scheduler, or of a new cluster on this host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from collhub_dask.options import DaskOptions
+from collhub_dask.plugin import DaskOptions
 from hub_core.model import PluginError, UsageError
 from hub_core.plugin_api import EngineRequest
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
     from collhub_dask.cluster_executor import Restart
 
-# What the extra `dask` of this distribution installs.
+# Packages that the extra `dask` of this distribution installs.
 _EXTRA = ("distributed", "cryptography")
 _CONNECT_S = 3.0
 _RESTART_S = 30.0
-# Protocols of Dask without encryption; an address without protocol is of TCP.
+# Protocols of Dask without encryption; an address without a protocol uses TCP.
 _OPEN_PROTOCOLS = ("", "tcp", "ws", "ucx", "ucxx")
 _CURE = "check the address, or leave it out for a cluster on this machine"
 
 
 def start(request: EngineRequest, options: DaskOptions) -> Executor:
-    """The executor of a cluster.
+    """Start the executor of a cluster.
 
     Raises `PluginError` if Dask is not installed, `UsageError` if its scheduler cannot be reached.
     """
@@ -42,7 +42,7 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
         message = f"the engine dask needs {' and '.join(missing)}, not installed here"
         cure = "python -m pip install 'collhub-study[dask]'"
         raise PluginError(message, cure=cure, code="no-dask")
-    # Imported here: it takes seconds.
+    # Imported here, because the import takes seconds.
     import dask
     from distributed.utils import silence_logging_cmgr
 
@@ -53,13 +53,13 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
         message = "workers= and memory= are of a cluster on this machine, not of a scheduler's"
         raise UsageError(message, cure="leave them out, or the scheduler")
     with ExitStack() as setting:
-        # What goes wrong is told by what the futures raise.
+        # Futures raise all errors, so that log messages are redundant.
         setting.enter_context(silence_logging_cmgr(logging.CRITICAL))
-        # A network or an algorithm may be large.
+        # Networks and algorithms may be larger than the threshold of Dask's warning.
         setting.enter_context(
             dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TiB"})
         )
-        client, restart = _client(request, options, setting)
+        client, restart = _create_client(request, options, setting)
         setting.callback(client.close)
         has_timeout = request.task_timeout_s is not None
         workers = ClusterWorkers(client, needs_nannies=has_timeout)
@@ -67,23 +67,23 @@ def start(request: EngineRequest, options: DaskOptions) -> Executor:
         return ClusterExecutor(client, workers, request, restart, setting.pop_all())
 
 
-def _client(
+def _create_client(
     request: EngineRequest, options: DaskOptions, setting: ExitStack
 ) -> tuple[Client, Restart]:
-    """A client, and what restarts workers; a cluster here ends with the setting."""
+    """Create a client and a function that restarts workers; `setting` closes a local cluster."""
     from distributed import Client
     from distributed.versions import VersionMismatchWarning
 
-    from collhub_dask.local_cluster import local_cluster, restart_here
+    from collhub_dask.local_cluster import restart_local_workers, start_local_cluster
 
     with warnings.catch_warnings():
-        # Versions that matter are checked, and differences are errors.
+        # The relevant versions are checked elsewhere, with errors for differences.
         warnings.simplefilter("ignore", VersionMismatchWarning)
         if options.scheduler is None:
             count = min(request.workers, options.workers or os.cpu_count() or 1)
-            cluster = setting.enter_context(local_cluster(count, options.memory))
+            cluster = setting.enter_context(start_local_cluster(count, options.memory))
             client = Client(cluster, timeout=_CONNECT_S, set_as_default=False)
-            return client, partial(restart_here, cluster)
+            return client, partial(restart_local_workers, cluster)
         _check_trust(options.scheduler, options.insecure)
         _check_scheduler(options.scheduler)
         client = Client(options.scheduler, timeout=_CONNECT_S, set_as_default=False)
@@ -91,21 +91,21 @@ def _client(
 
 
 def _restart(client: Client, addresses: Sequence[str]) -> None:
-    """Have nannies restart workers; waits until they have."""
+    """Restart workers through their nannies and wait for it."""
     if addresses:
-        # A scheduler that is gone has no workers.
+        # Without a scheduler there are no workers to restart.
         with suppress(OSError, RuntimeError):
             client.restart_workers(list(addresses), timeout=_RESTART_S, raise_for_error=False)
 
 
 def _check_trust(address: str, insecure: bool) -> None:
-    """Raise `UsageError` for a scheduler whose identity nothing proves.
+    """Raise `UsageError` for a scheduler whose identity is not authenticated.
 
-    Results of a scheduler are pickles, which can run any program when they are read. So the address
-    must be on this machine or use TLS, unless the user trusts the network.
+    Results of a scheduler are pickles, which can run any program when they are read. The address
+    must therefore be on this host or use TLS, unless the user trusts the network.
     """
-    protocol, _, place = address.rpartition("://")
-    host, has_port, _ = place.rpartition(":")
+    protocol, _, location = address.rpartition("://")
+    host, has_port, _ = location.rpartition(":")
     # Dask itself refuses addresses without port and unknown protocols, before it connects.
     if insecure or not has_port or protocol not in _OPEN_PROTOCOLS:
         return
@@ -125,16 +125,16 @@ def _is_loopback(host: str) -> bool:
 
 
 def _check_scheduler(address: str) -> None:
-    """Raise `UsageError` with the reason where no scheduler answers at an address."""
+    """Raise `UsageError` with the reason if no scheduler answers at an address."""
     try:
-        # In a thread: in a notebook, an event loop runs in this one.
+        # In a separate thread, because notebooks run an event loop in this one.
         with ThreadPoolExecutor(1) as thread:
-            kind = thread.submit(asyncio.run, _kind_of_server(address)).result()
+            kind = thread.submit(asyncio.run, _get_server_type(address)).result()
     except OSError:
         reason = f"no scheduler answered within {_CONNECT_S:.0f} s"
     except (ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
-    # Whoever else listens there answers with bytes that may mean anything.
+    # A server of another protocol may answer with arbitrary bytes.
     except Exception:
         reason = "what answers there is no server of Dask"
     else:
@@ -144,15 +144,16 @@ def _check_scheduler(address: str) -> None:
     raise UsageError(f"the scheduler {address} cannot be reached: {reason}", cure=_CURE)
 
 
-async def _kind_of_server(address: str) -> str:
-    """`Scheduler`, `Worker` or `Nanny`, as a server of Dask calls itself.
+async def _get_server_type(address: str) -> str:
+    """Return the type that a server of Dask reports: `Scheduler`, `Worker` or `Nanny`.
 
-    The answer is not deserialized beyond plain values: no pickle of an unknown server is loaded.
+    Only plain values of the answer are deserialized, so that no pickle of an unknown server is
+    loaded.
     """
     from distributed import Security, rpc
 
     arguments = Security().get_connection_args("client")
     probe = rpc(address, timeout=_CONNECT_S, connection_args=arguments, deserialize=False)
     async with probe as server:
-        found = await asyncio.wait_for(server.identity(), _CONNECT_S)
-    return str(found["type"])
+        identity = await asyncio.wait_for(server.identity(), _CONNECT_S)
+    return str(identity["type"])

@@ -1,4 +1,4 @@
-"""A Dask cluster on this machine, for this user alone; nothing is left of it afterwards."""
+"""A Dask cluster on this host that only this user can access; it leaves no files or processes."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ import dask
 from distributed import LocalCluster, Nanny
 
 _SETTINGS: dict[str, object] = {
-    # The executor tries a task again itself, once.
+    # The executor repeats a failed task once itself.
     "distributed.scheduler.allowed-failures": 0,
-    # A kernel that holds the interpreter for minutes is no dead worker: its nanny would know.
+    # A worker whose kernel blocks the interpreter for minutes is not dead; nannies detect deaths.
     "distributed.scheduler.worker-ttl": None,
-    # By default a nanny is closed a while after its worker died, though it has started another.
+    # By default, a nanny is closed some time after its worker died, although it has restarted one.
     "distributed.deploy.lost-worker-timeout": "1000h",
-    # A worker near its limit goes on until it is ended; results are too small to spill.
+    # A worker runs until it reaches its memory limit; results are too small to spill.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
     "distributed.worker.memory.terminate": 1.0,
-    # Web servers, which cannot be left out, serve nothing.
+    # Web servers cannot be disabled, so they have no routes.
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
 
 
 @contextmanager
-def local_cluster(workers: int, memory_bytes: int | None) -> Iterator[LocalCluster]:
-    """A scheduler in this process, and a process a worker, each for one task at a time.
+def start_local_cluster(workers: int, memory_bytes: int | None) -> Iterator[LocalCluster]:
+    """Start a scheduler in this process, and one process per worker, each with one thread.
 
-    `memory_bytes`: that a worker has; one that takes more is ended.
+    `memory_bytes`: memory limit per worker; a worker that exceeds it is killed.
     """
     with (
-        _environment(),
+        _use_safe_path(),
         dask.config.set(_SETTINGS),
-        # Workers look for modules there: it belongs to this user alone.
+        # Workers import modules from this folder, so only this user may write to it.
         TemporaryDirectory(prefix="collhub-dask-", ignore_cleanup_errors=True) as folder,
         ThreadPoolExecutor(1) as thread,
     ):
-        # In a thread, which Ctrl-C does not leave half way: what has begun can then be ended.
-        starting = thread.submit(_started, workers, memory_bytes, folder)
+        # In a thread, because Ctrl-C cannot interrupt it: a partially started cluster would leak.
+        starting = thread.submit(_create_cluster, workers, memory_bytes, folder)
         try:
             yield starting.result()
         finally:
-            _end(starting.result())
+            _stop(starting.result())
 
 
-def _started(workers: int, memory_bytes: int | None, folder: str) -> LocalCluster:
-    # Ctrl-C goes to all processes of a terminal: it is blocked in all that this thread starts. The
-    # tracker of the standard library, where it is started later, would unblock it.
+def _create_cluster(workers: int, memory_bytes: int | None, folder: str) -> LocalCluster:
+    # A terminal sends Ctrl-C to all processes: block it in all processes that this thread starts.
+    # The resource tracker of the standard library would unblock it if it were started later.
     resource_tracker.ensure_running()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     return LocalCluster(
@@ -63,7 +63,7 @@ def _started(workers: int, memory_bytes: int | None, folder: str) -> LocalCluste
         threads_per_worker=1,
         memory_limit=memory_bytes or 0,
         host="127.0.0.1",
-        # Without certificates, every user of the machine could have code run here.
+        # Without certificates, every user of the host could run code in this process.
         security=True,
         scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
         silence_logs=logging.CRITICAL,
@@ -71,17 +71,17 @@ def _started(workers: int, memory_bytes: int | None, folder: str) -> LocalCluste
     )
 
 
-def restart_here(cluster: LocalCluster, addresses: Sequence[str]) -> None:
-    """Kill the processes of workers; their nannies start others."""
+def restart_local_workers(cluster: LocalCluster, addresses: Sequence[str]) -> None:
+    """Kill the processes of workers; their nannies start new ones."""
     for nanny in cluster.workers.values():
         if nanny.worker_address in addresses:
             _kill(nanny)
 
 
-def _end(cluster: LocalCluster) -> None:
-    """End all processes at once: a worker that is asked to would wait for its task."""
+def _stop(cluster: LocalCluster) -> None:
+    """Kill all processes; a graceful stop would wait for running tasks."""
     for nanny in cluster.workers.values():
-        # From now on it starts no other process in place of this one.
+        # Prevents the nanny from restarting its process.
         nanny.close_gracefully()
         _kill(nanny)
     cluster.close()
@@ -94,10 +94,10 @@ def _kill(nanny: Nanny) -> None:
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
-    """Processes that are started meanwhile import nothing of the working folder.
+def _use_safe_path() -> Iterator[None]:
+    """Prevent processes started in this context from importing from the working folder.
 
-    Undoes what nannies set for the processes that they start.
+    Afterwards restores the environment, which nannies change for their processes.
     """
     before = dict(os.environ)
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -1,4 +1,4 @@
-"""`collhub compare`: which algorithm is best here, by size, or for an entire job."""
+"""`collhub compare`: find the best algorithm of a topology by size, or for an entire job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collhub_tuning.asked_alike import algorithms_option, named_algorithms, roots_of
-from collhub_tuning.comparing import comparison_options, comparisons, options_by_side
+from collhub_tuning.command_options import (
+    algorithms_option,
+    assign_options,
+    comparison_options,
+    open_comparisons,
+    select_algorithms,
+    select_roots,
+)
 from hub_core import (
     COLLECTIVE,
     FILE,
@@ -27,7 +33,7 @@ from hub_core.plugin_api import Shown
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
     from collhub_tuning.questions import ComparisonQuestion
-    from collhub_tuning.sensitivity_report import VariedOutcome
+    from collhub_tuning.variations import VariedOutcome
     from hub_core.network import Topology
 
 
@@ -91,7 +97,7 @@ def compare(
     as_json: bool,
     csv_out: str | None,
     picture_out: str | None,
-    **asked: Any,
+    **arguments: Any,
 ) -> int:
     """Compare algorithms for a collective on a topology, or for the workload in JOB.
 
@@ -103,16 +109,18 @@ def compare(
     a synthesizer or file for all of its collectives, or rules such as
     'all-reduce=tacos;all-gather@>1MiB=ring'.
     """
-    if asked["job"] is not None:
-        return _compare_job(context, asked, {"--csv": csv_out, "--picture": picture_out}, as_json)
-    _require_collective(asked)
+    if arguments["job"] is not None:
+        return _compare_job(
+            context, arguments, {"--csv": csv_out, "--picture": picture_out}, as_json
+        )
+    _require_collective(arguments)
     from collhub_tuning import comparison_report as report
-    from collhub_tuning import sensitivity_report as sensitivity
-    from collhub_tuning.comparison_picture import check_picture, picture_request
+    from collhub_tuning import variations as sensitivity
+    from collhub_tuning.comparison_report import check_picture, create_picture_request
 
     if picture_out is not None:
         check_picture(picture_out, context.registry())
-    outcome, varied = _outcomes(context, asked)
+    outcome, varied = _run_comparisons(context, arguments)
     if csv_out is not None:
         context.write_file(csv_out, report.comparison_csv(outcome))
     if as_json:
@@ -126,34 +134,36 @@ def compare(
         if varied:
             _print_sensitivity(context, outcome, varied)
     failures = report.comparison_failures(outcome)
-    for one in varied:
-        lines = report.comparison_failures(one.outcome)
-        failures += [f"{one.name}: {line}" for line in lines if line not in failures]
+    for variation in varied:
+        lines = report.comparison_failures(variation.outcome)
+        failures += [f"{variation.name}: {line}" for line in lines if line not in failures]
     for line in failures:
         context.say(line)
     for name, line in cut_fields(outcome.cuts).items():
         context.say(f"{name}: {line}")
-    for each in (outcome, *(one.outcome for one in varied)):
+    for each in (outcome, *(variation.outcome for variation in varied)):
         context.report(each.defects())
-    has_winner = any(one.time_ns is not None for one in outcome.measurements)
+    has_winner = any(variation.time_ns is not None for variation in outcome.measurements)
     if picture_out is not None and has_winner:
-        written = context.write_report(Shown.COMPARISON, picture_request(outcome), picture_out)
+        written = context.write_report(
+            Shown.COMPARISON, create_picture_request(outcome), picture_out
+        )
         context.say_written(written)
     return ExitCode.DONE if has_winner else ExitCode.INVALID
 
 
-def _require_collective(asked: dict[str, Any]) -> None:
-    """Raise `UsageError` where the question about a collective lacks one of its parts."""
+def _require_collective(arguments: dict[str, Any]) -> None:
+    """Raise `UsageError` if a required option is missing, or one is given that only jobs have."""
     needed = {"--collective": "kind", "--topology": "topology_texts", "--size": "sizes_text"}
     for option, name in needed.items():
-        if asked[name] in (None, ()):
+        if arguments[name] in (None, ()):
             raise click.UsageError(f"Missing option '{option}' (or a JOB).")
-    if len(asked["topology_texts"]) > 1:
+    if len(arguments["topology_texts"]) > 1:
         cure = "compare on one network, or with --vary, or name a JOB"
         raise UsageError("several networks are for jobs", cure=cure)
-    if asked["baseline"] is not None:
+    if arguments["baseline"] is not None:
         raise UsageError("--baseline is for jobs", cure="leave it out")
-    (asked["topology_text"],) = asked["topology_texts"]
+    (arguments["topology_text"],) = arguments["topology_texts"]
 
 
 _NOT_OF_JOBS = {
@@ -163,24 +173,30 @@ _NOT_OF_JOBS = {
 
 
 def _compare_job(
-    context: CommandContext, asked: dict[str, Any], outputs: dict[str, str | None], as_json: bool
+    context: CommandContext,
+    arguments: dict[str, Any],
+    outputs: dict[str, str | None],
+    as_json: bool,
 ) -> int:
-    """Compare candidates and networks for the job in `asked["job"]`."""
+    """Compare candidates and networks for the job in `arguments["job"]`."""
     from collhub_tuning import job_comparison as report
-    from collhub_tuning.variations import variations
+    from collhub_tuning.variations import create_variations
 
-    given = {option: asked[name] for option, name in _NOT_OF_JOBS.items()} | outputs
-    given["--timeout"] = asked["budget"].timeout_s
-    if unused := [option for option, value in given.items() if value is not None]:
+    used_options = {option: arguments[name] for option, name in _NOT_OF_JOBS.items()} | outputs
+    used_options["--timeout"] = arguments["budget"].timeout_s
+    if unused := [option for option, value in used_options.items() if value is not None]:
         raise UsageError(f"{unused[0]} has no meaning for a job", cure="leave it out")
-    networks = [context.read_topology(text) for text in asked["topology_texts"]]
+    networks = [context.read_topology(text) for text in arguments["topology_texts"]]
     for network in tuple(networks):
-        varied = variations(network, asked["ranges"], asked["failures"])
-        networks += [replace(one.topology, name=f"{network.name} {one.name}") for one in varied]
-    if not networks and (asked["ranges"] or asked["failures"]):
+        varied = create_variations(network, arguments["ranges"], arguments["failures"])
+        networks += [
+            replace(variation.topology, name=f"{network.name} {variation.name}")
+            for variation in varied
+        ]
+    if not networks and (arguments["ranges"] or arguments["failures"]):
         raise UsageError("--vary and --without-link need --topology", cure="name the network")
     comparison = report.compare_job(
-        context, asked["job"], networks, asked["names"], asked["baseline"], asked
+        context, arguments["job"], networks, arguments["names"], arguments["baseline"], arguments
     )
     if as_json:
         context.print_json(report.comparison_document(comparison))
@@ -195,8 +211,8 @@ def _compare_job(
 def _print_sensitivity(
     context: CommandContext, outcome: ComparisonOutcome, varied: Sequence[VariedOutcome]
 ) -> None:
-    """The winner of every size on every network, and how far the choice falls behind."""
-    from collhub_tuning import sensitivity_report as sensitivity
+    """Print every size's winner on every network, and the slowdown of the base network's winner."""
+    from collhub_tuning import variations as sensitivity
 
     context.print_line("")
     rows = sensitivity.sensitivity_rows(outcome, varied)
@@ -206,37 +222,38 @@ def _print_sensitivity(
         context.print_line(line)
 
 
-def _outcomes(
-    context: CommandContext, asked: dict[str, Any]
+def _run_comparisons(
+    context: CommandContext, arguments: dict[str, Any]
 ) -> tuple[ComparisonOutcome, list[VariedOutcome]]:
-    """Answer the question on the network as given, then on every variation of it."""
+    """Compare the algorithms on the network as given, then on every variation of it."""
     # Imported here: the help of the command needs no numpy.
-    from collhub_tuning.sensitivity_report import VariedOutcome
-    from collhub_tuning.variations import variations
+    from collhub_tuning.variations import VariedOutcome, create_variations
 
     registry = context.registry()
-    sizes = parse_sizes(asked["sizes_text"])
-    topology = context.read_topology(asked["topology_text"])
-    question = _question(asked, sizes, topology)
-    algorithms = named_algorithms(asked["names"], registry)
-    options = options_by_side(context, asked, {})
-    # All are made before one is measured: a slip in the last costs nothing.
-    networks = variations(topology, asked["ranges"], asked["failures"])
-    with comparisons(context, asked, algorithms, options) as compare:
+    sizes = parse_sizes(arguments["sizes_text"])
+    topology = context.read_topology(arguments["topology_text"])
+    question = _create_question(arguments, sizes, topology)
+    algorithms = select_algorithms(arguments["names"], registry)
+    options = assign_options(context, arguments, {})
+    # All variations are created before the first measurement, so that errors are reported early.
+    networks = create_variations(topology, arguments["ranges"], arguments["failures"])
+    with open_comparisons(context, arguments, algorithms, options) as compare:
         base = compare(question, topology)
-        varied = [VariedOutcome(one.name, compare(question, one.topology)) for one in networks]
-    for one in varied:
-        base = replace(base, cuts=(*base.cuts, *one.outcome.cuts))
+        varied = [
+            VariedOutcome(network.name, compare(question, network.topology)) for network in networks
+        ]
+    for network in varied:
+        base = replace(base, cuts=(*base.cuts, *network.outcome.cuts))
     return base, varied
 
 
-def _question(
-    asked: dict[str, Any], sizes: tuple[int, ...], topology: Topology
+def _create_question(
+    arguments: dict[str, Any], sizes: tuple[int, ...], topology: Topology
 ) -> ComparisonQuestion:
-    """The question that the arguments ask: all NPUs of the network, sizes in bytes, any mode."""
+    """Create the question of the arguments: all NPUs of the network, sizes in bytes, any mode."""
     from collhub_tuning.questions import ComparisonQuestion
 
-    kind = asked["kind"]
-    root = roots_of([kind], asked["root"], topology)[kind]
-    text = asked["topology_text"]
-    return ComparisonQuestion(kind, root, text, topology.num_npus, sizes, asked["backend"])
+    kind = arguments["kind"]
+    root = select_roots([kind], arguments["root"], topology)[kind]
+    text = arguments["topology_text"]
+    return ComparisonQuestion(kind, root, text, topology.num_npus, sizes, arguments["backend"])

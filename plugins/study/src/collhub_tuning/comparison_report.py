@@ -1,4 +1,4 @@
-"""The report of a comparison: JSON, CSV, and a table with the winner of every size."""
+"""The report of a comparison: JSON, CSV, a picture, and a table with the winner of every size."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from collhub_execution import algorithm_bandwidth, bus_bandwidth
+
 from collhub_tuning.questions import ComparisonQuestion, Measurement
 from hub_core import Diagnostic, ProvenBound, beaten_bound, best_bounds, cut_objects
-from hub_core.model import format_bandwidth, format_bytes, format_time
+from hub_core.model import PluginError, UsageError, format_bandwidth, format_bytes, format_time
+from hub_core.plugin_api import BandwidthSeries, ReportRequest, ReportWriter, Shown
 
 if TYPE_CHECKING:
     from hub_core import Registry
     from hub_core.model import JsonValue
     from hub_core.network import Topology
     from hub_core.plugin_api import SearchCut
+
 
 HEADER = ("size", "winner", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
 RIGHT = ("size", "time", "algorithm", "bus", "ratio to bound", "ahead of the next")
@@ -29,7 +33,7 @@ _CSV_COLUMNS = (
 
 @dataclass(frozen=True)
 class ComparisonOutcome:
-    """All measurements of a question on its network, and what limits have cut of the searches."""
+    """All measurements of a question on its network, and the cuts of the searches by limits."""
 
     question: ComparisonQuestion
     topology: Topology
@@ -39,10 +43,10 @@ class ComparisonOutcome:
 
     @cached_property
     def bounds(self) -> Mapping[int, ProvenBound | None]:
-        """The best lower bound that is offered, by size; None where nothing is known."""
+        """The best offered lower bound by size; None for sizes without a bound."""
         sizes = self.question.sizes
         rankings = [self.ranking(size) for size in sizes]
-        found = best_bounds(
+        bounds = best_bounds(
             self.question.collective,
             self.topology,
             sizes,
@@ -50,60 +54,70 @@ class ComparisonOutcome:
             best_times_ps=[ranking[0].time_ps if ranking else None for ranking in rankings],
             is_thorough=True,
         )
-        return dict(zip(sizes, found, strict=True))
+        return dict(zip(sizes, bounds, strict=True))
 
     @cached_property
     def bounds_ns(self) -> Mapping[int, int | None]:
-        """The bounds in whole nanoseconds, by size."""
+        """The bounds in integer nanoseconds, by size."""
         return {size: (bound and bound.time_ns) or None for size, bound in self.bounds.items()}
 
-    def ratio(self, one: Measurement) -> float | None:
-        """Time by bound, computed in picoseconds; None where one of them is missing."""
-        bound = self.bounds[one.size]
-        return None if bound is None else bound.ratio(one.time_ps, one.slack_ps)
+    def ratio(self, measurement: Measurement) -> float | None:
+        """Compute time divided by bound in picoseconds; None if one of them is missing."""
+        bound = self.bounds[measurement.size]
+        return None if bound is None else bound.ratio(measurement.time_ps, measurement.slack_ps)
 
     @cached_property
     def defects_by_algorithm(self) -> Mapping[str, Sequence[Diagnostic]]:
         """Findings for measurements that beat the bound of their size, by algorithm."""
-        found: dict[str, list[Diagnostic]] = {}
-        for one in self.measurements:
-            bound = self.bounds[one.size]
-            defect = beaten_bound(bound, one.time_ps, slack_ps=one.slack_ps, name=one.algorithm)
+        defects: dict[str, list[Diagnostic]] = {}
+        for measurement in self.measurements:
+            bound = self.bounds[measurement.size]
+            defect = beaten_bound(
+                bound,
+                measurement.time_ps,
+                slack_ps=measurement.slack_ps,
+                name=measurement.algorithm,
+            )
             if defect is not None:
-                found.setdefault(one.algorithm, []).append(defect)
-        return found
+                defects.setdefault(measurement.algorithm, []).append(defect)
+        return defects
 
     def defects(self) -> list[Diagnostic]:
-        """A finding for every measurement that beats the bound of its size."""
+        """List a finding for every measurement that beats the bound of its size."""
         return [defect for defects in self.defects_by_algorithm.values() for defect in defects]
 
     def ranking(self, size: int) -> list[Measurement]:
-        """Measurements with a time at a size, the fastest first, of equal ones in their order."""
-        timed = [one for one in self.measurements if one.size == size and one.time_ns is not None]
-        return sorted(timed, key=lambda one: one.time_ns or 0)
+        """Sort the measurements at a size by time, without those that failed; stable."""
+        timed = [
+            measurement
+            for measurement in self.measurements
+            if measurement.size == size and measurement.time_ns is not None
+        ]
+        return sorted(timed, key=lambda measurement: measurement.time_ns or 0)
 
 
 def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
-    """A line a size: the fastest algorithm and how far it is ahead."""
-    # In the order that was asked for.
-    return [_row(outcome, size) for size in outcome.question.sizes]
+    """Return one row per requested size: the fastest algorithm and its lead."""
+    return [_format_row(outcome, size) for size in outcome.question.sizes]
 
 
 def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
-    """One line for every reason why algorithms have no time, with the sizes it is for."""
+    """Return one line per reason for which algorithms have no time, with its sizes."""
     sizes: dict[tuple[str, str], list[int]] = {}
-    for one in outcome.measurements:
-        if one.time_ns is None:
-            sizes.setdefault((one.algorithm, one.failure), []).append(one.size)
-    # Most often the same with the algorithm's own name before it: `ring defines no all-to-all`.
-    alike: dict[tuple[bool, str, tuple[int, ...]], list[str]] = {}
+    for measurement in outcome.measurements:
+        if measurement.time_ns is None:
+            sizes.setdefault((measurement.algorithm, measurement.failure), []).append(
+                measurement.size
+            )
+    # Group equal reasons that differ only in the leading name, as `ring defines no all-to-all`.
+    groups: dict[tuple[bool, str, tuple[int, ...]], list[str]] = {}
     for (algorithm, failure), failed in sizes.items():
         is_named = failure.startswith(f"{algorithm} ")
         reason = failure.removeprefix(f"{algorithm} ")
-        alike.setdefault((is_named, reason, tuple(failed)), []).append(algorithm)
+        groups.setdefault((is_named, reason, tuple(failed)), []).append(algorithm)
     total = len(outcome.question.sizes)
     lines = []
-    for (is_named, reason, at), names in alike.items():
+    for (is_named, reason, at), names in groups.items():
         part = "" if len(at) == total else f" at {', '.join(map(format_bytes, at))}"
         who, verb = (names[0], "does") if len(names) == 1 else ("each", "do")
         why = f"{who} {reason}" if is_named else reason
@@ -112,10 +126,10 @@ def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
 
 
 def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
-    """The report as `report-compare-1` describes it."""
+    """Return the report in the schema `report-compare-1`."""
     question = outcome.question
     results: list[JsonValue] = [
-        dict(measurement_fields(outcome, one)) for one in outcome.measurements
+        dict(measurement_fields(outcome, measurement)) for measurement in outcome.measurements
     ]
     winners: list[JsonValue] = []
     for size in question.sizes:
@@ -141,17 +155,17 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
 
 
 def comparison_csv(outcome: ComparisonOutcome) -> bytes:
-    """A header, then a line for every algorithm and size."""
+    """Return a header, then a line for every algorithm and size."""
     text = io.StringIO()
     writer = csv.DictWriter(text, _CSV_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for one in outcome.measurements:
-        fields = measurement_fields(outcome, one)
+    for measurement in outcome.measurements:
+        fields = measurement_fields(outcome, measurement)
         writer.writerow({name: "" if value is None else value for name, value in fields.items()})
     return text.getvalue().encode("utf-8")
 
 
-def _row(outcome: ComparisonOutcome, size: int) -> list[str]:
+def _format_row(outcome: ComparisonOutcome, size: int) -> list[str]:
     ranking = outcome.ranking(size)
     if not ranking:
         return [format_bytes(size), "none", "", "", "", "", ""]
@@ -162,46 +176,99 @@ def _row(outcome: ComparisonOutcome, size: int) -> list[str]:
         format_bytes(size),
         best.algorithm,
         format_time(float(best.time_ns or 0)),
-        _bandwidth(fields["algorithm_bandwidth_bytes_per_s"]),
-        _bandwidth(fields["bus_bandwidth_bytes_per_s"]),
+        _format_bandwidth(fields["algorithm_bandwidth_bytes_per_s"]),
+        _format_bandwidth(fields["bus_bandwidth_bytes_per_s"]),
         f"{ratio:.3f}" if isinstance(ratio, float) else "",
-        _lead(ranking),
+        _format_lead(ranking),
     ]
 
 
-def _lead(ranking: Sequence[Measurement]) -> str:
-    """`12.3 % (ring)`: how much longer the second takes."""
+def _format_lead(ranking: Sequence[Measurement]) -> str:
+    """Return the lead over the second algorithm and its name: `12.3 % (ring)`."""
     if len(ranking) < 2:
         return ""
     first, second = ranking[0].time_ns or 1, ranking[1].time_ns or 1
     return f"{100 * (second / first - 1):.1f} % ({ranking[1].algorithm})"
 
 
-def _bandwidth(value: object) -> str:
-    """Text of a bandwidth in bytes/s, empty for None."""
+def _format_bandwidth(value: object) -> str:
+    """Format a bandwidth in bytes/s; empty for None."""
     return format_bandwidth(value) if isinstance(value, float) else ""
 
 
 def measurement_fields(
-    outcome: ComparisonOutcome, one: Measurement
+    outcome: ComparisonOutcome, measurement: Measurement
 ) -> dict[str, str | int | float | None]:
-    """What reports say of a measurement; bandwidths as nccl-tests define them."""
-    # Imported here: the help of the command needs no numpy.
-    from collhub_execution import algorithm_bandwidth, bus_bandwidth
-
+    """Return the fields of a measurement in reports; bandwidths as nccl-tests define them."""
     collective = outcome.question.collective
-    time_s = one.time_ns / 1e9 if one.time_ns else None
+    time_s = measurement.time_ns / 1e9 if measurement.time_ns else None
     return {
-        "algorithm": one.algorithm,
-        "size": one.size,
-        "time_ns": one.time_ns,
+        "algorithm": measurement.algorithm,
+        "size": measurement.size,
+        "time_ns": measurement.time_ns,
         "algorithm_bandwidth_bytes_per_s": (
-            algorithm_bandwidth(one.size, time_s) if time_s else None
+            algorithm_bandwidth(measurement.size, time_s) if time_s else None
         ),
         "bus_bandwidth_bytes_per_s": (
-            bus_bandwidth(collective, one.size, time_s) if time_s else None
+            bus_bandwidth(collective, measurement.size, time_s) if time_s else None
         ),
-        "ratio_to_bound": outcome.ratio(one),
-        "made_for": one.made_for,
-        "failure": one.failure or None,
+        "ratio_to_bound": outcome.ratio(measurement),
+        "made_for": measurement.made_for,
+        "failure": measurement.failure or None,
     }
+
+
+def check_picture(out: str, registry: Registry) -> None:
+    """Refuse a picture file without a writer before the comparison, which may take hours.
+
+    Raises `PluginError` if no plugin draws comparisons, `UsageError` for an unknown suffix.
+    """
+    offers = [provided.offer for provided in registry.all(ReportWriter)]
+    suffixes = [
+        suffix
+        for offer in offers
+        if offer.shows is Shown.COMPARISON
+        for suffix in offer.format.suffixes
+    ]
+    if not suffixes:
+        cure = "install one, such as the distribution that draws networks"
+        raise PluginError("no installed plugin draws comparisons", cure=cure, code="not-available")
+    if not out.endswith(tuple(suffixes)):
+        known = ", ".join(sorted(suffixes))
+        raise UsageError(
+            f"--picture {out}: its suffix is none of {known}",
+            cure=f"name a file that ends so, as --picture comparison{min(suffixes)}",
+            code="picture-format",
+        )
+
+
+def create_picture_request(outcome: ComparisonOutcome) -> ReportRequest:
+    """Collect the bus bandwidths of all algorithms that have one, and of the bound."""
+    question = outcome.question
+    times: dict[str, dict[int, int | None]] = {}
+    for measurement in outcome.measurements:
+        times.setdefault(measurement.algorithm, {})[measurement.size] = measurement.time_ns
+    series = []
+    for name, by_size in times.items():
+        bandwidths = tuple(
+            _compute_bus_bandwidth(outcome, size, by_size.get(size)) for size in question.sizes
+        )
+        if any(bandwidths):
+            series.append(BandwidthSeries(name, bandwidths))
+    bounds = tuple(
+        _compute_bus_bandwidth(outcome, size, outcome.bounds_ns[size]) for size in question.sizes
+    )
+    return ReportRequest(
+        f"{question.kind} on {outcome.topology.name}, {question.num_npus} ranks, timed by "
+        f"{question.backend}",
+        sizes=question.sizes,
+        series=series,
+        bound=BandwidthSeries("bound", bounds),
+    )
+
+
+def _compute_bus_bandwidth(
+    outcome: ComparisonOutcome, size: int, time_ns: float | None
+) -> float | None:
+    """Compute the bus bandwidth as nccl-tests define it, in bytes/s; None without a time."""
+    return bus_bandwidth(outcome.question.collective, size, time_ns / 1e9) if time_ns else None

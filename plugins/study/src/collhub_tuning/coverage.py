@@ -1,4 +1,4 @@
-"""Which sizes files serve, held against what a report states: gaps, overlaps, other servers."""
+"""Compare the sizes that files serve with the report: find gaps, overlaps and other servers."""
 
 from __future__ import annotations
 
@@ -14,99 +14,106 @@ RUNTIME = "the runtime's own choice"
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Sizes of one kind of call that are alike: who is stated to serve them, and who does.
+    """A range of sizes of one kind of call with the same declared and actual servers.
 
-    `stated`: empty where the runtime keeps them. `found`: none or several where something is wrong.
+    `declared`: the server in the report, empty for the runtime's own choice. `servers`: the servers
+    in the files; several servers are an error.
     """
 
     kind: CollectiveKind
     in_place: bool
     min_bytes: int
     max_bytes: int | None
-    stated: str
-    found: tuple[str, ...]
+    declared: str
+    servers: tuple[str, ...]
 
     @property
     def defect(self) -> str:
-        """What is wrong, in one clause; empty where nothing is."""
-        if len(self.found) > 1:
-            return f"overlap: {' and '.join(self.found)} both serve them"
-        if self.stated and not self.found:
-            return f"gap: nothing serves them, {self.stated} is to"
-        if self.found and self.found[0] != self.stated:
-            return f"changed: {self.found[0]} serves them, {self.stated or RUNTIME} is to"
+        """The defect as one clause; empty without a defect."""
+        if len(self.servers) > 1:
+            return f"overlap: {' and '.join(self.servers)} both serve them"
+        if self.declared and not self.servers:
+            return f"gap: nothing serves them, {self.declared} is to"
+        if self.servers and self.servers[0] != self.declared:
+            return f"changed: {self.servers[0]} serves them, {self.declared or RUNTIME} is to"
         return ""
 
     def __str__(self) -> str:
         mode = "in place" if self.in_place else "out of place"
-        return f"{self.kind} {mode}, {sizes_text(self.min_bytes, self.max_bytes)}"
+        return f"{self.kind} {mode}, {format_sizes(self.min_bytes, self.max_bytes)}"
 
 
-def stretches(stated: Sequence[ServedCalls], found: Sequence[ServedCalls]) -> list[Stretch]:
-    """All sizes from 0 on of every kind of call that is stated or found, alike ones joined."""
-    rows = [*stated, *found]
-    calls = [(one.kind, mode) for one in rows for mode in (True, False) if _has(one, mode)]
+def compare_coverage(
+    declared: Sequence[ServedCalls], actual: Sequence[ServedCalls]
+) -> list[Stretch]:
+    """Divide all sizes from 0 on of every kind of call into stretches with the same servers."""
+    rows = [*declared, *actual]
+    calls = [(row.kind, mode) for row in rows for mode in (True, False) if _has(row, mode)]
     kinds = sorted(set(calls), key=lambda call: (list(CollectiveKind).index(call[0]), not call[1]))
-    return [
-        one
-        for kind, mode in kinds
-        for one in _joined(_pieces(_of(stated, kind, mode), _of(found, kind, mode), kind, mode))
-    ]
+    stretches = []
+    for kind, mode in kinds:
+        pieces = _divide(_select(declared, kind, mode), _select(actual, kind, mode), kind, mode)
+        stretches += _merge(pieces)
+    return stretches
 
 
-def sizes_text(min_bytes: int, max_bytes: int | None) -> str:
-    """`below 16 KiB`, `16 KiB to 1 MiB - 1`, `from 1 MiB`, `all sizes`."""
+def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
+    """Format a range: `below 16 KiB`, `16 KiB to below 1 MiB`, `from 1 MiB`, `all sizes`."""
     if max_bytes is None:
         return f"from {format_bytes(min_bytes)}" if min_bytes else "all sizes"
-    behind = format_bytes(max_bytes + 1)
-    return f"{format_bytes(min_bytes)} to below {behind}" if min_bytes else f"below {behind}"
+    limit = format_bytes(max_bytes + 1)
+    return f"{format_bytes(min_bytes)} to below {limit}" if min_bytes else f"below {limit}"
 
 
-def served_by(one: ServedCalls) -> str:
-    """Who serves calls, with the condition on them."""
+def format_server(calls: ServedCalls) -> str:
+    """Return the server of calls, with the condition on their sizes."""
     conditions = [
         f"multiples of {number} {unit}"
-        for number, unit in ((one.element_multiple, "elements"), (one.byte_multiple, "bytes"))
+        for number, unit in ((calls.element_multiple, "elements"), (calls.byte_multiple, "bytes"))
         if number > 1
     ]
-    return f"{one.by} ({', '.join(conditions)})" if conditions else one.by
+    return f"{calls.by} ({', '.join(conditions)})" if conditions else calls.by
 
 
-def _of(rows: Sequence[ServedCalls], kind: CollectiveKind, mode: bool) -> list[ServedCalls]:
-    return [one for one in rows if one.kind is kind and _has(one, mode)]
+def _select(rows: Sequence[ServedCalls], kind: CollectiveKind, mode: bool) -> list[ServedCalls]:
+    return [row for row in rows if row.kind is kind and _has(row, mode)]
 
 
-def _has(one: ServedCalls, in_place: bool) -> bool:
-    """Whether these calls are in place, or, without `in_place`, out of place."""
-    return one.in_place if in_place else one.out_of_place
+def _has(calls: ServedCalls, in_place: bool) -> bool:
+    """Check if these calls include the mode: in place, or out of place."""
+    return calls.in_place if in_place else calls.out_of_place
 
 
-def _pieces(
-    stated: Sequence[ServedCalls], found: Sequence[ServedCalls], kind: CollectiveKind, mode: bool
+def _divide(
+    declared: Sequence[ServedCalls],
+    actual: Sequence[ServedCalls],
+    kind: CollectiveKind,
+    mode: bool,
 ) -> Iterator[Stretch]:
-    """Stretches between all borders."""
-    rows = [*stated, *found]
-    borders = {0, *(one.min_bytes for one in rows)}
-    borders |= {one.max_bytes + 1 for one in rows if one.max_bytes is not None}
-    ends: list[int | None] = [*sorted(borders), None]
-    for first, behind in pairwise(ends):
+    """Yield the stretches between all borders of both."""
+    rows = [*declared, *actual]
+    borders = {0, *(row.min_bytes for row in rows)}
+    borders |= {row.max_bytes + 1 for row in rows if row.max_bytes is not None}
+    limits: list[int | None] = [*sorted(borders), None]
+    for first, limit in pairwise(limits):
         assert first is not None
-        last = None if behind is None else behind - 1
-        names = [served_by(one) for one in stated if _covers(one, first)]
-        servers = tuple(served_by(one) for one in found if _covers(one, first))
+        last = None if limit is None else limit - 1
+        names = [format_server(row) for row in declared if _covers(row, first)]
+        servers = tuple(format_server(row) for row in actual if _covers(row, first))
         yield Stretch(kind, mode, first, last, names[0] if names else "", servers)
 
 
-def _covers(one: ServedCalls, size: int) -> bool:
-    return one.min_bytes <= size and (one.max_bytes is None or size <= one.max_bytes)
+def _covers(calls: ServedCalls, size: int) -> bool:
+    return calls.min_bytes <= size and (calls.max_bytes is None or size <= calls.max_bytes)
 
 
-def _joined(pieces: Iterable[Stretch]) -> list[Stretch]:
-    whole: list[Stretch] = []
+def _merge(pieces: Iterable[Stretch]) -> list[Stretch]:
+    """Merge adjacent stretches with equal servers."""
+    merged: list[Stretch] = []
     for piece in pieces:
-        last = whole[-1] if whole else None
-        if last is not None and (last.stated, last.found) == (piece.stated, piece.found):
-            whole[-1] = replace(last, max_bytes=piece.max_bytes)
+        last = merged[-1] if merged else None
+        if last is not None and (last.declared, last.servers) == (piece.declared, piece.servers):
+            merged[-1] = replace(last, max_bytes=piece.max_bytes)
         else:
-            whole.append(piece)
-    return whole
+            merged.append(piece)
+    return merged

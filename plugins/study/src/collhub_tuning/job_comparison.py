@@ -1,4 +1,4 @@
-"""Compare algorithms and networks for an entire job: its time with each, beside a baseline."""
+"""Compare algorithms and networks for an entire job: its time with each, and the speedup."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from hub_core.network import Topology
 
 NATIVE = "native"
-"""The algorithms that the job, or the simulator's system, has itself."""
+"""The name of the algorithms that the job, or the simulator's system, specifies."""
 HEADER = ("algorithms", "network", "time", "exposed", "speedup")
 RIGHT = ("time", "exposed", "speedup")
 _SEPARATOR = ";"
-# Kinds for which simulators of jobs run algorithms; others are timers or refused.
+# Kinds for which simulators of jobs run algorithms; the others are timers or refused.
 _KINDS = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.ALL_GATHER,
@@ -33,9 +33,9 @@ _KINDS = (
 class JobMeasurement:
     """The job with some algorithms on a network.
 
-    `algorithms`: as the user names them. `time_ns`: when the last rank finishes, None without a
-    time; `failure` then gives the reason in one line. `exposed_ns`: of the rank with most time in
-    which it does not compute; None where the simulator does not tell.
+    `algorithms`: as the user names them. `time_ns`: finish time of the last rank, None without a
+    time; `failure` then gives the reason in one line. `exposed_ns`: maximum over the ranks of the
+    time without computation; None if the simulator does not report it.
     """
 
     algorithms: str
@@ -48,7 +48,7 @@ class JobMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class JobComparison:
-    """All measurements of a job; `baseline`: the one that the others are compared with."""
+    """All measurements of a job; `baseline`: the reference of the speedups."""
 
     source: str
     num_ranks: int
@@ -56,17 +56,19 @@ class JobComparison:
     measurements: tuple[JobMeasurement, ...]
     baseline: JobMeasurement
 
-    def speedup(self, one: JobMeasurement) -> float | None:
-        """Time of the baseline by the time; None where one of them is missing."""
-        if self.baseline.time_ns is None or not one.time_ns:
+    def speedup(self, measurement: JobMeasurement) -> float | None:
+        """Compute the baseline's time divided by the time; None if one of them is missing."""
+        if self.baseline.time_ns is None or not measurement.time_ns:
             return None
-        return self.baseline.time_ns / one.time_ns
+        return self.baseline.time_ns / measurement.time_ns
 
     @property
     def fastest(self) -> JobMeasurement | None:
-        """The first of the measurements with the shortest time."""
-        timed = [one for one in self.measurements if one.time_ns is not None]
-        return min(timed, key=lambda one: one.time_ns or 0, default=None)
+        """The first measurement with the minimum time; None without times."""
+        timed = [
+            measurement for measurement in self.measurements if measurement.time_ns is not None
+        ]
+        return min(timed, key=lambda measurement: measurement.time_ns or 0, default=None)
 
 
 def compare_job(
@@ -75,29 +77,29 @@ def compare_job(
     topologies: Sequence[Topology],
     candidates: Sequence[str],
     baseline: str | None,
-    asked: Mapping[str, Any],
+    arguments: Mapping[str, Any],
 ) -> JobComparison:
     """Simulate the job of `source` with all candidates on all networks.
 
-    `topologies`: empty for the network that the job states. `candidates`: `native`, a synthesizer
-    or file for all collectives that have algorithms, or rules joined by `;`. `baseline`: one of
-    the candidates, by default the first; on the first network. `asked`: of `comparison_options`.
-    Raises `HubError` for a job that cannot be read and for a candidate that is no rule.
+    `topologies`: empty for the network that the job declares. `candidates`: `native`, a synthesizer
+    or file for all collectives that have algorithms, or rules joined by `;`. `baseline`: a
+    candidate, by default the first one; on the first network. `arguments`: values of
+    `comparison_options`. Raises `HubError` for an unreadable job and an invalid candidate.
     """
     opened = context.open_input(source)
-    backend = asked["backend"]
+    backend = arguments["backend"]
     sides = {
         "reader": opened.options,
         "simulator": context.options_of(WorkloadSimulator, backend),
     }
-    given = assign(asked["assignments"], sides)
-    workload = context.read_workload(opened, given["reader"])
-    networks = list(topologies) or [_own_network(context, opened)]
+    options = assign(arguments["assignments"], sides)
+    workload = context.read_workload(opened, options["reader"])
+    networks = list(topologies) or [_read_network(context, opened)]
     names = list(dict.fromkeys(candidates)) or [NATIVE]
     if baseline is not None and baseline not in names:
         names.insert(0, baseline)
     measurements = tuple(
-        _measured(context, workload, name, network, backend, given["simulator"])
+        _measure(context, workload, name, network, backend, options["simulator"])
         for network in networks
         for name in names
     )
@@ -107,7 +109,7 @@ def compare_job(
     )
 
 
-def _own_network(context: CommandContext, opened: OpenedInput) -> Topology:
+def _read_network(context: CommandContext, opened: OpenedInput) -> Topology:
     network = context.own_topology(opened)
     if network is None:
         cure = "name one, for example --topology ring:8"
@@ -115,7 +117,7 @@ def _own_network(context: CommandContext, opened: OpenedInput) -> Topology:
     return network
 
 
-def _measured(
+def _measure(
     context: CommandContext,
     workload: Workload,
     name: str,
@@ -123,27 +125,27 @@ def _measured(
     backend: str,
     options: Mapping[str, str],
 ) -> JobMeasurement:
-    """The job with one candidate on one network."""
+    """Simulate the job with one candidate on one network."""
     try:
-        rules = [*_rules(workload, name)]
+        rules = [*_create_rules(workload, name)]
         job = apply_rules(context, workload, rules, network) if rules else workload
         times = context.simulate_workload(WorkloadRequest(job, network), backend, options)
     except HubError as error:
-        found = error.diagnostics[0]
-        reason = f"{found.message}; {found.cure}" if found.cure else found.message
+        cause = error.diagnostics[0]
+        reason = f"{cause.message}; {cause.cure}" if cause.cure else cause.message
         return JobMeasurement(name, network.name, None, failure=" ".join(reason.split()))
     if times.time_ns is None:
         reason = times.diagnostics[0].message if times.diagnostics else "a rank never finishes"
         finish = times.rank_finish_ns
         return JobMeasurement(name, network.name, None, None, finish, reason)
-    exposed = [one for one in times.rank_exposed_ns if one is not None]
+    exposed = [time_ns for time_ns in times.rank_exposed_ns if time_ns is not None]
     return JobMeasurement(
         name, network.name, times.time_ns, max(exposed, default=None), times.rank_finish_ns
     )
 
 
-def _rules(workload: Workload, name: str) -> Iterator[str]:
-    """The rules of a candidate; none for `native`."""
+def _create_rules(workload: Workload, name: str) -> Iterator[str]:
+    """Yield the rules of a candidate; none for `native`."""
     if name == NATIVE:
         return
     parts = [part.strip() for part in name.split(_SEPARATOR)]
@@ -160,64 +162,67 @@ def _rules(workload: Workload, name: str) -> Iterator[str]:
 
 
 def _is_rule(text: str) -> bool:
-    """Whether a text begins with a kind of collective; options of a synthesizer have a `=`, too."""
+    """Check if a text is a rule, which begins with a kind of collective.
+
+    An `=` is not sufficient, because options of a synthesizer contain it too.
+    """
     kind = text.partition("=")[0].partition("@")[0].partition("/")[0]
     return "=" in text and kind in {"*", *map(str, STANDARD_KINDS)}
 
 
 def comparison_rows(comparison: JobComparison) -> list[tuple[str, ...]]:
-    """A line for each measurement."""
+    """Return one row per measurement."""
     return [
         (
-            one.algorithms,
-            one.topology,
-            "-" if one.time_ns is None else format_time(one.time_ns),
-            "-" if one.exposed_ns is None else format_time(one.exposed_ns),
-            _speedup_text(comparison, one),
+            measurement.algorithms,
+            measurement.topology,
+            "-" if measurement.time_ns is None else format_time(measurement.time_ns),
+            "-" if measurement.exposed_ns is None else format_time(measurement.exposed_ns),
+            _format_speedup(comparison, measurement),
         )
-        for one in comparison.measurements
+        for measurement in comparison.measurements
     ]
 
 
-def _speedup_text(comparison: JobComparison, one: JobMeasurement) -> str:
-    if one is comparison.baseline:
+def _format_speedup(comparison: JobComparison, measurement: JobMeasurement) -> str:
+    if measurement is comparison.baseline:
         return "baseline"
-    speedup = comparison.speedup(one)
+    speedup = comparison.speedup(measurement)
     return "-" if speedup is None else f"{speedup:.2f}"
 
 
 def comparison_failures(comparison: JobComparison) -> list[str]:
-    """One line for every measurement without a time."""
+    """Return one line per measurement without a time, with the reason."""
     return [
-        f"{one.algorithms} on {one.topology}: {one.failure}"
-        for one in comparison.measurements
-        if one.failure
+        f"{measurement.algorithms} on {measurement.topology}: {measurement.failure}"
+        for measurement in comparison.measurements
+        if measurement.failure
     ]
 
 
 def comparison_document(comparison: JobComparison) -> dict[str, JsonValue]:
-    """The report that `--json` prints."""
+    """Return the report for `--json`."""
     fastest = comparison.fastest
     return {
         "schema": "collhub/report-compare-job-1",
         "source": comparison.source,
         "num_ranks": comparison.num_ranks,
         "backend": comparison.backend,
-        "baseline": _place(comparison.baseline),
-        "fastest": None if fastest is None else _place(fastest),
+        "baseline": _identify(comparison.baseline),
+        "fastest": None if fastest is None else _identify(fastest),
         "results": [
             {
-                **_place(one),
-                "time_ns": one.time_ns,
-                "exposed_ns": one.exposed_ns,
-                "rank_finish_ns": list(one.rank_finish_ns),
-                "speedup": comparison.speedup(one),
-                "failure": one.failure or None,
+                **_identify(measurement),
+                "time_ns": measurement.time_ns,
+                "exposed_ns": measurement.exposed_ns,
+                "rank_finish_ns": list(measurement.rank_finish_ns),
+                "speedup": comparison.speedup(measurement),
+                "failure": measurement.failure or None,
             }
-            for one in comparison.measurements
+            for measurement in comparison.measurements
         ],
     }
 
 
-def _place(one: JobMeasurement) -> dict[str, JsonValue]:
-    return {"algorithms": one.algorithms, "topology": one.topology}
+def _identify(measurement: JobMeasurement) -> dict[str, JsonValue]:
+    return {"algorithms": measurement.algorithms, "topology": measurement.topology}

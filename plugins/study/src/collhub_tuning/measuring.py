@@ -1,4 +1,4 @@
-"""Measure one algorithm at some sizes: made or read, verified, and timed by the simulator."""
+"""Measure one algorithm at several sizes: synthesize or read it, verify it, and simulate it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import hub_core
-from collhub_tuning.questions import (
-    ANY_MODE,
-    ComparedAlgorithm,
-    ComparisonQuestion,
-    Measurement,
-)
-from collhub_tuning.stopwatch import Stopwatch
+from collhub_tuning.questions import ANY_MODE, ComparedAlgorithm, ComparisonQuestion, Measurement
 from hub_core import (
     Algorithm,
     ExactTime,
@@ -23,11 +17,40 @@ from hub_core import (
     exact_time,
     run_registry,
 )
+from hub_core.model import placement_of
 from hub_core.plugin_api import SearchBudget
 from hub_core.verification import VerificationInput, verify_input
 
-# By so much the share of an algorithm's time may be later than its share of the bytes.
-_PROPORTIONATE = 1.01
+
+class Stopwatch:
+    """Times of algorithms by `simulate`; the fastest algorithm is not simulated again.
+
+    Times are in nanoseconds, None if a rank never finishes.
+    """
+
+    def __init__(self, simulate: Callable[[Algorithm], int | None]) -> None:
+        self._simulate = simulate
+        self._fastest: tuple[int, Algorithm] | None = None
+
+    def time_ns(self, algorithm: Algorithm) -> int | None:
+        """Return the time of an algorithm. Raises the errors of the simulator."""
+        if self._fastest is not None and _is_same_schedule(algorithm, self._fastest[1]):
+            return self._fastest[0]
+        time_ns = self._simulate(algorithm)
+        if time_ns is not None and (self._fastest is None or time_ns < self._fastest[0]):
+            self._fastest = time_ns, algorithm
+        return time_ns
+
+
+def _is_same_schedule(first: Algorithm, second: Algorithm) -> bool:
+    """Check if two algorithms have the same steps, collective and placement."""
+    if first.steps is not second.steps or first.collective != second.collective:
+        return False
+    return placement_of(first) == placement_of(second)
+
+
+# An algorithm scales to a smaller size if its time decreases in proportion up to this factor.
+_MAX_SCALING_SLOWDOWN = 1.01
 _NO_REPORTS: Callable[[object], None] = lambda found: None  # noqa: E731
 
 
@@ -39,62 +62,65 @@ def measured(
     registry: Registry | None = None,
     budget: SearchBudget | None = None,
 ) -> list[Measurement]:
-    """The algorithm at every size of the question.
+    """Measure the algorithm at every size of the question.
 
-    `network`: in place of what the text of the question names. `algorithm`: what `file_read` read,
-    where the file is not seen here. What cannot be made for a size, is wrong, or never ends is a
-    failure of that size. May run in a process of its own: `registry`, the plugins of the run,
-    arrives there as its settings. None: those of `run_registry`. `budget`: limits of the search;
-    what they have cut is in the first measurement.
+    `network`: used instead of the network that the question names. `algorithm`: the result of
+    `read_file`, if the file is not accessible here. A size fails if its algorithm cannot be
+    created, is wrong, or never finishes. The function may run in a separate process; `registry`
+    (the plugins of the run, by default `run_registry`) is passed there as settings. `budget`:
+    limits of the search; their cuts are in the first measurement.
     """
     budget = budget or SearchBudget()
     registry = registry or run_registry()
     if network is None:
         topology = hub_core.read_topology(question.topology, registry=registry)
     else:
-        # What comes from another process can be written to; what is made anew cannot.
+        # Arrays from another process are writable; the copy makes them read-only.
         topology = replace(network)
     simulations = _Simulations(topology, question.backend, registry)
     try:
         if algorithm is None:
-            algorithm_at = _maker(compared, question, simulations, budget)
+            algorithm_at = _create_source(compared, question, simulations, budget)
         else:
-            ours = replace(algorithm, steps=replace(algorithm.steps))
-            algorithm_at = _checked(compared.name, ours, question)
+            local = replace(algorithm, steps=replace(algorithm.steps))
+            algorithm_at = _check_collective(compared.name, local, question)
     except HubError as error:
-        return _failures(compared, question, error)
-    measurements = _all_sizes(compared, question, simulations, algorithm_at, budget)
-    by_size = {one.size: one for one in measurements}
-    found = [by_size[size] for size in question.sizes]
-    return [replace(found[0], cuts=tuple(budget.cuts)), *found[1:]]
+        return _create_failures(compared, question, error)
+    measurements = _measure_sizes(compared, question, simulations, algorithm_at, budget)
+    by_size = {measurement.size: measurement for measurement in measurements}
+    first, *later = (by_size[size] for size in question.sizes)
+    return [replace(first, cuts=tuple(budget.cuts)), *later]
 
 
-def file_read(
+def read_file(
     compared: ComparedAlgorithm, question: ComparisonQuestion, registry: Registry | None = None
 ) -> Algorithm | list[Measurement]:
-    """The algorithm in a file, to send it to where the file is not; else why there is none."""
+    """Read the algorithm of a file, to send it to workers that cannot access the file.
+
+    Returns failed measurements if it cannot be read.
+    """
     try:
         return _read(compared.name, registry or run_registry())
     except HubError as error:
-        return _failures(compared, question, error)
+        return _create_failures(compared, question, error)
 
 
-def verified_algorithm(
+def create_verified_algorithm(
     compared: ComparedAlgorithm,
     question: ComparisonQuestion,
     size: int,
     topology: Topology,
     registry: Registry,
 ) -> Algorithm:
-    """The algorithm as it was made for one size and measured. Raises `HubError`."""
+    """Create and verify the algorithm for one size, as in the measurement. Raises `HubError`."""
     simulations = _Simulations(topology, question.backend, registry)
-    algorithm = _maker(compared, question, simulations, SearchBudget())(size)
-    _check(algorithm)
+    algorithm = _create_source(compared, question, simulations, SearchBudget())(size)
+    _verify(algorithm)
     return algorithm
 
 
 class _Simulations:
-    """Simulates algorithms at one size after the other."""
+    """Simulates algorithms at one size after the other, and each repeated algorithm once."""
 
     def __init__(
         self,
@@ -113,13 +139,13 @@ class _Simulations:
         algorithm: Algorithm,
         size: int,
     ) -> int | None:
-        """Nanoseconds at a size, None where a rank never finishes. Raises `HubError`."""
+        """Return the time at a size; None if a rank never finishes. Raises `HubError`."""
         if self._at is None or self._at[0] != size:
-            self._at = size, Stopwatch(lambda each: self._simulated_ns(each, size))
+            self._at = size, Stopwatch(lambda each: self._simulate_ns(each, size))
         return self._at[1].time_ns(algorithm)
 
     def exact(self, algorithm: Algorithm, size: int, time_ns: int | None) -> ExactTime:
-        """The time in picoseconds, None where no lower bound holds for it. Raises `HubError`."""
+        """Return the time in picoseconds; None if lower bounds do not apply. Raises `HubError`."""
         if not self._shares_links:
             return ExactTime(None)
         return exact_time(
@@ -131,7 +157,7 @@ class _Simulations:
             registry=self.registry,
         )
 
-    def _simulated_ns(self, algorithm: Algorithm, size: int) -> int | None:
+    def _simulate_ns(self, algorithm: Algorithm, size: int) -> int | None:
         topology, registry = self.topology, self.registry
         result = hub_core.simulate(
             algorithm, topology, size, backend=self.backend, registry=registry
@@ -142,65 +168,69 @@ class _Simulations:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """An algorithm and its nanoseconds at a size."""
+    """An algorithm and its time at a size."""
 
     algorithm: Algorithm
     size: int
     time_ns: int
 
     def scales_to(self, size: int, time_ns: int | None) -> bool:
-        """Whether it takes in proportion no longer at a smaller size, but for the tolerance.
+        """Check if the time decreases in proportion to a smaller size, within the tolerance.
 
-        No algorithm does better there: the least time of a share of the bytes is at least that
-        share of the least time of all, since on wires and latencies that are slowed down alike
-        the fastest one of the share would carry all of them.
+        No algorithm is faster there: the minimum time of a fraction f of the bytes is at least f
+        times the minimum time of all bytes. Otherwise the faster algorithm, with all bandwidths
+        and latencies slowed down by 1/f, would transfer all bytes in less than their minimum time.
         """
-        return time_ns is not None and time_ns * self.size <= _PROPORTIONATE * self.time_ns * size
+        limit = _MAX_SCALING_SLOWDOWN * self.time_ns * size
+        return time_ns is not None and time_ns * self.size <= limit
 
 
-def _all_sizes(
+def _measure_sizes(
     compared: ComparedAlgorithm,
     question: ComparisonQuestion,
     simulations: _Simulations,
     algorithm_at: Callable[[int], Algorithm],
     budget: SearchBudget,
 ) -> Iterator[Measurement]:
-    """From the largest size down; an algorithm that scales is kept."""
+    """Measure from the largest size down; reuse an algorithm while it scales."""
     verified: Algorithm | None = None
-    kept: _Timed | None = None
+    previous: _Timed | None = None
     is_new = False
     sizes = sorted(question.sizes, reverse=True)
-    for place, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         if reason := budget.reason:
-            budget.cut(compared.name, f"{len(sizes) - place} of {len(sizes)} sizes")
-            yield from (Measurement(compared.name, left, None, reason) for left in sizes[place:])
+            budget.cut(compared.name, f"{len(sizes) - index} of {len(sizes)} sizes")
+            yield from (Measurement(compared.name, left, None, reason) for left in sizes[index:])
             return
         try:
-            if kept is not None:
-                time_ns = simulations.time_ns(kept.algorithm, size)
-                if kept.scales_to(size, time_ns):
+            if previous is not None:
+                time_ns = simulations.time_ns(previous.algorithm, size)
+                if previous.scales_to(size, time_ns):
                     is_new = False
-                    exact = simulations.exact(kept.algorithm, size, time_ns)
-                    yield _measurement(compared, size, time_ns, kept.size, exact)
+                    exact = simulations.exact(previous.algorithm, size, time_ns)
+                    yield _create_measurement(compared, size, time_ns, previous.size, exact)
                     continue
             algorithm = algorithm_at(size)
-            # The same steps at another size are right as well.
+            # Equal steps need not be verified again for another size.
             if verified is None or algorithm.steps.differences(verified.steps):
-                _check(algorithm)
+                _verify(algorithm)
             verified = algorithm
             time_ns = simulations.time_ns(algorithm, size)
             exact = simulations.exact(algorithm, size, time_ns)
         except HubError as error:
-            yield _failure(compared, size, error)
+            yield _create_failure(compared, size, error)
             continue
-        yield _measurement(compared, size, time_ns, None if compared.is_file else size, exact)
-        # What did not last for one size tells that latency counts: below it nothing scales.
+        yield _create_measurement(
+            compared, size, time_ns, None if compared.is_file else size, exact
+        )
+        # If an algorithm does not scale to the next size, latency dominates, and no algorithm
+        # scales to smaller sizes.
         is_last = is_new or compared.is_file
-        kept = None if is_last or time_ns is None else _Timed(algorithm, size, time_ns)
+        previous = None if is_last or time_ns is None else _Timed(algorithm, size, time_ns)
         is_new = True
 
 
-def _measurement(
+def _create_measurement(
     compared: ComparedAlgorithm,
     size: int,
     time_ns: int | None,
@@ -213,24 +243,26 @@ def _measurement(
     )
 
 
-def _maker(
+def _create_source(
     compared: ComparedAlgorithm,
     question: ComparisonQuestion,
     simulations: _Simulations,
     budget: SearchBudget,
 ) -> Callable[[int], Algorithm]:
-    """The algorithm by size. Raises `HubError` for a file that cannot be read or does not fit."""
+    """Return a function from size to algorithm. Raises `HubError` for an unsuitable file."""
     if compared.is_file:
-        return _checked(compared.name, _read(compared.name, simulations.registry), question)
-    return _of_synthesizer(compared.name, question, simulations, budget)
+        return _check_collective(
+            compared.name, _read(compared.name, simulations.registry), question
+        )
+    return _synthesize_by_size(compared.name, question, simulations, budget)
 
 
-def _of_synthesizer(
+def _synthesize_by_size(
     name: str, question: ComparisonQuestion, simulations: _Simulations, budget: SearchBudget
 ) -> Callable[[int], Algorithm]:
-    """Made for a size, since chunks depend on it."""
+    """Return a function that synthesizes for a size, because chunks depend on it."""
 
-    def made(size: int) -> Algorithm:
+    def synthesize(size: int) -> Algorithm:
         result = hub_core.synthesize(
             question.collective,
             simulations.topology,
@@ -243,25 +275,29 @@ def _of_synthesizer(
         _check_modes(name, result.algorithm, question)
         return result.algorithm
 
-    return made
+    return synthesize
 
 
 def _read(name: str, registry: Registry) -> Algorithm:
-    """The algorithm of a file; what reading it reports is dropped."""
+    """Read the algorithm of a file; findings of the reader are dropped."""
     return hub_core.read(name, registry=registry, report=_NO_REPORTS)
 
 
-def _checked(
+def _check_collective(
     name: str,
     algorithm: Algorithm,
     question: ComparisonQuestion,
 ) -> Callable[[int], Algorithm]:
-    """What was read, at every size. Raises `HubError` for another collective than is asked for."""
-    wanted, found = question.collective, algorithm.collective
-    if (found.kind, found.num_ranks, found.root) != (wanted.kind, wanted.num_ranks, wanted.root):
+    """Return the same algorithm for every size. Raises `HubError` for another collective."""
+    required, actual = question.collective, algorithm.collective
+    if (actual.kind, actual.num_ranks, actual.root) != (
+        required.kind,
+        required.num_ranks,
+        required.root,
+    ):
         raise UsageError(
-            f"{name} is {found.kind} of {found.num_ranks} ranks, not {wanted.kind} of "
-            f"{wanted.num_ranks}",
+            f"{name} is {actual.kind} of {actual.num_ranks} ranks, not {required.kind} of "
+            f"{required.num_ranks}",
             code="other-collective",
         )
     _check_modes(name, algorithm, question)
@@ -269,31 +305,31 @@ def _checked(
 
 
 def _check_modes(name: str, algorithm: Algorithm, question: ComparisonQuestion) -> None:
-    """Raise `UsageError` for an algorithm that does not claim all calls that are asked for."""
+    """Raise `UsageError` for an algorithm that does not claim all requested calls."""
     if question.mode == ANY_MODE:
         return
-    wanted, found = question.collective, algorithm.collective
+    required, actual = question.collective, algorithm.collective
     for mode, is_missing in (
-        ("in place", wanted.in_place and not found.in_place),
-        ("out of place", wanted.out_of_place and not found.out_of_place),
+        ("in place", required.in_place and not actual.in_place),
+        ("out of place", required.out_of_place and not actual.out_of_place),
     ):
         if is_missing:
             raise UsageError(f"{name} does not claim to be usable {mode}", code="other-mode")
 
 
-def _check(algorithm: Algorithm) -> None:
-    """Raise `UsageError` with the first cause for an algorithm that is wrong."""
+def _verify(algorithm: Algorithm) -> None:
+    """Raise `UsageError` with the first error of an incorrect algorithm."""
     report = verify_input(VerificationInput(algorithm), claimed_only=True)
     if not report.ok:
         raise UsageError(f"not correct as claimed: {report.diagnostics[0]}", code="not-verified")
 
 
-def _failures(
+def _create_failures(
     compared: ComparedAlgorithm, question: ComparisonQuestion, error: HubError
 ) -> list[Measurement]:
-    return [_failure(compared, size, error) for size in question.sizes]
+    return [_create_failure(compared, size, error) for size in question.sizes]
 
 
-def _failure(compared: ComparedAlgorithm, size: int, error: HubError) -> Measurement:
+def _create_failure(compared: ComparedAlgorithm, size: int, error: HubError) -> Measurement:
     reason = error.diagnostics[0].message if error.diagnostics else str(error)
     return Measurement(compared.name, size, None, " ".join(reason.split()))

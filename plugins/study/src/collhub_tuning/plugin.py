@@ -1,11 +1,28 @@
-"""Offers of this distribution: `compare`, `tune`, synthesizer `auto`, engine `processes`."""
+"""Register the commands `compare` and `tune`, the synthesizer `auto`, the engine `processes`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_tuning.options import AutoOptions
-from hub_core.plugin_api import Command, Engine, Synthesizer, hookimpl
+from hub_core.plugin_api import Command, Engine, OptionType, Synthesizer, hookimpl, option
+
+
+@dataclass(frozen=True, slots=True)
+class AutoOptions:
+    """Synthesizers to try, and the limit of their work."""
+
+    candidates: str = option(
+        OptionType.TEXT, "all", "synthesizers to try, as ring,tacos, or all that are installed"
+    )
+    work: int = option(
+        OptionType.INT,
+        20_000_000,
+        "limit of the counted work, in steps as simulated: the synthesizer at work ends with its "
+        "best, and no further one is begun",
+        minimum=0,
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -44,7 +61,7 @@ def collhub_commands() -> Sequence[Command]:
 PROCESSES = Engine(
     "processes",
     "processes of this machine",
-    "collhub_tuning.processes_engine:start",
+    "collhub_tuning.task_processes:start",
     shares_files=True,
 )
 

@@ -1,4 +1,4 @@
-"""What is compared, and what was found: plain records that travel between processes."""
+"""Questions, algorithms and measurements of comparisons: records that processes exchange."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class ComparedAlgorithm:
 class ComparisonQuestion:
     """A collective on a topology for some sizes in bytes, timed by a simulator.
 
-    `kind`: the value of a `CollectiveKind`. `root`: of a rooted collective, else None. `topology`:
-    a text or a file. `num_npus`: its NPUs, all of which take part. `mode`: the calls that an
-    algorithm must serve: `in-place`, `out-of-place`, `both`, or those that it claims (ANY_MODE).
+    `kind`: the value of a `CollectiveKind`. `root`: root of a rooted collective, else None.
+    `topology`: a text or a file. `num_npus`: its NPUs, all of which participate. `mode`: the calls
+    that an algorithm must serve: `in-place`, `out-of-place`, `both`, or those that it claims
+    (ANY_MODE).
     """
 
     kind: str
@@ -40,7 +41,7 @@ class ComparisonQuestion:
 
     @property
     def collective(self) -> Collective:
-        """The collective, as synthesizers are asked for it."""
+        """The collective that synthesizers get."""
         kind = CollectiveKind(self.kind)
         units = kind.traits.parts(self.num_npus)
         in_place, out_of_place = self.mode != "out-of-place", self.mode != "in-place"
@@ -51,12 +52,11 @@ class ComparisonQuestion:
 class Measurement:
     """One algorithm at one size.
 
-    `time_ns`: simulated, None where there is no algorithm; `failure` then says why, in one line.
-    `made_for`: the size in bytes for which a synthesizer made it; None where it made none.
-    `time_ps`: the time by which ratios to bounds are computed, and `slack_ps`: what rounding may
-    have taken from it (`hub_core.exact_time`); None where no bound holds for the simulator.
-    `cuts`: parts of the search for the algorithm that a limit has ended; those of all sizes are in
-    the first measurement of an algorithm.
+    `time_ns`: simulated time, None without an algorithm; `failure` is then a reason of one line.
+    `made_for`: the size in bytes for which the algorithm was synthesized; None for files.
+    `time_ps`: the time for ratios to bounds, None if no bound holds for the simulator; `slack_ps`:
+    its maximum rounding error (`hub_core.exact_time`). `cuts`: parts of the search that a limit
+    has stopped; the first measurement of an algorithm has the cuts of all sizes.
     """
 
     algorithm: str

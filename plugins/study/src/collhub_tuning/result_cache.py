@@ -1,34 +1,43 @@
-"""Results cached by content: the same question to the same versions is not measured twice.
+"""Cache results by question, algorithm content, network and installed versions.
 
-One file holds an algorithm and a question, with all sizes, in the user's cache folder. A file is
-written completely or not at all. Its digest covers its name and its results, so that a file that
-was damaged or renamed is not used; neither are times that cannot be true. Such results are measured
-again. A cache that cannot be written does not change a result.
+Each file of the user's cache folder contains the results of one algorithm and question at all
+sizes. It is written atomically. Its digest covers its name and its results, so that damaged and
+renamed files are ignored, as are impossible times; these results are measured again. A cache that
+cannot be written does not change a result.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
+import platform
+import sysconfig
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from hub_core import installed_distributions, installed_version
+
+if TYPE_CHECKING:
+    from hub_core import Registry
+
 
 _SCHEMA = "collhub/compared-5"
 # 100 days in nanoseconds: no simulated collective takes longer.
 _MAX_TIME_NS = 100 * 86_400 * 10**9
-# Fields of a measurement without its algorithm: size, time, why there is none, made for which size.
+# Fields of a measurement without its algorithm: size, time, failure, made_for, time_ps, slack_ps.
 _Row = tuple[int, int | None, str, int | None, int | None, int]
 
 
-def cache_folder(environment: Mapping[str, str]) -> Path | None:
-    """`$XDG_CACHE_HOME/collhub/compare`, by default below `~/.cache`; None without a home.
+def find_cache_folder(environment: Mapping[str, str]) -> Path | None:
+    """Return `$XDG_CACHE_HOME/collhub/compare`, by default below `~/.cache`; None without a home.
 
-    A relative `$XDG_CACHE_HOME` is ignored, as the XDG Base Directory Specification demands.
+    A relative `$XDG_CACHE_HOME` is ignored, as the XDG Base Directory Specification requires.
     """
     base = environment.get("XDG_CACHE_HOME", "")
     if base and Path(base).is_absolute():
@@ -43,8 +52,8 @@ def cache_folder(environment: Mapping[str, str]) -> Path | None:
 class ResultCache:
     """Measurements of algorithms at sizes, for one network and one state of the installation.
 
-    `topology`: content of the network; `versions`: of all that takes part, by name. `defect`: why
-    something could not be kept, empty where all was.
+    `topology`: content of the network; `versions`: all versions that affect results, by name.
+    `defect`: the first error of a write, empty without one.
     """
 
     def __init__(self, folder: Path | None, topology: bytes, versions: Mapping[str, str]) -> None:
@@ -56,8 +65,8 @@ class ResultCache:
         self._used: set[ComparedAlgorithm] = set()
 
     def distrust(self, names: Collection[str]) -> bool:
-        """Forget the cached results of these algorithms; whether any of them was used."""
-        suspects = {one for one in self._used if one.name in names}
+        """Ignore the cached results of these algorithms; return whether any of them was used."""
+        suspects = {compared for compared in self._used if compared.name in names}
         self._distrusted |= suspects
         self._used -= suspects
         return bool(suspects)
@@ -65,75 +74,77 @@ class ResultCache:
     def find(
         self, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> list[Measurement] | None:
-        """What is known of an algorithm, one measurement a size; None where nothing is."""
+        """Return the cached measurements of an algorithm, one per size; None without an entry."""
         if self._folder is None or compared in self._distrusted:
             return None
-        rows = _read(self._path(self._folder, compared, question))
+        rows = _read_rows(self._get_path(self._folder, compared, question))
         if [size for size, *_ in rows] != list(question.sizes):
             return None
         self._used.add(compared)
         return [Measurement(compared.name, *row) for row in rows]
 
-    def keep(
+    def store(
         self,
         compared: ComparedAlgorithm,
         question: ComparisonQuestion,
         measurements: Sequence[Measurement],
     ) -> None:
-        """Keep what was measured, where the folder can be written.
+        """Store measurements if the folder is writable.
 
-        Answers of a search that a limit has cut are never kept.
+        Results of a search that a limit has cut are not stored.
         """
-        if self._folder is None or any(one.cuts for one in measurements):
+        if self._folder is None or any(measured.cuts for measured in measurements):
             return
         rows = [
-            (one.size, one.time_ns, one.failure, one.made_for, one.time_ps, one.slack_ps)
-            for one in measurements
+            (row.size, row.time_ns, row.failure, row.made_for, row.time_ps, row.slack_ps)
+            for row in measurements
         ]
-        self.defect = self.defect or _write(self._path(self._folder, compared, question), rows)
+        self.defect = self.defect or _write_rows(
+            self._get_path(self._folder, compared, question), rows
+        )
 
-    def _path(
+    def _get_path(
         self, folder: Path, compared: ComparedAlgorithm, question: ComparisonQuestion
     ) -> Path:
-        asked = asdict(replace(question, topology=self._network))
-        parts = [_SCHEMA, asked, _content(compared), self._versions]
+        fields = asdict(replace(question, topology=self._network))
+        parts = [_SCHEMA, fields, _identify(compared), self._versions]
         name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         return folder / name[:2] / f"{name}.json"
 
 
-def _content(compared: ComparedAlgorithm) -> list[str]:
-    """What an algorithm is known by: its name, or the content of its file or files."""
+def _identify(compared: ComparedAlgorithm) -> list[str]:
+    """Return the identity of an algorithm: its name, or the digests of its files."""
     if not compared.is_file:
         return [compared.name]
-    place = Path(compared.name)
-    if place.is_dir():
-        files = sorted(place.rglob("*"))
-    elif place.is_file():
-        files = [place]
+    path = Path(compared.name)
+    if path.is_dir():
+        files = sorted(path.rglob("*"))
+    elif path.is_file():
+        files = [path]
     else:
-        files = sorted(place.parent.glob(f"{place.name}.*"))
+        files = sorted(path.parent.glob(f"{path.name}.*"))
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()]
 
 
 def _digest(path: Path, rows: Sequence[Sequence[object]]) -> str:
-    """SHA-256 of the name of an entry, which stands for its question, and of its results."""
+    """Compute the SHA-256 of an entry's name, which identifies its question, and its results."""
     text = json.dumps([path.name, [list(row) for row in rows]])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _read(path: Path) -> list[_Row]:
-    """The rows of a file; empty if there is none, or if it is damaged."""
+def _read_rows(path: Path) -> list[_Row]:
+    """Read the rows of a file; empty if it is missing or damaged."""
     try:
         document = json.loads(path.read_bytes())
-        rows = [_row(*row) for row in document["results"]]
+        rows = [_check_row(*row) for row in document["results"]]
         is_intact = document["digest"] == _digest(path, rows)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []
     return rows if is_intact else []
 
 
-def _row(*values: object) -> _Row:
-    """The values of one row. Raises `ValueError` for values of other types, and for wrong times."""
+def _check_row(*values: object) -> _Row:
+    """Check the values of one row. Raises `ValueError` for wrong types and impossible times."""
     size, time_ns, failure, made_for, time_ps, slack_ps = values
     if not (isinstance(size, int) and isinstance(failure, str) and isinstance(slack_ps, int)):
         raise ValueError("a row has no size, no reason or no slack")
@@ -149,11 +160,11 @@ def _row(*values: object) -> _Row:
     return size, time_ns, failure, made_for, time_ps, slack_ps
 
 
-def _write(path: Path, rows: Sequence[_Row]) -> str:
-    """Why it could not be written; empty where it was."""
+def _write_rows(path: Path, rows: Sequence[_Row]) -> str:
+    """Write an entry; return the reason if that failed, else an empty string."""
     document = {"schema": _SCHEMA, "digest": _digest(path, rows), "results": rows}
-    # One name for an entry: the next process overwrites what a killed one has left. Where two
-    # processes write it at once, the digest tells whether the entry is complete.
+    # A fixed name, so that the next process overwrites the file of a killed one. If two processes
+    # write it at once, the digest detects incomplete entries.
     unfinished = path.with_suffix(".unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,10 +174,49 @@ def _write(path: Path, rows: Sequence[_Row]) -> str:
             with contextlib.suppress(FileNotFoundError):
                 os.replace(unfinished, path)
         except BaseException:
-            # A full disk must not fill up with unfinished files.
+            # Unfinished files would fill the disk.
             with contextlib.suppress(OSError):
                 unfinished.unlink()
             raise
     except OSError as error:
         return f"{error.filename or path}: {error.strerror or error}"
     return ""
+
+
+# Libraries whose versions may affect results: rounding, solvers, compilation.
+_LIBRARIES = ("numpy", "scipy", "numba", "llvmlite", "highspy", "ortools")
+_PREFIX = "collhub"
+_CORE = {"collhub": "hub_core"}
+
+
+def collect_versions(registry: Registry) -> dict[str, str]:
+    """Return the versions of Python and of all distributions that may affect a result, by name.
+
+    The version of a package that is installed from a checkout is followed by a digest of its
+    sources, which may change without the version.
+    """
+    versions = {plugin.distribution: plugin.version for plugin in registry.plugins}
+    versions["python"] = platform.python_version()
+    for name in _LIBRARIES:
+        version = installed_version(name)
+        if version is not None:
+            versions[name] = version
+    for distribution in installed_distributions():
+        name = distribution.name.lower().replace("_", "-")
+        if name == _PREFIX or name.startswith(f"{_PREFIX}-"):
+            versions[name] = f"{distribution.version}{_sources_digest(name)}"
+    return versions
+
+
+def _sources_digest(name: str) -> str:
+    """Return `+` and a digest of a distribution's sources in a checkout; empty if installed."""
+    spec = importlib.util.find_spec(_CORE.get(name, name.replace("-", "_")))
+    folders = [] if spec is None else [Path(path) for path in spec.submodule_search_locations or ()]
+    installed = tuple(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+    if not folders or str(folders[0]).startswith(installed):
+        return ""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
+    return f"+{digest.hexdigest()[:16]}"

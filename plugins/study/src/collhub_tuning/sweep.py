@@ -1,8 +1,8 @@
-"""Run comparisons: an algorithm a task, several at once in processes, the known ones from a cache.
+"""Run comparisons: one task per algorithm, several at once in processes, cached results first.
 
-A task whose process dies costs its algorithm alone. What was measured is kept at once, so that a
-comparison that Ctrl-C has ended goes on where it was. At a time limit searches end with
-their best; a task that does not is ended soon after, and reported as cut.
+If the process of a task dies, only its algorithm fails. Results are cached immediately, so that a
+comparison interrupted by Ctrl-C can be resumed. At a time limit, searches return their best result;
+a task that does not is stopped after a grace period and reported as cut.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, as_completed
 from dataclasses import replace
 from types import TracebackType
 
-from collhub_tuning.measuring import file_read, measured
+from collhub_tuning.measuring import measured, read_file
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
 from collhub_tuning.result_cache import ResultCache
 from collhub_tuning.task_processes import TaskProcesses
@@ -22,21 +22,21 @@ from hub_core.plugin_api import SearchBudget, SearchCut
 
 Start = Callable[[int, float | None], Executor]
 Progress = Callable[[float, str], None]
-# Seconds for searches to end with their best at the time limit.
+# Grace period in seconds for searches to return their best result after the time limit.
 _GRACE_S = 2.0
-# What was measured, or why nothing was.
+# An algorithm with its measurements, or with the reason why it has none.
 _Done = tuple[ComparedAlgorithm, list[Measurement] | str]
 
 
 class Measuring:
-    """Where algorithms are measured, for one comparison after another: here, or by workers.
+    """Measures algorithms of consecutive comparisons in this process or in workers.
 
-    `jobs`: algorithms at once; the number changes nothing in the result. `budget`: the time limit
-    of the user. `start`: what starts workers, by the number at once and the seconds after which a
-    task is ended; by default processes, or none where one algorithm is measured at a time.
-    `shares_files`: whether workers see the files of this machine. `registry`: the plugins of the
-    run, which workers use too; None: those of `run_registry`. Workers are started for the first
-    algorithm that is not known, and end with the context.
+    `jobs`: number of algorithms at once, which does not affect results. `budget`: the time limit of
+    the user. `start`: starts workers, given their number and the task timeout in seconds; by
+    default processes, or no workers if one algorithm is measured at a time. `shares_files`: workers
+    can access the files of this host. `registry`: the plugins of the run, also used by workers;
+    None: `run_registry`. Workers are started for the first uncached algorithm; the context stops
+    them.
     """
 
     def __init__(
@@ -64,59 +64,59 @@ class Measuring:
         traceback: TracebackType | None,
     ) -> None:
         if self._workers is not None:
-            # Of Ctrl-C as well: nobody waits for what is under way.
+            # After an error, including Ctrl-C, running tasks are not awaited.
             self._workers.shutdown(cancel_futures=kind is not None)
 
     @property
     def is_over(self) -> bool:
-        """Whether the time limit is reached."""
+        """True if the time limit is reached."""
         return bool(self._budget.reason)
 
-    def done(
+    def measure(
         self,
         missing: Sequence[ComparedAlgorithm],
         question: ComparisonQuestion,
         network: Topology | None,
     ) -> Iterator[_Done]:
-        """Each algorithm when it is measured, or why it is not."""
-        asked = (question, network, None, self._registry, self._budget)
-        timeout_s = self._ending_s()
-        # A task that may be ended needs a process of its own.
-        may_be_here = self._start is None and timeout_s is None
-        if not missing or (may_be_here and min(self._jobs, len(missing)) <= 1):
-            for one in missing:
-                yield one, measured(one, *asked)
+        """Yield each algorithm with its measurements or the reason, in order of completion."""
+        arguments = (question, network, None, self._registry, self._budget)
+        timeout_s = self._get_timeout_s()
+        # A task that may be stopped needs a separate process.
+        may_be_local = self._start is None and timeout_s is None
+        if not missing or (may_be_local and min(self._jobs, len(missing)) <= 1):
+            for algorithm in missing:
+                yield algorithm, measured(algorithm, *arguments)
             return
         if self._workers is None:
             self._workers = (self._start or TaskProcesses)(self._jobs, timeout_s)
         tasks: dict[Future[list[Measurement]], ComparedAlgorithm] = {}
-        for one in missing:
-            if self._shares_files or not one.is_file:
-                tasks[self._workers.submit(measured, one, *asked)] = one
+        for algorithm in missing:
+            if self._shares_files or not algorithm.is_file:
+                tasks[self._workers.submit(measured, algorithm, *arguments)] = algorithm
                 continue
-            read = file_read(one, question, self._registry)
-            if isinstance(read, list):
-                yield one, read
+            content = read_file(algorithm, question, self._registry)
+            if isinstance(content, list):
+                yield algorithm, content
             else:
-                given = (question, network, read, self._registry, self._budget)
-                tasks[self._workers.submit(measured, one, *given)] = one
+                with_content = (question, network, content, self._registry, self._budget)
+                tasks[self._workers.submit(measured, algorithm, *with_content)] = algorithm
         try:
             for task in as_completed(list(tasks), timeout_s):
-                yield tasks.pop(task), self._outcome(task)
+                yield tasks.pop(task), self._get_outcome(task)
         except TimeoutError:
-            # Nobody waits for searches that do not end.
+            # Searches that exceed the grace period are abandoned.
             self._workers.shutdown(cancel_futures=True)
             self._workers = None
-            for one in tasks.values():
-                yield one, self._budget.reason
+            for algorithm in tasks.values():
+                yield algorithm, self._budget.reason
 
-    def _ending_s(self) -> float | None:
-        """Seconds after which tasks are ended that have not ended at the time limit themselves."""
+    def _get_timeout_s(self) -> float | None:
+        """Return the seconds until tasks are stopped: time limit and grace period; None: never."""
         left_s = self._budget.left_s
         return None if left_s is None else left_s + _GRACE_S
 
-    def _outcome(self, task: Future[list[Measurement]]) -> list[Measurement] | str:
-        """The result of a task, or why it has none."""
+    def _get_outcome(self, task: Future[list[Measurement]]) -> list[Measurement] | str:
+        """Return the result of a task, or the reason why it has none."""
         try:
             return task.result()
         except BrokenExecutor as error:
@@ -127,7 +127,7 @@ class Measuring:
             return "it ran out of memory"
 
 
-def compared(
+def compare_algorithms(
     algorithms: Sequence[ComparedAlgorithm],
     question: ComparisonQuestion,
     cache: ResultCache,
@@ -136,31 +136,31 @@ def compared(
     progress: Progress,
     network: Topology | None = None,
 ) -> list[Measurement]:
-    """All measurements, in the order of the algorithms, then of the sizes.
+    """Return all measurements, in the order of the algorithms, then of the sizes.
 
-    `network`: in place of what the text of the question names; it is that of the cache.
+    `network`: used instead of the network that the question names; the cache belongs to it.
     """
-    found: dict[ComparedAlgorithm, list[Measurement]] = {}
-    for one in algorithms:
-        known = cache.find(one, question)
-        if known is not None:
-            found[one] = known
-    missing = [one for one in algorithms if one not in found]
-    for one, measurements in measuring.done(missing, question, network):
+    results: dict[ComparedAlgorithm, list[Measurement]] = {}
+    for algorithm in algorithms:
+        cached = cache.find(algorithm, question)
+        if cached is not None:
+            results[algorithm] = cached
+    missing = [algorithm for algorithm in algorithms if algorithm not in results]
+    for algorithm, measurements in measuring.measure(missing, question, network):
         if isinstance(measurements, str):
-            # What was lost may be found another time: it is not kept.
-            measurements = _lost(one, question, measurements, measuring.is_over)
+            # Failures of a process or a time limit may not recur, so they are not cached.
+            measurements = _create_failures(algorithm, question, measurements, measuring.is_over)
         else:
-            cache.keep(one, question, measurements)
-        found[one] = measurements
-        progress(len(found) / len(algorithms), one.name)
-    return [measurement for one in algorithms for measurement in found[one]]
+            cache.store(algorithm, question, measurements)
+        results[algorithm] = measurements
+        progress(len(results) / len(algorithms), algorithm.name)
+    return [measurement for algorithm in algorithms for measurement in results[algorithm]]
 
 
-def _lost(
-    one: ComparedAlgorithm, question: ComparisonQuestion, reason: str, is_over: bool
+def _create_failures(
+    algorithm: ComparedAlgorithm, question: ComparisonQuestion, reason: str, is_over: bool
 ) -> list[Measurement]:
-    """Measurements of an algorithm that has none, with the reason; cut if the time was over."""
-    cuts = (SearchCut(one.name, 0, reason, "all sizes"),) if is_over else ()
-    first, *others = (Measurement(one.name, size, None, reason) for size in question.sizes)
-    return [replace(first, cuts=cuts), *others]
+    """Create failed measurements of all sizes; with a cut if the time limit is reached."""
+    cuts = (SearchCut(algorithm.name, 0, reason, "all sizes"),) if is_over else ()
+    first, *later = (Measurement(algorithm.name, size, None, reason) for size in question.sizes)
+    return [replace(first, cuts=cuts), *later]

@@ -1,6 +1,6 @@
-"""Processes that run tasks: one that dies, hangs or lacks memory costs its own task alone.
+"""Processes that run tasks: if one dies, hangs or lacks memory, only its current task fails.
 
-The pool of the standard library ends all tasks when one process dies, and cannot end one task.
+The pool of the standard library stops all tasks when one process dies, and cannot stop one task.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import ParamSpec, TypeVar
 
+from hub_core.plugin_api import EngineRequest, NoOptions
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# As the flag -P, for processes that are started without a command line of ours.
+# Equivalent to the flag -P, for processes whose command line we do not control.
 _SAFE_PATH = "PYTHONSAFEPATH"
 
 
 class TaskProcesses(Executor):
-    """As many processes as there are `workers`; each runs a task at a time.
+    """`workers` processes, each of which runs one task at a time.
 
-    A future raises what its task raised; `BrokenExecutor` where its process died; `TimeoutError`
-    where the task took longer than `timeout_s`, which ends the process. The next task gets a new
-    one. Nothing of the working folder is imported in them.
+    A future raises the exception of its task, `BrokenExecutor` if its process died, `TimeoutError`
+    if the task took longer than `timeout_s`; the process is then killed and replaced for the next
+    task. The processes import no modules from the working folder.
     """
 
     def __init__(self, workers: int, timeout_s: float | None = None) -> None:
         self._setting = ExitStack()
-        self._setting.enter_context(_safe_path())
+        self._setting.enter_context(_use_safe_path())
         self._threads = ThreadPoolExecutor(workers)
         self._processes = [_TaskProcess(timeout_s) for _ in range(workers)]
         self._idle: SimpleQueue[_TaskProcess] = SimpleQueue()
@@ -45,77 +47,77 @@ class TaskProcesses(Executor):
         return self._threads.submit(self._run, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes when all tasks are done; with `cancel_futures`, at once."""
+        """Stop the processes when all tasks are done; with `cancel_futures`, immediately."""
         if cancel_futures:
             self._threads.shutdown(wait=False, cancel_futures=True)
             for process in self._processes:
-                process.end()
-        # Threads that are waited for own the processes; afterwards nobody does.
+                process.kill()
+        # After all threads have finished, no thread uses the processes.
         self._threads.shutdown()
         for process in self._processes:
-            process.end()
+            process.kill()
         self._setting.close()
 
     def _run(self, function: Callable[..., T], args: object, kwargs: object) -> T:
         process = self._idle.get()
         try:
-            found: T = process.run(function, args, kwargs)
+            result: T = process.run(function, args, kwargs)
         finally:
             self._idle.put(process)
-        return found
+        return result
 
 
 class _TaskProcess:
-    """A process that is started when a task first needs it, and again after it has ended."""
+    """A process that is started for its first task, and restarted after it has died."""
 
     def __init__(self, timeout_s: float | None) -> None:
-        """No process yet; a task may take `timeout_s` seconds, for None without limit."""
+        """Start no process yet; `timeout_s`: maximum time of a task in seconds, None: no limit."""
         self._timeout_s = timeout_s
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
 
     def run(self, function: Callable[..., T], args: object, kwargs: object) -> T:
-        """What the function returns or raises, else as `TaskProcesses` says."""
+        """Return or raise the function's outcome, or raise an error as in `TaskProcesses`."""
         try:
             connection = self._connection or self._start()
             connection.send((function, args, kwargs))
             if not connection.poll(self._timeout_s):
-                self.end()
+                self.kill()
                 raise TimeoutError
-            is_result, found = connection.recv()
+            is_result, outcome = connection.recv()
         except (EOFError, ConnectionError) as error:
-            self.end()
+            self.kill()
             raise BrokenExecutor from error
         if not is_result:
-            raise found
-        result: T = found
+            raise outcome
+        result: T = outcome
         return result
 
-    def end(self) -> None:
-        """Kill the process, if there is one."""
-        # Another thread may be in `run`: it then finds its connection at the end.
+    def kill(self) -> None:
+        """Kill the process, if one is running."""
+        # Another thread may be in `run`, where its connection then raises EOFError.
         process, self._process, self._connection = self._process, None, None
         if process is not None:
             process.kill()
             process.join()
 
     def _start(self) -> Connection:
-        # Spawned, as a fork would copy the threads of libraries in the state that they are in.
+        # Spawned, because a fork would copy locks of library threads in an arbitrary state.
         context = multiprocessing.get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(there,))
+        connection, remote = context.Pipe()
+        process = context.Process(target=_serve, args=(remote,))
         process.start()
-        # Open in the process alone, so that its death is the end of the connection.
-        there.close()
-        self._process, self._connection = process, here
-        # The time of a task begins when the process can run it.
-        here.recv()
-        return here
+        # Only the process keeps its end open, so that its death closes the connection.
+        remote.close()
+        self._process, self._connection = process, connection
+        # The time of a task begins when the process is ready.
+        connection.recv()
+        return connection
 
 
 def _serve(connection: Connection) -> None:
-    """Run tasks until the other end is gone."""
-    # Ctrl-C goes to all processes of a terminal; who started this one ends it.
+    """Run tasks until the parent closes the connection."""
+    # A terminal sends Ctrl-C to all processes; the parent stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection.send(None)
     while True:
@@ -123,13 +125,13 @@ def _serve(connection: Connection) -> None:
             function, args, kwargs = connection.recv()
         except EOFError:
             return
-        connection.send(_outcome(function, args, kwargs))
+        connection.send(_call(function, args, kwargs))
 
 
-def _outcome(
+def _call(
     function: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> tuple[bool, object]:
-    """(whether it returned, what it returned or raised)."""
+    """Run the function; return (True, its result) or (False, its exception)."""
     try:
         return True, function(*args, **kwargs)
     except Exception as error:
@@ -137,8 +139,8 @@ def _outcome(
 
 
 @contextmanager
-def _safe_path() -> Iterator[None]:
-    """Processes that are started meanwhile import nothing of the working folder."""
+def _use_safe_path() -> Iterator[None]:
+    """Prevent processes started in this context from importing from the working folder."""
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
     try:
@@ -148,3 +150,8 @@ def _safe_path() -> Iterator[None]:
             del os.environ[_SAFE_PATH]
         else:
             os.environ[_SAFE_PATH] = before
+
+
+def start(request: EngineRequest, options: NoOptions) -> Executor:
+    """Start processes that import no modules from the working folder."""
+    return TaskProcesses(request.workers, request.task_timeout_s)

@@ -1,4 +1,4 @@
-"""`collhub tune`: the best algorithm by collective and size, as files that a runtime loads."""
+"""`collhub tune`: write the best algorithm by collective and size as files for runtimes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from collhub_tuning.asked_alike import algorithms_option, named_algorithms, roots_of
-from collhub_tuning.comparing import (
+from collhub_tuning.command_options import (
     Compare,
     OptionsBySide,
+    algorithms_option,
+    assign_options,
     comparison_options,
-    comparisons,
-    options_by_side,
-    side_of,
+    get_side,
+    open_comparisons,
+    select_algorithms,
+    select_roots,
 )
 from hub_core import (
     FILE,
@@ -33,26 +35,26 @@ from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, standard_kind
 from hub_core.plugin_api import SelectionWriter
 
 if TYPE_CHECKING:
-    from collhub_tuning.tuning_question import TunedCollective
+    from collhub_tuning.tuned_collectives import TunedCollective
     from collhub_tuning.tuning_report import TuningOutcome, WrittenFormat
     from hub_core import Registry
 
 _KINDS = tuple(str(kind) for kind in STANDARD_KINDS)
 _DEFAULT_KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "broadcast")
-_MOST_TOLERANCE = 100.0
+_MAX_TOLERANCE_PERCENT = 100.0
 
 
 def _complete_kinds(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     return [kind for kind in _KINDS if kind.startswith(begun)]
 
 
-def _share(context: click.Context, parameter: click.Parameter, text: str) -> float:
-    """`2%` as 0.02."""
+def _parse_percent(context: click.Context, parameter: click.Parameter, text: str) -> float:
+    """Parse `2%` to 0.02."""
     try:
         percent = float(text.removesuffix("%"))
     except ValueError:
         percent = -1.0
-    if not text.endswith("%") or not 0 <= percent <= _MOST_TOLERANCE:
+    if not text.endswith("%") or not 0 <= percent <= _MAX_TOLERANCE_PERCENT:
         raise click.BadParameter(f"{text!r} is not 0% to 100%, for example 2%", context, parameter)
     return percent / 100
 
@@ -93,7 +95,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str) -> flo
     metavar="PERCENT",
     default="2%",
     show_default=True,
-    callback=_share,
+    callback=_parse_percent,
     help="A faster algorithm is passed over up to this: windows are fewer.",
 )
 @comparison_options
@@ -114,7 +116,7 @@ def _share(context: click.Context, parameter: click.Parameter, text: str) -> flo
 @force_flag
 @json_flag
 @click.pass_obj
-def tune(context: CommandContext, /, as_json: bool, checked: str | None, **asked: Any) -> int:
+def tune(context: CommandContext, /, as_json: bool, checked: str | None, **arguments: Any) -> int:
     """Choose the best algorithm for every collective and size, in the form that runtimes load.
 
     Compares as `collhub compare` does, cuts the sizes into few windows, and writes a folder with
@@ -122,116 +124,119 @@ def tune(context: CommandContext, /, as_json: bool, checked: str | None, **asked
     that every size is served, and by whom: exit 1 where one is not, or twice.
     """
     if checked is not None:
-        return _check(context, checked, asked, as_json)
-    return _tune(context, asked, as_json)
+        return _check(context, checked, arguments, as_json)
+    return _tune(context, arguments, as_json)
 
 
-def _tune(context: CommandContext, asked: dict[str, Any], as_json: bool) -> int:
-    # Imported here: the help of the command needs no numpy.
+def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> int:
+    # Imported here, because the help of the command does not need numpy.
     from collhub_tuning import tuning_report as report
-    from collhub_tuning.tuned_folder import put
+    from collhub_tuning.tuned_folder import write_folder
 
     for name, flag in (("topology_text", "--topology"), ("sizes_text", "--size")):
-        if asked[name] is None:
+        if arguments[name] is None:
             raise UsageError(f"{flag} is missing", cure="see 'collhub tune --help'")
-    formats = _formats(context, asked)
-    options = _options(context, asked, formats)
-    if asked["out"] is not None:
-        context.selection_folders().admit(asked["out"], force=asked["force"])
-    outcome = _outcome(context, asked, formats, options)
+    formats = _parse_formats(context, arguments)
+    options = _assign_options(context, arguments, formats)
+    if arguments["out"] is not None:
+        context.selection_folders().admit(arguments["out"], force=arguments["force"])
+    outcome = _create_outcome(context, arguments, formats, options)
     paths: Sequence[Path] = ()
-    if asked["out"] is not None and outcome.has_windows:
-        paths = put(context, asked["out"], outcome, force=asked["force"])
+    if arguments["out"] is not None and outcome.has_windows:
+        paths = write_folder(context, arguments["out"], outcome, force=arguments["force"])
     if as_json:
         context.print_json(report.tuning_document(outcome))
     else:
-        context.print_table(report.HEADER, report.tuning_rows(outcome), report.RIGHT)
-    for line in report.tuning_notes(outcome):
+        context.print_table(report.HEADER, report.create_tuning_rows(outcome), report.RIGHT)
+    for line in report.create_tuning_notes(outcome):
         context.say(line)
-    for one in outcome.tuned:
-        context.report(one.outcome.defects())
+    for collective in outcome.tuned:
+        context.report(collective.outcome.defects())
     if paths:
-        page = Path(asked["out"]) / report.PAGE_FILE
-        context.say(f"wrote {asked['out']}: {len(paths)} files; {page} says how they are loaded")
+        page = Path(arguments["out"]) / report.PAGE_FILE
+        context.say(
+            f"wrote {arguments['out']}: {len(paths)} files; {page} says how they are loaded"
+        )
     return ExitCode.DONE if outcome.has_windows else ExitCode.INVALID
 
 
-def _check(context: CommandContext, folder: str, asked: dict[str, Any], as_json: bool) -> int:
-    from collhub_tuning.tuned_folder import checked_folder, checked_rows
-    from collhub_tuning.tuning_check_report import check_document
+def _check(context: CommandContext, folder: str, arguments: dict[str, Any], as_json: bool) -> int:
+    from collhub_tuning.tuned_folder import check_document, check_folder, create_check_rows
 
-    given = [name for name in ("topology_text", "sizes_text", "out", "formats") if asked[name]]
-    if given or asked["kinds"] or asked["names"]:
+    options = ("topology_text", "sizes_text", "out", "formats", "kinds", "names")
+    if any(arguments[name] for name in options):
         cure = "give --check FOLDER alone"
         raise UsageError("--check looks at what is there, and tunes nothing", cure=cure)
-    found = checked_folder(context, folder)
+    checked_formats = check_folder(context, folder)
     if as_json:
-        context.print_json(check_document(folder, found))
+        context.print_json(check_document(folder, checked_formats))
     else:
         header = ("format", "collective", "calls", "sizes", "served by")
-        context.print_table(header, checked_rows(found))
-    context.report(one for form in found for one in form.findings)
-    return ExitCode.DONE if all(form.ok for form in found) else ExitCode.INVALID
+        context.print_table(header, create_check_rows(checked_formats))
+    context.report(one for form in checked_formats for one in form.findings)
+    return ExitCode.DONE if all(form.ok for form in checked_formats) else ExitCode.INVALID
 
 
-def _outcome(
+def _create_outcome(
     context: CommandContext,
-    asked: dict[str, Any],
+    arguments: dict[str, Any],
     formats: Sequence[str],
     options: OptionsBySide,
 ) -> TuningOutcome:
-    """Compare every collective, and make the files of every format, on nothing but memory."""
-    from collhub_tuning.tuned_folder import written_format
-    from collhub_tuning.tuning_question import selection_of
+    """Compare every collective, and create the files of every format in memory."""
+    from collhub_tuning.tuned_collectives import create_selection
+    from collhub_tuning.tuned_folder import create_format
     from collhub_tuning.tuning_report import TuningOutcome
 
-    tuned = _tuned(context, asked, options)
+    tuned = _run_comparisons(context, arguments, options)
     written: list[WrittenFormat] = []
-    if any(one.windows for one in tuned):
-        selection = selection_of(tuned, context.registry())
+    if any(form.windows for form in tuned):
+        selection = create_selection(tuned, context.registry())
         written = [
-            written_format(context, selection, one, options[side_of(one)]) for one in formats
+            create_format(context, selection, form, options[get_side(form)]) for form in formats
         ]
-    return TuningOutcome(tuned, asked["mode"], asked["tolerance"], written)
+    return TuningOutcome(tuned, arguments["mode"], arguments["tolerance"], written)
 
 
-def _tuned(
-    context: CommandContext, asked: dict[str, Any], options: OptionsBySide
+def _run_comparisons(
+    context: CommandContext, arguments: dict[str, Any], options: OptionsBySide
 ) -> list[TunedCollective]:
-    """The comparison of every collective."""
+    """Run the comparison of every collective."""
     from collhub_tuning.questions import ComparisonQuestion
-    from collhub_tuning.tuning_question import TunedCollective
+    from collhub_tuning.tuned_collectives import TunedCollective
 
     registry = context.registry()
-    sizes = parse_sizes(asked["sizes_text"])
-    kinds = _kinds(asked["kinds"], registry)
-    topology = context.read_topology(asked["topology_text"])
-    roots = roots_of(kinds, asked["root"], topology)
-    algorithms = named_algorithms(asked["names"], registry)
+    sizes = parse_sizes(arguments["sizes_text"])
+    kinds = _parse_kinds(arguments["kinds"], registry)
+    topology = context.read_topology(arguments["topology_text"])
+    roots = select_roots(kinds, arguments["root"], topology)
+    algorithms = select_algorithms(arguments["names"], registry)
 
     def tuned(compare: Compare, kind: str, mode: str) -> TunedCollective:
-        place = (asked["topology_text"], topology.num_npus)
-        question = ComparisonQuestion(kind, roots[kind], *place, sizes, asked["backend"], mode)
-        return TunedCollective(compare(question, topology), algorithms, asked["tolerance"])
+        text, backend = arguments["topology_text"], arguments["backend"]
+        question = ComparisonQuestion(
+            kind, roots[kind], text, topology.num_npus, sizes, backend, mode
+        )
+        return TunedCollective(compare(question, topology), algorithms, arguments["tolerance"])
 
-    with comparisons(context, asked, algorithms, options) as compare:
+    with open_comparisons(context, arguments, algorithms, options) as compare:
         by_mode = partial(tuned, compare)
-        return [one for kind in roots for one in _in_modes(kind, asked["mode"], by_mode)]
+        return [one for kind in roots for one in _tune_modes(kind, arguments["mode"], by_mode)]
 
 
-def _in_modes(
+def _tune_modes(
     kind: str, mode: str, tuned: Callable[[str, str], TunedCollective]
 ) -> list[TunedCollective]:
-    """A collective as it is asked for; each mode by itself where nothing serves both."""
-    whole = tuned(kind, mode)
-    if whole.windows or mode != "both":
-        return [whole]
-    apart = [tuned(kind, one) for one in ("in-place", "out-of-place")]
-    return apart if any(one.windows for one in apart) else [whole]
+    """Tune a collective; tune each mode separately if no algorithm serves both."""
+    combined = tuned(kind, mode)
+    if combined.windows or mode != "both":
+        return [combined]
+    separate = [tuned(kind, single_mode) for single_mode in ("in-place", "out-of-place")]
+    return separate if any(collective.windows for collective in separate) else [combined]
 
 
-def _kinds(names: Sequence[str], registry: Registry) -> list[str]:
-    """The collectives that are asked for, each once. Raises `UsageError` with the closest match."""
+def _parse_kinds(names: Sequence[str], registry: Registry) -> list[str]:
+    """Parse the requested collectives, each once. Raises `UsageError` with the closest match."""
     kinds = []
     for name in names or _DEFAULT_KINDS:
         kind = standard_kind(name)
@@ -242,21 +247,20 @@ def _kinds(names: Sequence[str], registry: Registry) -> list[str]:
     return list(dict.fromkeys(kinds))
 
 
-def _formats(context: CommandContext, asked: dict[str, Any]) -> list[str]:
-    """The formats that are to be written, each once; none without a folder."""
-    if asked["out"] is None:
-        if asked["formats"]:
+def _parse_formats(context: CommandContext, arguments: dict[str, Any]) -> list[str]:
+    """Parse the requested formats, each once; empty without a folder."""
+    if arguments["out"] is None:
+        if arguments["formats"]:
             raise UsageError("--to is for files", cure="give -o FOLDER")
         return []
-    if asked["formats"] is None:
+    if arguments["formats"] is None:
         return [provided.name for provided in context.registry().all(SelectionWriter)]
-    return list(dict.fromkeys(name.strip() for name in asked["formats"].split(",")))
+    return list(dict.fromkeys(name.strip() for name in arguments["formats"].split(",")))
 
 
-def _options(
-    context: CommandContext, asked: dict[str, Any], formats: Sequence[str]
+def _assign_options(
+    context: CommandContext, arguments: dict[str, Any], formats: Sequence[str]
 ) -> OptionsBySide:
-    """Options of the formats and the engine. Raises `HubError`."""
-    # Options of all formats that are written at once.
-    declared = {side_of(one): context.options_of(SelectionWriter, one) for one in formats}
-    return options_by_side(context, asked, declared)
+    """Assign the options of all requested formats and the engine. Raises `HubError`."""
+    declared = {get_side(one): context.options_of(SelectionWriter, one) for one in formats}
+    return assign_options(context, arguments, declared)

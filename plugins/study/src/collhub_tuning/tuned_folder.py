@@ -1,4 +1,4 @@
-"""A folder that `collhub tune` has written: what is put into it, and whether it still is so."""
+"""Write the folder of `collhub tune`, and check the files of such a folder."""
 
 from __future__ import annotations
 
@@ -8,44 +8,39 @@ from dataclasses import dataclass, replace
 from math import lcm
 from pathlib import Path
 
-from collhub_tuning.coverage import RUNTIME, Stretch, sizes_text, stretches
+from collhub_tuning.coverage import RUNTIME, Stretch, compare_coverage, format_sizes
 from collhub_tuning.tuning_report import (
     PAGE_FILE,
     REPORT_FILE,
     SCHEMA,
     TuningOutcome,
     WrittenFormat,
-    served_of_object,
+    parse_served_calls,
     tuning_document,
     tuning_page,
 )
-from hub_core import CommandContext
+from hub_core import CommandContext, diagnostic_object
 from hub_core.model import (
     Diagnostic,
     HubError,
     InputError,
+    JsonValue,
     Location,
     Severity,
     UsageError,
     format_bytes,
 )
-from hub_core.plugin_api import (
-    Artifact,
-    Selection,
-    ServedCalls,
-    Source,
-    SourcePart,
-)
+from hub_core.plugin_api import Artifact, Selection, ServedCalls, Source, SourcePart
 
-# Of float32, the type of most gradients.
+# Size of a float32 element, the type of most gradients.
 _ELEMENT_BYTES = 4
-# From this number on only the first and the last size are named.
-_MOST_SIZES = 4
+# With this number of sizes or more, only the first and the last size are named.
+_MAX_NAMED_SIZES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class StatedFormat:
-    """What a report says of the files of a format."""
+class DeclaredFormat:
+    """The files and served calls of a format according to the report."""
 
     name: str
     files: tuple[str, ...]
@@ -56,7 +51,7 @@ class StatedFormat:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFormat:
-    """Stretches of sizes of a format, and what else is wrong with its files."""
+    """Stretches of sizes of a format, and further findings about its files."""
 
     name: str
     stretches: tuple[Stretch, ...]
@@ -64,61 +59,64 @@ class CheckedFormat:
 
     @property
     def findings(self) -> tuple[Diagnostic, ...]:
-        """Everything that is wrong or worth knowing."""
-        wrong = [
-            Diagnostic(one.defect.partition(":")[0], f"{self.name}: {one}: {one.defect}")
-            for one in self.stretches
-            if one.defect
+        """All errors, warnings and notes."""
+        defects = [
+            Diagnostic(
+                stretch.defect.partition(":")[0], f"{self.name}: {stretch}: {stretch.defect}"
+            )
+            for stretch in self.stretches
+            if stretch.defect
         ]
-        return (*self.diagnostics, *wrong)
+        return (*self.diagnostics, *defects)
 
     @property
     def ok(self) -> bool:
-        """Whether all sizes are served as the report says."""
-        # Warnings leave sizes served.
-        return all(one.severity is not Severity.ERROR for one in self.findings)
+        """True if all sizes are served according to the report; warnings are allowed."""
+        return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
 
-def written_format(
+def create_format(
     context: CommandContext, selection: Selection, name: str, options: Mapping[str, str]
 ) -> WrittenFormat:
-    """The files of a format, read back as the runtime reads them. Raises `HubError`."""
+    """Create the files of a format and read them back like the runtime. Raises `HubError`."""
     folders = context.selection_folders()
     result = folders.files(selection, name, options)
     contents = {artifact.name: artifact.content() for artifact in result.artifacts}
-    served, found = _served(context, name, contents)
-    errors = [one for one in found if one.severity is Severity.ERROR]
+    served, findings = _read_served_calls(context, name, contents)
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         raise InputError(errors)
     return WrittenFormat(name, result, tuple(contents), served)
 
 
-def put(context: CommandContext, folder: str, outcome: TuningOutcome, *, force: bool) -> list[Path]:
-    """Write everything or nothing; files that an earlier report alone names are removed."""
-    place = Path(folder)
-    stale = _stated_files(place) if force else set()
-    written = context.selection_folders().put(folder, _artifacts(outcome), force=force)
-    for file in sorted(stale - {path.relative_to(place).as_posix() for path in written.paths}):
-        # A runtime would load them beside the new ones.
+def write_folder(
+    context: CommandContext, folder: str, outcome: TuningOutcome, *, force: bool
+) -> list[Path]:
+    """Write all files or none, and remove files that only the previous report names."""
+    target = Path(folder)
+    stale = _list_declared_files(target) if force else set()
+    written = context.selection_folders().put(folder, _create_artifacts(outcome), force=force)
+    for file in sorted(stale - {path.relative_to(target).as_posix() for path in written.paths}):
+        # A runtime would load them together with the new files.
         try:
-            (place / file).unlink(missing_ok=True)
+            (target / file).unlink(missing_ok=True)
         except OSError as error:
             reason = error.strerror or str(error)
             cure = "remove it: the files beside it are new"
-            raise UsageError(f"{place / file} cannot be removed: {reason}", cure=cure) from None
+            raise UsageError(f"{target / file} cannot be removed: {reason}", cure=cure) from None
     return list(written.paths)
 
 
-def checked_folder(context: CommandContext, folder: str) -> list[CheckedFormat]:
-    """Every format that the report names, as its files are now. Raises `InputError`."""
+def check_folder(context: CommandContext, folder: str) -> list[CheckedFormat]:
+    """Check the current files of every format in the report. Raises `InputError`."""
     return [
-        _checked(context, Path(folder) / stated.name, stated)
-        for stated in stated_formats(Path(folder))
+        _check_format(context, Path(folder) / declared.name, declared)
+        for declared in read_declared_formats(Path(folder))
     ]
 
 
-def stated_formats(folder: Path) -> list[StatedFormat]:
-    """What the report of a folder states. Raises `InputError` for what is none of ours."""
+def read_declared_formats(folder: Path) -> list[DeclaredFormat]:
+    """Read the formats in a folder's report. Raises `InputError` without a valid report."""
     file = folder / REPORT_FILE
     try:
         document = json.loads(file.read_bytes())
@@ -128,76 +126,79 @@ def stated_formats(folder: Path) -> list[StatedFormat]:
         reason = f"{file} is no JSON"
     else:
         try:
-            return _formats_of(document)
+            return _parse_formats(document)
         except (ValueError, TypeError, KeyError):
             reason = f"{file} is no report of {SCHEMA}"
     cure = "name a folder that 'collhub tune -o FOLDER' has written"
     raise InputError(reason, cure=cure, code="not-a-tuned-folder")
 
 
-def _formats_of(document: object) -> list[StatedFormat]:
+def _parse_formats(document: object) -> list[DeclaredFormat]:
     if not isinstance(document, dict) or document["schema"] != SCHEMA:
         raise ValueError("another document")
     return [
-        StatedFormat(
-            _plain_name(one["name"]),
-            tuple(_plain_name(name) for name in one["files"]),
-            tuple(served_of_object(served) for served in one["served"]),
+        DeclaredFormat(
+            _check_name(entry["name"]),
+            tuple(_check_name(name) for name in entry["files"]),
+            tuple(parse_served_calls(served) for served in entry["served"]),
             tuple(int(size) for size in document["sizes"]),
             int(document["num_ranks"]),
         )
-        for one in document["formats"]
+        for entry in document["formats"]
     ]
 
 
-def _plain_name(name: object) -> str:
-    """A relative path that leads nowhere else. Raises `ValueError`."""
+def _check_name(name: object) -> str:
+    """Check that a relative path stays inside its folder. Raises `ValueError`."""
     if not isinstance(name, str) or not name or set(name.split("/")) & {"", ".", ".."}:
         raise ValueError("no name of a file")
     return name
 
 
-def _stated_files(folder: Path) -> set[str]:
-    """Files of the formats that an earlier report of this folder names; none without one."""
+def _list_declared_files(folder: Path) -> set[str]:
+    """Return the files that the existing report of this folder names; empty without a report."""
     try:
-        return {f"{one.name}/{file}" for one in stated_formats(folder) for file in one.files}
+        return {
+            f"{form.name}/{file}" for form in read_declared_formats(folder) for file in form.files
+        }
     except InputError:
         return set()
 
 
-def _artifacts(outcome: TuningOutcome) -> Iterator[Artifact]:
+def _create_artifacts(outcome: TuningOutcome) -> Iterator[Artifact]:
     text = json.dumps(tuning_document(outcome), indent=2) + "\n"
     yield Artifact(REPORT_FILE, text.encode())
     yield Artifact(PAGE_FILE, tuning_page(outcome).encode())
     for written in outcome.formats:
         for artifact in written.result.artifacts:
-            yield _renamed(artifact, f"{written.name}/{artifact.name}")
+            yield _rename(artifact, f"{written.name}/{artifact.name}")
 
 
-def _renamed(artifact: Artifact, name: str) -> Artifact:
-    """The same file under another name."""
+def _rename(artifact: Artifact, name: str) -> Artifact:
+    """Return the same file with another name."""
     return Artifact(name, artifact.content, artifact.executable)
 
 
-def _checked(context: CommandContext, folder: Path, stated: StatedFormat) -> CheckedFormat:
-    contents = _contents(folder)
-    missing = [name for name in stated.files if name not in contents]
+def _check_format(context: CommandContext, folder: Path, declared: DeclaredFormat) -> CheckedFormat:
+    contents = _read_files(folder)
+    missing = [name for name in declared.files if name not in contents]
     diagnostics = [
         Diagnostic("missing-file", "the file is gone", location=Location(str(folder / name)))
         for name in missing
     ]
     served: Sequence[ServedCalls] = ()
     try:
-        served, found = _served(context, stated.name, contents)
+        served, findings = _read_served_calls(context, declared.name, contents)
     except HubError as error:
-        found = list(error.diagnostics)
-    diagnostics += [_below(one, folder) for one in found]
-    diagnostics += _kept_by_runtime(stated, served)
-    return CheckedFormat(stated.name, tuple(stretches(stated.served, served)), tuple(diagnostics))
+        findings = list(error.diagnostics)
+    diagnostics += [_add_folder(finding, folder) for finding in findings]
+    diagnostics += _note_unserved_sizes(declared, served)
+    stretches = compare_coverage(declared.served, served)
+    return CheckedFormat(declared.name, tuple(stretches), tuple(diagnostics))
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    """All files below a folder by their relative paths. Raises `InputError`."""
+def _read_files(folder: Path) -> dict[str, bytes]:
+    """Read all files below a folder, by their relative paths. Raises `InputError`."""
     try:
         return {
             path.relative_to(folder).as_posix(): path.read_bytes()
@@ -205,73 +206,105 @@ def _contents(folder: Path) -> dict[str, bytes]:
             if path.is_file()
         }
     except OSError as error:
-        place = error.filename or folder
-        raise InputError(f"{place} cannot be read: {error.strerror or error}") from None
+        path = error.filename or folder
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _kept_by_runtime(stated: StatedFormat, served: Sequence[ServedCalls]) -> Iterator[Diagnostic]:
-    """Measured sizes that files serve not, since their chunks do not divide them."""
-    for one in served:
-        # Buffers of parts for all ranks have as many elements in each.
-        part = stated.num_ranks * _ELEMENT_BYTES if one.kind.traits.is_split else 1
-        multiple = lcm(one.element_multiple * _ELEMENT_BYTES, one.byte_multiple)
-        kept = [
+def _note_unserved_sizes(
+    declared: DeclaredFormat, served: Sequence[ServedCalls]
+) -> Iterator[Diagnostic]:
+    """Note measured sizes that the files do not serve because they are no multiple of chunks."""
+    for calls in served:
+        # Buffers with a part per rank have equally many elements in each part.
+        part = declared.num_ranks * _ELEMENT_BYTES if calls.kind.traits.is_split else 1
+        multiple = lcm(calls.element_multiple * _ELEMENT_BYTES, calls.byte_multiple)
+        unserved = [
             format_bytes(size)
-            for size in stated.sizes
-            if one.min_bytes <= size <= (size if one.max_bytes is None else one.max_bytes)
+            for size in declared.sizes
+            if calls.min_bytes <= size <= (size if calls.max_bytes is None else calls.max_bytes)
             and (size - size % part) % multiple
         ]
-        if kept:
-            sizes = ", ".join(kept) if len(kept) < _MOST_SIZES else f"{kept[0]} to {kept[-1]}"
-            what = f"{one.kind}, {sizes} of float32: {RUNTIME}, as {one.by} is for"
-            message = f"{what} multiples of {multiple // _ELEMENT_BYTES} elements"
-            yield Diagnostic("falls-back", f"{stated.name}: {message}", Severity.NOTE)
+        if unserved:
+            is_short = len(unserved) < _MAX_NAMED_SIZES
+            sizes = ", ".join(unserved) if is_short else f"{unserved[0]} to {unserved[-1]}"
+            subject = f"{calls.kind}, {sizes} of float32: {RUNTIME}, as {calls.by} is for"
+            message = f"{subject} multiples of {multiple // _ELEMENT_BYTES} elements"
+            yield Diagnostic("falls-back", f"{declared.name}: {message}", Severity.NOTE)
 
 
-def _served(
+def _read_served_calls(
     context: CommandContext, name: str, contents: Mapping[str, bytes]
 ) -> tuple[Sequence[ServedCalls], list[Diagnostic]]:
-    found: list[Diagnostic] = []
+    findings: list[Diagnostic] = []
     parts = tuple(
-        SourcePart(file, _returning(content), None, len(content))
+        SourcePart(file, _create_getter(content), None, len(content))
         for file, content in contents.items()
     )
-    source = Source(name, parts, found.append)
-    return context.selection_folders().served_calls(source, name), found
+    source = Source(name, parts, findings.append)
+    return context.selection_folders().served_calls(source, name), findings
 
 
-def _returning(content: bytes) -> Callable[[], bytes]:
-    """A function that returns `content` on every call."""
+def _create_getter(content: bytes) -> Callable[[], bytes]:
+    """Return a function that returns `content`."""
     return lambda: content
 
 
-def _below(found: Diagnostic, folder: Path) -> Diagnostic:
-    """The finding with the path of its file as the user knows it."""
-    if found.location.file is None:
-        return found
-    # Readers know names within the folder.
-    place = replace(found.location, file=str(folder / found.location.file))
-    return replace(found, location=place)
+def _add_folder(finding: Diagnostic, folder: Path) -> Diagnostic:
+    """Prefix the file of a finding with the folder; readers only know names inside of it."""
+    if finding.location.file is None:
+        return finding
+    location = replace(finding.location, file=str(folder / finding.location.file))
+    return replace(finding, location=location)
 
 
-def checked_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
-    """A line a stretch: which calls, and who serves them; in and out of place where alike."""
+def create_check_rows(checked: Sequence[CheckedFormat]) -> list[list[str]]:
+    """Return one row per stretch with its server; equal rows of both modes are merged."""
     rows = []
     for form in checked:
         modes: dict[Stretch, list[bool]] = {}
-        for one in form.stretches:
-            modes.setdefault(replace(one, in_place=True), []).append(one.in_place)
-        rows += [_row(form.name, one, found) for one, found in modes.items()]
+        for stretch in form.stretches:
+            modes.setdefault(replace(stretch, in_place=True), []).append(stretch.in_place)
+        rows += [_format_row(form.name, stretch, values) for stretch, values in modes.items()]
     return rows
 
 
-def _row(name: str, one: Stretch, modes: Sequence[bool]) -> list[str]:
-    """Cells of a stretch in the format `name`; `modes`: in place or not, for each alike."""
+def _format_row(name: str, stretch: Stretch, modes: Sequence[bool]) -> list[str]:
+    """Return the cells of a stretch; `modes`: True for in place, False for out of place."""
     calls = "in place" if modes[0] else "out of place"
     return [
         name,
-        str(one.kind),
+        str(stretch.kind),
         "all" if len(modes) > 1 else calls,
-        sizes_text(one.min_bytes, one.max_bytes),
-        " and ".join(one.found) or ("nobody" if one.stated else RUNTIME),
+        format_sizes(stretch.min_bytes, stretch.max_bytes),
+        " and ".join(stretch.servers) or ("nobody" if stretch.declared else RUNTIME),
     ]
+
+
+def check_document(folder: str, checked: Sequence[CheckedFormat]) -> dict[str, JsonValue]:
+    """Return the report in the schema `report-tune-check-1`."""
+    return {
+        "schema": "collhub/report-tune-check-1",
+        "folder": folder,
+        "ok": all(form.ok for form in checked),
+        "formats": [_format_object(form) for form in checked],
+    }
+
+
+def _format_object(checked: CheckedFormat) -> dict[str, JsonValue]:
+    stretches: list[JsonValue] = [
+        {
+            "collective": str(one.kind),
+            "in_place": one.in_place,
+            "min_bytes": one.min_bytes,
+            "max_bytes": one.max_bytes,
+            "served_by": list(one.servers),
+            "stated": one.declared or None,
+        }
+        for one in checked.stretches
+    ]
+    return {
+        "name": checked.name,
+        "ok": checked.ok,
+        "calls": stretches,
+        "findings": [diagnostic_object(one) for one in checked.findings],
+    }

@@ -1,4 +1,4 @@
-"""The report of `collhub tune`: as JSON, as a page of text, and as a table on the terminal."""
+"""The report of `collhub tune`: JSON, a Markdown page, and a table for the terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from collhub_tuning.comparison_report import comparison_failures
-from collhub_tuning.coverage import served_by, sizes_text
-from collhub_tuning.tuning_question import TunedCollective, num_nodes
+from collhub_tuning.coverage import format_server, format_sizes
+from collhub_tuning.tuned_collectives import TunedCollective, count_nodes
 from hub_core import cut_fields, cut_objects, loss_object
 from hub_core.model import CollectiveKind, format_bytes, format_time
 from hub_core.plugin_api import SelectedWindow, ServedCalls, WriteResult
@@ -24,7 +24,7 @@ RIGHT = ("time", "ratio to bound", "behind the fastest")
 
 @dataclass(frozen=True, slots=True)
 class WrittenFormat:
-    """What the writer of a format made, what it serves, and its files in a folder of its own."""
+    """The result of a format's writer, the calls that it serves, and its files in their folder."""
 
     name: str
     result: WriteResult
@@ -34,7 +34,7 @@ class WrittenFormat:
 
 @dataclass(frozen=True, slots=True)
 class TuningOutcome:
-    """The answer of `collhub tune`: all collectives, in the order in which they were asked for."""
+    """The result of `collhub tune`: all collectives, in the order of the request."""
 
     tuned: Sequence[TunedCollective]
     mode: str
@@ -43,27 +43,26 @@ class TuningOutcome:
 
     @property
     def has_windows(self) -> bool:
-        """Whether some algorithm fits some collective."""
-        return any(one.windows for one in self.tuned)
+        """True if an algorithm fits at least one collective."""
+        return any(collective.windows for collective in self.tuned)
 
 
-def tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
-    """A line a window; a collective that nothing fits has one without an algorithm."""
+def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
+    """Return one row per window; a collective without windows has one row without algorithm."""
     rows = []
     for tuned in outcome.tuned:
-        # Windows ascend by size.
-        rows += [_row(tuned, window) for window in tuned.windows]
+        rows += [_format_row(tuned, window) for window in tuned.windows]
         if not tuned.windows:
             rows.append([tuned.label, "all sizes", "none", "", "", ""])
     return rows
 
 
-def tuning_notes(outcome: TuningOutcome) -> list[str]:
-    """Who was left out of the comparisons, and what formats cannot carry, one line each."""
+def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
+    """Return one line per failed algorithm, cut search, loss of a format, and warning."""
     lines = []
     for tuned in outcome.tuned:
-        names = {one.algorithm for one in tuned.outcome.measurements if one.time_ns is None}
-        left_out = [one.name for one in tuned.algorithms if one.name in names]
+        names = {row.algorithm for row in tuned.outcome.measurements if row.time_ns is None}
+        left_out = [algorithm.name for algorithm in tuned.algorithms if algorithm.name in names]
         if left_out:
             lines.append(f"{tuned.label}: {', '.join(left_out)} left out; --json says why")
         lines += [
@@ -77,26 +76,26 @@ def tuning_notes(outcome: TuningOutcome) -> list[str]:
 
 
 def tuning_document(outcome: TuningOutcome) -> dict[str, JsonValue]:
-    """The report as `report-tune-1` describes it."""
+    """Return the report in the schema `report-tune-1`."""
     first = outcome.tuned[0].outcome
     return {
         "schema": SCHEMA,
         "topology": first.topology.name,
         "num_ranks": first.topology.num_npus,
-        "num_nodes": num_nodes(first.topology),
+        "num_nodes": count_nodes(first.topology),
         "backend": first.question.backend,
         "mode": outcome.mode,
         "tolerance": outcome.tolerance,
         "sizes": list(first.question.sizes),
-        "collectives": [_collective_object(tuned) for tuned in outcome.tuned],
-        "formats": [_format_object(written) for written in outcome.formats],
+        "collectives": [_collective_to_json(tuned) for tuned in outcome.tuned],
+        "formats": [_format_to_json(written) for written in outcome.formats],
         "is_partial": any(tuned.outcome.cuts for tuned in outcome.tuned),
-        "cut": [each for tuned in outcome.tuned for each in cut_objects(tuned.outcome.cuts)],
+        "cut": [cut for tuned in outcome.tuned for cut in cut_objects(tuned.outcome.cuts)],
     }
 
 
 def tuning_page(outcome: TuningOutcome) -> str:
-    """The report for people, as Markdown."""
+    """Return the report as Markdown."""
     first = outcome.tuned[0].outcome
     sizes = first.question.sizes
     lines = [
@@ -106,7 +105,7 @@ def tuning_page(outcome: TuningOutcome) -> str:
         f" of the full buffer, calls {outcome.mode}, timed by `{first.question.backend}`."
         f" A faster algorithm is passed over up to {100 * outcome.tolerance:g} %.",
         "",
-        *_table(HEADER, tuning_rows(outcome)),
+        *_write_table(HEADER, create_tuning_rows(outcome)),
     ]
     left_out = [
         f"- {tuned.label}: {line}"
@@ -116,12 +115,12 @@ def tuning_page(outcome: TuningOutcome) -> str:
     if left_out:
         lines += ["", "## Left out", "", *left_out]
     for written in outcome.formats:
-        lines += ["", *_format_section(written)]
+        lines += ["", *_write_format_section(written)]
     return "\n".join(lines) + "\n"
 
 
-def served_of_object(document: object) -> ServedCalls:
-    """Calls as `report-tune-1` has them. Raises `ValueError`, `TypeError` or `KeyError`."""
+def parse_served_calls(document: object) -> ServedCalls:
+    """Parse calls of `report-tune-1`. Raises `ValueError`, `TypeError` or `KeyError`."""
     if not isinstance(document, dict):
         raise TypeError("no object")
     return ServedCalls(
@@ -132,59 +131,59 @@ def served_of_object(document: object) -> ServedCalls:
         None if document["max_bytes"] is None else int(document["max_bytes"]),
         str(document["by"]),
         int(document["element_multiple"]),
-        # Folders of earlier releases do not have it.
+        # Missing in folders of earlier releases.
         int(document.get("byte_multiple", 1)),
     )
 
 
-def served_object(one: ServedCalls) -> dict[str, JsonValue]:
-    """Calls as the reports carry them."""
+def served_calls_to_json(calls: ServedCalls) -> dict[str, JsonValue]:
+    """Return the JSON object of calls in reports."""
     return {
-        "collective": str(one.kind),
-        "in_place": one.in_place,
-        "out_of_place": one.out_of_place,
-        "min_bytes": one.min_bytes,
-        "max_bytes": one.max_bytes,
-        "by": one.by,
-        "element_multiple": one.element_multiple,
-        "byte_multiple": one.byte_multiple,
+        "collective": str(calls.kind),
+        "in_place": calls.in_place,
+        "out_of_place": calls.out_of_place,
+        "min_bytes": calls.min_bytes,
+        "max_bytes": calls.max_bytes,
+        "by": calls.by,
+        "element_multiple": calls.element_multiple,
+        "byte_multiple": calls.byte_multiple,
     }
 
 
-def _row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
-    """Time and ratio at the first and the last measured size of a window."""
-    ends = dict.fromkeys((window.sizes[0], window.sizes[-1]))
-    times = [tuned.times.time_ns(window.algorithm, size) or 0 for size in ends]
-    found = [tuned.ratio(window.algorithm, size) for size in ends]
-    ratios = [f"{ratio:.3f}" for ratio in found if ratio is not None]
-    behind = 100 * (_worst(tuned, window) - 1)
+def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
+    """Return the row of a window, with times and ratios at its first and last measured size."""
+    sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
+    times = [tuned.times.time_ns(window.algorithm, size) or 0 for size in sizes]
+    bound_ratios = [tuned.ratio(window.algorithm, size) for size in sizes]
+    ratios = [f"{ratio:.3f}" for ratio in bound_ratios if ratio is not None]
+    slowdown_percent = 100 * (_compute_slowdown(tuned, window) - 1)
     return [
         tuned.label,
-        sizes_text(window.min_bytes, window.max_bytes),
+        format_sizes(window.min_bytes, window.max_bytes),
         window.algorithm,
         " .. ".join(format_time(float(time_ns)) for time_ns in times),
         " .. ".join(ratios),
-        f"{behind:.1f} %" if behind else "",
+        f"{slowdown_percent:.1f} %" if slowdown_percent else "",
     ]
 
 
-def _worst(tuned: TunedCollective, window: SelectedWindow) -> float:
-    """The largest time over that of the fastest, at a measured size of a window."""
+def _compute_slowdown(tuned: TunedCollective, window: SelectedWindow) -> float:
+    """Compute the maximum of time divided by best time over the measured sizes of a window."""
     return max(tuned.times.slowdowns([size])[window.algorithm] for size in window.sizes)
 
 
-def _collective_object(tuned: TunedCollective) -> dict[str, JsonValue]:
+def _collective_to_json(tuned: TunedCollective) -> dict[str, JsonValue]:
     question = tuned.outcome.question
     return {
         "collective": question.kind,
         "root": question.root,
         "mode": question.mode,
-        "windows": [_window_object(tuned, window) for window in tuned.windows],
+        "windows": [_window_to_json(tuned, window) for window in tuned.windows],
         "left_out": list(comparison_failures(tuned.outcome)),
     }
 
 
-def _window_object(tuned: TunedCollective, window: SelectedWindow) -> dict[str, JsonValue]:
+def _window_to_json(tuned: TunedCollective, window: SelectedWindow) -> dict[str, JsonValue]:
     measured: list[JsonValue] = []
     for size in window.sizes:
         time_ns = tuned.times.time_ns(window.algorithm, size)
@@ -201,35 +200,36 @@ def _window_object(tuned: TunedCollective, window: SelectedWindow) -> dict[str, 
     }
 
 
-def _format_object(written: WrittenFormat) -> dict[str, JsonValue]:
+def _format_to_json(written: WrittenFormat) -> dict[str, JsonValue]:
     return {
         "name": written.name,
         "files": list(written.files),
         "losses": [loss_object(loss) for loss in written.result.losses],
         "notes": list(written.result.notes),
-        "served": [served_object(one) for one in written.served],
+        "served": [served_calls_to_json(calls) for calls in written.served],
     }
 
 
-def _format_section(written: WrittenFormat) -> list[str]:
-    """Lines of Markdown on a format: who serves which calls, then notes and losses."""
+def _write_format_section(written: WrittenFormat) -> list[str]:
+    """Return Markdown lines of a format: the servers of its calls, then notes and losses."""
     rows = [
         [
-            str(one.kind),
-            sizes_text(one.min_bytes, one.max_bytes),
+            str(calls.kind),
+            format_sizes(calls.min_bytes, calls.max_bytes),
             {(True, True): "both"}.get(
-                (one.in_place, one.out_of_place), "in place" if one.in_place else "out of place"
+                (calls.in_place, calls.out_of_place),
+                "in place" if calls.in_place else "out of place",
             ),
-            served_by(one),
+            format_server(calls),
         ]
-        for one in written.served
+        for calls in written.served
     ]
     lines = [f"## `{written.name}/`", ""]
-    lines += _table(("collective", "sizes", "calls", "served by"), rows)
+    lines += _write_table(("collective", "sizes", "calls", "served by"), rows)
     lines += [f"- {note}" for note in written.result.notes]
     return [*lines, *(f"- lost: {loss}" for loss in written.result.losses)]
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def _write_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ruled = [header, ["---"] * len(header), *rows]
     return [*(f"| {' | '.join(row)} |" for row in ruled), ""]

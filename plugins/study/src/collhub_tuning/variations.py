@@ -1,18 +1,32 @@
-"""Networks that differ from a given one: other bandwidths or latencies, or failed links.
+"""Variations of a network, and the sensitivity of the winners to them.
 
-Each differs in one thing, so that a change of the winner has one cause.
+A variation has other bandwidths, other latencies or failed links. It differs from the base network
+in one parameter, so that a change of the winner has one cause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collhub_tuning.comparison_report import ComparisonOutcome, measurement_fields
 from hub_core.columns import Float64Array
-from hub_core.model import UsageError, format_bandwidth, format_time, parse_bandwidth, parse_time
+from hub_core.model import (
+    UsageError,
+    format_bandwidth,
+    format_bytes,
+    format_time,
+    parse_bandwidth,
+    parse_time,
+)
 from hub_core.network import Dimension, Topology
+
+if TYPE_CHECKING:
+    from hub_core.model import JsonValue
+
 
 _CURE = "write for example bandwidth=10GB/s..100GB/s or latency=100ns..10us"
 _LINK_CURE = "write two nodes, as 3-4, or 3->4 for one direction"
@@ -20,49 +34,51 @@ _LINK_CURE = "write two nodes, as 3-4, or 3->4 for one direction"
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """A network that differs from the one as given in one thing.
+    """A network that differs from the base network in one parameter.
 
-    `name`: that thing, as `bandwidth=20 GB/s` or `without 3-4`.
+    `name`: the difference, as `bandwidth=20 GB/s` or `without 3-4`.
     """
 
     name: str
     topology: Topology
 
 
-def variations(
+def create_variations(
     topology: Topology, ranges: Sequence[str], failures: Sequence[str]
 ) -> list[Variation]:
-    """One network for every value of all ranges, then one for every failure.
+    """Create one network for every value of all ranges, then one for every failure.
 
-    `ranges`: as `bandwidth=10GB/s..100GB/s`, each value twice the one before, both ends included.
-    `failures`: links that fail at once, as `3-4` (both directions) or `3->4,5-6`. Raises
-    `UsageError` for what is neither, and where a failure parts the network.
+    `ranges`: as `bandwidth=10GB/s..100GB/s`, each value twice the previous one, both limits
+    included. `failures`: links that fail together, as `3-4` (both directions) or `3->4,5-6`. Raises
+    `UsageError` for other texts, and for failures that disconnect the network.
     """
-    found = [one for text in ranges for one in _varied(topology, text)]
-    found += [_without(topology, text) for text in failures]
-    # What is given twice is compared once.
-    return list({one.name: one for one in found}.values())
+    variants = [variant for text in ranges for variant in _create_from_range(topology, text)]
+    variants += [_create_without_links(topology, text) for text in failures]
+    # Duplicates are compared once.
+    return list({variant.name: variant for variant in variants}.values())
 
 
-def _varied(topology: Topology, text: str) -> Iterator[Variation]:
-    what, equals, values = text.partition("=")
-    if not equals or what not in ("bandwidth", "latency"):
+def _create_from_range(topology: Topology, text: str) -> Iterator[Variation]:
+    parameter, equals, values = text.partition("=")
+    if not equals or parameter not in ("bandwidth", "latency"):
         raise UsageError(f"--vary {text!r} varies neither bandwidth nor latency", cure=_CURE)
-    if what == "bandwidth":
-        for rate in _doubled(values, parse_bandwidth):
-            yield _named(_with_bandwidth(topology, rate), f"bandwidth={format_bandwidth(rate)}")
+    if parameter == "bandwidth":
+        for rate in _parse_range(values, parse_bandwidth):
+            yield _create_variation(
+                _scale_bandwidths(topology, rate), f"bandwidth={format_bandwidth(rate)}"
+            )
         return
-    for latency_s in _doubled(values, parse_time):
+    for latency_s in _parse_range(values, parse_time):
         name = f"latency={format_time(latency_s * 1e9)}"
-        yield _named(_with_latency(topology, latency_s), name)
+        yield _create_variation(_scale_latencies(topology, latency_s), name)
 
 
-def _named(topology: Topology, name: str) -> Variation:
+def _create_variation(topology: Topology, name: str) -> Variation:
     return Variation(name, replace(topology, name=f"{topology.name}, {name}"))
 
 
-def _doubled(text: str, parse: Callable[[str], float]) -> list[float]:
-    """A value, or all of a range: each twice the one before, then its end."""
+def _parse_range(text: str, parse: Callable[[str], float]) -> list[float]:
+    """Parse a value, or a range into values that double, then the upper limit."""
     first, dots, last = text.partition("..")
     values = [parse(first)]
     if not dots:
@@ -77,49 +93,48 @@ def _doubled(text: str, parse: Callable[[str], float]) -> list[float]:
     return values if values[-1] == end else [*values, end]
 
 
-def _with_bandwidth(topology: Topology, bytes_per_s: float) -> Topology:
-    """The fastest link has this bandwidth; all others keep their ratio to it."""
-    most = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
+def _scale_bandwidths(topology: Topology, bytes_per_s: float) -> Topology:
+    """Scale all bandwidths so that the fastest link has this bandwidth."""
+    fastest = float(topology.bandwidth_bytes_per_s.max(initial=0.0))
 
-    def changed(one: Dimension) -> Dimension:
-        """The dimension with its bandwidth scaled by the same factor as the links."""
-        rate = one.bandwidth_bytes_per_s / most * bytes_per_s
-        return replace(one, bandwidth_bytes_per_s=rate)
+    def scale(dimension: Dimension) -> Dimension:
+        rate = dimension.bandwidth_bytes_per_s / fastest * bytes_per_s
+        return replace(dimension, bandwidth_bytes_per_s=rate)
 
     return replace(
         topology,
-        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / most * bytes_per_s,
-        dimensions=tuple(map(changed, topology.dimensions)),
+        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / fastest * bytes_per_s,
+        dimensions=tuple(map(scale, topology.dimensions)),
     )
 
 
-def _with_latency(topology: Topology, latency_s: float) -> Topology:
-    """The slowest link has this latency; all others keep their ratio to it, where it is not 0."""
-    most = float(topology.latency_s.max(initial=0.0))
+def _scale_latencies(topology: Topology, latency_s: float) -> Topology:
+    """Scale all latencies so that the maximum is this latency; if all are 0, set all to it."""
+    slowest = float(topology.latency_s.max(initial=0.0))
     latencies: Float64Array = np.full(topology.num_links, latency_s)
-    if most:
-        latencies = topology.latency_s / most * latency_s
+    if slowest:
+        latencies = topology.latency_s / slowest * latency_s
 
-    def changed(one: Dimension) -> Dimension:
-        return replace(one, latency_s=one.latency_s / most * latency_s if most else latency_s)
+    def scale(dimension: Dimension) -> Dimension:
+        scaled_s = dimension.latency_s / slowest * latency_s if slowest else latency_s
+        return replace(dimension, latency_s=scaled_s)
 
-    dimensions = tuple(map(changed, topology.dimensions))
+    dimensions = tuple(map(scale, topology.dimensions))
     return replace(topology, latency_s=latencies, dimensions=dimensions)
 
 
-def _without(topology: Topology, text: str) -> Variation:
-    """The network without some links, with all that are parallel to them."""
+def _create_without_links(topology: Topology, text: str) -> Variation:
+    """Remove links, and all links parallel to them."""
     fails = np.zeros(topology.num_links, np.bool_)
     for link in text.split(","):
-        ends = _ends(topology, link.strip())
-        found = np.zeros(topology.num_links, np.bool_)
-        for source, destination in ends:
-            found |= (topology.source == source) & (topology.destination == destination)
-        if not found.any():
+        matches = np.zeros(topology.num_links, np.bool_)
+        for source, destination in _parse_link(topology, link.strip()):
+            matches |= (topology.source == source) & (topology.destination == destination)
+        if not matches.any():
             raise UsageError(f"--without-link {link.strip()}: {topology.name} has no such link")
-        fails |= found
+        fails |= matches
     rows = np.flatnonzero(~fails)
-    # A plane whose links have all failed is no plane: the numbers stay without a gap.
+    # Planes without links disappear, and the remaining planes get consecutive numbers.
     plane = np.unique(topology.plane[rows], return_inverse=True)[1].ravel()
     part = replace(
         topology,
@@ -128,42 +143,176 @@ def _without(topology: Topology, text: str) -> Variation:
         bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s[rows],
         latency_s=topology.latency_s[rows],
         plane=plane.astype(np.int64),
-        # What has lost a link is no regular network.
+        # Without the link, the network is not regular.
         dimensions=(),
     )
     _check_connected(part, topology.name, text)
-    return _named(part, f"without {text}")
+    return _create_variation(part, f"without {text}")
 
 
-def _ends(topology: Topology, link: str) -> list[tuple[int, int]]:
-    """Source and destination of the links that a text means: two directions, or one for `->`."""
+def _parse_link(topology: Topology, link: str) -> list[tuple[int, int]]:
+    """Parse a link into pairs of source and destination: two directions, or one for `->`."""
     numbers = {topology.node_name(node): node for node in range(topology.num_nodes)}
     numbers |= {str(node): node for node in range(topology.num_nodes)}
-    one, arrow, other = link.partition("->")
-    if arrow and one in numbers and other in numbers:
-        return [(numbers[one], numbers[other])]
-    # Names may have the sign in them: every place where it may part the two is tried.
+    first, arrow, second = link.partition("->")
+    if arrow and first in numbers and second in numbers:
+        return [(numbers[first], numbers[second])]
+    # Names may contain the hyphen: try every split.
     parts = link.split("-")
     splits = [("-".join(parts[:i]), "-".join(parts[i:])) for i in range(1, len(parts))]
-    found = [(numbers[a], numbers[b]) for a, b in splits if a in numbers and b in numbers]
-    if len(found) != 1:
+    pairs = [(numbers[a], numbers[b]) for a, b in splits if a in numbers and b in numbers]
+    if len(pairs) != 1:
         message = f"--without-link {link!r} names no two nodes of {topology.name}"
         raise UsageError(message, cure=_LINK_CURE)
-    source, destination = found[0]
+    source, destination = pairs[0]
     return [(source, destination), (destination, source)]
 
 
 def _check_connected(part: Topology, name: str, text: str) -> None:
-    """Raise `UsageError` where an NPU no longer reaches another."""
+    """Raise `UsageError` if an NPU does not reach another one."""
     start = np.zeros(1, np.int64)
     for is_backwards in (False, True):
         (hops,) = part.arcs(backwards=is_backwards).hops(start)
         lost = np.flatnonzero(hops[: part.num_npus] < 0)
         if len(lost):
-            ends = [part.node_name(0), part.node_name(int(lost[0]))]
-            source, destination = reversed(ends) if is_backwards else ends
+            names = [part.node_name(0), part.node_name(int(lost[0]))]
+            source, destination = reversed(names) if is_backwards else names
             raise UsageError(
                 f"--without-link {text}: {name} is not connected without it: "
                 f"{source} does not reach {destination}",
                 code="not-connected",
             )
+
+
+@dataclass(frozen=True)
+class VariedOutcome:
+    """The outcome of a comparison on a variation, and the variation's name."""
+
+    name: str
+    outcome: ComparisonOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class Robustness:
+    """Performance of the base network's winner of a size on all variations.
+
+    `wins`: number of variations on which no algorithm is faster. `worst_ratio`: maximum of its time
+    divided by the best time, reached in `worst_variation`. `missing`: variations without its time.
+    """
+
+    size: int
+    winner: str
+    wins: int
+    worst_ratio: float
+    worst_variation: str
+    missing: tuple[str, ...]
+
+
+def evaluate_robustness(
+    base: ComparisonOutcome, varied: Sequence[VariedOutcome], size: int
+) -> Robustness | None:
+    """Evaluate the winner of a size on all variations; None if no algorithm has a time."""
+    ranking = base.ranking(size)
+    if not ranking:
+        return None
+    winner = ranking[0].algorithm
+    wins, worst, where = 0, 1.0, ""
+    missing = []
+    for variation in varied:
+        ratio = _compute_slowdown(variation.outcome, size, winner)
+        if ratio is None:
+            missing.append(variation.name)
+            continue
+        wins += ratio == 1.0
+        if ratio > worst:
+            worst, where = ratio, variation.name
+    return Robustness(size, winner, wins, worst, where, tuple(missing))
+
+
+def sensitivity_header(varied: Sequence[VariedOutcome]) -> list[str]:
+    """Return the column names of `sensitivity_rows`."""
+    return ["size", "as given", *(variation.name for variation in varied)]
+
+
+def sensitivity_rows(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -> list[list[str]]:
+    """Return one row per size: the winner on the base network, then on every variation."""
+    rows = []
+    for size in base.question.sizes:
+        ranking = base.ranking(size)
+        chosen = ranking[0].algorithm if ranking else ""
+        winners = [_find_winner(variation.outcome, size, chosen) for variation in varied]
+        rows.append([format_bytes(size), chosen or "none", *winners])
+    return rows
+
+
+def sensitivity_lines(base: ComparisonOutcome, varied: Sequence[VariedOutcome]) -> list[str]:
+    """Return one line per size.
+
+    For example `1 MiB: ring wins in 4 of 5, at most 12.0 % behind (latency=10.00 us)`.
+    """
+    rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
+    return [_format_line(row, len(varied)) for row in rows if row is not None]
+
+
+def sensitivity_document(
+    base: ComparisonOutcome, varied: Sequence[VariedOutcome]
+) -> dict[str, JsonValue]:
+    """Return the fields of `report-compare-1` about variations."""
+    networks: list[JsonValue] = []
+    for variation in varied:
+        results: list[JsonValue] = [
+            dict(measurement_fields(variation.outcome, measured))
+            for measured in variation.outcome.measurements
+        ]
+        rankings = [variation.outcome.ranking(size) for size in base.question.sizes]
+        winners: list[JsonValue] = [
+            ranking[0].algorithm if ranking else None for ranking in rankings
+        ]
+        bounds: list[JsonValue] = [
+            variation.outcome.bounds_ns[size] for size in base.question.sizes
+        ]
+        networks.append(
+            {"name": variation.name, "bounds_ns": bounds, "winners": winners, "results": results}
+        )
+    rows = [evaluate_robustness(base, varied, size) for size in base.question.sizes]
+    return {"variations": networks, "robustness": [_to_json(row) for row in rows]}
+
+
+def _to_json(row: Robustness | None) -> JsonValue:
+    if row is None:
+        return None
+    return {
+        "size": row.size,
+        "winner": row.winner,
+        "wins": row.wins,
+        "worst_ratio": row.worst_ratio,
+        "worst_variation": row.worst_variation or None,
+        "missing": list(row.missing),
+    }
+
+
+def _format_line(row: Robustness, total: int) -> str:
+    text = f"{format_bytes(row.size)}: {row.winner} wins in {row.wins} of {total}"
+    if row.worst_variation:
+        slowdown_percent = 100 * (row.worst_ratio - 1)
+        text += f", at most {slowdown_percent:.1f} % behind ({row.worst_variation})"
+    if row.missing:
+        text += f", does not take part in {', '.join(row.missing)}"
+    return text
+
+
+def _compute_slowdown(outcome: ComparisonOutcome, size: int, name: str) -> float | None:
+    """Compute an algorithm's time divided by the best time of a size; None without a time."""
+    ranking = outcome.ranking(size)
+    times = [measurement.time_ns for measurement in ranking if measurement.algorithm == name]
+    if not times or not ranking[0].time_ns or not times[0]:
+        return None
+    return times[0] / ranking[0].time_ns
+
+
+def _find_winner(outcome: ComparisonOutcome, size: int, chosen: str) -> str:
+    """Return the fastest algorithm; among equally fast ones, the base network's winner."""
+    if _compute_slowdown(outcome, size, chosen) == 1.0:
+        return chosen
+    ranking = outcome.ranking(size)
+    return ranking[0].algorithm if ranking else "none"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from collhub_compose import embed, relabel, replicate, rescale
-from collhub_compose.options import EmbedOptions, RelabelOptions, ReplicateOptions, RescaleOptions
 from collhub_compose.passes import run_embed, run_relabel, run_replicate, run_rescale
+from collhub_compose.plugin import EmbedOptions, RelabelOptions, ReplicateOptions, RescaleOptions
 
 from hub_core.model import Algorithm, UsageError
 from hub_core.testing import binomial_broadcast, ring_all_gather, ring_all_reduce

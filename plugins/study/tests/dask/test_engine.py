@@ -17,8 +17,8 @@ import distributed
 import psutil
 import pytest
 from collhub_dask import engine as engine_module
-from collhub_dask.environments import difference, own_versions
-from collhub_dask.options import DaskOptions
+from collhub_dask.cluster_workers import collect_versions, find_difference
+from collhub_dask.plugin import DaskOptions
 from distributed import LocalCluster
 from lost_tasks import dies, hangs, takes_all_memory, tells_its_process
 
@@ -197,7 +197,7 @@ def test_what_answers_a_probe_is_not_unpickled(tmp_path: Path) -> None:
         server.handlers["identity"] = lambda: server.identity()
         await server.listen("tcp://127.0.0.1:0")
         try:
-            return await engine_module._kind_of_server(server.address)
+            return await engine_module._get_server_type(server.address)
         finally:
             await server.close()
 
@@ -242,10 +242,10 @@ def test_a_worker_with_another_version_is_named(tmp_path: Path) -> None:
 
 
 def test_what_a_worker_lacks_is_named() -> None:
-    own = own_versions()
+    own = collect_versions()
     assert {"collhub", "collhub-study", "distributed"} <= set(own)
-    assert difference(own, own) is None
-    assert difference(own, {**own, "collhub": None}) == f"lacks collhub {own['collhub']}"
+    assert find_difference(own, own) is None
+    assert find_difference(own, {**own, "collhub": None}) == f"lacks collhub {own['collhub']}"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from collhub_tuning import auto
-from collhub_tuning.options import AutoOptions
+from collhub_tuning.plugin import AutoOptions
 
 import hub_core
 from hub_core import (
@@ -133,7 +133,7 @@ def test_without_an_algorithm_in_time_the_error_names_the_limit() -> None:
 def test_candidates_are_tried_in_the_order_of_their_estimates() -> None:
     """On a ring, messages between ranks that are far apart load the links more."""
     names = ["direct", "bruck", "ring", "bidirectional-ring"]
-    order = auto._best_first(names, hub_core.discover(), request_for(size=1 << 26))
+    order = auto._sort_by_estimate(names, hub_core.discover(), request_for(size=1 << 26))
     assert order == ["bidirectional-ring", "ring", "direct", "bruck"]
 
 

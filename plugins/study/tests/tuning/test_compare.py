@@ -16,9 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_tuning import result_cache, sweep
-from collhub_tuning.installation import installation_versions
 from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
-from collhub_tuning.result_cache import ResultCache, cache_folder
+from collhub_tuning.result_cache import ResultCache, collect_versions, find_cache_folder
 from dying_process import dies_for_bruck, hangs_for_bruck, lacks_memory_for_bruck
 
 import hub_core
@@ -45,7 +44,7 @@ def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     if not {"ring", "direct"} <= {found.name for found in registry.all(Synthesizer)}:
         pytest.skip("the synthesizers of collhub-synthesis are not installed")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = cache_folder(os.environ)
+    folder = find_cache_folder(os.environ)
     assert folder is not None
     return folder
 
@@ -199,12 +198,14 @@ def swept(
     plugins = None if timeout_s is None else hub_core.discover(use_plugins=False)
     budget = SearchBudget(timeout_s=timeout_s)
     with sweep.Measuring(jobs, budget, registry=plugins) as measuring:
-        return sweep.compared(algorithms, QUESTION, cache, measuring=measuring, progress=progress)
+        return sweep.compare_algorithms(
+            algorithms, QUESTION, cache, measuring=measuring, progress=progress
+        )
 
 
 def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, b"network", {"one": "1"})
-    cache.keep(RING, QUESTION, FOUND)
+    cache.store(RING, QUESTION, FOUND)
     assert cache.defect == ""
     assert cache.find(RING, QUESTION) == FOUND
     found = swept([RING], cache)
@@ -214,7 +215,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
 def test_other_sizes_are_another_question(tmp_path: Path) -> None:
     """Which sizes are asked for together decides for which of them algorithms are made."""
     cache = ResultCache(tmp_path, b"network", {})
-    cache.keep(RING, QUESTION, FOUND)
+    cache.store(RING, QUESTION, FOUND)
     assert cache.find(RING, replace(QUESTION, sizes=(1024,))) is None
 
 
@@ -224,7 +225,7 @@ def test_other_sizes_are_another_question(tmp_path: Path) -> None:
 def test_another_network_or_version_is_another_question(
     tmp_path: Path, network: bytes, versions: dict[str, str]
 ) -> None:
-    ResultCache(tmp_path, b"network", {"one": "1"}).keep(RING, QUESTION, FOUND)
+    ResultCache(tmp_path, b"network", {"one": "1"}).store(RING, QUESTION, FOUND)
     assert ResultCache(tmp_path, network, versions).find(RING, QUESTION) is None
 
 
@@ -233,7 +234,7 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     one = ComparedAlgorithm(str(file), True)
     cache = ResultCache(tmp_path / "cache", b"network", {})
     file.write_text("1")
-    cache.keep(one, QUESTION, [Measurement(str(file), size, 1) for size in QUESTION.sizes])
+    cache.store(one, QUESTION, [Measurement(str(file), size, 1) for size in QUESTION.sizes])
     assert cache.defect == ""
     assert cache.find(one, QUESTION) is not None
     file.write_text("2")
@@ -246,7 +247,7 @@ def test_a_folder_is_known_by_the_content_of_its_files(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     file = tmp_path / "made" / "a.et"
     file.write_text("1")
-    cache.keep(one, QUESTION, [Measurement(one.name, size, 1) for size in QUESTION.sizes])
+    cache.store(one, QUESTION, [Measurement(one.name, size, 1) for size in QUESTION.sizes])
     assert cache.find(one, QUESTION) is not None
     file.write_text("2")
     assert cache.find(one, QUESTION) is None
@@ -267,7 +268,7 @@ def test_a_folder_is_known_by_the_content_of_its_files(tmp_path: Path) -> None:
 )
 def test_a_broken_cache_file_is_measured_again(tmp_path: Path, content: str) -> None:
     cache = ResultCache(tmp_path, b"network", {})
-    cache.keep(RING, QUESTION, FOUND)
+    cache.store(RING, QUESTION, FOUND)
     for file in tmp_path.rglob("*.json"):
         file.write_text(content)
     assert cache.find(RING, QUESTION) is None
@@ -275,7 +276,7 @@ def test_a_broken_cache_file_is_measured_again(tmp_path: Path, content: str) -> 
 
 def test_an_entry_is_not_used_after_any_damage(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, b"network", {})
-    cache.keep(RING, QUESTION, FOUND)
+    cache.store(RING, QUESTION, FOUND)
     (file,) = entries(tmp_path)
     content = file.read_bytes()
     for length in range(len(content)):
@@ -292,7 +293,7 @@ def entries(folder: Path) -> list[Path]:
 
 def test_a_changed_result_is_measured_again(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, b"network", {})
-    cache.keep(RING, QUESTION, FOUND)
+    cache.store(RING, QUESTION, FOUND)
     (file,) = entries(tmp_path)
     document = json.loads(file.read_text())
     document["results"][0][1] = 9
@@ -302,10 +303,10 @@ def test_a_changed_result_is_measured_again(tmp_path: Path) -> None:
 
 def test_the_result_of_another_question_is_not_used(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, b"network", {})
-    cache.keep(RING, QUESTION, FOUND)
+    cache.store(RING, QUESTION, FOUND)
     (file,) = entries(tmp_path)
     bruck = ComparedAlgorithm("bruck", False)
-    cache.keep(bruck, QUESTION, FOUND)
+    cache.store(bruck, QUESTION, FOUND)
     (other,) = set(entries(tmp_path)) - {file}
     other.write_bytes(file.read_bytes())
     assert cache.find(bruck, QUESTION) is None
@@ -314,13 +315,13 @@ def test_the_result_of_another_question_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize("time_ns", [-5, 10**20])
 def test_an_impossible_time_is_measured_again(tmp_path: Path, time_ns: int) -> None:
     cache = ResultCache(tmp_path, b"network", {})
-    cache.keep(RING, QUESTION, [Measurement("ring", size, time_ns) for size in QUESTION.sizes])
+    cache.store(RING, QUESTION, [Measurement("ring", size, time_ns) for size in QUESTION.sizes])
     assert cache.find(RING, QUESTION) is None
 
 
 def test_distrusted_results_are_measured_again(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, b"network", {})
-    cache.keep(RING, QUESTION, FOUND)
+    cache.store(RING, QUESTION, FOUND)
     assert not cache.distrust({"ring"})
     assert cache.find(RING, QUESTION) == FOUND
     assert cache.distrust({"ring"})
@@ -329,7 +330,7 @@ def test_distrusted_results_are_measured_again(tmp_path: Path) -> None:
 
 def test_a_cached_time_below_the_bound_is_measured_again(collhub) -> None:
     first = collhub(*ASKED, "--size", "1KiB", "--with", "ring", "--json").report()
-    (file,) = entries(cache_folder(os.environ) or Path())
+    (file,) = entries(find_cache_folder(os.environ) or Path())
     document = json.loads(file.read_text())
     document["results"] = [[row[0], 1, "", *row[3:4], 1000, 0] for row in document["results"]]
     document["digest"] = result_cache._digest(file, document["results"])
@@ -342,9 +343,12 @@ def test_a_relative_cache_folder_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    assert cache_folder({"XDG_CACHE_HOME": "below"}) == tmp_path / ".cache" / "collhub" / "compare"
+    assert (
+        find_cache_folder({"XDG_CACHE_HOME": "below"})
+        == tmp_path / ".cache" / "collhub" / "compare"
+    )
     given = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    assert cache_folder(given) == tmp_path / "cache" / "collhub" / "compare"
+    assert find_cache_folder(given) == tmp_path / "cache" / "collhub" / "compare"
 
 
 def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,18 +356,18 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", home)
-    assert cache_folder({}) is None
+    assert find_cache_folder({}) is None
 
 
 def test_versions_name_libraries_and_digests_of_a_checkout() -> None:
-    versions = installation_versions(hub_core.discover())
+    versions = collect_versions(hub_core.discover())
     assert {"python", "numpy", "collhub", "collhub-run"} <= versions.keys()
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = ResultCache(tmp_path / "file" / "below", b"network", {})
-    cache.keep(RING, QUESTION, FOUND)
+    cache.store(RING, QUESTION, FOUND)
     assert "file" in cache.defect
     assert cache.find(RING, QUESTION) is None
 
@@ -407,7 +411,7 @@ def test_a_task_that_is_lost_costs_its_algorithm_alone(
 def test_answers_that_were_cut_are_not_kept(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, b"network", {})
     cut = SearchCut("ring", 7, "the time limit was reached (1 s, --timeout)")
-    cache.keep(RING, QUESTION, [replace(FOUND[0], cuts=(cut,)), FOUND[1]])
+    cache.store(RING, QUESTION, [replace(FOUND[0], cuts=(cut,)), FOUND[1]])
     assert cache.find(RING, QUESTION) is None
 
 
@@ -473,7 +477,7 @@ def test_a_picture_that_nobody_draws_is_refused_before_anything_is_measured(
     assert run.code == 2
     (line,) = run.error_lines
     assert "its suffix is none of .html, .svg; name a file that ends so" in line
-    assert not cache_folder(os.environ).exists()
+    assert not find_cache_folder(os.environ).exists()
 
 
 def test_what_was_measured_before_ctrl_c_is_kept(

@@ -34,7 +34,7 @@ QUESTION = ComparisonQuestion("all-reduce", None, "ring:4", 4, (1024, 2048), "an
 
 def swept(measuring: sweep.Measuring, *names: str) -> list[Measurement]:
     algorithms = [ComparedAlgorithm(name, "/" in name) for name in names]
-    return sweep.compared(
+    return sweep.compare_algorithms(
         algorithms,
         QUESTION,
         ResultCache(None, b"", {}),

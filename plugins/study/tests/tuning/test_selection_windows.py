@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from collhub_tuning.selection_windows import MeasuredTimes
+from collhub_tuning.tuned_collectives import MeasuredTimes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from collhub_tuning.coverage import sizes_text, stretches
+from collhub_tuning.coverage import compare_coverage, format_sizes
 
 import hub_core
 from hub_core.model import CollectiveKind
@@ -258,7 +258,7 @@ def _served(least: int, most: int | None, by: str) -> ServedCalls:
 )
 def test_defects_of_windows(found: list[ServedCalls], defects: list[str]) -> None:
     stated = [_served(0, 9, A), _served(10, None, B)]
-    assert [one.defect for one in stretches(stated, found)] == defects
+    assert [one.defect for one in compare_coverage(stated, found)] == defects
 
 
 @pytest.mark.parametrize(
@@ -271,4 +271,4 @@ def test_defects_of_windows(found: list[ServedCalls], defects: list[str]) -> Non
     ],
 )
 def test_sizes_in_words(least: int, most: int | None, text: str) -> None:
-    assert sizes_text(least, most) == text
+    assert format_sizes(least, most) == text

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from collhub_tuning.comparison_report import ComparisonOutcome
 from collhub_tuning.questions import ComparisonQuestion, Measurement
-from collhub_tuning.sensitivity_report import (
+from collhub_tuning.variations import (
     VariedOutcome,
-    robustness,
+    create_variations,
+    evaluate_robustness,
     sensitivity_lines,
     sensitivity_rows,
 )
-from collhub_tuning.variations import variations
 
 import hub_core
 from hub_core.model import UsageError
@@ -27,7 +27,7 @@ QUESTION = ComparisonQuestion("all-reduce", None, "ring:4", 4, (1024,), "analyti
 
 
 def test_a_range_doubles_and_includes_both_ends() -> None:
-    found = variations(RING, ["bandwidth=10GB/s..50GB/s"], [])
+    found = create_variations(RING, ["bandwidth=10GB/s..50GB/s"], [])
     assert [one.name for one in found] == [f"bandwidth={rate} GB/s" for rate in (10, 20, 40, 50)]
     assert [set(one.topology.bandwidth_bytes_per_s.tolist()) for one in found] == [
         {1e10},
@@ -42,14 +42,14 @@ def test_links_keep_their_ratio_to_the_fastest_and_the_slowest() -> None:
     ends = np.asarray([0, 1]), np.asarray([1, 0])
     uneven = Links(*ends, np.asarray([1e9, 4e9]), np.asarray([1e-6, 2e-6]))
     topology = uneven.topology("uneven", 2, 2)
-    faster, later = variations(topology, ["bandwidth=8GB/s", "latency=1us"], [])
+    faster, later = create_variations(topology, ["bandwidth=8GB/s", "latency=1us"], [])
     assert faster.topology.bandwidth_bytes_per_s.tolist() == [2e9, 8e9]
     assert later.topology.latency_s.tolist() == [5e-7, 1e-6]
     assert faster.topology.latency_s.tolist() == topology.latency_s.tolist()
 
 
 def test_where_all_latencies_are_0_all_links_get_the_new_one() -> None:
-    (found,) = variations(hub_core.parse_topology("ring:4?latency=0ns"), ["latency=1us"], [])
+    (found,) = create_variations(hub_core.parse_topology("ring:4?latency=0ns"), ["latency=1us"], [])
     assert set(found.topology.latency_s.tolist()) == {1e-6}
     assert found.topology.dimensions[0].latency_s == 1e-6
 
@@ -58,7 +58,7 @@ def test_where_all_latencies_are_0_all_links_get_the_new_one() -> None:
     ("text", "fewer"), [("0-1", 2), ("0->1", 1), ("1->0", 1), ("0->1,1->2", 2)]
 )
 def test_a_failed_link_is_gone_in_both_directions_or_in_one(text: str, fewer: int) -> None:
-    (found,) = variations(RING, [], [text])
+    (found,) = create_variations(RING, [], [text])
     assert found.name == f"without {text}"
     assert RING.num_links - found.topology.num_links == fewer
     assert found.topology.dimensions == ()
@@ -69,7 +69,7 @@ def test_nodes_of_failed_links_go_by_name_with_any_sign_in_it() -> None:
     topology = Links.uniform(*ends, 1e9, 0.0).topology(
         "named", 3, 3, node_names=("gpu-0", "gpu-1", "nic-a")
     )
-    (found,) = variations(topology, [], ["gpu-0-gpu-1"])
+    (found,) = create_variations(topology, [], ["gpu-0-gpu-1"])
     assert found.topology.num_links == 4
 
 
@@ -89,7 +89,7 @@ def test_nodes_of_failed_links_go_by_name_with_any_sign_in_it() -> None:
 )
 def test_wrong_variations_are_refused(ranges: list[str], failures: list[str], says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        variations(RING, ranges, failures)
+        create_variations(RING, ranges, failures)
 
 
 def test_a_network_is_the_same_in_another_process() -> None:
@@ -112,7 +112,7 @@ def varied(**outcomes: ComparisonOutcome) -> list[VariedOutcome]:
 
 def test_the_worst_ratio_of_the_choice_is_that_over_all_variations() -> None:
     found = varied(a=outcome(100, 110), b=outcome(112, 100), c=outcome(105, 100))
-    kept = robustness(BASE, found, 1024)
+    kept = evaluate_robustness(BASE, found, 1024)
     assert kept is not None
     assert (kept.winner, kept.wins, kept.worst_ratio, kept.worst_variation) == (
         "ring",

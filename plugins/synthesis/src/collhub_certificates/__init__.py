@@ -1,4 +1,4 @@
-"""Re-check certificates of optimality; see `plugin` for what this offers to the hub."""
+"""Re-check certificates of optimality; `plugin` registers the checks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from hub_core import names_from
 
 if TYPE_CHECKING:
-    from collhub_certificates.recheck import check_certificate
-    from collhub_certificates.report import CertificateReport
+    from collhub_certificates.recheck import CertificateReport, check_certificate
 
 __all__ = ["CertificateReport", "check_certificate"]
 
@@ -16,7 +15,6 @@ __all__ = ["CertificateReport", "check_certificate"]
 __getattr__ = names_from(
     __name__,
     {
-        "collhub_certificates.recheck": "check_certificate",
-        "collhub_certificates.report": "CertificateReport",
+        "collhub_certificates.recheck": "CertificateReport check_certificate",
     },
 )

@@ -1,48 +1,48 @@
-"""The rate that the stated cut or partition allows, added up from the links that cross it."""
+"""Recompute the rate that the declared cut or partition allows, from the links that cross it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
 
-from collhub_certificates.capacities import united
-from collhub_certificates.claim import Claim
-from collhub_certificates.flaws import FlawError, gb_text
+from collhub_certificates.claim import Claim, FlawError, add_planes, format_gb
 from hub_core.model import ROOTED, CollectiveKind
 from hub_core.schedules import CertifiedBound, LinkCapacities, partition_rate, spreading_rate
 
 
-def allowed_rate(claim: Claim) -> Fraction:
-    """Bytes of the collective per second that the bound allows over all planes.
+def compute_allowed_rate(claim: Claim) -> Fraction:
+    """Compute the bytes of the collective per second that the bound allows over all planes.
 
-    The bounds of single planes are held against what they claim. Raises `FlawError` for nodes that
-    prove nothing.
+    The bound of each plane is compared with its claimed rate. Raises `FlawError` for a wrong rate,
+    and for sets of nodes that prove no bound.
     """
-    for plane, stated in claim.carrying_planes().items():
-        claimed = Fraction(stated["bound"]["rate"])
-        if _rate_of(claim, stated["bound"], claim.planes[plane]) != claimed:
-            message = f"the bound of plane {plane} is not {gb_text(claimed)} as claimed"
+    for plane, declared in claim.carrying_planes().items():
+        claimed = Fraction(declared["bound"]["rate"])
+        if _compute_bound_rate(claim, declared["bound"], claim.planes[plane]) != claimed:
+            message = f"the bound of plane {plane} is not {format_gb(claimed)} as claimed"
             raise FlawError("bound", message)
-    return _rate_of(claim, claim.document["bound"], united(claim.planes))
+    return _compute_bound_rate(claim, claim.document["bound"], add_planes(claim.planes))
 
 
-def _rate_of(claim: Claim, stated: CertifiedBound, capacities: LinkCapacities) -> Fraction:
-    """Bytes per second that a stated bound allows on links of these capacities."""
-    # Only an all-reduce has a bound by partition; a cut bounds everything.
-    if stated["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:
-        return _rate_by_partition(claim, stated, capacities)
-    is_by_ingress = claim.has_parts and not claim.may_serve_one
-    if stated["kind"] != ("ingress-cut" if is_by_ingress else "cut"):
-        message = f"a {stated['kind']} is no bound of a {claim.kind}"
-        raise FlawError("bound", message)
-    return _rate_by_cut(claim, stated, capacities)
-
-
-def _rate_by_partition(
-    claim: Claim, stated: CertifiedBound, capacities: LinkCapacities
+def _compute_bound_rate(
+    claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """See `partition_rate`; every rank must be in one block, and no block without a rank."""
-    blocks = stated.get("blocks", [])
+    """Compute the bytes per second that a bound allows on links of these capacities."""
+    # Only an all-reduce has a bound by partition; a cut bounds every collective.
+    if declared["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:
+        return _compute_partition_rate(claim, declared, capacities)
+    is_by_ingress = claim.has_parts and not claim.may_serve_one
+    if declared["kind"] != ("ingress-cut" if is_by_ingress else "cut"):
+        message = f"a {declared['kind']} is no bound of a {claim.kind}"
+        raise FlawError("bound", message)
+    return _compute_cut_rate(claim, declared, capacities)
+
+
+def _compute_partition_rate(
+    claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
+) -> Fraction:
+    """Compute `partition_rate` after a check: one block per rank, at least one rank per block."""
+    blocks = declared.get("blocks", [])
     named: list[int] = []
     for block in blocks:
         named += block
@@ -50,7 +50,7 @@ def _rate_by_partition(
     if network.get("multicast") or network.get("reduce"):
         message = "where switches multicast or reduce, a partition bounds nothing"
         raise FlawError("bound", message, "state a cut")
-    # Other switches may be in any number of blocks.
+    # Switches may be in any number of blocks.
     ranks = set(claim.ranks)
     named_ranks = sorted(node for node in named if node in ranks)
     are_parted = len(blocks) >= 2 and named_ranks == sorted(ranks)
@@ -62,28 +62,30 @@ def _rate_by_partition(
 
 
 def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
-    """Whether the network has all of these nodes."""
+    """Check that the network has all of these nodes."""
     nodes = range(claim.document["network"]["nodes"])
     return all(node in nodes for node in named)
 
 
-def _rate_by_cut(claim: Claim, stated: CertifiedBound, capacities: LinkCapacities) -> Fraction:
-    """What crosses the cut, times the bytes of the collective per byte that must cross it."""
-    cut = set(stated.get("nodes", []))
-    if len(cut) != len(stated.get("nodes", [])):
+def _compute_cut_rate(
+    claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
+) -> Fraction:
+    """Compute the bandwidth across the cut times the bytes of the collective per crossing byte."""
+    cut = set(declared.get("nodes", []))
+    if len(cut) != len(declared.get("nodes", [])):
         raise FlawError("bound", "a node is named twice in the cut")
     inside = len(cut.intersection(claim.ranks))
     outside = len(claim.ranks) - inside
-    if not _parts_the_ranks(claim, cut, inside, outside):
+    if not _separates_ranks(claim, cut, inside, outside):
         raise FlawError("bound", "the cut does not part the ranks as it must")
-    # What is collected flows towards the nodes, everything else away from them.
+    # Collected data flow towards the nodes of the cut, all other data away from them.
     leaves = not claim.is_collecting
     across = spreading_rate(sorted(cut), capacities, leaves)
-    return across * _bytes_per_crossing(claim, inside, outside)
+    return across * _count_bytes_per_crossing(claim, inside, outside)
 
 
-def _parts_the_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:
-    """Whether a cut of nodes has ranks on both sides, with the root among its nodes."""
+def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:
+    """Check that a cut has ranks on both sides, and contains the root, if there is one."""
     if not _are_nodes(claim, cut):
         return False
     if not inside or not outside:
@@ -93,14 +95,17 @@ def _parts_the_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> 
     return claim.root in cut
 
 
-def _bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fraction:
-    """Bytes of the collective per byte that must cross a cut with so many ranks on each side."""
+def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fraction:
+    """Compute the bytes of the collective per byte that must cross a cut.
+
+    `inside`, `outside`: numbers of ranks on the two sides of the cut.
+    """
     total = inside + outside
     if claim.may_serve_one:
-        # The parts of the ranks outside cross it.
+        # The parts of the outside ranks cross it.
         return Fraction(total, outside)
     if claim.has_parts:
-        # The parts of the ranks inside do.
+        # The parts of the inside ranks cross it.
         return Fraction(total, inside)
-    # Broadcast, reduce, all-reduce: the whole vector does.
+    # Broadcast, reduce, all-reduce: the entire vector crosses it.
     return Fraction(1)

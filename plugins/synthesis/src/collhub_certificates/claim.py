@@ -1,19 +1,43 @@
-"""A certificate whose form is right, and the network that it is about."""
+"""Claims of certificates: the collective, the network's links, and checks of both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, cast
 
-from collhub_certificates.flaws import FlawError
-from hub_core.model import ROOTED, Algorithm, CollectiveKind
-from hub_core.schedules import Certificate, CertifiedPlane, LinkCapacities
+from hub_core.model import ROOTED, Algorithm, CollectiveKind, Diagnostic
+from hub_core.network import Topology
+from hub_core.schedules import (
+    Certificate,
+    CertifiedNetwork,
+    CertifiedPlane,
+    LinkCapacities,
+    network_digest,
+    network_object,
+)
+
+
+class FlawError(Exception):
+    """A claim of a certificate does not hold; caught by the function that creates the report.
+
+    Its diagnostic has a stable code, and a message with the claim and the recomputed value.
+    """
+
+    def __init__(self, code: str, message: str, cure: str = "") -> None:
+        super().__init__(message)
+        self.diagnostic = Diagnostic(f"certificate-{code}", message, cure=cure)
+
+
+def format_gb(rate: Fraction) -> str:
+    """Format a rate for messages, in GB/s with six digits."""
+    return f"{float(rate) / 1e9:.6g} GB/s"
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A certificate with the network that it speaks of.
+    """A certificate of valid form with its network.
 
     `planes`: bytes per second by link, for every plane.
     """
@@ -23,26 +47,23 @@ class Claim:
 
     @property
     def kind(self) -> CollectiveKind:
-        """The kind of collective that it is for."""
+        """The kind of its collective."""
         return CollectiveKind(self.document["collective"])
 
     @property
     def is_collecting(self) -> bool:
-        """Whether data flow towards those who get them, instead of from those who have them.
-
-        To a root, or to the rank whose part is reduced: trees are taken upwards.
-        """
+        """True if data flow up the trees: to a root, or to the rank whose part is reduced."""
         traits = self.kind.traits
         return traits.to_root or (traits.reduces and traits.is_split)
 
     @property
     def has_parts(self) -> bool:
-        """Whether ranks have parts of their own, which must be equal."""
+        """True if the buffer has an equal part per rank."""
         return self.kind.traits.is_split
 
     @property
     def may_serve_one(self) -> bool:
-        """Whether a tree may serve one rank alone: to a root or from it, part by part."""
+        """True if a tree may serve a single rank: a part that is sent to or from a root."""
         return self.has_parts and self.kind in ROOTED
 
     @property
@@ -52,15 +73,15 @@ class Claim:
 
     @property
     def root(self) -> int | None:
-        """The root as an NPU, where the collective has one."""
+        """The NPU of the root; None for collectives without a root."""
         if self.kind in ROOTED:
             return self.document["root"]
         return None
 
     def check_ranks(self, algorithm: Algorithm | None) -> None:
-        """Refuse ranks that are no NPUs, and a certificate for another collective.
+        """Raise `FlawError` for ranks that are no NPUs, and for another collective.
 
-        Raises `FlawError`. `algorithm`: the one that carries the certificate.
+        `algorithm`: the algorithm that carries the certificate.
         """
         last = self.document["network"]["npus"] - 1
         distinct = set(self.ranks)
@@ -76,29 +97,138 @@ class Claim:
             self._check_collective(algorithm)
 
     def carrying_planes(self) -> dict[int, CertifiedPlane]:
-        """What is stated of every plane that carries anything; nothing where there is one plane."""
+        """Return the entries of all planes that carry data; empty for a single plane.
+
+        Raises `FlawError` unless the shares of the planes add up to 1.
+        """
         if len(self.planes) == 1:
             return {}
-        entries = self.document.get("planes", [])
-        stated = {entry["plane"]: entry for entry in entries}
-        shares = sum(Fraction(entry["share"]) for entry in stated.values())
-        are_known = set(stated) <= set(range(len(self.planes)))
+        entries = {entry["plane"]: entry for entry in self.document.get("planes", [])}
+        shares = sum(Fraction(entry["share"]) for entry in entries.values())
+        are_known = set(entries) <= set(range(len(self.planes)))
         if shares == 1 and are_known:
-            return stated
+            return entries
         message = "the planes of the network do not share all data"
         raise FlawError("planes", message)
 
     def _check_collective(self, algorithm: Algorithm) -> None:
-        """Refuse a certificate for another kind, other ranks or another root."""
-        made = algorithm.collective
-        # An algorithm among some NPUs is custom: its traffic is compared, its name cannot be.
-        if made.kind is CollectiveKind.CUSTOM:
+        """Raise `FlawError` for another kind, other ranks or another root."""
+        actual = algorithm.collective
+        # An algorithm among some NPUs is custom: only its traffic can be compared.
+        if actual.kind is CollectiveKind.CUSTOM:
             return
-        is_same_kind = made.kind is self.kind
-        has_same_ranks = self.ranks == list(range(made.num_ranks))
-        has_same_root = made.root in (None, self.document.get("root"))
+        is_same_kind = actual.kind is self.kind
+        has_same_ranks = self.ranks == list(range(actual.num_ranks))
+        has_same_root = actual.root in (None, self.document.get("root"))
         if is_same_kind and has_same_ranks and has_same_root:
             return
-        stated = f"{self.kind} of {len(self.ranks)} ranks"
-        message = f"the certificate is for {stated}, the algorithm is {made.kind}"
+        declared = f"{self.kind} of {len(self.ranks)} ranks"
+        message = f"the certificate is for {declared}, the algorithm is {actual.kind}"
         raise FlawError("collective", message)
+
+
+def read_capacities(
+    certificate: Certificate, topology: Topology | None
+) -> list[dict[tuple[int, int], Fraction]]:
+    """Return bytes per second by link for every plane; the first of parallel links counts.
+
+    The links are those of the topology, if given, else those of the certificate. Raises `FlawError`
+    for a topology of another certificate, and if neither specifies the links.
+    """
+    network = _check_network(certificate["network"], topology)
+    planes: list[dict[tuple[int, int], Fraction]] = [{}]
+    for source, destination, bandwidth, *named_plane in network["links"]:
+        plane = int(named_plane[0]) if named_plane else 0
+        if plane > len(planes):
+            raise FlawError("topology", "its planes are not numbered in order")
+        if plane == len(planes):
+            planes.append({})
+        link = int(source), int(destination)
+        planes[plane].setdefault(link, Fraction(bandwidth))
+    return planes
+
+
+def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fraction]:
+    """Add up the capacities of all planes by link.
+
+    Bounds of this network also hold for algorithms whose data change planes on their route.
+    """
+    total: dict[tuple[int, int], Fraction] = {}
+    for plane in planes:
+        for link, capacity in plane.items():
+            total[link] = total.get(link, Fraction(0)) + capacity
+    return total
+
+
+def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> CertifiedNetwork:
+    """Return the network with its links, after a check of the topology and the digest.
+
+    The certificate's description of its network must agree with the topology and with the digest,
+    except for the name, which is not covered by the digest.
+    """
+    if topology is not None:
+        actual = cast(CertifiedNetwork, network_object(topology))
+        if actual["sha256"] != declared["sha256"]:
+            message = f"the certificate is for {declared['name']}, not for {topology.name}"
+            cure = "give the topology for which the algorithm was made"
+            raise FlawError("topology", message, cure)
+        facts = {key: value for key, value in declared.items() if key != "name"}
+        expected = {key: value for key, value in actual.items() if key in facts}
+        switches = ("multicast", "reduce")
+        if facts != expected or any(key in actual and key not in facts for key in switches):
+            message = "the certificate states other nodes or links than its digest stands for"
+            raise FlawError("topology", message)
+        return actual
+    if "links" not in declared:
+        message = f"the certificate does not state the links of {declared['name']}"
+        raise FlawError("topology", message, "name the network with --topology")
+    if network_digest(declared) != declared["sha256"]:
+        raise FlawError("topology", "the digest of the network is not that of its nodes and links")
+    return declared
+
+
+def find_document(algorithm: Algorithm, key: str) -> Mapping[str, Any] | None:
+    """Find the first document under a key among the extensions, sorted by producer."""
+    for name in sorted(algorithm.extensions):
+        extension = algorithm.extensions[name]
+        # Extensions of other producers may have any form.
+        if not isinstance(extension, dict):
+            continue
+        document = extension.get(key)
+        if isinstance(document, dict):
+            return document
+    return None
+
+
+def check_same_collective(
+    document: Mapping[str, Any],
+    algorithm: Algorithm,
+    document_name: str,
+) -> None:
+    """Raise `FlawError` for a document of another size, collective, root or other ranks."""
+    actual = algorithm.collective
+    is_same = algorithm.collective_bytes in (None, document["collective_bytes"])
+    # An algorithm among some NPUs is custom: its kind and its ranks cannot be compared.
+    if actual.kind is not CollectiveKind.CUSTOM:
+        is_same &= actual.kind == CollectiveKind(document["collective"])
+        is_same &= list(document["ranks"]) == list(range(actual.num_ranks))
+        is_same &= actual.root is None or actual.root == document.get("root")
+    if not is_same:
+        message = f"the {document_name} is for another collective, size or other ranks"
+        raise FlawError("collective", message)
+
+
+def check_claimed_time(document: Mapping[str, Any], proved_ns: Fraction, proof: str) -> int:
+    """Return the claimed bound in ns. Raises `FlawError` unless it is at most the proven time."""
+    claimed = document["lower_bound_ns"]
+    if not isinstance(claimed, int) or isinstance(claimed, bool) or claimed < 0:
+        raise FlawError("bound", f"the bound {claimed!r:.40} is no time in whole nanoseconds")
+    if claimed <= proved_ns:
+        return claimed
+    message = f"{proof} prove {float(proved_ns):.6g} ns, not {claimed} ns as claimed"
+    raise FlawError("bound", message)
+
+
+def describe_network_name(document: Mapping[str, Any]) -> str:
+    """Return the entry for the network's name in the list of unproved claims."""
+    return f"the network's name {str(document['network'].get('name', ''))!r:.60}"

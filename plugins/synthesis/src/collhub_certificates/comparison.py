@@ -1,22 +1,22 @@
-"""Compare the numbers that a certificate states with the recomputed ones."""
+"""Compare the numbers that a certificate claims with the recomputed ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
 
-from collhub_certificates.flaws import FlawError, gb_text
+from collhub_certificates.claim import FlawError, format_gb
 from hub_core.model import Algorithm
 from hub_core.schedules import Certificate
 
 
-def compare(
+def compare_numbers(
     document: Certificate,
     rate: Fraction | None,
     bound: Fraction | None,
     algorithm: Algorithm | None = None,
 ) -> None:
-    """Raise `FlawError` for the first stated number that is wrong.
+    """Raise `FlawError` for the first claimed number that is wrong.
 
     `rate`, `bound`: bytes of the collective per second, None for a number that was not recomputed.
     """
@@ -26,7 +26,7 @@ def compare(
     if bound is not None:
         _check_lower_bound(document, bound)
     if rate is None and "trees" in document:
-        # The trees are wrong themselves.
+        # The trees are wrong, so their numbers are not compared.
         return
     _check_tree_count(document)
     if rate is None:
@@ -36,15 +36,15 @@ def compare(
         _check_order(rate, bound, document["is_optimal"])
 
 
-def unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, str]:
-    """Claims that no check proves: the path of each field, and its value in words.
+def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, str]:
+    """Return the claims that no check proves: a description of the value by the field's path.
 
-    `rate`: as recomputed, None if the certificate leaves its trees out.
+    `rate`: the recomputed rate, None if the certificate has no trees.
     """
     count = document["tree_count"]
     unproved = {"network.name": f"the network's name {document['network']['name']!r:.60}"}
     if rate is None:
-        unproved["rate"] = f"the rate {gb_text(Fraction(document['rate']))}"
+        unproved["rate"] = f"the rate {format_gb(Fraction(document['rate']))}"
         unproved["is_optimal"] = "that the rate is optimal"
         unproved["tree_count.trees"] = f"that {count['trees']} trees carry it"
         for name in ("share", "rate"):
@@ -60,45 +60,45 @@ def unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, s
 
 
 def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> None:
-    """Fractions have one value and many texts: `3/2` and `6/4` agree."""
+    """Compare two fractions by value, because `3/2` and `6/4` are equal."""
     claimed = Fraction(claimed_text)
     if computed is None or computed == claimed:
         return
     raise FlawError(
         name,
-        f"the {name} is {gb_text(computed)}, not {gb_text(claimed)} as claimed",
+        f"the {name} is {format_gb(computed)}, not {format_gb(claimed)} as claimed",
     )
 
 
 def _check_size(document: Certificate, algorithm: Algorithm | None) -> None:
-    """Refuse a certificate for another size than that of the algorithm."""
-    stated = document.get("collective_bytes")
+    """Raise `FlawError` for another size than that of the algorithm."""
+    claimed = document.get("collective_bytes")
     size = None if algorithm is None else algorithm.collective_bytes
-    if stated is None or size is None or stated == size:
+    if claimed is None or size is None or claimed == size:
         return
     raise FlawError(
-        "collective", f"the certificate is for {stated} bytes, the algorithm for {size}"
+        "collective", f"the certificate is for {claimed} bytes, the algorithm for {size}"
     )
 
 
 def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
-    """Refuse a time that the bound of the rate does not prove."""
-    stated = document.get("lower_bound_ns")
-    if stated is None:
+    """Raise `FlawError` for a time that the bound of the rate does not prove."""
+    claimed = document.get("lower_bound_ns")
+    if claimed is None:
         return
     size = document.get("collective_bytes")
     if size is None:
         raise FlawError("bound", "a time is stated, but no size to which it belongs")
     proved = size * 10**9 / bound
-    if stated > proved:
-        message = f"the bound proves {float(proved):.6g} ns, not {stated} ns as claimed"
+    if claimed > proved:
+        message = f"the bound proves {float(proved):.6g} ns, not {claimed} ns as claimed"
         raise FlawError("bound", message)
 
 
 def _check_tree_count(document: Certificate) -> None:
-    """Refuse numbers of trees that contradict one another or the trees.
+    """Raise `FlawError` for numbers of trees that contradict each other or the trees.
 
-    That no packing has fewer trees is a claim, which is not proved again.
+    The claim that no packing has fewer trees is not proved again.
     """
     count = document["tree_count"]
     trees = document.get("trees")
@@ -120,17 +120,17 @@ def _check_tree_count(document: Certificate) -> None:
 
 
 def _check_depths(document: Certificate) -> None:
-    """Refuse a tree whose stated depth is not the largest number of hops from its root."""
+    """Raise `FlawError` for a tree whose claimed depth is not its maximum number of hops."""
     for tree in document["trees"]:
-        ways = [tree, tree["up"]] if "up" in tree else [tree]
-        depth = max(_depth(way["parents"]) for way in ways)
+        directions = [tree, tree["up"]] if "up" in tree else [tree]
+        depth = max(_compute_depth(direction["parents"]) for direction in directions)
         if tree["depth"] != depth:
             message = f"the tree of root {tree['root']} has depth {depth}, not {tree['depth']}"
             raise FlawError("tree", message)
 
 
-def _depth(parents: Sequence[int]) -> int:
-    """Largest number of hops; the parents are those of a tree, which was checked before."""
+def _compute_depth(parents: Sequence[int]) -> int:
+    """Compute the maximum number of hops; the parents must be those of a checked tree."""
     hops: dict[int, int] = {}
     for node in range(len(parents)):
         path = []
@@ -138,19 +138,19 @@ def _depth(parents: Sequence[int]) -> int:
             path.append(node)
             node = parents[node]
         base = hops.setdefault(node, 0)
-        for count, one in enumerate(reversed(path), 1):
-            hops[one] = base + count
+        for count, visited in enumerate(reversed(path), 1):
+            hops[visited] = base + count
     return max(hops.values(), default=0)
 
 
 def _check_order(rate: Fraction, bound: Fraction, is_called_optimal: bool) -> None:
-    """A rate above its bound disproves the bound or the rate; one below is not the best."""
-    # Both were recomputed, so one of the two computations, or the network, would be wrong.
+    """Raise `FlawError` for a rate above its bound, and for a wrong claim of optimality."""
+    # Both are recomputed, so one of the two computations or the network is wrong.
     if rate > bound:
-        excess = f"{gb_text(rate)}, more than the bound of {gb_text(bound)}"
+        excess = f"{format_gb(rate)}, more than the bound of {format_gb(bound)}"
         raise FlawError("bound", f"the trees carry {excess}: one of them is wrong")
     if not is_called_optimal and rate == bound:
         raise FlawError("optimal", "claimed not to be optimal, but the rate equals the bound")
     if is_called_optimal and rate != bound:
-        gap = f"{gb_text(rate)} is less than the bound of {gb_text(bound)}"
+        gap = f"{format_gb(rate)} is less than the bound of {format_gb(bound)}"
         raise FlawError("optimal", f"claimed to be optimal, but {gap}")

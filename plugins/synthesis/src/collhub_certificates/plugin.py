@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: checks of certificates of packings and flows."""
+"""Register the checks of certificates of packings, flows and cuts in time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def collhub_checks() -> Sequence[Check]:
             "packing",
             Subject.CERTIFICATE,
             "rate and bound of a packing of trees, recomputed from the links alone",
-            "collhub_certificates.check:check_packing",
+            "collhub_certificates.recheck:check_packing",
         ),
         Check(
             "flow",

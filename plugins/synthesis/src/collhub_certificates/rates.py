@@ -1,118 +1,301 @@
-"""The rate that the trees carry within the links' capacities, with an equal part for every rank."""
+"""Recompute the rate of the trees within the links' capacities, and compare the traffic.
+
+Every tree must be a tree, every rank must get an equal part, and the algorithm must send between
+its ranks the data that the trees describe.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
-from collhub_certificates.claim import Claim
-from collhub_certificates.flaws import FlawError, gb_text
-from collhub_certificates.traffic import check_traffic
-from collhub_certificates.tree_ways import NodePair, TreeWay, ways_of
-from hub_core.model import Algorithm
-from hub_core.schedules import CertifiedPlane, CertifiedTree, LinkCapacities
+import numpy as np
+
+from collhub_certificates.claim import Claim, FlawError, format_gb
+from hub_core.columns import Int64Array
+from hub_core.model import ROOTED, Algorithm, CollectiveKind, StepKind
+from hub_core.schedules import CertifiedPlane, CertifiedTree, CertifiedWay, LinkCapacities
+
+# Numbers of two nodes; nodes of a certificate have no other names.
+NodePair = tuple[int, int]
 
 
-def carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
-    """Bytes of the collective per second that the trees of all planes carry together.
+@dataclass(frozen=True, slots=True)
+class DirectedTree:
+    """A tree in one or both directions, with the weight that it puts on every link.
 
-    Every link has room for them, every rank gets its part, and with `algorithm`, it sends what they
-    do. Raises `FlawError` where not.
+    `parents`: parent of every NPU except the root; `routes`: the switches between both, if any.
+    `is_down`, `is_up`: messages are sent from parents, and to parents. `served`: the rank whose
+    part it carries. `npus`: number of nodes that are no switches.
+    """
+
+    weight: Fraction
+    parents: Mapping[int, int]
+    routes: Mapping[int, Sequence[int]]
+    is_down: bool
+    is_up: bool
+    served: int
+    npus: int
+
+    def hops(self) -> Iterator[NodePair]:
+        """Yield the messages between NPUs, without the switches between."""
+        for stops in self._stops():
+            # Switches have higher numbers than NPUs.
+            npus = [node for node in stops if node < self.npus]
+            yield from pairwise(npus)
+
+    def links(self) -> Iterator[NodePair]:
+        """Yield the links that the messages use."""
+        for stops in self._stops():
+            yield from pairwise(stops)
+
+    def _stops(self) -> Iterator[list[int]]:
+        """Yield the nodes from every parent to its child, and in reverse."""
+        for node, parent in self.parents.items():
+            between = self.routes.get(node, ())
+            stops = [parent, *between, node]
+            if self.is_down:
+                yield stops
+            if self.is_up:
+                yield stops[::-1]
+
+
+def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
+    """Return one directed tree, or two if an all-reduce collects by another tree.
+
+    Raises `FlawError` unless each is a tree from its root to all of its targets.
+    """
+    only = _get_only_target(tree, claim)
+    targets = claim.ranks if only is None else [only]
+    _check_endpoints(tree, targets, claim)
+    if claim.kind is not CollectiveKind.ALL_REDUCE:
+        is_up = claim.is_collecting
+        return [_build_directed_tree(tree, tree, targets, claim, is_down=not is_up, is_up=is_up)]
+    if "up" not in tree:
+        # Data are collected and distributed on the same tree.
+        return [_build_directed_tree(tree, tree, targets, claim, is_down=True, is_up=True)]
+    return [
+        _build_directed_tree(tree, tree, targets, claim, is_down=True, is_up=False),
+        _build_directed_tree(tree["up"], tree, targets, claim, is_down=False, is_up=True),
+    ]
+
+
+def _get_only_target(tree: CertifiedTree, claim: Claim) -> int | None:
+    """Return the only target of a path of a scatter or gather; None for all ranks."""
+    if claim.may_serve_one:
+        return tree.get("target")
+    return None
+
+
+def _check_endpoints(tree: CertifiedTree, targets: Sequence[int], claim: Claim) -> None:
+    """Raise `FlawError` for a tree with a wrong root or wrong targets."""
+    root = tree["root"]
+    if claim.kind in ROOTED and root != claim.root:
+        message = f"a tree is rooted at {root}, not at the root {claim.root}"
+        raise FlawError("tree", message)
+    are_ranks = set(targets) <= set(claim.ranks)
+    if root not in claim.ranks or not are_ranks:
+        message = f"the tree of root {root} starts at no rank, or leads to none"
+        raise FlawError("tree", message)
+
+
+def _build_directed_tree(
+    direction: CertifiedWay,
+    tree: CertifiedTree,
+    targets: Sequence[int],
+    claim: Claim,
+    *,
+    is_down: bool,
+    is_up: bool,
+) -> DirectedTree:
+    """Build the directed tree of `direction`; root, weight and target are those of `tree`."""
+    root = tree["root"]
+    npus = claim.document["network"]["npus"]
+    parents = {node: parent for node, parent in enumerate(direction["parents"]) if parent >= 0}
+    if root in parents:
+        raise FlawError("tree", f"the root {root} of a tree hangs on another node")
+    for node in (*targets, *parents):
+        _check_path(node, root, parents)
+    routes = {int(node): route for node, route in direction.get("routes", {}).items()}
+    if len(direction["parents"]) != npus or not set(routes) <= set(parents):
+        message = f"the tree of root {root} names nodes that are none of its NPUs"
+        raise FlawError("tree", message)
+    only = _get_only_target(tree, claim)
+    return DirectedTree(
+        Fraction(tree["weight"]),
+        parents,
+        routes,
+        is_down=is_down,
+        is_up=is_up,
+        # A tree that reaches all ranks carries the part of its root.
+        served=root if only is None else only,
+        npus=npus,
+    )
+
+
+def _check_path(node: int, root: int, parents: Mapping[int, int]) -> None:
+    """Raise `FlawError` unless the parents of a node lead to the root."""
+    start, steps = node, 0
+    while node != root:
+        steps += 1
+        # More steps than nodes with a parent indicate a cycle.
+        if node not in parents or steps > len(parents):
+            raise FlawError("tree", f"NPU {start} does not hang on the tree of root {root}")
+        node = parents[node]
+
+
+def check_traffic(
+    directed_trees: Sequence[DirectedTree],
+    data_per_rate: Fraction,
+    algorithm: Algorithm,
+    plane: int,
+    num_planes: int,
+) -> None:
+    """Raise `FlawError` unless the ranks send exactly the data of a plane's trees to each other.
+
+    `data_per_rate`: fraction of the data per unit of weight.
+    """
+    planned: dict[NodePair, Fraction] = {}
+    for tree in directed_trees:
+        for hop in tree.hops():
+            planned[hop] = planned.get(hop, Fraction(0)) + tree.weight * data_per_rate
+    moved = _measure_traffic(algorithm, plane, num_planes)
+    for pair in sorted(moved.keys() | planned.keys()):
+        if moved.get(pair) != planned.get(pair):
+            direction = f"from rank {pair[0]} to rank {pair[1]}"
+            message = f"the algorithm does not send what the trees say {direction}"
+            raise FlawError("traffic", message)
+
+
+def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[NodePair, Fraction]:
+    """Compute the fraction of the data sent between two ranks on the channels of a plane."""
+    steps = algorithm.steps
+    # A message on channel c takes links of plane c modulo the number of planes.
+    is_on_plane = steps.channel % num_planes == plane
+    is_send = steps.kind == StepKind.SEND
+    sends = np.flatnonzero(is_on_plane & is_send)
+
+    # The algorithm may be wrong: an invalid peer must not be mistaken for another pair.
+    source = steps.rank[sends].astype(np.int64)
+    pairs, row = np.unique(
+        source << 32 | steps.peer[sends],
+        return_inverse=True,
+    )
+    # Integers throughout: the sums of `bincount` with weights would be rounded.
+    units = np.zeros(len(pairs), np.int64)
+    np.add.at(units, row, steps.count[sends])
+    return _to_fractions(pairs, units, algorithm.collective.unit_count)
+
+
+def _to_fractions(pairs: Int64Array, units: Int64Array, total: int) -> dict[NodePair, Fraction]:
+    """Return units as fractions of the total by pair; `pairs`: source in the high 32 bits."""
+    fractions = {}
+    for pair, count in zip(pairs.tolist(), units.tolist(), strict=True):
+        fractions[pair >> 32, pair & 0xFFFFFFFF] = Fraction(count, total)
+    return fractions
+
+
+def compute_carried_rate(claim: Claim, algorithm: Algorithm | None) -> Fraction:
+    """Compute the bytes of the collective per second that the trees of all planes carry.
+
+    Raises `FlawError` for an overloaded link, for unequal parts of ranks, and if the traffic of
+    `algorithm` differs from that of the trees.
     """
     carrying = claim.carrying_planes()
     trees = claim.document["trees"]
     total = Fraction(0)
     for plane in range(len(claim.planes)):
-        stated = [tree for tree in trees if tree.get("plane", 0) == plane]
-        # One of several planes may be left idle.
+        entries = [tree for tree in trees if tree.get("plane", 0) == plane]
+        # If there are several planes, some may be idle.
         is_idle = len(claim.planes) > 1 and plane not in carrying
-        if stated or not is_idle:
-            total += _rate_of_plane(claim, plane, stated, carrying, algorithm)
+        if entries or not is_idle:
+            total += _compute_plane_rate(claim, plane, entries, carrying, algorithm)
     if any(tree.get("plane", 0) >= len(claim.planes) for tree in trees):
         raise FlawError("planes", "a tree is on a plane that the network does not have")
     return total
 
 
-def _rate_of_plane(
+def _compute_plane_rate(
     claim: Claim,
     plane: int,
-    stated: Sequence[CertifiedTree],
+    entries: Sequence[CertifiedTree],
     carrying: Mapping[int, CertifiedPlane],
     algorithm: Algorithm | None,
 ) -> Fraction:
-    """The rate of the trees of one plane, which must be what is claimed for it."""
-    ways: list[TreeWay] = []
-    for tree in stated:
-        ways += ways_of(tree, claim)
-    rate = _packed_rate(claim, stated, ways, claim.planes[plane])
+    """Compute the rate of the trees of one plane and compare it with the claimed rate."""
+    directed_trees: list[DirectedTree] = []
+    for tree in entries:
+        directed_trees += direct_tree(tree, claim)
+    rate = _compute_packed_rate(claim, entries, directed_trees, claim.planes[plane])
     claimed, share = rate, Fraction(1)
     if plane in carrying:
         claimed = Fraction(carrying[plane]["rate"])
         share = Fraction(carrying[plane]["share"])
     is_unclaimed = bool(carrying) and plane not in carrying
     if claimed != rate or is_unclaimed:
-        message = f"the trees of plane {plane} carry {gb_text(rate)}, not what is claimed"
+        message = f"the trees of plane {plane} carry {format_gb(rate)}, not what is claimed"
         raise FlawError("planes", message)
     if algorithm is not None:
-        check_traffic(ways, share / rate, algorithm, plane, len(claim.planes))
+        check_traffic(directed_trees, share / rate, algorithm, plane, len(claim.planes))
     return rate
 
 
-def _packed_rate(
+def _compute_packed_rate(
     claim: Claim,
-    stated: Sequence[CertifiedTree],
-    ways: Sequence[TreeWay],
+    entries: Sequence[CertifiedTree],
+    directed_trees: Sequence[DirectedTree],
     capacities: LinkCapacities,
 ) -> Fraction:
-    """The sum of the weights, after loads and parts are checked."""
-    _check_loads(ways, capacities)
-    rate = sum((Fraction(tree["weight"]) for tree in stated), Fraction(0))
+    """Check loads and parts, and return the rate from the sum of the weights."""
+    _check_loads(directed_trees, capacities)
+    rate = sum((Fraction(tree["weight"]) for tree in entries), Fraction(0))
     if not rate:
         raise FlawError("rate", "the trees carry nothing")
     count = len(claim.ranks)
     if claim.may_serve_one:
-        # The root's own part goes nowhere.
+        # The part of the root is not sent.
         rate *= Fraction(count, count - 1)
     if claim.has_parts:
-        _check_parts(claim, ways, rate)
+        _check_parts(claim, directed_trees, rate)
     return rate
 
 
-def _check_loads(ways: Sequence[TreeWay], capacities: LinkCapacities) -> None:
-    """Raise `FlawError` for the first link without room for what the trees put on it."""
-    for link, load in sorted(_loads(ways).items()):
-        # A link that the network does not have carries nothing.
+def _check_loads(directed_trees: Sequence[DirectedTree], capacities: LinkCapacities) -> None:
+    """Raise `FlawError` for the first link whose load exceeds its capacity."""
+    for link, load in sorted(_add_loads(directed_trees).items()):
+        # Links that the network does not have get capacity 0.
         capacity = capacities.get(link, Fraction(0))
         if load <= capacity:
             continue
         source, destination = link
-        name = f"{source} -> {destination} of {gb_text(capacity)}"
-        message = f"the trees put {gb_text(load)} on the link {name}"
+        name = f"{source} -> {destination} of {format_gb(capacity)}"
+        message = f"the trees put {format_gb(load)} on the link {name}"
         raise FlawError("load", message)
 
 
-def _loads(ways: Sequence[TreeWay]) -> dict[NodePair, Fraction]:
-    """The weights of all messages on every link that carries one."""
+def _add_loads(directed_trees: Sequence[DirectedTree]) -> dict[NodePair, Fraction]:
+    """Add up the weights of all messages on every used link."""
     loads: dict[NodePair, Fraction] = {}
-    for way in ways:
-        for link in way.links():
-            so_far = loads.get(link, Fraction(0))
-            loads[link] = so_far + way.weight
+    for tree in directed_trees:
+        for link in tree.links():
+            loads[link] = loads.get(link, Fraction(0)) + tree.weight
     return loads
 
 
-def _check_parts(claim: Claim, ways: Sequence[TreeWay], rate: Fraction) -> None:
-    """Trees that serve one rank alone - rooted at it, or leading to it - carry its equal part."""
+def _check_parts(claim: Claim, directed_trees: Sequence[DirectedTree], rate: Fraction) -> None:
+    """Raise `FlawError` unless the trees that serve a rank carry an equal part for each rank."""
     count = len(claim.ranks)
     part: dict[int, Fraction] = dict.fromkeys(claim.ranks, Fraction(0))
-    for way in ways:
-        part[way.served] += way.weight
+    for tree in directed_trees:
+        part[tree.served] += tree.weight
     if claim.root is not None:
-        # The root has its own part already.
+        # The root already has its part.
         part[claim.root] = rate / count
     for rank, carried in part.items():
         if carried * count == rate:
             continue
-        equal = f"a {count}th of {gb_text(rate)}"
-        message = f"the trees carry {gb_text(carried)} for NPU {rank}, not {equal}"
+        equal = f"a {count}th of {format_gb(rate)}"
+        message = f"the trees carry {format_gb(carried)} for NPU {rank}, not {equal}"
         raise FlawError("parts", message)

@@ -1,4 +1,4 @@
-"""The check of a cut in time: the messages that can cross it are counted anew, in fractions."""
+"""Check a cut in time: recount the messages that can cross it, in exact arithmetic."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, cast
 
-from collhub_certificates.capacities import capacities_of
-from collhub_certificates.extensions import (
+from collhub_certificates.claim import (
+    FlawError,
+    check_claimed_time,
     check_same_collective,
-    check_stated_time,
-    extension_document,
-    network_name,
+    describe_network_name,
+    find_document,
+    read_capacities,
 )
-from collhub_certificates.flaws import FlawError
 from hub_core.model import ROOTED, Algorithm, CollectiveKind
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
@@ -29,41 +29,42 @@ Latencies = Mapping[tuple[int, int], Fraction]
 def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
     """Recount the messages across the cut in time that an algorithm carries.
 
-    A node v is beyond the cut from `since_ps[v]` on. What is at first at nodes that are beyond it
-    then, and is needed where that is never so before the end, crosses by messages that begin beyond
-    the cut and arrive before it. Where links carry fewer of these, nothing ends before the cut.
+    Node v is after the cut from the time `since_ps[v]` on. Data of nodes that are after the cut at
+    time 0, needed by nodes that are before it until the end, cross it: some message starts at a
+    node after the cut and arrives at a node before it. If the links can transfer fewer such
+    messages than must cross, no algorithm finishes before the end of the cut.
     """
     assert request.algorithm is not None
-    document = extension_document(request.algorithm, _KEY)
+    document = find_document(request.algorithm, _KEY)
     if document is None:
         return CheckReport(ok=False, is_applicable=False)
     try:
-        cut = _read(document, request.topology)
+        cut = _read_cut(document, request.topology)
         check_same_collective(document, request.algorithm, "bound certificate")
         _check_units(document, request.algorithm)
-        crossing = _check_count(cut)
-        stated = check_stated_time(document, Fraction(cut.end, 1000), "the times of the cut")
+        possible = _check_count(cut)
+        claimed_ns = check_claimed_time(document, Fraction(cut.end, 1000), "the times of the cut")
     except FlawError as flaw:
         return CheckReport(False, "wrong", (flaw.diagnostic,))
     latencies = {"latencies_s": "the latencies of the links: give --topology"}
     without_topology = latencies if request.topology is None else {}
-    counted = f"{crossing} messages can cross, {cut.needed()} must"
+    counted = f"{possible} messages can cross, {cut.count_required()} must"
     return CheckReport(
         True,
-        f"holds: nothing in such messages takes less than {stated} ns",
-        facts={"lower_bound_ns": stated, "not_proved": ["network.name", *without_topology]},
+        f"holds: nothing in such messages takes less than {claimed_ns} ns",
+        facts={"lower_bound_ns": claimed_ns, "not_proved": ["network.name", *without_topology]},
         details={
-            "lower bound": f"{stated} ns",
+            "lower bound": f"{claimed_ns} ns",
             "cut in time": counted,
             "link model": str(document["occupancy"]),
-            "not proved": "; ".join([network_name(document), *without_topology.values()]),
+            "not proved": "; ".join([describe_network_name(document), *without_topology.values()]),
         },
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _StatedCut:
-    """Cut in time, and the collective and the links that it is for; `busy`, `arrival` in ps."""
+class _TimeCut:
+    """Cut in time with its collective and links; `since`, `busy`, `arrival` in picoseconds."""
 
     kind: CollectiveKind
     ranks: Sequence[int]
@@ -75,27 +76,27 @@ class _StatedCut:
 
     @property
     def end(self) -> int:
-        """When the last node is beyond the cut."""
+        """The time at which the last node is after the cut."""
         return max(self.since)
 
-    def crossing(self) -> int:
-        """Messages that can begin beyond the cut and arrive before it, over all links."""
-        return sum(self._crossing_on(link) for link in self.busy)
+    def count_possible(self) -> int:
+        """Count the messages over all links that can start after the cut and arrive before it."""
+        return sum(self._count_on_link(link) for link in self.busy)
 
-    def _crossing_on(self, link: tuple[int, int]) -> int:
+    def _count_on_link(self, link: tuple[int, int]) -> int:
         tail, head = link
         window = self.since[head] - self.since[tail] - self.arrival[link]
         return max(0, math.ceil(window / self.busy[link]))
 
-    def needed(self) -> int:
-        """Messages that must cross."""
+    def count_required(self) -> int:
+        """Count the messages that must cross."""
         givers = [npu for npu in self.ranks if self.since[npu] <= 0]
         takers = [npu for npu in self.ranks if self.since[npu] >= self.end]
         traits = self.kind.traits
         if self.kind in ROOTED:
-            # Only the root takes, or only it gives.
-            ends = takers if traits.to_root else givers
-            ends[:] = [npu for npu in ends if npu == self.root]
+            # Only the root receives, or only the root sends.
+            rooted = takers if traits.to_root else givers
+            rooted[:] = [npu for npu in rooted if npu == self.root]
         if not givers or not takers:
             return 0
         if self.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER):
@@ -104,19 +105,19 @@ class _StatedCut:
             return len(takers) * self.share
         if self.kind is CollectiveKind.ALL_TO_ALL:
             return len(givers) * len(takers) * self.share
-        # Of the others each unit goes once, for whoever needs it or has a part of it.
+        # In all other collectives, each unit must cross at least once.
         return self.share
 
 
-def _read(document: Mapping[str, Any], topology: Topology | None) -> _StatedCut:
-    """Raises `FlawError` for a form that is not right, and for another network."""
+def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCut:
+    """Read the cut. Raises `FlawError` for an invalid form, and for another network."""
     try:
-        (capacities,) = capacities_of(cast(Certificate, document), topology)
-        latencies = _latencies(document, topology)
+        (capacities,) = read_capacities(cast(Certificate, document), topology)
+        latencies = _read_latencies(document, topology)
         ranks = [int(npu) for npu in document["ranks"]]
         since = [int(time) for time in document["since_ps"]]
         kind = CollectiveKind(document["collective"])
-        busy, arrival = _times(document, capacities, latencies)
+        busy, arrival = _compute_times(document, capacities, latencies)
         nodes = int(document["network"]["nodes"])
         share = Fraction(int(document["unit_count"]), kind.traits.parts(len(ranks)))
         root = ranks[document["root"]] if kind in ROOTED else None
@@ -127,34 +128,37 @@ def _read(document: Mapping[str, Any], topology: Topology | None) -> _StatedCut:
         raise FlawError("form", "the bound certificate has not a time for every node, or no units")
     if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(nodes)):
         raise FlawError("ranks", "the ranks are not different NPUs")
-    return _StatedCut(kind, ranks, root, int(share), since, busy, arrival)
+    return _TimeCut(kind, ranks, root, int(share), since, busy, arrival)
 
 
-def _latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
-    """Seconds of every link, of parallel links the first; a given topology must have the same."""
-    stated = [Fraction(latency) for latency in document.get("latencies_s", ())]
+def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
+    """Return the latency of every link in seconds; the first of parallel links counts.
+
+    Raises `FlawError` if the latencies of the topology differ.
+    """
+    declared = [Fraction(latency) for latency in document.get("latencies_s", ())]
     if topology is None:
-        ends = [(int(link[0]), int(link[1])) for link in document["network"]["links"]]
+        pairs = [(int(link[0]), int(link[1])) for link in document["network"]["links"]]
     else:
         links = list(topology.links())
-        ends = [(link.source, link.destination) for link in links]
-        real = [Fraction(repr(link.latency_s)) for link in links]
-        # They are left out where links are many.
-        if "latencies_s" in document and stated != real:
+        pairs = [(link.source, link.destination) for link in links]
+        actual = [Fraction(repr(link.latency_s)) for link in links]
+        # Documents of networks with many links omit the latencies.
+        if "latencies_s" in document and declared != actual:
             message = f"the bound is for other latencies than those of {topology.name}"
             raise FlawError("topology", message)
-        stated = real
-    found: dict[tuple[int, int], Fraction] = {}
-    for link, latency in zip(ends, stated, strict=True):
-        found.setdefault(link, latency)
-    return found
+        declared = actual
+    latencies: dict[tuple[int, int], Fraction] = {}
+    for link, latency in zip(pairs, declared, strict=True):
+        latencies.setdefault(link, latency)
+    return latencies
 
 
-def _times(
+def _compute_times(
     document: Mapping[str, Any], capacities: LinkCapacities, latencies: Latencies
 ) -> tuple[Latencies, Latencies]:
-    """Picoseconds for which a message of one unit keeps links busy, and after which it arrives."""
-    # The smallest unit, where the bytes do not divide evenly.
+    """Return the picoseconds for which a message of one unit occupies a link, and until arrival."""
+    # The size of the smallest unit if the bytes do not divide evenly.
     size = max(1, int(document["collective_bytes"]) // int(document["unit_count"]))
     is_busy_until = Occupancy(document["occupancy"]) is Occupancy.ALPHA_BETA
     busy, arrival = {}, {}
@@ -166,19 +170,19 @@ def _times(
 
 
 def _check_units(document: Mapping[str, Any], algorithm: Algorithm) -> None:
-    """Refuse a bound for other messages than those of the algorithm."""
-    made = algorithm.collective.unit_count
-    stated = document["unit_count"]
-    if made == stated:
+    """Raise `FlawError` for another number of units than that of the algorithm."""
+    actual = algorithm.collective.unit_count
+    declared = document["unit_count"]
+    if actual == declared:
         return
-    message = f"the bound is for {stated} units, the algorithm has {made}"
+    message = f"the bound is for {declared} units, the algorithm has {actual}"
     raise FlawError("collective", message)
 
 
-def _check_count(cut: _StatedCut) -> int:
-    """Messages that can cross. Raises `FlawError` where they are enough for all that must."""
-    crossing, needed = cut.crossing(), cut.needed()
-    if crossing < needed:
-        return crossing
-    message = f"{crossing} messages can cross the cut in time, and only {needed} must"
+def _check_count(cut: _TimeCut) -> int:
+    """Count the messages that can cross. Raises `FlawError` unless fewer than must cross."""
+    possible, required = cut.count_possible(), cut.count_required()
+    if possible < required:
+        return possible
+    message = f"{possible} messages can cross the cut in time, and only {required} must"
     raise FlawError("bound", message)

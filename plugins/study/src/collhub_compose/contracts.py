@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from collhub_compose.buffer_usage import BufferUsage, build_contract, count_required_units
+from collhub_compose.buffers import BufferUsage, build_contract, count_required_units
 from hub_core.columns import BoolArray, Int64Array, expanded_ranges
 from hub_core.model import (
     ALL_RANKS,

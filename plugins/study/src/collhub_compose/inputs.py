@@ -1,23 +1,130 @@
-"""Check that two algorithms fit in sequence: ranks, units, operators and sizes."""
+"""Name and check the inputs of a composition: each one separately, and two in sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
 
 import numpy as np
 
-from collhub_compose.buffer_usage import build_contract
-from collhub_compose.naming import get_display_name
-from hub_core.columns import Int64Array, first_positions
+from collhub_compose.buffers import build_contract
+from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.model import (
     Algorithm,
+    Collective,
     Contributions,
+    CustomContract,
+    Findings,
+    InputError,
     Location,
+    Messages,
+    Provenance,
     ReduceOp,
     StepKind,
     UsageError,
+    match_messages,
     message_bytes,
 )
+from hub_core.verification import check_regions
+
+_PRODUCER = "collhub-compose"
+_DISTRIBUTION = "collhub-study"
+_OPTION = "composition"
+
+
+def build_provenance(operation: str, parts: Sequence[Algorithm], *arguments: object) -> Provenance:
+    """Build the provenance of `operation(parts, arguments)`.
+
+    If all parts come from one file, that is the source; otherwise the names of all parts.
+    """
+    # An expression that a user can type again: replicate(sequential(a.xml, b.xml), 2).
+    words = [_describe_expression(part) for part in parts]
+    words += [str(argument) for argument in arguments]
+    source = parts[0].provenance
+    name, sha256 = source.source_name, source.source_sha256
+    if not have_one_source(parts):
+        names = dict.fromkeys(get_display_name(part) for part in parts)
+        name, sha256 = " + ".join(names), ""
+    listed = ", ".join(words)
+    options = {_OPTION: f"{operation}({listed})"}
+    return Provenance(_PRODUCER, version(_DISTRIBUTION), name, sha256, options)
+
+
+def have_one_source(parts: Sequence[Algorithm]) -> bool:
+    """Whether all parts come from one file, so that their line numbers refer to the same text."""
+    # Files in different folders may have equal names, hence the hash.
+    sources = set()
+    for part in parts:
+        provenance = part.provenance
+        sources.add((provenance.source_name, provenance.source_sha256))
+    return len(sources) == 1
+
+
+def get_display_name(part: Algorithm) -> str:
+    """Name of an algorithm in messages: its file, else its collective."""
+    return part.provenance.source_name or str(part.collective.kind)
+
+
+def _describe_expression(part: Algorithm) -> str:
+    """Return the expression that composed a part, or its name if it was not composed."""
+    composition = part.provenance.options.get(_OPTION)
+    return composition or get_display_name(part)
+
+
+def check_composable(algorithm: Algorithm) -> Messages:
+    """Check that an algorithm can be composed, and return its matched messages.
+
+    Raises `InputError` with all defects.
+    """
+    file = algorithm.provenance.source_name or None
+    if not algorithm.has_contents:
+        raise InputError(
+            "the steps do not specify which units they touch, so they cannot be joined",
+            location=Location(file),
+            cure="compose the algorithm itself, not a timing-only trace of it",
+            code="timing-only",
+        )
+    # The first rules of the verifier; it checks order and contents later.
+    findings = Findings(file)
+    check_regions(algorithm, findings)
+    messages = match_messages(algorithm.steps, findings)
+    reason = _find_contract_defect(algorithm.collective)
+    if reason is not None:
+        message = f"the contract of the custom collective {reason}"
+        findings.add("contract-range", message, Location(file))
+    if findings.has_errors():
+        raise InputError(findings)
+    return messages
+
+
+def _find_contract_defect(collective: Collective) -> str | None:
+    """Find the first rank or unit in a contract that does not exist; None without a defect."""
+    contract = collective.contract
+    if contract is None or contract.expected is None:
+        return None
+    rows = contract.expected
+    if not len(rows):
+        return None
+    last = collective.num_ranks - 1
+    # The source `ALL_RANKS` is -1, which is no rank.
+    lowest = min(rows.rank.min(), rows.source_rank.min() + 1)
+    highest = max(rows.rank.max(), rows.source_rank.max())
+    if lowest < 0 or highest > last:
+        return f"names a rank outside 0..{last}"
+    # Rows with the source `ALL_RANKS` index the last rank here; they are ignored.
+    is_outside = _names_missing_units(rows, contract)
+    if is_outside[rows.source_rank >= 0].any():
+        return "names a unit outside its buffer"
+    return None
+
+
+def _names_missing_units(rows: Contributions, contract: CustomContract) -> BoolArray:
+    """Whether the OUTPUT or INPUT unit of each row does not exist: bool[rows]."""
+    outputs = contract.output_units[rows.rank]
+    inputs = contract.input_units[rows.source_rank]
+    is_outside = (rows.offset < 0) | (rows.offset >= outputs)
+    is_outside |= (rows.source_unit < 0) | (rows.source_unit >= inputs)
+    return np.asarray(is_outside, np.bool_)
 
 
 def check_rank_counts(algorithms: Sequence[Algorithm]) -> None:

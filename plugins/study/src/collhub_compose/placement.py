@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_compose.buffer_moves import Relocation
-from collhub_compose.buffer_usage import (
+from collhub_compose.buffers import (
     BufferUsage,
+    Relocation,
     build_contract,
     count_required_units,
     measure_usage,
 )
-from collhub_compose.naming import get_display_name
-from collhub_compose.seams.joining import join_in_sequence
+from collhub_compose.inputs import get_display_name
+from collhub_compose.joining import join_in_sequence
 from hub_core.columns import BoolArray, Int64Array, counted_positions
 from hub_core.model import (
     Algorithm,

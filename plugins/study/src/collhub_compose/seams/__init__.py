@@ -1,1 +1,0 @@
-"""The seam between two algorithms in sequence: contracts, placement of data, dependencies."""

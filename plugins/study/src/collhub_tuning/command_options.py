@@ -1,0 +1,236 @@
+"""Options that `compare` and `tune` share, and the comparisons that they select.
+
+The options name algorithms, the root of rooted collectives, the engine and the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hub_core import (
+    CommandContext,
+    assign,
+    complete_offers,
+    number_option,
+    offer_option,
+    timeout_option,
+)
+from hub_core.model import CollectiveKind, UsageError
+from hub_core.plugin_api import Engine, EngineRequest, Option, Simulator, Synthesizer
+
+if TYPE_CHECKING:
+    from collhub_tuning.comparison_report import ComparisonOutcome
+    from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion
+    from collhub_tuning.sweep import Measuring
+    from hub_core import Registry
+    from hub_core.network import Topology
+
+
+algorithms_option = click.option(
+    "--with",
+    "names",
+    metavar="NAME|FILE",
+    multiple=True,
+    shell_complete=complete_offers(Synthesizer),
+    help="A synthesizer, or an algorithm in a file (repeatable; default: all synthesizers).",
+)
+
+
+def select_roots(
+    kinds: Sequence[str], root: int | None, topology: Topology
+) -> dict[str, int | None]:
+    """Return the root of each collective, None for collectives without one.
+
+    Raises `UsageError` if the root is no NPU, or if no collective has a root.
+    """
+    rooted = [kind for kind in kinds if CollectiveKind(kind).traits.is_rooted]
+    if root is not None and not rooted:
+        raise UsageError(f"--root has no meaning for {', '.join(kinds)}")
+    if root is not None and root >= topology.num_npus:
+        raise UsageError(f"the root {root} is no NPU of {topology.name}")
+    return {kind: (root or 0) if kind in rooted else None for kind in kinds}
+
+
+def select_algorithms(names: Sequence[str], registry: Registry) -> list[ComparedAlgorithm]:
+    """Return the named synthesizers and files; by default all synthesizers.
+
+    Raises `HubError` for names that are neither.
+    """
+    from collhub_tuning.auto import NAME as PORTFOLIO
+    from collhub_tuning.questions import ComparedAlgorithm
+
+    # The portfolio is excluded: it returns the result of one of the other synthesizers.
+    known = [provided.name for provided in registry.all(Synthesizer) if provided.name != PORTFOLIO]
+    algorithms = []
+    for name in dict.fromkeys(names or known):
+        is_file = name not in known and _is_file(name)
+        if name not in known and not is_file:
+            # Raises an error with the closest name and with broken plugins.
+            registry.find(Synthesizer, name)
+        algorithms.append(ComparedAlgorithm(name, is_file))
+    if not algorithms:
+        raise UsageError(
+            "there is no synthesizer to compare", cure="install one, or give files: --with FILE"
+        )
+    return algorithms
+
+
+def _is_file(name: str) -> bool:
+    """Check if a file of this name, or a set of rank files with this prefix, exists."""
+    path = Path(name)
+    return path.exists() or path.with_name(f"{path.name}.0.et").exists()
+
+
+Function = TypeVar("Function", bound=Callable[..., object])
+Compare = Callable[["ComparisonQuestion", "Topology"], "ComparisonOutcome"]
+OptionsBySide = dict[str, dict[str, str]]
+_DEFAULT_ENGINE = "processes"
+_SCHEDULER = "scheduler"
+_OPTIONS = (
+    offer_option("--backend", Simulator, "The simulator that times them.", "analytical"),
+    number_option(
+        "--jobs", "N", "Algorithms at once (default: one a core, or all workers of an engine)."
+    ),
+    offer_option(
+        "--engine",
+        Engine,
+        "What runs them at once; its options are given as -O key=value.",
+        _DEFAULT_ENGINE,
+    ),
+    click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="The running cluster of an engine that has one, short for -O scheduler=ADDRESS.",
+    ),
+    timeout_option,
+    click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing."),
+)
+
+
+def comparison_options(function: Function) -> Function:
+    """Add the options `--backend` to `--no-cache`, which `open_comparisons` evaluates."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def get_side(name: str) -> str:
+    """Return the prefix of an offer in `side.key=value`, in the spelling of `assign`."""
+    return name.replace("-", "_")
+
+
+def assign_options(
+    context: CommandContext, arguments: Mapping[str, Any], further: Mapping[str, Sequence[Option]]
+) -> OptionsBySide:
+    """Assign the options `-O` to the selected engine and to the `further` sides.
+
+    Raises `UsageError` for an option that no side declares.
+    """
+    name = arguments["engine"]
+    declared = context.options_of(Engine, name)
+    side = get_side(name)
+    assignments = dict(arguments["assignments"])
+    if arguments[_SCHEDULER] is not None:
+        if _SCHEDULER not in [option.name for option in declared]:
+            raise _create_scheduler_error(context, name)
+        assignments[f"{side}.{_SCHEDULER}"] = arguments[_SCHEDULER]
+    return assign(assignments, {side: declared, **further})
+
+
+@contextmanager
+def open_comparisons(
+    context: CommandContext,
+    arguments: Mapping[str, Any],
+    algorithms: Sequence[ComparedAlgorithm],
+    options: OptionsBySide,
+) -> Iterator[Compare]:
+    """Yield a function that compares the algorithms for a question on a network.
+
+    It reads results from the cache, and measures the remaining ones. `arguments`: values of
+    `comparison_options`. The context stops the workers that the function starts.
+    """
+    # Imported here, because the help of the commands does not need numpy.
+    import hub_core
+    from collhub_tuning.comparison_report import ComparisonOutcome
+    from collhub_tuning.result_cache import ResultCache, collect_versions, find_cache_folder
+    from collhub_tuning.sweep import compare_algorithms
+
+    folder = None if arguments["no_cache"] else find_cache_folder(os.environ)
+    versions = {} if folder is None else collect_versions(context.registry())
+    defects: list[str] = []
+
+    def compare(question: ComparisonQuestion, topology: Topology) -> ComparisonOutcome:
+        cache = ResultCache(folder, hub_core.topology_to_json(topology), versions)
+        label = f"{question.kind} on {topology.name}: comparing {len(algorithms)} algorithms"
+
+        def measure() -> ComparisonOutcome:
+            with context.progress_bar(label) as progress:
+                measurements = compare_algorithms(
+                    algorithms,
+                    question,
+                    cache,
+                    measuring=measuring,
+                    progress=progress,
+                    network=topology,
+                )
+            cuts = tuple(cut for measurement in measurements for cut in measurement.cuts)
+            return ComparisonOutcome(question, topology, measurements, context.registry(), cuts)
+
+        outcome = measure()
+        # A cached time below a proven bound is wrong, so it is measured again.
+        if cache.distrust(outcome.defects_by_algorithm):
+            outcome = measure()
+        defects.append(cache.defect)
+        return outcome
+
+    with _create_measuring(context, arguments, len(algorithms), options) as measuring:
+        yield compare
+    for defect in filter(None, dict.fromkeys(defects)):
+        context.say(f"results are not kept: {defect}")
+
+
+def _create_measuring(
+    context: CommandContext, arguments: Mapping[str, Any], count: int, options: OptionsBySide
+) -> Measuring:
+    """Create the measuring of `count` algorithms. Raises `HubError` for a missing engine."""
+    import hub_core
+    from collhub_tuning.sweep import Measuring
+
+    name, registry = arguments["engine"], context.registry()
+    budget = arguments["budget"]
+    shares_files = registry.find(Engine, name).offer.shares_files
+    if name == _DEFAULT_ENGINE:
+        return Measuring(
+            min(arguments["jobs"] or os.cpu_count() or 1, count), budget, registry=registry
+        )
+
+    def start(workers: int, task_timeout_s: float | None) -> Executor:
+        request = EngineRequest(workers, task_timeout_s)
+        return hub_core.start_engine(
+            name, request, options=options[get_side(name)], registry=registry
+        )
+
+    # The engine limits the number to its workers; more workers than algorithms are useless.
+    return Measuring(min(arguments["jobs"] or count, count), budget, start, shares_files, registry)
+
+
+def _create_scheduler_error(context: CommandContext, engine: str) -> UsageError:
+    """Return the error for an engine without a cluster; its cure names engines with one."""
+    engines = [
+        provided.name
+        for provided in context.registry().all(Engine)
+        if _SCHEDULER in [option.name for option in context.options_of(Engine, provided.name)]
+    ]
+    cure = (
+        f"give --engine {' or '.join(engines)}"
+        if engines
+        else ("no engine that is installed has one")
+    )
+    return UsageError(f"the engine {engine} has no --scheduler", cure=cure)

@@ -1,0 +1,235 @@
+"""Tuned collectives: the comparison of each, its windows of sizes, and the selection of winners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from collhub_tuning.comparison_report import ComparisonOutcome
+from collhub_tuning.measuring import create_verified_algorithm
+from collhub_tuning.questions import ComparedAlgorithm
+from hub_core import Algorithm, Registry, Topology
+from hub_core.plugin_api import SelectedCollective, SelectedWindow, Selection
+
+Times = Mapping[str, Sequence[int | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTimes:
+    """Times of algorithms at sizes, in bytes and ascending; None where an algorithm does not fit.
+
+    `tolerance`: relative slowdown up to which an algorithm is kept although another is faster.
+    """
+
+    sizes: tuple[int, ...]
+    times_ns: Times
+    tolerance: float
+
+    def windows(self, names: Collection[str] | None = None) -> tuple[SelectedWindow, ...]:
+        """Choose windows of these algorithms (None: all) from 0 bytes on; the last one is open.
+
+        At every measured size the chosen algorithm takes at most `1 + tolerance` times the best
+        time. A window begins at the first of its measured sizes and ends one byte before the next
+        window. Sizes at which no algorithm fits are ignored.
+        """
+        # Choosing the algorithm that stays within the tolerance for the longest run gives the
+        # minimum number of windows, because no other choice ends later. Borders then move down
+        # while the later algorithm is the faster one. Cost: sizes times algorithms.
+        times = {name: self.times_ns[name] for name in self.times_ns if _is_in(name, names)}
+        indices = [
+            index for index in range(len(self.sizes)) if _find_best_time(times, index) is not None
+        ]
+        runs = _move_borders(_find_longest_runs(times, indices, self.tolerance), times)
+        windows = []
+        for number, (name, run) in enumerate(runs):
+            min_bytes = self.sizes[run[0]] if number else 0
+            is_last = number == len(runs) - 1
+            max_bytes = None if is_last else self.sizes[runs[number + 1][1][0]] - 1
+            sizes = tuple(self.sizes[index] for index in run)
+            windows.append(SelectedWindow(min_bytes, max_bytes, name, sizes))
+        return tuple(windows)
+
+    def slowdowns(self, sizes: Collection[int]) -> dict[str, float]:
+        """Compute each algorithm's mean ratio of its time to the fastest time, sorted ascending.
+
+        Algorithms that do not fit all sizes are omitted.
+        """
+        indices = [index for index, size in enumerate(self.sizes) if size in sizes]
+        means: dict[str, float] = {}
+        for name, times in self.times_ns.items():
+            ratios = [
+                _compute_slowdown(times[index], _find_best_time(self.times_ns, index))
+                for index in indices
+            ]
+            known = [ratio for ratio in ratios if ratio is not None]
+            if known and len(known) == len(indices):
+                means[name] = sum(known) / len(known)
+        return dict(sorted(means.items(), key=lambda item: item[1]))
+
+    def time_ns(self, name: str, size: int) -> int | None:
+        """Return the time of an algorithm at a measured size; None if it failed."""
+        return self.times_ns[name][self.sizes.index(size)]
+
+
+_Run = tuple[str, list[int]]
+
+
+def _find_longest_runs(times: Times, indices: Sequence[int], tolerance: float) -> list[_Run]:
+    """Return algorithms and the indices of their sizes, in order."""
+    runs: list[_Run] = []
+    start = 0
+    while start < len(indices):
+        lengths = {
+            name: _count_tolerable(times, name, indices[start:], tolerance) for name in times
+        }
+        longest = max(lengths.values())
+        taken = list(indices[start : start + longest])
+        candidates = [name for name, length in lengths.items() if length == longest]
+        # Among the longest runs the fastest algorithm; among equally fast ones the first.
+        runs.append(
+            (min(candidates, key=lambda name: _compute_mean_slowdown(times, name, taken)), taken)
+        )
+        start += longest
+    return runs
+
+
+def _count_tolerable(times: Times, name: str, indices: Sequence[int], tolerance: float) -> int:
+    """Count the sizes, from the first one on, at which an algorithm is within the tolerance."""
+    for number, index in enumerate(indices):
+        ratio = _compute_slowdown(times[name][index], _find_best_time(times, index))
+        if ratio is None or ratio > 1 + tolerance:
+            return number
+    return len(indices)
+
+
+def _move_borders(runs: list[_Run], times: Times) -> list[_Run]:
+    """Move the start of each run down while its algorithm is faster than the previous one."""
+    for (name, run), (later, next_run) in pairwise(runs):
+        while len(run) > 1 and _is_faster(times, later, name, run[-1]):
+            next_run.insert(0, run.pop())
+    return runs
+
+
+def _is_faster(times: Times, name: str, than: str, index: int) -> bool:
+    time_ns, reference_ns = times[name][index], times[than][index]
+    return time_ns is not None and reference_ns is not None and time_ns < reference_ns
+
+
+def _compute_mean_slowdown(times: Times, name: str, indices: Sequence[int]) -> float:
+    ratios = [
+        _compute_slowdown(times[name][index], _find_best_time(times, index)) or 1.0
+        for index in indices
+    ]
+    return sum(ratios) / len(ratios)
+
+
+def _find_best_time(times: Times, index: int) -> int | None:
+    times_ns = [row[index] for row in times.values()]
+    return min((time_ns for time_ns in times_ns if time_ns is not None), default=None)
+
+
+def _compute_slowdown(time_ns: int | None, best_ns: int | None) -> float | None:
+    # All algorithms of a single rank take 0 ns and are equal.
+    if time_ns is None or best_ns is None:
+        return None
+    return time_ns / best_ns if best_ns else 1.0
+
+
+def _is_in(name: str, names: Collection[str] | None) -> bool:
+    return names is None or name in names
+
+
+@dataclass(frozen=True)
+class TunedCollective:
+    """The comparison of a collective, and its windows."""
+
+    outcome: ComparisonOutcome
+    algorithms: Sequence[ComparedAlgorithm]
+    tolerance: float
+
+    @property
+    def label(self) -> str:
+        """The collective, with the mode of its calls if there is only one."""
+        question = self.outcome.question
+        is_both = question.collective.in_place and question.collective.out_of_place
+        return question.kind if is_both else f"{question.kind}, {question.mode.replace('-', ' ')}"
+
+    @cached_property
+    def times(self) -> MeasuredTimes:
+        """Times of all algorithms, by size."""
+        sizes = self.outcome.question.sizes
+        times_ns: dict[str, tuple[int | None, ...]] = {}
+        for algorithm in self.algorithms:
+            by_size = {
+                measured.size: measured.time_ns
+                for measured in self.outcome.measurements
+                if measured.algorithm == algorithm.name
+            }
+            times_ns[algorithm.name] = tuple(by_size.get(size) for size in sizes)
+        return MeasuredTimes(sizes, times_ns, self.tolerance)
+
+    def ratio(self, algorithm: str, size: int) -> float | None:
+        """Compute time divided by bound at a measured size; None if one of them is missing."""
+        ratios = (
+            self.outcome.ratio(measured)
+            for measured in self.outcome.measurements
+            if (measured.algorithm, measured.size) == (algorithm, size)
+        )
+        return next(ratios, None)
+
+    @cached_property
+    def windows(self) -> tuple[SelectedWindow, ...]:
+        """The windows of all algorithms; empty if no algorithm fits."""
+        return self.times.windows()
+
+    def selected(self, registry: Registry) -> SelectedCollective:
+        """Return the selection of this collective for writers."""
+        question, topology = self.outcome.question, self.outcome.topology
+        # Synthesized on request, because some formats contain no algorithms.
+        synthesize = _create_synthesis(self, topology, registry)
+        return SelectedCollective(
+            question.collective, self.times.windows, self.times.slowdowns, synthesize
+        )
+
+
+def create_selection(tuned: Sequence[TunedCollective], registry: Registry) -> Selection:
+    """Create the selection of all collectives that have a window."""
+    topology = tuned[0].outcome.topology
+    selected = [collective.selected(registry) for collective in tuned if collective.windows]
+    nodes = count_nodes(topology)
+    return Selection(topology.name, topology.num_npus, nodes, tuple(selected), topology)
+
+
+def count_nodes(topology: Topology) -> int:
+    """Count the groups of a topology if they have equal sizes and contain every NPU; else 1."""
+    members = [npu for group in topology.groups.values() for npu in group]
+    sizes = {len(group) for group in topology.groups.values()}
+    is_complete = sorted(members) == list(range(topology.num_npus))
+    return len(topology.groups) if is_complete and len(sizes) == 1 else 1
+
+
+def _create_synthesis(
+    tuned: TunedCollective, topology: Topology, registry: Registry
+) -> Callable[[str, int], Algorithm]:
+    """Return a function that creates the verified algorithm of a name and size, each once."""
+    by_name: Mapping[str, ComparedAlgorithm] = {
+        algorithm.name: algorithm for algorithm in tuned.algorithms
+    }
+    question = tuned.outcome.question
+    made_for = {
+        (measured.algorithm, measured.size): measured.made_for
+        for measured in tuned.outcome.measurements
+    }
+    cache: dict[tuple[str, int], Algorithm] = {}
+
+    def synthesize(name: str, size: int) -> Algorithm:
+        target_size = made_for.get((name, size)) or size
+        if (name, target_size) not in cache:
+            cache[name, target_size] = create_verified_algorithm(
+                by_name[name], question, target_size, topology, registry
+            )
+        return cache[name, target_size]
+
+    return synthesize
