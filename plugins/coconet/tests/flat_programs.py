@@ -20,7 +20,7 @@ from collhub_coconet import (
     split,
     update,
 )
-from collhub_coconet.lowering.algorithms import Choice, Choices, fallbacks
+from collhub_coconet.lowering.algorithms import Choice, Choices, select_fallbacks
 from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.flat_program import FlatProgram
 from lamb import lamb
@@ -104,7 +104,7 @@ def flat_of(
     # Of all algorithms of the tests, only rings exchange nothing.
     choices: Choices = {
         name: one
-        for name, one in fallbacks(program).items()
+        for name, one in select_fallbacks(program).items()
         if name not in exchanges or choice.algorithm == "ring"
     }
     binding = Binding(num_ranks, sizes or SIZES)

@@ -28,9 +28,14 @@ from collhub_coconet import (
     split,
     split_at_root,
 )
-from collhub_coconet.equivalence.array_operations import collected, global_indices, kept, spread
-from collhub_coconet.equivalence.comparison import random_arguments
-from collhub_coconet.equivalence.ranks import run
+from collhub_coconet.equivalence.array_operations import (
+    collect,
+    compute_global_indices,
+    distribute,
+    draw_dropout_mask,
+)
+from collhub_coconet.equivalence.comparison import draw_arguments
+from collhub_coconet.equivalence.ranks import simulate_ranks
 
 from hub_core.model import InputError
 
@@ -102,7 +107,7 @@ def test_reduction_is_over_all_ranks() -> None:
         broadcast(reduce(x, 1, "min"), 1).named("min"),
     )
     whole = np.arange(21).reshape(3, 7) % 5
-    found = run(program, RANKS, {"x": list(whole)}).values
+    found = simulate_ranks(program, RANKS, {"x": list(whole)}).values
     expected = {
         "sum": whole.sum(0),
         "prod": whole.prod(0),
@@ -123,9 +128,9 @@ def test_contractions_are_those_of_numpy() -> None:
     window = build.argument("window", "float64", 2, 3, 3)
     product = all_reduce(matmul(x, w)).named("product")
     program = build.program(product, conv(image, window).named("image2"))
-    data = random_arguments(program, RANKS, 1)
-    arguments = {one.name: spread(data[one.name], one.type, 3) for one in program.arguments}
-    found = run(program, RANKS, arguments).values
+    data = draw_arguments(program, RANKS, 1)
+    arguments = {one.name: distribute(data[one.name], one.type, 3) for one in program.arguments}
+    found = simulate_ranks(program, RANKS, arguments).values
     np.testing.assert_allclose(found["product"][2], data["x"] @ data["w"], rtol=1e-13)
     padded = np.pad(data["image"], [(0, 0), (0, 0), (1, 1)])
     shifts = [padded[:, :, shift : shift + 5] for shift in range(3)]
@@ -134,14 +139,17 @@ def test_contractions_are_those_of_numpy() -> None:
 
 
 def test_mask_of_slices_is_that_of_the_whole() -> None:
-    whole = kept(global_indices((7, 4)), 0.3, 5)
-    parts = [kept(global_indices((7, 4), 0, ends), 0.3, 5) for ends in ((0, 3), (3, 6), (6, 7))]
+    whole = draw_dropout_mask(compute_global_indices((7, 4)), 0.3, 5)
+    parts = [
+        draw_dropout_mask(compute_global_indices((7, 4), 0, ends), 0.3, 5)
+        for ends in ((0, 3), (3, 6), (6, 7))
+    ]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.1, 0.5])
 def test_share_of_dropped_elements_is_the_rate(rate: float) -> None:
-    keep = kept(global_indices((100_000,)), rate, 3)
+    keep = draw_dropout_mask(compute_global_indices((100_000,)), rate, 3)
     # Six standard deviations of a binomial distribution.
     assert abs((1 - keep.mean()) - rate) <= 6 * np.sqrt(rate * (1 - rate) / keep.size)
 
@@ -151,7 +159,7 @@ def test_blocks_and_the_whole_are_one_another(length: int) -> None:
     build = ProgramBuilder("p", N=(1, 8))
     kind = build.argument("x", "float32", "N", 2, layout=sliced(0)).type
     whole = np.arange(2.0 * length).reshape(length, 2)
-    np.testing.assert_array_equal(collected(spread(whole, kind, 4), kind), whole)
+    np.testing.assert_array_equal(collect(distribute(whole, kind, 4), kind), whole)
 
 
 def test_root_that_is_no_rank_is_refused() -> None:

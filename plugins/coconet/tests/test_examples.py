@@ -19,7 +19,7 @@ from collhub_coconet import (
     reorder,
     sliced,
 )
-from collhub_coconet.documents.from_workload import program_of
+from collhub_coconet.documents.from_workload import extract_program
 from collhub_coconet.lowering.workload import lower
 from moe import moe
 from muon import muon
@@ -38,7 +38,7 @@ def test_every_move_of_an_example_keeps_its_meaning(program: Program, num_ranks:
     assert moves
     for move in moves:
         assert compare(program, move.rewrite.program, binding).ok
-        assert program_of(lower(move.rewrite.program, binding)).program == move.rewrite.program
+        assert extract_program(lower(move.rewrite.program, binding)).program == move.rewrite.program
 
 
 def test_experts_exchange_tokens_twice() -> None:

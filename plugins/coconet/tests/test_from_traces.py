@@ -19,8 +19,8 @@ from collhub_coconet import (
     reorder,
     sliced,
 )
-from collhub_coconet.documents.from_workload import ATTRIBUTE, program_of, stated
-from collhub_coconet.documents.operator_names import with_inferred
+from collhub_coconet.documents.from_workload import ATTRIBUTE, extract_program, get_attribute
+from collhub_coconet.documents.operator_names import infer_program
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.options import ScatterOptions
 from collhub_coconet.passes.transformations import run_split as split
@@ -51,7 +51,7 @@ def trace(names: tuple[str, ...], size: int = 64) -> Workload:
 
 def test_a_node_without_attributes_is_named_with_what_it_lacks() -> None:
     with pytest.raises(InputError, match=r"node 0 \(collective 'all-reduce'\) lacks") as caught:
-        program_of(trace(("aten::mul",)))
+        extract_program(trace(("aten::mul",)))
     (found,) = caught.value.diagnostics
     assert "operation, operands, element type, shape and layout" in found.message
     assert "infer=true" in found.cure
@@ -60,7 +60,7 @@ def test_a_node_without_attributes_is_named_with_what_it_lacks() -> None:
 
 def test_operator_names_fill_in_what_is_missing_and_say_so() -> None:
     workload = trace(("aten::mul_", "aten::sqrt", "aten::norm"))
-    found = with_inferred(workload, "float32")
+    found = infer_program(workload, "float32")
     kinds = [one.kind for one in found.bound.program.operations]
     assert kinds == [Kind.ALL_REDUCE, Kind.MULTIPLY, Kind.SQRT, Kind.NORM]
     assert found.bound.program.types["n0"].shape == (16,)
@@ -104,7 +104,7 @@ def test_stated_shapes_make_matrices() -> None:
         io_extra([((4, 8), FLOATS), ((8, 3), FLOATS)]),
         io_extra([((4, 3), FLOATS), (0.5, "Scalar")]),
     )
-    program = with_inferred(workload, None).bound.program
+    program = infer_program(workload, None).bound.program
     assert [one.kind for one in program.operations] == [
         Kind.ALL_REDUCE, Kind.ADD, Kind.MATMUL, Kind.MULTIPLY,
     ]  # fmt: skip
@@ -117,7 +117,7 @@ def test_stated_shapes_make_matrices() -> None:
     # Rows of a product commute with slicing: a move that vectors have not.
     options = ScatterOptions(infer=True, dimension=0)
     after, _ = split(workload, options)
-    moved = program_of(after).program
+    moved = extract_program(after).program
     assert "n2" in movable(moved, "n0")
     assert compare(program, reorder(moved, "n0", ["n1", "n2"]).program, Binding(RANKS, {})).ok
 
@@ -125,7 +125,7 @@ def test_stated_shapes_make_matrices() -> None:
 def test_the_left_operand_of_a_product_is_the_one_of_its_shape() -> None:
     # The gradient of a weight: what the all-reduce gives stands on the right.
     workload = stating(("aten::mm",), 4 * 8 * 4, io_extra([((3, 4), FLOATS), ((4, 8), FLOATS)]))
-    program = with_inferred(workload, None).bound.program
+    program = infer_program(workload, None).bound.program
     assert program.by_name["n1"].operands == ("n1_0", "n0")
 
 
@@ -141,13 +141,13 @@ def test_inputs_that_do_not_fit_are_refused(
     name: str, inputs: list[tuple[tuple[int, ...] | float, str]], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        with_inferred(stating((name,), 4 * 8 * 4, io_extra(inputs)), "float32")
+        infer_program(stating((name,), 4 * 8 * 4, io_extra(inputs)), "float32")
 
 
 def test_an_inferred_trace_is_transformed() -> None:
     options = ScatterOptions(infer=True, element="float16")
     after, report = split(trace(("aten::tanh",)), options)
-    program = program_of(after).program
+    program = extract_program(after).program
     assert [one.kind for one in program.operations][:2] == [Kind.REDUCE_SCATTER, Kind.ALL_GATHER]
     assert program.types["n1"].shape == (32,)
     assert any(line.startswith("filled in") for line in report.changes)
@@ -166,7 +166,7 @@ def test_what_the_table_does_not_tell_is_refused(
     names: tuple[str, ...], element: str | None, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        with_inferred(trace(names), element)
+        infer_program(trace(names), element)
 
 
 def test_ranks_that_do_different_things_are_not_one_program() -> None:
@@ -175,7 +175,7 @@ def test_ranks_that_do_different_things_are_not_one_program() -> None:
     columns = {name: getattr(workload.nodes, name) for name in ("rank", "kind", "collective")}
     nodes = NodeColumns.from_columns(RANKS, {**columns, "bytes": sizes})
     with pytest.raises(InputError, match="rank 1, which does not do the same as rank 0"):
-        with_inferred(replace(workload, nodes=nodes), "float32")
+        infer_program(replace(workload, nodes=nodes), "float32")
 
 
 def lowered() -> Workload:
@@ -188,7 +188,7 @@ def lowered() -> Workload:
 def changed(workload: Workload, change: dict[str, Any]) -> Workload:
     """The workload whose last node states something else of its operation."""
     row = len(workload.nodes) - 1
-    statement = json.loads(stated(workload, row))
+    statement = json.loads(get_attribute(workload, row))
     statement["operations"][0] |= change
     extras = list(workload.extras)
     extras[int(workload.nodes.extra[row])] = attributes_extra({ATTRIBUTE: json.dumps(statement)})
@@ -210,14 +210,14 @@ def changed(workload: Workload, change: dict[str, Any]) -> Workload:
 )
 def test_wrong_attributes_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        program_of(changed(lowered(), change))
+        extract_program(changed(lowered(), change))
 
 
 def test_attributes_of_numbers_alone_need_no_header() -> None:
     workload = lowered()
     texts = []
     for row in (0, 1):
-        statement = json.loads(stated(workload, row))
+        statement = json.loads(get_attribute(workload, row))
         statement.pop("program", None)
         for part in (*statement["operations"], *statement["arguments"]):
             part.pop("result", None)
@@ -225,7 +225,7 @@ def test_attributes_of_numbers_alone_need_no_header() -> None:
             if "shape" in part:
                 part["shape"] = [8]
         texts.append(attributes_extra({ATTRIBUTE: json.dumps(statement)}))
-    found = program_of(replace(workload, extras=tuple(texts)))
+    found = extract_program(replace(workload, extras=tuple(texts)))
     assert found.program.outputs == ("z",)
     assert found.binding.num_ranks == 2
 

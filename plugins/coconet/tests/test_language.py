@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from adam import adam
-from collhub_coconet.documents.from_workload import program_of
+from collhub_coconet.documents.from_workload import extract_program
 
 import hub_core
 from hub_core.model import InputError, UsageError
@@ -19,13 +19,15 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "coconet"
 
 def test_a_file_with_one_function_is_its_program() -> None:
     found = hub_core.read_workload(EXAMPLES / "adam.py", options={"sizes": "N=64"})
-    assert program_of(found).program == adam()
+    assert extract_program(found).program == adam()
 
 
 def test_one_of_several_programs_is_chosen_by_name() -> None:
     path = EXAMPLES / "transformer_blocks.py"
     options = {"sizes": "B=2,S=2,K=8,H=4", "program": "attention"}
-    assert program_of(hub_core.read_workload(path, options=options)).program.name == "attention"
+    assert (
+        extract_program(hub_core.read_workload(path, options=options)).program.name == "attention"
+    )
     with pytest.raises(UsageError, match="defines 3 programs: 1 'attention', 2 'mlp'"):
         hub_core.read_workload(path, options={"sizes": "B=2,S=2,K=8,H=4"})
 

@@ -11,7 +11,7 @@ import pytest
 from adam import adam
 from collhub_coconet import Binding, as_slice, movable, program_from_json, program_to_json, reorder
 from collhub_coconet import split as split_program
-from collhub_coconet.documents.from_workload import program_of
+from collhub_coconet.documents.from_workload import extract_program
 from lamb import lamb
 
 import hub_core
@@ -162,6 +162,6 @@ def stated(path: Path) -> Workload:
 
 
 def test_workloads_give_their_program_back(document: Path) -> None:
-    found = program_of(stated(document))
+    found = extract_program(stated(document))
     assert found.program == adam()
     assert found.binding == Binding(4, {"N": 64})

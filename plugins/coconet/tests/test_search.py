@@ -9,6 +9,7 @@ from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import collhub_coconet.search.simulation as simulation_module
 import pytest
 from attention_parallel import ring_attention
 from collhub_coconet import (
@@ -183,6 +184,25 @@ def test_what_cannot_be_simulated_is_timed_by_formula_and_said() -> None:
     reason = simulate_candidates(found, [binding], simulation, 1)
     assert isinstance(reason, str)
     assert "ring:2 has 2 NPUs for 4 ranks" in reason
+
+
+def test_only_errors_of_unfit_means_are_results_of_a_simulation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    simulation = Simulation(RATES, parse_topology("ring:4"))
+    binding = Binding(4, {"N": 4096})
+
+    def refuse(code: str) -> Callable[..., Any]:
+        def makespan(*arguments: object, **options: object) -> None:
+            raise InputError(f"refused for {code}", code=code)
+
+        return makespan
+
+    monkeypatch.setattr(simulation_module, "makespan", refuse("not-a-power"))
+    assert simulation.timing(momentum(), binding) == "refused for not-a-power"
+    monkeypatch.setattr(simulation_module, "makespan", refuse("deadlock"))
+    with pytest.raises(InputError, match="refused for deadlock"):
+        simulation.timing(momentum(), binding)
 
 
 def test_what_a_search_predicts_is_kept_with_its_machine(

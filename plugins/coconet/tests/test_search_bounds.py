@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from adam import adam
 from attention_parallel import ring_attention
-from collhub_coconet import Binding, Program
-from collhub_coconet.search.bounds import ProgramBound
+from collhub_coconet import REPLICATED, Binding, ElementType, Kind, Operation, Program, TensorType
+from collhub_coconet.search.bounds import ProgramBound, _BoundCalculation
 from collhub_coconet.search.collective_times import Rates
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import explore
@@ -78,3 +80,15 @@ def test_optimizer_is_searched_to_the_end() -> None:
     assert found.is_complete
     assert found.pruned > found.expanded
     assert {one.family for one in found.fastest(0).program.stages} >= {"RS-C-AG"}
+
+
+def test_outputs_that_read_no_value_stay_replicated() -> None:
+    operation = Operation("x", Kind.ADD, (1.0, 2.0))
+    kind = TensorType(ElementType.FLOAT32, (), REPLICATED)
+    program = SimpleNamespace(
+        operations=(), by_name={"x": operation}, types={"x": kind}, outputs=("x",), states={}
+    )
+    calculation = _BoundCalculation(
+        cast(Program, program), Binding(4, {}), RATES, frozenset({"reorder"})
+    )
+    assert calculation._stays_replicated("x")

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_coconet import LOCAL, Binding, Kind, ProgramBuilder, all_reduce
-from collhub_coconet.equivalence.array_operations import pointwise, spread
-from collhub_coconet.equivalence.comparison import random_arguments
+from collhub_coconet.equivalence.array_operations import apply_pointwise, distribute
+from collhub_coconet.equivalence.comparison import draw_arguments
 from collhub_coconet.execution.running import (
+    draw_order,
     execute,
     execute_and_compare,
-    random_order,
-    waiting_edges,
+    find_waiting_edges,
 )
 from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.flat_program import FlatProgram
@@ -86,9 +86,9 @@ SMALL = {"B": 1, "S": 6, "K": 3, "H": 4, "F": 3, "N": 12}
 
 
 def arguments_of(flat: FlatProgram) -> dict[str, list[np.ndarray]]:
-    data = random_arguments(flat.program, flat.binding, 0)
+    data = draw_arguments(flat.program, flat.binding, 0)
     ranks = flat.binding.num_ranks
-    return {one.name: spread(data[one.name], one.type, ranks) for one in flat.program.arguments}
+    return {one.name: distribute(data[one.name], one.type, ranks) for one in flat.program.arguments}
 
 
 def without(flat: FlatProgram, parent: int, child: int) -> FlatProgram:
@@ -104,7 +104,7 @@ def without(flat: FlatProgram, parent: int, child: int) -> FlatProgram:
 
 def latest(flat: FlatProgram, parent: int, child: int) -> tuple[list[int], bool]:
     """An order with all that does not wait for `parent` before it; whether `child` does."""
-    parents, children = waiting_edges(flat.workload)
+    parents, children = find_waiting_edges(flat.workload)
     order = topological_levels(len(flat.workload.nodes), parents, children).nodes.tolist()
     followers: dict[int, list[int]] = {}
     for one, other in zip(parents.tolist(), children.tolist(), strict=True):
@@ -119,7 +119,7 @@ def latest(flat: FlatProgram, parent: int, child: int) -> tuple[list[int], bool]
 
 def test_an_order_of_a_seed_is_one_order() -> None:
     flat = flat_of(pair_of("adam")[1], 3, Choice("ring"))
-    first, again, other = (list(random_order(flat.workload, seed)) for seed in (1, 1, 2))
+    first, again, other = (list(draw_order(flat.workload, seed)) for seed in (1, 1, 2))
     assert first == again != other
     assert sorted(first) == list(range(len(flat.workload.nodes)))
 
@@ -128,8 +128,8 @@ def test_power_of_one_element_rounds_as_that_of_many() -> None:
     # A stride of 0 makes numpy square instead: found by random programs.
     value = np.array(0.55660945, np.float32)
     two = np.asarray(2.0, np.float32)
-    alone = pointwise(Kind.POWER, [value, two])
-    among = pointwise(Kind.POWER, [value.reshape(1), two])
+    alone = apply_pointwise(Kind.POWER, [value, two])
+    among = apply_pointwise(Kind.POWER, [value.reshape(1), two])
     assert alone.tobytes() == among.tobytes()
 
 

@@ -18,7 +18,7 @@ from collhub_coconet import (
 from collhub_coconet.execution.running import execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.flat_program import Segment
-from collhub_coconet.lowering.grids import Grid, needed_chunks, product_grid
+from collhub_coconet.lowering.grids import Grid, derive_product_grid, find_needed_chunks
 from collhub_coconet.lowering.timing import Machine, makespan
 from flat_programs import flat_of, registry
 from hypothesis import given
@@ -108,7 +108,7 @@ def test_needed_chunks_are_those_with_elements_of_the_same_rows(
     across = 1 if is_sliced and blocks > 1 else None
     product = Grid((rows, columns), 0, blocks, parts, across)
     chunks = np.arange(product.chunks)
-    index, wanted = needed_chunks(product, operand, 1, chunks)
+    index, wanted = find_needed_chunks(product, operand, 1, chunks)
     found = set(zip(chunks[index].tolist(), wanted.tolist(), strict=True))
     for chunk in chunks.tolist():
         needed_rows = set((product.elements(chunk) // columns).tolist())
@@ -126,7 +126,7 @@ def test_product_needs_all_of_what_is_gathered_along_its_sum() -> None:
     program = build.program(matmul(all_gather(x).named("whole"), w).named("y"))
     binding = Binding(2, {"S": 4, "K": 4, "N": 4})
     operand = Grid((4, 4), 1, 2, 1)
-    assert product_grid(program, binding, program.by_name["y"], "whole", operand) is None
+    assert derive_product_grid(program, binding, program.by_name["y"], "whole", operand) is None
     after = overlap(program, ["whole", "y"]).program
     assert execute_and_compare(
         program, flat_of(after, 2, Choice("ring", 2), dict(binding.sizes))

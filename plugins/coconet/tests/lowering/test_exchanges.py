@@ -10,7 +10,7 @@ from collhub_coconet import Binding, Program, overlap
 from collhub_coconet.execution.running import execute_and_compare
 from collhub_coconet.lowering.algorithms import Choice
 from collhub_coconet.lowering.flat import flatten
-from collhub_coconet.lowering.flat_program import extracted
+from collhub_coconet.lowering.flat_program import extract_algorithm
 from flat_programs import flat_of, registry
 from moe import moe
 
@@ -54,7 +54,7 @@ def test_chain_into_an_exchange_starts_when_its_tile_is_there(num_ranks: int) ->
 def test_exchange_in_a_flat_graph_is_an_all_to_all() -> None:
     flat = flat_of(moe(), 4, Choice("bruck", 2), SIZES)
     for piece in range(2):
-        algorithm = extracted(flat, "dispatched", piece)
+        algorithm = extract_algorithm(flat, "dispatched", piece)
         assert str(algorithm.collective.kind) == "all-to-all"
         assert verify(algorithm).ok
 

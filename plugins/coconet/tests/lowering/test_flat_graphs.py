@@ -10,9 +10,14 @@ import numpy as np
 import pytest
 from collhub_coconet import Binding
 from collhub_coconet.lowering.algorithms import Choice
-from collhub_coconet.lowering.flat_program import Collected, FlatProgram, Segment, extracted
+from collhub_coconet.lowering.flat_program import (
+    CollectiveRuns,
+    FlatProgram,
+    Segment,
+    extract_algorithm,
+)
 from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.lowering.timing import Machine, makespan, peak_bytes
+from collhub_coconet.lowering.timing import Machine, compute_peak_bytes, makespan
 from flat_programs import (
     SIZES,
     flat_of,
@@ -37,7 +42,7 @@ def part_rows(flat: FlatProgram, name: str) -> tuple[int, np.ndarray]:
     """The part that makes a value, and its rows."""
     for number, part in enumerate(flat.parts):
         is_made = isinstance(part, Segment) and name in {one.name for one in part.operations}
-        if is_made or (isinstance(part, Collected) and part.operation.name == name):
+        if is_made or (isinstance(part, CollectiveRuns) and part.operation.name == name):
             return number, np.flatnonzero(flat.part == number)
     raise AssertionError(name)
 
@@ -191,7 +196,7 @@ def test_peak_memory_counts_what_lives_at_once() -> None:
     # x, w, b and r stay; y and z live together, then z and the sum with b, and so on.
     binding = Binding(4, {"B": 2, "S": 4, "K": 8, "H": 4})
     tensor, rest = 2 * 4 * 4 * 2, (2 * 4 * 2 + 2 * 4 + 4) * 2
-    assert peak_bytes(attention(), binding) == tensor + rest + 2 * tensor
+    assert compute_peak_bytes(attention(), binding) == tensor + rest + 2 * tensor
 
 
 def test_algorithm_without_units_is_refused() -> None:
@@ -250,9 +255,9 @@ def test_collectives_of_the_graph_have_every_contribution_once(algorithm: str) -
     flat = flat_of(after, 4, Choice(algorithm, 2), {**SIZES, "S": 64})
     for name in ("z_S_1", "q"):
         for piece in range(2):
-            assert hub_core.verify(extracted(flat, name, piece)).ok
+            assert hub_core.verify(extract_algorithm(flat, name, piece)).ok
     with pytest.raises(InputError, match="o is no collective"):
-        extracted(flat, "o")
+        extract_algorithm(flat, "o")
 
 
 def test_contents_show_a_message_that_goes_astray() -> None:
@@ -264,5 +269,5 @@ def test_contents_show_a_message_that_goes_astray() -> None:
     peer, tag = nodes.peer.copy(), nodes.tag.copy()
     peer[first], tag[first] = peer[first[::-1]], tag[first[::-1]]
     wrong = replace(flat.workload, nodes=replace(nodes, peer=peer, tag=tag))
-    assert hub_core.verify(extracted(flat, "z")).ok
-    assert not hub_core.verify(extracted(replace(flat, workload=wrong), "z")).ok
+    assert hub_core.verify(extract_algorithm(flat, "z")).ok
+    assert not hub_core.verify(extract_algorithm(replace(flat, workload=wrong), "z")).ok

@@ -1,1 +1,1 @@
-"""Programs as JSON documents, as text, in workloads, and in Python files."""
+"""Programs as JSON documents, as text, in workload nodes, and in Python files."""

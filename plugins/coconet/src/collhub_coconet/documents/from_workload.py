@@ -15,63 +15,65 @@ from collhub_coconet.documents.json_document import (
     BoundProgram,
     argument_fields,
     operation_fields,
-    program_of_fields,
+    parse_program,
     stage_fields,
     type_fields,
 )
 from collhub_coconet.program.operations import Kind, Operation
-from collhub_coconet.program.program import Program, contracted_order
+from collhub_coconet.program.program import Program, order_groups
 from collhub_coconet.program.tensors import Binding
 from hub_core import InputError, Location, Workload, parse_json_object
 from hub_core.model import NodeKind
 
 ATTRIBUTE = "collhub_tensors"
-"""Name of the attribute."""
+"""Name of the attribute of a node that contains its statement."""
 
 
 @dataclass(slots=True)
 class Statements:
-    """The statements of all nodes of one program, in the order of the nodes.
+    """Statements of all nodes of one program, in the order of the nodes.
 
-    Views (Slice) make no node: the next node states them.
+    Views (Slice) have no node of their own; the next node states them.
     """
 
     bound: BoundProgram
-    _made: list[dict[str, object]] = field(default_factory=list)
+    _statements: list[dict[str, object]] = field(default_factory=list)
     _views: list[Operation] = field(default_factory=list)
     _declared: set[str] = field(default_factory=set)
 
     def view(self, operation: Operation) -> None:
-        """Let the next node state an operation that makes none."""
+        """Let the next node state a view."""
         self._views.append(operation)
 
     def add(self, operations: Iterable[Operation]) -> int:
-        """The number of the statement of a node that carries out these operations."""
+        """Add the statement of a node that performs these operations, and return its number."""
+        # Several nodes may state one operation. Results serve tools without typing rules.
         stated = [*self._views, *operations]
         self._views = []
-        # A node may state an operation that another one began.
-        # Types stand beside operations, for tools that know no typing rules.
-        self._made.append({"operations": [self._operation(one) for one in stated]})
-        self._declare(self._made[-1], (name for one in stated for name in one.reads))
+        self._statements.append({"operations": [self._operation(one) for one in stated]})
+        self._declare(self._statements[-1], (name for one in stated for name in one.reads))
         group = self._group_of(stated)
         if group:
-            self._made[-1]["fused_group"] = group
-        return len(self._made) - 1
+            self._statements[-1]["fused_group"] = group
+        return len(self._statements) - 1
 
     def extras(self) -> tuple[str, ...]:
-        """The extras of a workload, by number of the statement."""
-        if not self._made:
+        """Return the extras of a workload, by number of the statement."""
+        if not self._statements:
             self.add(())
-        last = self._made[-1]["operations"]
+        last = self._statements[-1]["operations"]
         assert isinstance(last, list)
-        # Views that nothing reads are stated at the end, arguments likewise at the beginning.
+        # Unread views are added to the last statement, unread arguments to the first.
         last += [self._operation(one) for one in self._views]
-        self._declare(self._made[0], (one.name for one in self.bound.program.arguments))
-        self._made[0]["program"] = self._program()
-        return tuple(attributes_extra({ATTRIBUTE: _text(one)}) for one in self._made)
+        self._declare(self._statements[0], (one.name for one in self.bound.program.arguments))
+        self._statements[0]["program"] = self._program()
+        return tuple(
+            attributes_extra({ATTRIBUTE: _format_statement(statement)})
+            for statement in self._statements
+        )
 
     def _operation(self, operation: Operation) -> dict[str, object]:
-        """An operation with its result and its place."""
+        """Convert an operation to fields, with the type of its result and its position."""
         program = self.bound.program
         fields = operation_fields(operation)
         fields["result"] = type_fields(program.types[operation.name])
@@ -79,25 +81,24 @@ class Statements:
         return fields
 
     def _declare(self, statement: dict[str, object], names: Iterable[str]) -> None:
-        """Let a node declare the arguments that nobody declared before."""
+        """Add the arguments among `names` that no statement has declared yet."""
         declared = self.bound.program.declared
         new = (name for name in dict.fromkeys(names) if name not in self._declared)
-        wanted = [name for name in new if name in declared]
-        self._declared.update(wanted)
-        found = [argument_fields(declared[name]) for name in wanted]
-        known = statement.setdefault("arguments", [])
-        assert isinstance(known, list)
-        known += found
+        arguments = [name for name in new if name in declared]
+        self._declared.update(arguments)
+        fields = statement.setdefault("arguments", [])
+        assert isinstance(fields, list)
+        fields += [argument_fields(declared[name]) for name in arguments]
 
     def _group_of(self, operations: Sequence[Operation]) -> str:
-        """The stage that operations are part of."""
+        """Find the name of the stage of these operations, "" if there is none."""
         names = {operation.name for operation in operations}
         stages = self.bound.program.stages
         return next((one.name for one in stages if not names.isdisjoint(one.members)), "")
 
     def _program(self) -> dict[str, object]:
-        """What is said of the program as a whole."""
-        # Arguments by name alone: the nodes that read them declare them.
+        """Return the fields of the program as a whole."""
+        # Only the names of arguments, which are declared by the nodes that read them.
         program, binding = self.bound.program, self.bound.binding
         return {
             "name": program.name,
@@ -111,151 +112,163 @@ class Statements:
         }
 
 
-def _text(statement: Mapping[str, object]) -> str:
+def _format_statement(statement: Mapping[str, object]) -> str:
     return json.dumps(statement, separators=(",", ":"))
 
 
 Fields = dict[str, Any]
-"""An object of JSON; the schema of programs checks what it holds before it is used."""
+"""A JSON object; its contents are checked with the schema of programs before they are used."""
 
-_CURE = (
+_DEFAULT_CURE = (
     "state the attribute in the trace, read the program itself, or fill it in from the table of"
     " operator names: -O infer=true"
 )
-_PARTS = {"operations": list, "arguments": list, "program": dict}
+_FIELD_TYPES = {"operations": list, "arguments": list, "program": dict}
 
 
-def program_of(workload: Workload) -> BoundProgram:
-    """The program that the nodes of a workload state; ranks of a group have to state the same.
+def extract_program(workload: Workload) -> BoundProgram:
+    """Extract the program that the nodes of a workload state; all ranks must state the same one.
 
-    Raises `InputError` with the node and what it lacks, and for what is no program.
+    Raises `InputError` with the node if a statement is missing or invalid, and for an invalid
+    program.
     """
-    return bound_program(workload, _statements(workload))
+    return build_program(workload, _collect_statements(workload))
 
 
-def bound_program(workload: Workload, found: Mapping[int, Fields]) -> BoundProgram:
-    """The program of statements, which stand by the row that makes them."""
-    header = _header(workload, found.values())
+def build_program(workload: Workload, statements: Mapping[int, Fields]) -> BoundProgram:
+    """Build a program from its statements, given by the first row of each.
+
+    Raises `InputError` for statements that contradict each other or the typing rules.
+    """
+    header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}
-    document["arguments"] = _arguments(workload, found.values(), header)
-    document["operations"] = _operations(workload, found)
-    document["outputs"] = _outputs(header, document["operations"])
+    document["arguments"] = _collect_arguments(workload, statements.values(), header)
+    document["operations"] = _collect_operations(workload, statements)
+    document["outputs"] = _find_outputs(header, document["operations"])
     for name in ("stages", "chains"):
         document[name] = header.get(name, [])
-    program = program_of_fields(document, workload.provenance.source_name or "workload")
-    _check_results(workload, found, program)
-    return BoundProgram(program, _binding(workload, header), tuple(header.get("history", ())))
+    program = parse_program(document, workload.provenance.source_name or "workload")
+    _check_results(workload, statements, program)
+    return BoundProgram(program, _read_binding(workload, header), tuple(header.get("history", ())))
 
 
-def stated(workload: Workload, row: int) -> str:
-    """The attribute of a node as it stands, empty where there is none."""
+def get_attribute(workload: Workload, row: int) -> str:
+    """Return the attribute text of a node, "" if it has none."""
     extra = int(workload.nodes.extra[row])
     return attributes_of_extra(workload.extras[extra]).get(ATTRIBUTE, "") if extra >= 0 else ""
 
 
-def node_text(workload: Workload, row: int) -> str:
-    """A node as messages call it."""
+def describe_node(workload: Workload, row: int) -> str:
+    """Describe a node for messages."""
     nodes = workload.nodes
     name = workload.names[nodes.name[row]] if nodes.name[row] >= 0 else ""
     kind = NodeKind(int(nodes.kind[row])).name.lower()
     return f"node {int(nodes.identity[row])} ({kind}{f' {name!r}' if name else ''})"
 
 
-def refuse(workload: Workload, row: int, message: str, cure: str = _CURE) -> InputError:
-    """The error for what a node states, or lacks."""
+def create_error(
+    workload: Workload, row: int, message: str, cure: str = _DEFAULT_CURE
+) -> InputError:
+    """Create the error of an invalid or missing statement of a node."""
     place = workload.nodes.location(row, workload.provenance.source_name or None)
-    text = f"{node_text(workload, row)} {message}"
+    text = f"{describe_node(workload, row)} {message}"
     return InputError(text, location=place, cure=cure, code="tensor-attributes")
 
 
-def _statements(workload: Workload) -> dict[int, Fields]:
-    """Different statements by the first row that makes them, in the order of rows."""
+def _collect_statements(workload: Workload) -> dict[int, Fields]:
+    """Parse all distinct statements, by the first row of each, in the order of rows."""
     nodes = workload.nodes
-    # Most nodes share their record with those of other ranks.
+    # Nodes of different ranks share one record.
     _, first = np.unique(nodes.extra, return_index=True)
-    found: dict[int, Fields] = {}
+    statements: dict[int, Fields] = {}
     seen: set[str] = set()
     for row in np.sort(first).tolist():
-        text = stated(workload, row)
+        text = get_attribute(workload, row)
         if text not in seen:
-            found[row] = statement(workload, row, text)
+            statements[row] = parse_statement(workload, row, text)
             seen.add(text)
-    return found
+    return statements
 
 
-def statement(workload: Workload, row: int, text: str) -> Fields:
-    """The statement of a node. Raises `InputError` for one that lacks it, or states no such."""
+def parse_statement(workload: Workload, row: int, text: str) -> Fields:
+    """Parse the statement of a node. Raises `InputError` if it is missing or malformed."""
     if not text:
         lacks = "operation, operands, element type, shape and layout"
-        raise refuse(workload, row, f"lacks {ATTRIBUTE}: {lacks}")
+        raise create_error(workload, row, f"lacks {ATTRIBUTE}: {lacks}")
     place = workload.nodes.location(row, workload.provenance.source_name or "workload")
-    # Whoever made the trace: a key that stands twice is refused.
-    found = parse_json_object(text.encode(), f"{place}: {node_text(workload, row)}: {ATTRIBUTE}")
-    for name, kind in _PARTS.items():
-        part = found.get(name, kind())
-        is_right = isinstance(part, kind)
-        if is_right and kind is list:
-            is_right = all(isinstance(one, dict) and _is_named(one) for one in part)
-        if not is_right:
+    fields = parse_json_object(
+        text.encode(), f"{place}: {describe_node(workload, row)}: {ATTRIBUTE}"
+    )
+    for name, kind in _FIELD_TYPES.items():
+        part = fields.get(name, kind())
+        is_valid = isinstance(part, kind)
+        if is_valid and kind is list:
+            is_valid = all(isinstance(one, dict) and _is_named(one) for one in part)
+        if not is_valid:
             message = f"states no {kind.__name__} of named objects as {name!r}"
-            raise refuse(workload, row, message)
-    return found
+            raise create_error(workload, row, message)
+    return fields
 
 
 def _is_named(fields: Fields) -> bool:
-    """Whether an object has a name, and a list of operands where it has some."""
-    # Types check all else, and say where.
+    """Whether an object has a name, and a list as operands if there are any."""
+    # The typing rules check all remaining fields.
     return isinstance(fields.get("name"), str) and isinstance(fields.get("operands", []), list)
 
 
-def _header(workload: Workload, statements: Iterable[Fields]) -> Fields:
-    """What is said of the program as a whole; a trace of numbers alone needs none."""
+def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:
+    """Find the fields of the program as a whole; programs without symbols need none."""
     headers = [one["program"] for one in statements if "program" in one]
     name = (workload.provenance.source_name or "workload").partition(".")[0]
     return {"name": name or "workload", "sizes": {}} | (headers[0] if headers else {})
 
 
-def _arguments(workload: Workload, statements: Iterable[Fields], header: Fields) -> list[Fields]:
-    """All arguments, each as it was declared first."""
-    found: dict[str, Fields] = {}
+def _collect_arguments(
+    workload: Workload, statements: Iterable[Fields], header: Fields
+) -> list[Fields]:
+    """Collect all arguments. Raises `InputError` for contradictory declarations."""
+    fields_by_name: dict[str, Fields] = {}
     for fields in statements:
         for one in fields.get("arguments", ()):
-            # Ranks repeat what others state.
-            if found.setdefault(one["name"], one) != one:
+            if fields_by_name.setdefault(one["name"], one) != one:
                 place = Location(workload.provenance.source_name or None)
                 message = f"argument {one['name']} is declared in two ways"
                 raise InputError(message, location=place, code="tensor-attributes")
     order = header.get("arguments")
     return (
-        list(found.values()) if order is None else [found[name] for name in order if name in found]
+        list(fields_by_name.values())
+        if order is None
+        else [fields_by_name[name] for name in order if name in fields_by_name]
     )
 
 
-def _operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fields]:
-    """All operations in an order in which values are made before they are read."""
-    found: dict[str, Fields] = {}
+def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fields]:
+    """Collect all operations, with values defined before they are read."""
+    fields_by_name: dict[str, Fields] = {}
     places: dict[str, tuple[int, int]] = {}
     for row, fields in statements.items():
         for one in fields.get("operations", ()):
             for key in ("kind", "operands"):
                 if key not in one:
-                    raise refuse(workload, row, f"lacks {key!r} of operation {one['name']}")
-            # The place and the result say where and what, not which operation it is.
+                    raise create_error(workload, row, f"lacks {key!r} of operation {one['name']}")
+            # The place and the result do not identify an operation.
             plain = {key: value for key, value in one.items() if key not in ("place", "result")}
-            if found.setdefault(one["name"], plain) != plain:
+            if fields_by_name.setdefault(one["name"], plain) != plain:
                 message = f"states operation {one['name']} otherwise than another node"
-                raise refuse(workload, row, message, "let all ranks of a group run one program")
+                raise create_error(
+                    workload, row, message, "let all ranks of a group run one program"
+                )
             places.setdefault(one["name"], (one.get("place", row), row))
-    order = sorted(found, key=lambda name: places[name])
-    return _sorted(workload, [found[name] for name in order])
+    order = sorted(fields_by_name, key=lambda name: places[name])
+    return _sort_operations(workload, [fields_by_name[name] for name in order])
 
 
-def _sorted(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
-    """Operations that stand behind what they read."""
+def _sort_operations(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
+    """Sort operations after their operands."""
     by_name = {one["name"]: one for one in operations}
-    # Their kinds are looked at where the whole document is.
+    # Only the names and operands matter here.
     drafts = [Operation(one["name"], Kind.ADD, tuple(one["operands"])) for one in operations]
-    order = contracted_order(drafts, [])
+    order = order_groups(drafts, [])
     if order is None:
         place = Location(workload.provenance.source_name or None)
         message = "operations that nodes state read one another in a circle"
@@ -263,9 +276,8 @@ def _sorted(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
     return [by_name[draft.name] for (draft,) in order]
 
 
-def _outputs(header: Fields, operations: Sequence[Fields]) -> list[str]:
-    """The outputs as stated, or all values that nobody reads."""
-    # A value that is read is no output unless it is stated.
+def _find_outputs(header: Fields, operations: Sequence[Fields]) -> list[str]:
+    """Return the outputs of the header, or else all values that no operation reads."""
     read = {name for one in operations for name in one["operands"]}
     last = [one["name"] for one in operations if one["name"] not in read]
     outputs: list[str] = header.get("outputs", last)
@@ -273,29 +285,29 @@ def _outputs(header: Fields, operations: Sequence[Fields]) -> list[str]:
 
 
 def _check_results(workload: Workload, statements: Mapping[int, Fields], program: Program) -> None:
-    """Hold what nodes state of their results against the typing rules."""
+    """Check the types that nodes state for their results against the typing rules."""
     for row, fields in statements.items():
         for one in fields.get("operations", ()):
             derived = type_fields(program.types[one["name"]])
             result = one.get("result")
-            is_same = result is None or _plain(result) == _plain(derived)
+            is_same = result is None or _replace_tuples(result) == _replace_tuples(derived)
             if not is_same:
                 kind = program.types[one["name"]]
                 message = f"states the result of {one['name']} otherwise than as {kind}"
                 cure = "state what the operands give, or leave 'result' out"
-                raise refuse(workload, row, message, cure)
+                raise create_error(workload, row, message, cure)
 
 
-def _plain(fields: Mapping[str, object]) -> dict[str, object]:
-    """A type with lists for tuples."""
+def _replace_tuples(fields: Mapping[str, object]) -> dict[str, object]:
+    """Replace tuples by lists."""
     return {key: list(one) if isinstance(one, tuple) else one for key, one in fields.items()}
 
 
-def _binding(workload: Workload, header: Fields) -> Binding:
-    """Ranks and sizes as stated; without them, all ranks are one group."""
+def _read_binding(workload: Workload, header: Fields) -> Binding:
+    """Read ranks and sizes of the header; the default is one group of all ranks."""
     ranks, sizes = header.get("num_ranks", workload.num_ranks), header.get("bound", {})
-    is_right = isinstance(sizes, dict) and all(type(one) is int for one in (ranks, *sizes.values()))
-    if not is_right:
+    is_valid = isinstance(sizes, dict) and all(type(one) is int for one in (ranks, *sizes.values()))
+    if not is_valid:
         place = Location(workload.provenance.source_name or None)
         message = "num_ranks and bound of the program are no numbers"
         raise InputError(message, location=place, code="tensor-attributes")

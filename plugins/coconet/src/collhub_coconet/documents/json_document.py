@@ -18,15 +18,15 @@ SCHEMA = "collhub/tensor-program-1"
 _SCHEMA_FILE = "tensor-program-1.json"
 
 Fields = Mapping[str, Any]
-"""A part of a document that the schema has approved."""
+"""Part of a document that conforms to the schema."""
 
 History = tuple[Mapping[str, JsonValue], ...]
-"""The legality records of the transformations that made a program, the first one first."""
+"""Legality records of the transformations of a program, in order of application."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundProgram:
-    """A program with the numbers of its workload, and the transformations that made it."""
+    """Program with the sizes of its workload, and the history of its transformations."""
 
     program: Program
     binding: Binding
@@ -34,46 +34,44 @@ class BoundProgram:
 
 
 def program_to_json(program: Program, more: Fields | None = None) -> str:
-    """The document, ASCII; equal programs give equal texts.
+    """Format a program as a JSON document in ASCII; equal programs give equal texts.
 
-    `more`: what else it states, of `bound`, `num_ranks` and `transformations`.
+    `more`: additional fields (`bound`, `num_ranks`, `transformations`).
     """
     parts = [f'  "schema": {json.dumps(SCHEMA)}', f'  "name": {json.dumps(program.name)}']
     sizes = {name: list(bounds) for name, bounds in program.sizes.items()}
     parts.append(f'  "sizes": {json.dumps(sizes)}')
-    parts.append(_lines("arguments", map(argument_fields, program.arguments)))
-    parts.append(_lines("operations", map(operation_fields, program.operations)))
+    parts.append(_format_rows("arguments", map(argument_fields, program.arguments)))
+    parts.append(_format_rows("operations", map(operation_fields, program.operations)))
     parts.append(f'  "outputs": {json.dumps(program.outputs)}')
     for name, rows in stage_fields(program).items():
-        parts.append(_lines(name, rows))
+        parts.append(_format_rows(name, rows))
     parts += [f'  "{name}": {json.dumps(value)}' for name, value in (more or {}).items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def program_from_json(content: str | bytes, file: str = "program") -> Program:
-    """The program of a document.
+    """Parse the JSON document of a program.
 
-    Raises `InputError`: the line where it is no JSON, a key that stands twice, the `$.path` where
-    it violates the schema, and for a program that is ill typed the operation, the condition and the
-    cure.
+    Raises `InputError` with the line of a syntax error or repeated key, with the `$.path` of a
+    violation of the schema, or with the operation, condition and cure of a typing error.
     """
     document = parse_json_object(content.encode() if isinstance(content, str) else content, file)
-    return program_of_fields(document, file)
+    return parse_program(document, file)
 
 
-def program_of_fields(document: Fields, file: str) -> Program:
-    """The program of a parsed document. Raises `InputError` as `program_from_json`."""
-    # The schema first, so that what follows can take every field for what it is.
+def parse_program(document: Fields, file: str) -> Program:
+    """Create the program of a parsed document. Raises `InputError` as `program_from_json`."""
+    # Checked first, so that the types of all fields are known below.
     violations = schema_violations(document, _SCHEMA_FILE)
     if violations:
         place = Location(file)
         raise InputError([one.finding(place, "schema") for one in violations])
-    return _program(document)
+    return _create_program(document)
 
 
 def stage_fields(program: Program) -> dict[str, list[Fields]]:
-    """Stages and chains as the document states them."""
-    # Lists of one object each, in their order.
+    """Convert stages and chains to fields of the document."""
     stages: list[Fields] = []
     for stage in program.stages:
         members = {"members": stage.members}
@@ -84,7 +82,7 @@ def stage_fields(program: Program) -> dict[str, list[Fields]]:
     return {"stages": stages, "chains": chains}
 
 
-def _program(document: Fields) -> Program:
+def _create_program(document: Fields) -> Program:
     sizes = {name: (low, high) for name, (low, high) in document["sizes"].items()}
     stages = (
         Stage(one["name"], one["family"], tuple(one["members"]))
@@ -96,8 +94,8 @@ def _program(document: Fields) -> Program:
     return Program(
         document["name"],
         sizes,
-        tuple(map(_argument, document["arguments"])),
-        tuple(map(_operation, document["operations"])),
+        tuple(map(_create_argument, document["arguments"])),
+        tuple(map(_create_operation, document["operations"])),
         tuple(document["outputs"]),
         tuple(stages),
         tuple(chains),
@@ -105,10 +103,10 @@ def _program(document: Fields) -> Program:
 
 
 def type_fields(kind: TensorType) -> dict[str, object]:
-    """A tensor type: element type, shape, layout, sliced dimension and group."""
+    """Convert a tensor type: element type, shape, layout, sliced dimension and group."""
     fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
     fields["layout"] = kind.layout.placement
-    # What is not stated is what most tensors have.
+    # Fields with the most frequent values are omitted.
     if kind.layout.is_sliced:
         fields["dimension"] = kind.layout.dimension
     if kind.group:
@@ -117,15 +115,14 @@ def type_fields(kind: TensorType) -> dict[str, object]:
 
 
 def argument_fields(argument: Argument) -> dict[str, object]:
-    """An argument as a row of the document."""
+    """Convert an argument to a row of the document."""
     fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type)}
-    # Others have no such members: equal programs give equal bytes.
     if argument.is_state:
         fields |= {"state": True, "whole_after": argument.whole_after}
     return fields
 
 
-def _argument(fields: Fields) -> Argument:
+def _create_argument(fields: Fields) -> Argument:
     layout = Layout(Placement(fields["layout"]), fields.get("dimension", -1))
     element = ElementType(fields["element"])
     kind = TensorType(element, tuple(fields["shape"]), layout, fields.get("group", 0))
@@ -134,14 +131,14 @@ def _argument(fields: Fields) -> Argument:
 
 
 def operation_fields(operation: Operation) -> dict[str, object]:
-    """An operation as a row of the document."""
+    """Convert an operation to a row of the document."""
     fields: dict[str, object] = {"name": operation.name, "kind": operation.kind}
     fields["operands"] = operation.operands
-    stated = ((name, getattr(operation, name)) for name in ATTRIBUTES)
-    return fields | {name: value for name, value in stated if value is not None}
+    attributes = ((name, getattr(operation, name)) for name in ATTRIBUTES)
+    return fields | {name: value for name, value in attributes if value is not None}
 
 
-def _operation(fields: Fields) -> Operation:
+def _create_operation(fields: Fields) -> Operation:
     attributes = {name: fields[name] for name in ATTRIBUTES if name in fields}
     if "reduction" in attributes:
         attributes["reduction"] = Reduction(attributes["reduction"])
@@ -150,22 +147,20 @@ def _operation(fields: Fields) -> Operation:
     return Operation(fields["name"], Kind(fields["kind"]), tuple(fields["operands"]), **attributes)
 
 
-def _lines(name: str, rows: Iterable[Mapping[str, object]]) -> str:
-    """A list with one row a line."""
-    written = [f"    {json.dumps(row)}" for row in rows]
-    if not written:
+def _format_rows(name: str, rows: Iterable[Mapping[str, object]]) -> str:
+    """Format a list with one row per line."""
+    lines = [f"    {json.dumps(row)}" for row in rows]
+    if not lines:
         return f'  "{name}": []'
-    return f'  "{name}": [\n' + ",\n".join(written) + "\n  ]"
+    return f'  "{name}": [\n' + ",\n".join(lines) + "\n  ]"
 
 
 DEFAULT_RANKS = 4
 
 
 def bound_to_json(bound: BoundProgram) -> str:
-    """The document `collhub/tensor-program-1` with all that the workload says."""
-    # Equal workloads give equal texts: symbols in the order of the program.
+    """Format the document `collhub/tensor-program-1` with ranks, sizes and transformations."""
     more: dict[str, object] = {"bound": dict(bound.binding.sizes)}
-    # What was done to it goes along.
     more["num_ranks"] = bound.binding.num_ranks
     more["transformations"] = list(bound.history)
     return program_to_json(bound.program, more)
@@ -174,28 +169,28 @@ def bound_to_json(bound: BoundProgram) -> str:
 def bound_from_json(
     content: bytes, file: str, num_ranks: int | None = None, sizes: Mapping[str, int] | None = None
 ) -> BoundProgram:
-    """The program of a document; what is given goes before what the document states.
+    """Parse the document of a program; `num_ranks` and `sizes` replace values of the document.
 
-    A symbol of one size only needs no number. Raises `InputError` for a program that is ill typed,
-    and for a size out of its bounds.
+    A symbol with a single possible size needs no number. Raises `InputError` for an ill-typed
+    program, and for a size that is missing or out of bounds.
     """
-    # Options go before the document, the document before what a program allows.
+    # Options have priority over the document, which has priority over fixed sizes of the program.
     document = parse_json_object(content, file)
-    program = program_of_fields(document, file)
-    stated = {name: low for name, (low, high) in program.sizes.items() if low == high}
-    stated |= document.get("bound", {})
+    program = parse_program(document, file)
+    known = {name: low for name, (low, high) in program.sizes.items() if low == high}
+    known |= document.get("bound", {})
     ranks = num_ranks or document.get("num_ranks", DEFAULT_RANKS)
     history = tuple(document.get("transformations", ()))
-    return BoundProgram(program, bound_to(program, ranks, stated | dict(sizes or {})), history)
+    return BoundProgram(program, bind_sizes(program, ranks, known | dict(sizes or {})), history)
 
 
-def bound_to(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
-    """Numbers for a program. Raises `InputError` for a size that is missing or not allowed."""
+def bind_sizes(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
+    """Check numbers for a program. Raises `InputError` for a missing, unknown or invalid size."""
     place = Location(program.name)
-    # A foreign symbol is a slip that would make another one look forgotten.
-    foreign = sorted(sizes.keys() - program.sizes.keys())
-    if foreign:
-        message = f"the program has no symbol {foreign[0]}"
+    # Checked first, since a misspelt symbol also appears as a missing one.
+    unknown = sorted(sizes.keys() - program.sizes.keys())
+    if unknown:
+        message = f"the program has no symbol {unknown[0]}"
         cure = f"its symbols: {', '.join(program.sizes) or 'none'}"
         raise InputError(message, location=place, cure=cure, code="symbol")
     for symbol in sorted(program.sizes.keys() - sizes.keys()):

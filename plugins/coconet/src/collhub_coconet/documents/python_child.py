@@ -1,4 +1,4 @@
-"""Tensor programs in the process of one file: the programs that it makes become documents."""
+"""Run a Python file of tensor programs in a separate process, and return the chosen program."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from collhub_coconet.documents.json_document import program_to_json
 from collhub_coconet.program.program import Program
 from hub_core.sandbox import Report, chosen_places, error_report, run_job
 
-_MOST_LISTED = 40
-Maker = Callable[[], Program]
+_MAX_LISTED = 40
+ProgramFunction = Callable[[], Program]
 
 
 class _TensorLanguage:
-    """What `run_job` asks of the language.
+    """Callbacks of `run_job` for tensor programs.
 
-    A program of a file is a `Program` with a global name, or what a function of the file returns
-    that says `-> Program` and needs no argument.
+    A program of a file is a global `Program`, or the result of a function of the file that is
+    annotated with `-> Program` and needs no arguments.
     """
 
     folder = str(Path(__file__).parent.parent)
 
     def prepare(self, file: str) -> None:
-        """Nothing: the package is imported under its own name."""
+        """Do nothing: the package is imported under its usual name."""
 
     def has_result(self) -> bool:
-        """Whether there is a program; that is told by the global names at the end."""
+        """Return False: programs are found in the global names at the end."""
         return False
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """The document of the chosen program, or what there is to choose from."""
-        makers = _makers(namespace)
-        places = chosen_places(list(makers), chosen)
-        if len(places) != 1:
-            return _no_choice(namespace, list(makers), chosen)
-        name = list(makers)[places[0]]
-        program = makers[name]()
+        """Report the document of the chosen program, or the programs to choose from."""
+        functions = _find_program_functions(namespace)
+        positions = chosen_places(list(functions), chosen)
+        if len(positions) != 1:
+            return _report_no_choice(namespace, list(functions), chosen)
+        name = list(functions)[positions[0]]
+        program = functions[name]()
         if not isinstance(program, Program):
             message = f"{name}() returns {type(program).__name__}, not a Program"
             return error_report(message, -1, "no-program")
         return {"document": program_to_json(program)}
 
     def message(self, error: BaseException) -> str:
-        """Errors speak for themselves."""
+        """Return "": errors are shown without a prefix."""
         return ""
 
 
@@ -54,23 +54,26 @@ def main() -> None:
     run_job(_TensorLanguage())
 
 
-def _makers(namespace: Mapping[str, object]) -> dict[str, Maker]:
-    """What makes each program, by name, in the order of the file; values before functions."""
-    found: dict[str, Maker] = {}
+def _find_program_functions(namespace: Mapping[str, object]) -> dict[str, ProgramFunction]:
+    """Find a function that returns each program, by name, in the order of the file.
+
+    Global programs have priority over functions.
+    """
+    functions: dict[str, ProgramFunction] = {}
     for name, value in namespace.items():
         if isinstance(value, Program):
-            found[name] = lambda value=value: value  # type: ignore[misc]
-    # What a file has made itself, it means; functions are for those that import it.
-    if found:
-        return found
-    for name, value in _own_functions(namespace).items():
-        if _flaw(value) is None:
-            found[name] = cast(Maker, value)
-    return found
+            functions[name] = lambda value=value: value  # type: ignore[misc]
+    # Global programs have priority; functions then serve files that import this one.
+    if functions:
+        return functions
+    for name, value in _find_functions(namespace).items():
+        if _explain_exclusion(value) is None:
+            functions[name] = cast(ProgramFunction, value)
+    return functions
 
 
-def _own_functions(namespace: Mapping[str, object]) -> dict[str, Callable[..., object]]:
-    """The public functions that the file itself defines, by name."""
+def _find_functions(namespace: Mapping[str, object]) -> dict[str, Callable[..., object]]:
+    """Find the public functions that the file defines, by name."""
     return {
         name: value
         for name, value in namespace.items()
@@ -78,8 +81,8 @@ def _own_functions(namespace: Mapping[str, object]) -> dict[str, Callable[..., o
     }
 
 
-def _flaw(function: Callable[..., object]) -> str | None:
-    """Why a function does not count as a builder of a program, with the cure; None if it does."""
+def _explain_exclusion(function: Callable[..., object]) -> str | None:
+    """Explain why a function is not a builder of a program, with a cure; None if it is."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -98,22 +101,26 @@ def _flaw(function: Callable[..., object]) -> str | None:
     return None
 
 
-def _no_choice(namespace: Mapping[str, object], names: list[str], chosen: str | None) -> Report:
-    """The error for a file in which not exactly one program is meant."""
+def _report_no_choice(
+    namespace: Mapping[str, object], names: list[str], chosen: str | None
+) -> Report:
+    """Report the error for a file with none or several matching programs."""
     if not names:
-        return _no_program(_own_functions(namespace))
-    numbered = [f"{number} {name!r}" for number, name in enumerate(names[:_MOST_LISTED], 1)]
+        return _report_no_program(_find_functions(namespace))
+    numbered = [f"{number} {name!r}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
     which = "" if chosen is None else f", none of which is {chosen!r}"
     plural = "s" if len(names) > 1 else ""
     message = f"defines {len(names)} program{plural}{which}: {', '.join(numbered)}"
     return error_report(message, -1, "several-programs")
 
 
-def _no_program(functions: Mapping[str, Callable[..., object]]) -> Report:
-    """The error for a file without a program; it names the functions that may be meant."""
+def _report_no_program(functions: Mapping[str, Callable[..., object]]) -> Report:
+    """Report the error for a file without a program, with the functions that may be meant."""
     message = "defines no program: neither a global Program nor a function that returns one"
-    flaws = [f"function {name!r} {_flaw(value)}" for name, value in functions.items()]
-    if not flaws:
+    reasons = [
+        f"function {name!r} {_explain_exclusion(value)}" for name, value in functions.items()
+    ]
+    if not reasons:
         return error_report(message, -1, "no-program")
     line = next(iter(functions.values())).__code__.co_firstlineno
-    return error_report(f"{message}; {'; '.join(flaws[:_MOST_LISTED])}", line, "no-program")
+    return error_report(f"{message}; {'; '.join(reasons[:_MAX_LISTED])}", line, "no-program")

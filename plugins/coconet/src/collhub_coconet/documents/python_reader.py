@@ -1,4 +1,4 @@
-"""Read a program in Python by executing it, in a process of its own."""
+"""Read a program from a Python file by executing it in a separate process."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ast
 from collections.abc import Sequence
 
 from collhub_coconet.documents.json_document import bound_from_json
-from collhub_coconet.lowering.workload import lowered
+from collhub_coconet.lowering.workload import lower_source
 from collhub_coconet.options import PythonOptions
-from collhub_coconet.program.tensors import parsed_ranges, smallest
+from collhub_coconet.program.tensors import parse_ranges, take_minimum_sizes
 from hub_core.model import InputError, Location, Workload
 from hub_core.plugin_api import Source
 from hub_core.sandbox import (
@@ -25,13 +25,13 @@ _PACKAGE = "collhub_coconet"
 
 
 def read(source: Source, options: PythonOptions) -> Workload:
-    """Execute the file and return the workload of the program that it makes.
+    """Execute the file, and return the workload of its program.
 
-    Raises `InputError` with the file's line for one that fails, that makes no program or an
-    ill-typed one, and for a file that does not import the language, which is not executed.
+    Raises `InputError` with the line for a file that fails or that defines no program or an
+    ill-typed one. A file that does not import the language is refused without execution.
     """
     content = source.content()
-    # Any file may be named *.py: what is not of the language must not run.
+    # Any Python file has the suffix; one that is not a tensor program must not be executed.
     tree = parsed_source(source.name, content)
     if not any(imports_any(node, (_PACKAGE,)) for node in ast.walk(tree)):
         message = f"is no program of tensors: it does not import {_PACKAGE}; it was not executed"
@@ -41,12 +41,12 @@ def read(source: Source, options: PythonOptions) -> Workload:
     report = run_program(_CHILD, source.name, content, arguments, limits, options.program)
     warn_of_output(source, report)
     document = str(report.get("document", "")).encode()
-    sizes = smallest(parsed_ranges(options.sizes))
-    return lowered(bound_from_json(document, source.name, options.num_ranks, sizes), source)
+    sizes = take_minimum_sizes(parse_ranges(options.sizes))
+    return lower_source(bound_from_json(document, source.name, options.num_ranks, sizes), source)
 
 
 def samples() -> Sequence[Source]:
-    """A gradient step of 16 elements."""
+    """Return an example: a gradient step of 16 elements."""
     return [Source.of_bytes("step.py", _SAMPLE)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collhub_coconet.documents.from_workload import program_of
+from collhub_coconet.documents.from_workload import extract_program
 from collhub_coconet.documents.json_document import bound_to_json
 from collhub_coconet.program.operations import (
     Kind,
@@ -14,7 +14,8 @@ from collhub_coconet.program.program import Program, reduces_scalar
 from hub_core.model import Loss, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 
-_SIGNS = {
+# Operator of a kind, and how strongly it binds.
+_OPERATORS = {
     Kind.ADD: ("+", 2),
     Kind.SUBTRACT: ("-", 2),
     Kind.MULTIPLY: ("*", 3),
@@ -24,21 +25,24 @@ _SIGNS = {
     Kind.GREATER: (">", 1),
     Kind.EQUAL: ("==", 1),
 }
-_ATOM = 5
+_BINDING_OF_CALLS = 5
 
 
 def statements(program: Program) -> list[str]:
-    """One line a statement, as `s = ReduceScatter(+, g, 0)  [S_0]`.
+    """Format the statements of a program, such as `s = ReduceScatter(+, g, 0) [S_0]`.
 
-    Values without a name of their own, which have one reader, stand where they are read, and so
-    do slices: the number of lines is the number of operations as people count them.
+    Unnamed values with one reader, and unnamed slices, are shown inside their readers.
     """
-    writer = _Writer(program)
-    return [writer.line(one) for one in program.operations if not writer.is_inlined(one)]
+    writer = _ExpressionWriter(program)
+    return [
+        writer.format_line(operation)
+        for operation in program.operations
+        if not writer.is_inlined(operation)
+    ]
 
 
 def text(program: Program) -> str:
-    """The whole program: arguments, statements, outputs, stages and chains, each ended by \\n."""
+    """Format a program: arguments, statements, outputs, stages and chains, one line each."""
     lines = [f"program {program.name}"]
     for argument in program.arguments:
         role = "state" if argument.is_state else "argument"
@@ -52,8 +56,8 @@ def text(program: Program) -> str:
     return "\n".join(lines) + "\n"
 
 
-class _Writer:
-    """Expressions of one program."""
+class _ExpressionWriter:
+    """Formats the expressions of one program."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -63,31 +67,31 @@ class _Writer:
         }
 
     def is_inlined(self, operation: Operation) -> bool:
-        """Whether an operation stands inside the statement that reads it."""
+        """Whether an operation is shown inside the statement of its reader."""
         if not operation.is_inner or operation.name in self._program.outputs:
             return False
         return operation.kind is Kind.SLICE or self._reads.get(operation.name, 0) == 1
 
-    def line(self, operation: Operation) -> str:
-        """One statement with the layout of its value."""
-        found = self._program.types[operation.name]
-        group = f" on {found.group}" if found.group else ""
+    def format_line(self, operation: Operation) -> str:
+        """Format one statement with the layout of its value."""
+        kind = self._program.types[operation.name]
+        group = f" on {kind.group}" if kind.group else ""
         expression, _ = self._expression(operation)
         note = ", AllReduce of one scalar" if reduces_scalar(self._program, operation) else ""
-        return f"{operation.name} = {expression}  [{found.layout}{group}{note}]"
+        return f"{operation.name} = {expression}  [{kind.layout}{group}{note}]"
 
-    def _operand(self, operand: Operand, least: int = 0) -> str:
-        """An operand, in parentheses where it binds less than `least`."""
+    def _operand(self, operand: Operand, min_binding: int = 0) -> str:
+        """Format an operand, in parentheses if it binds less than `min_binding`."""
         operation = self._program.by_name.get(operand) if isinstance(operand, str) else None
         if operation is None or not self.is_inlined(operation):
             return str(operand)
         expression, binding = self._expression(operation)
-        return expression if binding >= least else f"({expression})"
+        return expression if binding >= min_binding else f"({expression})"
 
     def _expression(self, operation: Operation) -> tuple[str, int]:
-        """An expression, and how strongly its outermost sign binds."""
-        if operation.kind in _SIGNS:
-            sign, binding = _SIGNS[operation.kind]
+        """Format an expression; also returns how strongly its outermost operator binds."""
+        if operation.kind in _OPERATORS:
+            sign, binding = _OPERATORS[operation.kind]
             left = self._operand(operation.operands[0], binding + (operation.kind is Kind.POWER))
             right = self._operand(operation.operands[1], binding + 1)
             return f"{left} {sign} {right}", binding
@@ -99,26 +103,26 @@ class _Writer:
             parts += [] if value is None else [str(value)]
         parts += [] if operation.seed is None else [str(operation.seed)]
         parts += [] if operation.offset is None else [f"{operation.offset:+d}"]
-        return f"{operation.kind}({', '.join(parts)})", _ATOM
+        return f"{operation.kind}({', '.join(parts)})", _BINDING_OF_CALLS
 
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
-    """The document `collhub/tensor-program-1` with ranks, sizes and transformations.
+    """Write the document `collhub/tensor-program-1` with ranks, sizes and transformations.
 
     Raises `InputError` for a workload whose nodes do not state a program.
     """
-    content = bound_to_json(program_of(workload)).encode("ascii")
+    content = bound_to_json(extract_program(workload)).encode("ascii")
     return WriteResult((Artifact("", content),))
 
 
 def lines(workload: Workload) -> list[str]:
-    """The text of the program, for `collhub inspect`."""
-    return text(program_of(workload).program).splitlines()
+    """Return the text of the program, for `collhub inspect`."""
+    return text(extract_program(workload).program).splitlines()
 
 
 def write_text(workload: Workload, options: NoOptions) -> WriteResult:
-    """One statement a line, layouts in brackets. Raises `InputError` as `write`."""
-    content = text(program_of(workload).program).encode()
-    # Nothing reads it back.
+    """Write one statement per line, with layouts in brackets. Raises `InputError` as `write`."""
+    content = text(extract_program(workload).program).encode()
+    # No reader exists for this format.
     losses = [Loss("sizes", "all symbols", "the text has symbols, and is for people")]
     return WriteResult((Artifact("", content),), losses)

@@ -1,1 +1,1 @@
-"""Equivalence: programs run on simulated ranks, and their results compared."""
+"""Equivalence of programs: simulate their ranks, and compare the results."""

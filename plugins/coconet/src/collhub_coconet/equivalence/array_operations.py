@@ -15,27 +15,27 @@ from collhub_coconet.program.tensors import LOCAL, TensorType, block_bounds
 
 Array = npt.NDArray[Any]
 OnRanks = list[Array]
-"""One array a rank."""
+"""One array per rank."""
 
 
-def block(whole: Array, dimension: int, num_ranks: int, rank: int) -> Array:
-    """Block of one rank along a dimension, as an array of its own."""
+def take_block(whole: Array, dimension: int, num_ranks: int, rank: int) -> Array:
+    """Copy the block of one rank along a dimension of a complete tensor."""
     first, stop = block_bounds(whole.shape[dimension], num_ranks, rank)
-    # Contiguous: some loops of numpy round strided arrays otherwise.
+    # Contiguous, since some loops of numpy round differently for strided arrays.
     return np.ascontiguousarray(whole[(slice(None),) * dimension + (slice(first, stop),)])
 
 
-def spread(whole: Array, kind: TensorType, num_ranks: int) -> OnRanks:
-    """A tensor on its ranks; a local one has the ranks as its first dimension."""
+def distribute(whole: Array, kind: TensorType, num_ranks: int) -> OnRanks:
+    """Distribute a tensor over its ranks; the first dimension of a local one is the rank."""
     if kind.layout == LOCAL:
         return list(whole)
     if not kind.layout.is_sliced:
         return [whole] * num_ranks
-    return [block(whole, kind.layout.dimension, num_ranks, rank) for rank in range(num_ranks)]
+    return [take_block(whole, kind.layout.dimension, num_ranks, rank) for rank in range(num_ranks)]
 
 
-def collected(parts: Sequence[Array], kind: TensorType) -> Array:
-    """The opposite of `spread`; of a replicated tensor, the copy of rank 0."""
+def collect(parts: Sequence[Array], kind: TensorType) -> Array:
+    """Reverse `distribute`; a replicated tensor is taken from rank 0."""
     if kind.layout == LOCAL:
         return np.stack(parts)
     if not kind.layout.is_sliced:
@@ -44,39 +44,44 @@ def collected(parts: Sequence[Array], kind: TensorType) -> Array:
 
 
 def is_same(one: Array, other: Array) -> bool:
-    """Whether two arrays hold the same bits; NaNs count as one value, their sign says nothing."""
-    # Equal bits of another type are another value.
+    """Whether two arrays have the same type, shape and bits; all NaNs count as equal."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    return _bits(one) == _bits(other)
+    return _get_bits(one) == _get_bits(other)
 
 
-def _bits(values: Array) -> bytes:
+def _get_bits(values: Array) -> bytes:
     if values.dtype.kind != "f":
         return values.tobytes()
     return np.where(np.isnan(values), values.dtype.type(np.nan), values).tobytes()
 
 
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 
-def global_indices(
+def compute_global_indices(
     shape: tuple[int, ...], dimension: int = 0, bounds: tuple[int, int] | None = None
 ) -> npt.NDArray[np.uint64]:
-    """Index of every element in the whole tensor, row by row; of a block along a dimension."""
+    """Compute the index of every element in the complete tensor, in row-major order.
+
+    `bounds`: first and last (exclusive) position along `dimension` of a block; None: the complete
+    tensor.
+    """
     whole = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(shape)
     if bounds is None:
         return whole
     return whole.take(np.arange(*bounds), axis=dimension)
 
 
-def kept(indices: npt.NDArray[np.uint64], rate: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Which elements Dropout keeps.
+def draw_dropout_mask(
+    indices: npt.NDArray[np.uint64], rate: float, seed: int
+) -> npt.NDArray[np.bool_]:
+    """Determine the elements that Dropout keeps.
 
     A bijective mix of 64 bits of seed and index (MurmurHash3's finalizer, with Stafford's
     constants); its upper 53 bits are uniform in [0, 1).
     """
-    mixed = (indices + np.uint64(1)) * _ODD ^ np.uint64(seed % 2**64)
+    mixed = (indices + np.uint64(1)) * _ODD_FACTOR ^ np.uint64(seed % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     mixed = mixed ^ (mixed >> np.uint64(31))
@@ -85,8 +90,10 @@ def kept(indices: npt.NDArray[np.uint64], rate: float, seed: int) -> npt.NDArray
     return keep
 
 
-def scaled(values: npt.NDArray[Any], keep: npt.NDArray[np.bool_], rate: float) -> npt.NDArray[Any]:
-    """Kept elements divided by 1 - rate, in their own type, and zeros."""
+def apply_dropout(
+    values: npt.NDArray[Any], keep: npt.NDArray[np.bool_], rate: float
+) -> npt.NDArray[Any]:
+    """Divide the kept elements by 1 - rate, in their element type, and set the others to 0."""
     divisor = values.dtype.type(1 - rate)
     result: npt.NDArray[Any] = np.where(keep, values / divisor, values.dtype.type(0))
     return result
@@ -107,34 +114,39 @@ _UFUNCS: dict[Kind, Callable[..., Any]] = {
 }
 
 
-def pointwise(kind: Kind, operands: list[Array]) -> Array:
-    """The result of arrays of one element type that broadcast to one shape."""
-    # Stretched first: loops of numpy may round otherwise where a stride is 0. Copied always, since
-    # an array of one element passes for contiguous whatever its stride is.
+def apply_pointwise(kind: Kind, operands: list[Array]) -> Array:
+    """Compute a pointwise operation on arrays of one element type that broadcast to one shape."""
+    # Stretched first, since loops of numpy may round differently if a stride is 0. Always copied,
+    # since numpy treats an array of one element as contiguous for any stride.
     full = [np.array(one, order="C", ndmin=1) for one in np.broadcast_arrays(*operands)]
-    # Scalars of numpy become arrays again.
     result: Array = np.asarray(_UFUNCS[kind](*full))
     return result
 
 
-def matrix_product(x: Array, w: Array) -> Array:
-    """x[..., K] w[K, N], terms added in the order of K: a block of rows has the whole's bits."""
+def multiply_matrices(x: Array, w: Array) -> Array:
+    """Compute x[..., K] w[K, N], with terms added in the order of K.
+
+    A block of rows gives the same bits as these rows of the complete product.
+    """
     result = np.zeros((*x.shape[:-1], w.shape[1]), x.dtype)
     for k in range(w.shape[0]):
         result += x[..., k : k + 1] * w[k]
     return result
 
 
-def batch_product(x: Array, w: Array) -> Array:
-    """x[..., M, K] w[..., K, N] of one batch, terms added in the order of K."""
+def multiply_batches(x: Array, w: Array) -> Array:
+    """Compute x[..., M, K] w[..., K, N] of one batch, with terms added in the order of K."""
     result = np.zeros((*x.shape[:-1], w.shape[-1]), x.dtype)
     for k in range(w.shape[-2]):
         result += x[..., k : k + 1] * w[..., k : k + 1, :]
     return result
 
 
-def convolution(x: Array, w: Array) -> Array:
-    """x[B, C, positions] with w[O, C, window], zeros around; terms added in the order of w."""
+def convolve(x: Array, w: Array) -> Array:
+    """Convolve x[B, C, positions] with w[O, C, window] and zero padding.
+
+    Terms are added in the order of w.
+    """
     window = w.shape[2:]
     sides = [(size // 2, size // 2) for size in window]
     padded = np.pad(x, [(0, 0), (0, 0), *sides])
@@ -149,7 +161,7 @@ def convolution(x: Array, w: Array) -> Array:
     return result
 
 
-_OVER_RANKS: dict[Reduction, Callable[[Any, Any], Any]] = {
+_OPERATORS: dict[Reduction, Callable[[Any, Any], Any]] = {
     Reduction.SUM: np.add,
     Reduction.PROD: np.multiply,
     Reduction.MIN: np.minimum,
@@ -158,30 +170,30 @@ _OVER_RANKS: dict[Reduction, Callable[[Any, Any], Any]] = {
 }
 
 
-def over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
-    """Values of all ranks reduced from rank 0 on, so that a block has the bits of the whole."""
-    result: Array = np.asarray(reduce(_OVER_RANKS[reduction], arrays))
+def reduce_over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
+    """Reduce the values of all ranks in rank order; a block gives the bits of the whole."""
+    result: Array = np.asarray(reduce(_OPERATORS[reduction], arrays))
     return result
 
 
-def to_scalar(kind: Kind, parts: OnRanks) -> Array:
-    """Norm, sum or largest element of the tensor whose blocks these are.
+def reduce_to_scalar(kind: Kind, parts: OnRanks) -> Array:
+    """Compute the norm, sum or largest element of a tensor from its blocks.
 
-    Sums of floats are of float64, rounded once; each block is summed on its own, the partial sums
-    in the order of the ranks.
+    Sums of floats are computed in float64 and rounded once. Each block is summed separately, and
+    the partial sums are added in rank order.
     """
     dtype = parts[0].dtype
     if kind is Kind.MAX:
         return np.asarray(np.max([part.max() for part in parts if part.size]), dtype)
     is_norm = kind is Kind.NORM
     wide = [part.astype(np.float64) if dtype.kind == "f" else part for part in parts]
-    partial = [np.sum(part * part if is_norm else part, dtype=part.dtype) for part in wide]
-    result = reduce(np.add, partial)
+    partial_sums = [np.sum(part * part if is_norm else part, dtype=part.dtype) for part in wide]
+    result = reduce(np.add, partial_sums)
     return np.asarray(np.sqrt(result) if is_norm else result).astype(dtype)
 
 
-def largest_term(kind: Kind, parts: OnRanks) -> float:
-    """The largest contribution of a rank to `to_scalar`: max|terms| of the bound."""
+def find_largest_term(kind: Kind, parts: OnRanks) -> float:
+    """Find the largest contribution of a rank to `reduce_to_scalar`: max|terms| of the bound."""
     wide = [np.abs(part.astype(np.float64)) for part in parts]
     if kind is Kind.NORM:
         return float(max(np.sqrt(np.sum(part * part)) for part in wide))

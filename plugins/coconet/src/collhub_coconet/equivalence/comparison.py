@@ -1,4 +1,4 @@
-"""Run a program and its rewriting side by side, and compare everything that they deliver."""
+"""Compare a program with its transformed version: run both, and compare all results."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from collhub_coconet.equivalence.array_operations import (
     Array,
     OnRanks,
-    collected,
+    collect,
+    distribute,
+    find_largest_term,
     is_same,
-    largest_term,
-    spread,
 )
-from collhub_coconet.equivalence.ranks import Run, run
+from collhub_coconet.equivalence.ranks import SimulatedRun, simulate_ranks
 from collhub_coconet.program.operations import (
     REDUCTIONS_TO_SCALARS,
     Argument,
@@ -28,11 +28,12 @@ from collhub_coconet.program.tensors import LOCAL, Binding, ElementType
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of `compare`.
+    """Result of `compare`.
 
-    `differences`: what is not as it must be, in words; none: the programs are equal. `exact`:
-    outputs and states that were compared bit by bit. `errors`: of every reduction whose order of
-    additions changed, its error as a share of the bound. `masks`: Dropout masks that were compared.
+    `differences`: descriptions of all differences; empty if the programs are equal. `exact`:
+    outputs and states that were compared bit by bit. `errors`: for every reduction whose order of
+    additions changed, its error divided by the bound. `masks`: number of Dropout masks that were
+    compared.
     """
 
     differences: tuple[str, ...]
@@ -42,7 +43,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs."""
+        """Whether there are no differences."""
         return not self.differences
 
 
@@ -53,52 +54,55 @@ def compare(
     seed: int = 0,
     element: ElementType | None = None,
 ) -> Comparison:
-    """Compare two programs on random arguments; `element`: take this type for all floats.
+    """Compare two programs on random arguments; `element`: type that replaces all float types.
 
-    A sum or norm of slices adds in another order than one of the whole. It must be within
-    4 eps p max|terms|, terms: what the ranks contribute; the run then goes on with the value of
-    the first program, so that all the rest must be equal bit by bit.
+    A sum or norm of slices adds in another order than one of the complete tensor. Its error must be
+    at most 4 eps p max|terms|, where the terms are the contributions of the ranks. The run then
+    continues with the value of the first program, so that all remaining values must be equal bit by
+    bit.
     """
     if element is not None:
-        before, after = _with_element(before, element), _with_element(after, element)
-    # Both programs get the same numbers.
-    data = random_arguments(before, binding, seed)
-    first = run(before, binding, _on_ranks(before, data, binding))
-    judge = _Judge(first, after, binding)
-    second = run(after, binding, _on_ranks(after, data, binding), judge.replacement)
-    return judge.compared(second)
+        before, after = _replace_float_type(before, element), _replace_float_type(after, element)
+    data = draw_arguments(before, binding, seed)
+    first = simulate_ranks(before, binding, _distribute_arguments(before, data, binding))
+    comparison = _RunComparison(first, after, binding)
+    second = simulate_ranks(
+        after, binding, _distribute_arguments(after, data, binding), comparison.check_reduction
+    )
+    return comparison.compare_results(second)
 
 
-def random_arguments(program: Program, binding: Binding, seed: int) -> dict[str, Array]:
-    """Random arrays for all arguments; local ones have the ranks as their first dimension.
+def draw_arguments(program: Program, binding: Binding, seed: int) -> dict[str, Array]:
+    """Draw random arrays for all arguments; the first dimension of local ones is the rank.
 
-    Floats are in -1..1, of states in 0.1..1, since second moments are positive.
+    Floats are in -1..1; those of states in 0.1..1, since second moments are positive.
     """
-    # In the order of declaration, so that a seed means one set.
+    # In the order of declaration, so that the result depends only on the seed.
     generator = np.random.default_rng(seed)
-    return {one.name: _random(one, binding, generator) for one in program.arguments}
+    return {one.name: _draw_argument(one, binding, generator) for one in program.arguments}
 
 
-def _random(argument: Argument, binding: Binding, generator: np.random.Generator) -> Array:
+def _draw_argument(argument: Argument, binding: Binding, generator: np.random.Generator) -> Array:
     kind = argument.type
     shape = binding.shape(kind.shape)
     if kind.layout == LOCAL:
         shape = (binding.num_ranks, *shape)
     if kind.element.is_float:
-        least = 0.1 if argument.is_state else -1.0
-        return generator.uniform(least, 1.0, shape).astype(str(kind.element))
-    most = 2 if kind.element is ElementType.BOOL else 6
-    return generator.integers(0, most, shape).astype(str(kind.element))
+        minimum = 0.1 if argument.is_state else -1.0
+        return generator.uniform(minimum, 1.0, shape).astype(str(kind.element))
+    limit = 2 if kind.element is ElementType.BOOL else 6
+    return generator.integers(0, limit, shape).astype(str(kind.element))
 
 
-def _on_ranks(program: Program, data: Mapping[str, Array], binding: Binding) -> dict[str, OnRanks]:
+def _distribute_arguments(
+    program: Program, data: Mapping[str, Array], binding: Binding
+) -> dict[str, OnRanks]:
     ranks = binding.num_ranks
-    return {one.name: spread(data[one.name], one.type, ranks) for one in program.arguments}
+    return {one.name: distribute(data[one.name], one.type, ranks) for one in program.arguments}
 
 
-def _with_element(program: Program, element: ElementType) -> Program:
-    """The program with all floats of one type."""
-    # Integers and masks keep their types.
+def _replace_float_type(program: Program, element: ElementType) -> Program:
+    """Copy a program with one type for all floats."""
     arguments = tuple(
         replace(one, type=replace(one.type, element=element)) if one.type.element.is_float else one
         for one in program.arguments
@@ -111,77 +115,80 @@ def _with_element(program: Program, element: ElementType) -> Program:
 
 
 @dataclass(slots=True)
-class _Judge:
-    """Compares the second run with the first, during it and after."""
+class _RunComparison:
+    """Comparison of a second run with the first one, during the run and after it."""
 
-    first: Run
+    first: SimulatedRun
     after: Program
     binding: Binding
     differences: list[str] = field(default_factory=list)
     exact: list[str] = field(default_factory=list)
     errors: dict[str, float] = field(default_factory=dict)
 
-    def replacement(self, operation: Operation, operand: OnRanks, value: OnRanks) -> OnRanks:
-        """Hold a reduction whose order of additions changed against its bound."""
-        if not self._adds_otherwise(operation):
+    def check_reduction(self, operation: Operation, operand: OnRanks, value: OnRanks) -> OnRanks:
+        """Check a reduction with a new order of additions against its bound.
+
+        Returns the value of the first run for such a reduction, and `value` for all remaining
+        operations.
+        """
+        if not self._has_new_order(operation):
             return value
-        # Names survive every transformation.
+        # Transformations keep the names of values.
         expected = self.first.values[operation.name]
         kind = self.after.types[operation.name]
-        term = largest_term(operation.kind, operand)
+        term = find_largest_term(operation.kind, operand)
         epsilon = float(np.finfo(str(kind.element)).eps)
         bound = 4 * epsilon * self.binding.num_ranks * term
         error = abs(float(value[0]) - float(expected[0]))
-        # A bound of zero leaves room for nothing.
-        share = error / bound if bound and np.isfinite(error) else 0.0
-        self.errors[operation.name] = share
+        relative_error = error / bound if bound and np.isfinite(error) else 0.0
+        self.errors[operation.name] = relative_error
         is_equal = is_same(value[0], expected[0])
-        are_both_lost = not (np.isfinite(value[0]) or np.isfinite(expected[0]))
-        if not (is_equal or error <= bound or are_both_lost):
+        are_both_infinite = not (np.isfinite(value[0]) or np.isfinite(expected[0]))
+        if not (is_equal or error <= bound or are_both_infinite):
             text = f"{operation.name} differs by {error:.3g}, the bound is {bound:.3g}"
             self.differences.append(text)
         return expected
 
-    def compared(self, second: Run) -> Comparison:
+    def compare_results(self, second: SimulatedRun) -> Comparison:
         """Compare outputs, states and masks bit by bit."""
         for name in self.first.program.outputs:
             self._compare(name, name, name, second)
-        # An Update may have another name now.
-        updates = _updates(second.program)
-        for state, name in _updates(self.first.program).items():
+        # A transformation may have renamed the Update.
+        updates = _map_updates(second.program)
+        for state, name in _map_updates(self.first.program).items():
             self._compare(f"state {state}", name, updates.get(state, name), second)
         masks = zip(self.first.masks, second.masks, strict=False)
         are_equal = all(is_same(one, other) for one, other in masks)
         if not are_equal or len(self.first.masks) != len(second.masks):
             self.differences.append("dropout masks differ")
-        found = tuple(self.differences), tuple(self.exact)
-        return Comparison(*found, self.errors, len(second.masks))
+        differences, exact = tuple(self.differences), tuple(self.exact)
+        return Comparison(differences, exact, self.errors, len(second.masks))
 
-    def _adds_otherwise(self, operation: Operation) -> bool:
-        """Whether a reduction of floats is of slices here, and of the whole in the first run."""
+    def _has_new_order(self, operation: Operation) -> bool:
+        """Whether a reduction of floats has an operand of another layout than in the first run."""
         if operation.kind not in REDUCTIONS_TO_SCALARS or operation.kind is Kind.MAX:
             return False
-        # A new reduction has nothing to be held against.
+        # A new reduction has no counterpart.
         original = self.first.program.by_name.get(operation.name)
         if original is None or not self.after.types[operation.name].element.is_float:
             return False
-        here = self.after.types[operation.reads[0]].layout
-        there = self.first.program.types[original.reads[0]].layout
-        return here != there
+        new_layout = self.after.types[operation.reads[0]].layout
+        old_layout = self.first.program.types[original.reads[0]].layout
+        return new_layout != old_layout
 
-    def _compare(self, label: str, one: str, other: str, second: Run) -> None:
+    def _compare(self, label: str, one: str, other: str, second: SimulatedRun) -> None:
         if other not in second.values:
             self.differences.append(f"{label} is missing")
             return
-        # Compared as whole tensors, whatever their layouts.
-        expected = collected(self.first.values[one], self.first.program.types[one])
+        # Complete tensors are compared, since layouts may differ.
+        expected = collect(self.first.values[one], self.first.program.types[one])
         kind = second.program.types[other]
-        found = collected(second.values[other], kind)
-        if not is_same(expected, found):
+        actual = collect(second.values[other], kind)
+        if not is_same(expected, actual):
             self.differences.append(f"{label} differs")
         self.exact.append(label)
 
 
-def _updates(program: Program) -> dict[str, str]:
-    """Names of the new values of states, by state."""
+def _map_updates(program: Program) -> dict[str, str]:
+    """Map the name of each updated state to the name of its new value."""
     return {one.reads[0]: one.name for one in program.operations if one.kind is Kind.UPDATE}

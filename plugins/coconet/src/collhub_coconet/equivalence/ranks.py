@@ -1,4 +1,4 @@
-"""Run a program on p simulated ranks in numpy."""
+"""Simulate a program on p ranks with numpy."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 from collhub_coconet.equivalence.array_operations import (
     Array,
     OnRanks,
-    batch_product,
-    block,
-    collected,
-    convolution,
-    global_indices,
-    kept,
-    matrix_product,
-    over_ranks,
-    pointwise,
-    scaled,
-    spread,
-    to_scalar,
+    apply_dropout,
+    apply_pointwise,
+    collect,
+    compute_global_indices,
+    convolve,
+    distribute,
+    draw_dropout_mask,
+    multiply_batches,
+    multiply_matrices,
+    reduce_over_ranks,
+    reduce_to_scalar,
+    take_block,
 )
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
@@ -35,18 +35,18 @@ from collhub_coconet.program.tensors import (
     Binding,
     TensorType,
     block_bounds,
-    from_end,
+    distance_from_end,
     has_dimension,
 )
 from hub_core.model import InputError, Location
 
 Replacement = Callable[[Operation, OnRanks, OnRanks], OnRanks]
-"""`replace(operation, its first operand, its value) -> value to go on with`."""
+"""Callback (operation, its first operand, its value) -> value with which the run continues."""
 
 
 @dataclass(slots=True)
-class Run:
-    """Values of all operations on all ranks of their group; masks of Dropout, as whole tensors."""
+class SimulatedRun:
+    """Values of all operations on all ranks of their group, by name; masks of Dropout, complete."""
 
     program: Program
     binding: Binding
@@ -54,30 +54,33 @@ class Run:
     masks: list[Array] = field(default_factory=list)
 
 
-def run(
+def simulate_ranks(
     program: Program,
     binding: Binding,
     arguments: Mapping[str, OnRanks],
     replacement: Replacement | None = None,
-) -> Run:
-    """Execute kernel by kernel; stages run as one. `replacement` may exchange results."""
-    # Arguments are values like all others.
-    found = Run(program, binding, dict(arguments))
+) -> SimulatedRun:
+    """Run a program kernel by kernel; `arguments`: one array per rank, by name.
+
+    `replacement` may exchange the value of an operation. Raises `InputError` for a root that is not
+    a rank of the group.
+    """
+    run = SimulatedRun(program, binding, dict(arguments))
     _check_roots(program, binding)
-    # Random data may leave the range of a type; both programs then do.
+    # Random data may overflow, in both programs alike.
     with np.errstate(all="ignore"):
         for kernel in program.kernels():
             for operation in kernel:
-                value = _value(found, operation)
+                value = _compute_value(run, operation)
                 if replacement is not None:
-                    value = replacement(operation, found.values[operation.reads[0]], value)
-                found.values[operation.name] = value
-    return found
+                    value = replacement(operation, run.values[operation.reads[0]], value)
+                run.values[operation.name] = value
+    return run
 
 
 def _check_roots(program: Program, binding: Binding) -> None:
     for line, operation in enumerate(program.operations, 1):
-        # Known only now: a program is for any number of ranks.
+        # Checked here, since a program does not determine the number of ranks.
         root = operation.root or 0
         if not 0 <= root < binding.num_ranks:
             place = Location(program.name, line)
@@ -85,168 +88,166 @@ def _check_roots(program: Program, binding: Binding) -> None:
             raise InputError(message, location=place, cure="count ranks from 0", code="root")
 
 
-def _value(found: Run, operation: Operation) -> OnRanks:
-    # Some operations look at all ranks, others at one after the other.
-    whole = _WHOLE.get(operation.kind)
-    if whole is not None:
-        return whole(found, operation)
+def _compute_value(run: SimulatedRun, operation: Operation) -> OnRanks:
+    function_of_all_ranks = _FUNCTIONS_OF_ALL_RANKS.get(operation.kind)
+    if function_of_all_ranks is not None:
+        return function_of_all_ranks(run, operation)
     if operation.kind in REDUCTIONS_TO_SCALARS:
-        return _to_scalar(found, operation)
-    ranks = range(found.binding.num_ranks)
+        return _compute_scalar(run, operation)
+    ranks = range(run.binding.num_ranks)
     if operation.kind in CONTRACTIONS:
         function = _CONTRACTIONS[operation.kind]
-        x, w = (found.values[name] for name in operation.reads)
+        x, w = (run.values[name] for name in operation.reads)
         return [function(x[rank], w[rank]) for rank in ranks]
-    return [_pointwise(found, operation, rank) for rank in ranks]
+    return [_compute_pointwise(run, operation, rank) for rank in ranks]
 
 
-def _pointwise(found: Run, operation: Operation, rank: int) -> Array:
-    kind = found.program.types[operation.name]
-    operands = [found.values[name][rank] for name in operation.reads]
+def _compute_pointwise(run: SimulatedRun, operation: Operation, rank: int) -> Array:
+    kind = run.program.types[operation.name]
+    operands = [run.values[name][rank] for name in operation.reads]
     if operation.kind is Kind.CAST:
         return operands[0].astype(kind.element)
-    parts = _numbers_and_blocks(found, operation, rank)
-    return pointwise(operation.kind, parts)
+    parts = _collect_operands(run, operation, rank)
+    return apply_pointwise(operation.kind, parts)
 
 
-def _numbers_and_blocks(found: Run, operation: Operation, rank: int) -> list[Array]:
-    """Operands of a pointwise operation as one rank sees them, numbers in the tensors' type."""
-    result = found.program.types[operation.name]
-    # The condition of a select is bool, its values tell the type.
-    typed = operation.operands[1:] if operation.kind is Kind.SELECT else operation.operands
-    name = next(operand for operand in typed if isinstance(operand, str))
-    dtype = np.dtype(str(found.program.types[name].element))
+def _collect_operands(run: SimulatedRun, operation: Operation, rank: int) -> list[Array]:
+    """Collect the operands of a pointwise operation on one rank; numbers adopt their type."""
+    result = run.program.types[operation.name]
+    # The condition of a Select is bool; its values determine the type of the numbers.
+    candidates = operation.operands[1:] if operation.kind is Kind.SELECT else operation.operands
+    name = next(operand for operand in candidates if isinstance(operand, str))
+    dtype = np.dtype(str(run.program.types[name].element))
     parts = []
     for operand in operation.operands:
         if isinstance(operand, str):
-            parts.append(_part(found, operand, result, rank))
+            parts.append(_take_operand(run, operand, result, rank))
         else:
             parts.append(np.asarray(operand, dtype))
     return parts
 
 
-def _part(found: Run, name: str, result: TensorType, rank: int) -> Array:
-    """A rank's part of an operand: of a replicated one with the sliced dimension, its block."""
-    kind = found.program.types[name]
-    value = found.values[name][rank]
+def _take_operand(run: SimulatedRun, name: str, result: TensorType, rank: int) -> Array:
+    """Take an operand on one rank.
+
+    Of a replicated operand that has the sliced dimension of the result, this is the block of the
+    rank.
+    """
+    kind = run.program.types[name]
+    value = run.values[name][rank]
     if not result.layout.is_sliced or kind.layout.is_sliced:
         return value
     # Operands with fewer dimensions are aligned at the end.
-    distance = from_end(result.layout.dimension, len(result.shape))
+    distance = distance_from_end(result.layout.dimension, len(result.shape))
     if not has_dimension(kind.shape, distance):
         return value
-    return block(value, len(kind.shape) - distance, found.binding.num_ranks, rank)
+    return take_block(value, len(kind.shape) - distance, run.binding.num_ranks, rank)
 
 
-def _all_reduce(found: Run, operation: Operation) -> OnRanks:
-    # One array for all: nothing is written in place.
-    reduced = over_ranks(found.values[operation.reads[0]], operation.reduction or Reduction.SUM)
-    return [reduced] * found.binding.num_ranks
+def _compute_all_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
+    # All ranks can share one array, since arrays are never modified.
+    reduced = reduce_over_ranks(
+        run.values[operation.reads[0]], operation.reduction or Reduction.SUM
+    )
+    return [reduced] * run.binding.num_ranks
 
 
-def _reduce_scatter(found: Run, operation: Operation) -> OnRanks:
-    num_ranks, dimension = found.binding.num_ranks, operation.dimension or 0
-    # Every rank reduces its block of all contributions.
-    contributions = found.values[operation.reads[0]]
+def _compute_reduce_scatter(run: SimulatedRun, operation: Operation) -> OnRanks:
+    num_ranks, dimension = run.binding.num_ranks, operation.dimension or 0
+    contributions = run.values[operation.reads[0]]
     blocks = [
-        [block(one, dimension, num_ranks, rank) for one in contributions]
+        [take_block(one, dimension, num_ranks, rank) for one in contributions]
         for rank in range(num_ranks)
     ]
-    return [over_ranks(parts, operation.reduction or Reduction.SUM) for parts in blocks]
+    return [reduce_over_ranks(parts, operation.reduction or Reduction.SUM) for parts in blocks]
 
 
-def _all_gather(found: Run, operation: Operation) -> OnRanks:
+def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
     name = operation.reads[0]
-    whole = collected(found.values[name], found.program.types[name])
-    return [whole] * found.binding.num_ranks
+    whole = collect(run.values[name], run.program.types[name])
+    return [whole] * run.binding.num_ranks
 
 
-def _all_to_all(found: Run, operation: Operation) -> OnRanks:
-    # The same whole tensor, cut along the other dimension.
+def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
     name = operation.reads[0]
-    whole = collected(found.values[name], found.program.types[name])
-    return spread(whole, found.program.types[operation.name], found.binding.num_ranks)
+    whole = collect(run.values[name], run.program.types[name])
+    return distribute(whole, run.program.types[operation.name], run.binding.num_ranks)
 
 
-def _broadcast(found: Run, operation: Operation) -> OnRanks:
-    return [found.values[operation.reads[0]][operation.root or 0]] * found.binding.num_ranks
+def _compute_broadcast(run: SimulatedRun, operation: Operation) -> OnRanks:
+    return [run.values[operation.reads[0]][operation.root or 0]] * run.binding.num_ranks
 
 
-def _reduce(found: Run, operation: Operation) -> OnRanks:
-    """The reduction on the root; the others keep their own."""
-    # A copy, since the operand lives on.
-    values = list(found.values[operation.reads[0]])
-    values[operation.root or 0] = over_ranks(values, operation.reduction or Reduction.SUM)
+def _compute_reduce(run: SimulatedRun, operation: Operation) -> OnRanks:
+    """Reduce on the root; the remaining ranks keep their operand."""
+    values = list(run.values[operation.reads[0]])
+    values[operation.root or 0] = reduce_over_ranks(values, operation.reduction or Reduction.SUM)
     return values
 
 
-def _send(found: Run, operation: Operation) -> OnRanks:
-    """Rank i of the other group has what rank i of this one had.
-
-    Values are kept by name, and each name has one group.
-    """
-    return list(found.values[operation.reads[0]])
+def _compute_send(run: SimulatedRun, operation: Operation) -> OnRanks:
+    """Copy the values to the other group: values are stored by name, and a name has one group."""
+    return list(run.values[operation.reads[0]])
 
 
-def _slice(found: Run, operation: Operation) -> OnRanks:
-    values, num_ranks = found.values[operation.reads[0]], found.binding.num_ranks
+def _compute_slice(run: SimulatedRun, operation: Operation) -> OnRanks:
+    values, num_ranks = run.values[operation.reads[0]], run.binding.num_ranks
     dimension = operation.dimension or 0
-    return [block(value, dimension, num_ranks, rank) for rank, value in enumerate(values)]
+    return [take_block(value, dimension, num_ranks, rank) for rank, value in enumerate(values)]
 
 
-def _update(found: Run, operation: Operation) -> OnRanks:
-    # The state itself is not read.
-    return found.values[operation.reads[1]]
+def _compute_update(run: SimulatedRun, operation: Operation) -> OnRanks:
+    # The old value of the state is not read.
+    return run.values[operation.reads[1]]
 
 
-def _dropout(found: Run, operation: Operation) -> OnRanks:
-    """Every rank draws the numbers of its own elements; the mask is kept as a whole."""
-    kind = found.program.types[operation.name]
-    shape = found.binding.shape(kind.shape)
+def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
+    """Draw the random numbers of each rank's elements; the mask is recorded as a whole."""
+    kind = run.program.types[operation.name]
+    shape = run.binding.shape(kind.shape)
     rate, seed = operation.rate or 0.0, operation.seed or 0
     keeps, results = [], []
-    for rank, values in enumerate(found.values[operation.reads[0]]):
+    for rank, values in enumerate(run.values[operation.reads[0]]):
         dimension, bounds = 0, None
         if kind.layout.is_sliced:
             dimension = kind.layout.dimension
-            bounds = block_bounds(shape[dimension], found.binding.num_ranks, rank)
-        keep = kept(global_indices(shape, dimension, bounds), rate, seed)
+            bounds = block_bounds(shape[dimension], run.binding.num_ranks, rank)
+        keep = draw_dropout_mask(compute_global_indices(shape, dimension, bounds), rate, seed)
         keeps.append(keep)
-        results.append(scaled(values, keep, rate))
-    found.masks.append(collected(keeps, kind))
+        results.append(apply_dropout(values, keep, rate))
+    run.masks.append(collect(keeps, kind))
     return results
 
 
-def _to_scalar(found: Run, operation: Operation) -> OnRanks:
+def _compute_scalar(run: SimulatedRun, operation: Operation) -> OnRanks:
     name = operation.reads[0]
-    values = found.values[name]
-    if not found.program.types[name].layout.is_sliced:
-        return [to_scalar(operation.kind, [value]) for value in values]
-    # Every rank's partial result, all-reduced.
-    return [to_scalar(operation.kind, values)] * found.binding.num_ranks
+    values = run.values[name]
+    if not run.program.types[name].layout.is_sliced:
+        return [reduce_to_scalar(operation.kind, [value]) for value in values]
+    return [reduce_to_scalar(operation.kind, values)] * run.binding.num_ranks
 
 
-def _transpose(found: Run, operation: Operation) -> OnRanks:
-    # A block along one dimension is one along the other.
-    values = found.values[operation.reads[0]]
+def _compute_transpose(run: SimulatedRun, operation: Operation) -> OnRanks:
+    # A block along one of the dimensions becomes a block along the other.
+    values = run.values[operation.reads[0]]
     return [np.ascontiguousarray(np.swapaxes(one, -1, -2)) for one in values]
 
 
 _CONTRACTIONS = {
-    Kind.MATMUL: matrix_product,
-    Kind.BATCH_MATMUL: batch_product,
-    Kind.CONV: convolution,
+    Kind.MATMUL: multiply_matrices,
+    Kind.BATCH_MATMUL: multiply_batches,
+    Kind.CONV: convolve,
 }
-_WHOLE: dict[Kind, Callable[[Run, Operation], OnRanks]] = {
-    Kind.ALL_REDUCE: _all_reduce,
-    Kind.REDUCE_SCATTER: _reduce_scatter,
-    Kind.ALL_GATHER: _all_gather,
-    Kind.ALL_TO_ALL: _all_to_all,
-    Kind.BROADCAST: _broadcast,
-    Kind.REDUCE: _reduce,
-    Kind.SEND: _send,
-    Kind.SLICE: _slice,
-    Kind.TRANSPOSE: _transpose,
-    Kind.UPDATE: _update,
-    Kind.DROPOUT: _dropout,
+_FUNCTIONS_OF_ALL_RANKS: dict[Kind, Callable[[SimulatedRun, Operation], OnRanks]] = {
+    Kind.ALL_REDUCE: _compute_all_reduce,
+    Kind.REDUCE_SCATTER: _compute_reduce_scatter,
+    Kind.ALL_GATHER: _compute_all_gather,
+    Kind.ALL_TO_ALL: _compute_all_to_all,
+    Kind.BROADCAST: _compute_broadcast,
+    Kind.REDUCE: _compute_reduce,
+    Kind.SEND: _compute_send,
+    Kind.SLICE: _compute_slice,
+    Kind.TRANSPOSE: _compute_transpose,
+    Kind.UPDATE: _compute_update,
+    Kind.DROPOUT: _compute_dropout,
 }

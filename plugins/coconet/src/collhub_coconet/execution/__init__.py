@@ -1,1 +1,1 @@
-"""Execution of flat programs on real arrays, node by node, in any order that they allow."""
+"""Execution of flat programs on arrays, node by node, in any order that dependencies allow."""

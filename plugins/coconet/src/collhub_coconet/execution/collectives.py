@@ -1,4 +1,4 @@
-"""The steps of a collective on arrays; each read has to find the version that it is meant for."""
+"""Steps of a collective on arrays; each read must see the version that it depends on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.equivalence.array_operations import Array, over_ranks
-from collhub_coconet.lowering.chunk_order import chunk_numbers
+from collhub_coconet.equivalence.array_operations import Array, reduce_over_ranks
+from collhub_coconet.lowering.chunk_order import number_chunks
 from collhub_coconet.lowering.contents import INITIAL, Contents
-from collhub_coconet.lowering.flat_program import Collected
+from collhub_coconet.lowering.flat_program import CollectiveRuns
 from collhub_coconet.program.operations import Kind, Reduction
 from hub_core.model import InputError, StepKind
 
@@ -19,17 +19,19 @@ Payload = list[Array]
 
 
 @dataclass(slots=True)
-class Run:
-    """One piece of a collective: what stands at each address, and which row has written it.
+class CollectiveRun:
+    """Execution of one piece of a collective.
 
-    `initial(rank, chunk)`: a chunk of the operand. `deliver(rank, chunk, values)`: takes a chunk of
-    the result. `mail`: messages under way, by (source, destination, tag).
+    `versions`, `results`: from `collect_versions` and `collect_results`. `cells`: by address, the
+    row that wrote it last and its values. `initial(rank, chunk)`: returns a chunk of the operand.
+    `deliver(rank, chunk, values)`: accepts a chunk of the result. `mail`: messages in flight, by
+    (source, destination, tag). `received`: messages by row, until their step is complete.
     """
 
-    part: Collected
+    part: CollectiveRuns
     piece: int
     versions: dict[tuple[int, int], int]
-    gives: dict[int, list[tuple[int, int]]]
+    results: dict[int, list[tuple[int, int]]]
     initial: Callable[[int, int], Array]
     deliver: Callable[[int, int, Array], None]
     mail: dict[tuple[int, int, int], Payload]
@@ -37,11 +39,14 @@ class Run:
     received: dict[int, Payload] = field(default_factory=dict)
 
     def step(self, node: int, rank: int, peer: int, tag: int) -> None:
-        """Execute a node, by its number in the template. Raises `InputError` where data lack."""
+        """Execute a node, by its number in the template.
+
+        Raises `InputError` if data are missing.
+        """
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))
         kind = StepKind(int(contents.algorithm.steps.kind[row]))
-        # A delay of an endpoint, which touches no unit: the verifier judges the same steps.
+        # A delay, which accesses no unit.
         if kind is StepKind.COMPUTE:
             return
         if kind is StepKind.SEND:
@@ -53,11 +58,15 @@ class Run:
                 raise InputError(message, cure="a dependency is missing", code="not-there")
             self.received[row] = self.mail.pop((peer, rank, tag))
         if node == contents.last[row]:
-            self._write(row, self._result(row, kind))
-            self._give(node, rank)
+            first = int(contents.destination[row])
+            for place, values in enumerate(self._compute(row, kind)):
+                self.cells[first + place] = row, values
+            for unit, address in self.results.get(node, ()):
+                chunk = self._find_chunk(unit, rank, is_given=True)
+                self.deliver(rank, chunk, self.cells[address][1])
 
-    def _result(self, row: int, kind: StepKind) -> Payload:
-        """What a step writes."""
+    def _compute(self, row: int, kind: StepKind) -> Payload:
+        """Compute the values that a step writes."""
         contents = self.part.contents
         if kind is StepKind.RECV:
             return self.received.pop(row)
@@ -71,22 +80,18 @@ class Run:
         else:
             message = "a reduction has nothing that was received"
             raise InputError(message, cure="a dependency is missing", code="not-there")
-        return [self._reduced(one, two) for one, two in zip(other, local, strict=True)]
-
-    def _reduced(self, one: Array, other: Array) -> Array:
-        """Two contributions in one."""
         operation = self.part.operation
         reduction = operation.reduction or Reduction.SUM
         if self.part.is_scalar and operation.kind is Kind.MAX:
             reduction = Reduction.MAX
-        return over_ranks([one, other], reduction)
+        return [reduce_over_ranks([*pair], reduction) for pair in zip(other, local, strict=True)]
 
     def _read(self, row: int, first: int) -> Payload:
-        """The units of a region, in the versions that the step has to see."""
+        """Read the units of a region, in the versions that the step depends on."""
         count = int(self.part.contents.algorithm.steps.count[row])
-        return [self._cell(row, address) for address in range(first, first + count)]
+        return [self._read_unit(row, address) for address in range(first, first + count)]
 
-    def _cell(self, row: int, address: int) -> Array:
+    def _read_unit(self, row: int, address: int) -> Array:
         contents = self.part.contents
         expected = self.versions[row, address]
         version, values = self.cells.get(address, (INITIAL, None))
@@ -100,42 +105,31 @@ class Run:
             return values
         unit = int(contents.input_of[address])
         rank = int(contents.algorithm.steps.rank[row]) + self.part.first_rank
-        return self.initial(rank, self._chunk(unit, rank, is_given=False))
+        return self.initial(rank, self._find_chunk(unit, rank, is_given=False))
 
-    def _write(self, row: int, payload: Payload) -> None:
-        first = int(self.part.contents.destination[row])
-        for place, values in enumerate(payload):
-            self.cells[first + place] = row, values
-
-    def _give(self, node: int, rank: int) -> None:
-        """Deliver what is ready behind a node."""
-        for unit, address in self.gives.get(node, ()):
-            chunk = self._chunk(unit, rank, is_given=True)
-            self.deliver(rank, chunk, self.cells[address][1])
-
-    def _chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
-        """The chunk of a unit of the full buffer, as a rank needs it or is given it."""
-        # Numbers are columns there: one row of each.
+    def _find_chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
+        """Find the chunk of a unit of the full buffer that a rank needs or receives."""
+        # `number_chunks` expects columns.
         part, units = self.part, np.array([unit])
         position = np.array([rank - part.first_rank])
-        found = chunk_numbers(
+        chunks = number_chunks(
             part.grid, part.contents, units, self.piece, position, is_given=is_given
         )
-        return int(found[0])
+        return int(chunks[0])
 
 
-def versions_of(contents: Contents) -> dict[tuple[int, int], int]:
-    """The version that each read has to see, by (row, address)."""
+def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
+    """Collect the version that each read must see, by (row, address)."""
     reads = contents.reads
     keys = zip(reads.row.tolist(), reads.address.tolist(), strict=True)
     return dict(zip(keys, reads.version.tolist(), strict=True))
 
 
-def gives_of(contents: Contents) -> dict[int, list[tuple[int, int]]]:
-    """(unit, address) of all that is ready behind a node."""
-    found: dict[int, list[tuple[int, int]]] = {}
+def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
+    """Collect the (unit, address) pairs that are ready after each node."""
+    results: dict[int, list[tuple[int, int]]] = {}
     columns = (contents.give_node, contents.give_unit, contents.give_address)
     for node, unit, address in zip(*(column.tolist() for column in columns), strict=True):
         if node >= 0:
-            found.setdefault(node, []).append((unit, address))
-    return found
+            results.setdefault(node, []).append((unit, address))
+    return results

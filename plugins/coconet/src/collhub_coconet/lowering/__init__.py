@@ -1,1 +1,1 @@
-"""Lowering: a typed program becomes a workload of the hub."""
+"""Lowering of typed programs to workloads, and to flat graphs of all messages."""

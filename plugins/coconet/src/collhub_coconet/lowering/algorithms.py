@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from collhub_coconet.lowering.contents import Contents, contents_of
+from collhub_coconet.lowering.contents import Contents, build_contents
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
@@ -20,25 +20,26 @@ KINDS = {
     Kind.REDUCE: CollectiveKind.REDUCE,
     Kind.ALL_TO_ALL: CollectiveKind.ALL_TO_ALL,
 }
-# Rings and halving define no other collectives than reductions and gatherings.
-_FALLBACKS = {
+# Algorithms for the collectives that rings and halving do not implement.
+_FALLBACK_ALGORITHMS = {
     Kind.ALL_TO_ALL: "direct",
     Kind.BROADCAST: "binomial",
     Kind.REDUCE: "binomial",
 }
-# One scalar has no room for the units of other algorithms.
-OF_SCALARS = "binomial"
+# A single scalar is too small to be cut into the units of other algorithms.
+SCALAR_ALGORITHM = "binomial"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Algorithm and chunks of one communication.
 
-    `algorithm`: a synthesizer by name, a file, or an algorithm itself, which has to perform the
-    collective on as many ranks. `options`: of the synthesizer. `chunks`: pieces in which the whole
-    algorithm runs, one behind the other as their data come; of a Send, its messages. `tiles`: most
-    computations into which a producer in a chain is cut on a rank; None: one for every unit.
-    `at_once`: pieces under way at once on a rank, so that the first one is over early.
+    `algorithm`: the name of a synthesizer, a file, or an algorithm; the latter two must perform the
+    collective on the same number of ranks. `options`: of the synthesizer. `chunks`: number of
+    pieces, each of which runs the complete algorithm when its data are available; of a Send, the
+    number of its messages. `tiles`: maximum number of computations per rank into which a producer
+    in a chain is cut; None: one per unit. `at_once`: maximum number of pieces in flight on a rank;
+    a small number lets the first piece finish early.
     """
 
     algorithm: str | Algorithm = "ring"
@@ -55,36 +56,40 @@ class Choice:
 
 
 Choices = Mapping[str, Choice]
-"""Choices by the name of a communication; the one of the empty name is for all others."""
+"""Choices by the name of a communication; the empty name applies to all without an entry."""
 
 
-def choice_of(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice:
-    """The choice for a communication.
+def select_choice(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice:
+    """Select the choice for a communication.
 
-    A reduction of one scalar (`is_scalar`) has an algorithm of one unit unless it is named.
+    A reduction of one scalar (`is_scalar`) uses an algorithm of one unit unless it has its own
+    entry.
     """
     if is_scalar:
-        return choices.get(name, Choice(OF_SCALARS))
+        return choices.get(name, Choice(SCALAR_ALGORITHM))
     return choices.get(name, choices.get("", Choice()))
 
 
-def fallbacks(program: Program, chunks: int = 1) -> dict[str, Choice]:
-    """Choices for the collectives that not every algorithm performs, by name.
+def select_fallbacks(program: Program, chunks: int = 1) -> dict[str, Choice]:
+    """Select algorithms for the collectives that only some algorithms implement, by name.
 
-    `chunks`: pieces of each, and tiles of what they are overlapped with; one piece: no limit.
+    `chunks`: number of pieces of each, and of tiles of the computations that overlap with it; with
+    one piece, the number of tiles is not limited.
     """
     return {
-        one.name: Choice(_FALLBACKS[one.kind], chunks, tiles=chunks if chunks > 1 else None)
-        for one in program.operations
-        if one.kind in _FALLBACKS
+        operation.name: Choice(
+            _FALLBACK_ALGORITHMS[operation.kind], chunks, tiles=chunks if chunks > 1 else None
+        )
+        for operation in program.operations
+        if operation.kind in _FALLBACK_ALGORITHMS
     }
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A collective of the ranks `members`, the full buffer of which has `size_bytes` bytes.
+    """Collective of the ranks `members` with a full buffer of `size_bytes` bytes.
 
-    `root`: one of the members, counted from 0 among them.
+    `root`: index of the root in `members`, or None.
     """
 
     kind: Kind
@@ -94,51 +99,49 @@ class Call:
 
     @property
     def collective(self) -> Collective:
-        """The collective, of one unit for each rank's part, in place."""
+        """The collective, in place, with one unit per part of a rank."""
         kind, ranks = KINDS[self.kind], len(self.members)
         return Collective(kind, ranks, kind.traits.parts(ranks), root=self.root, in_place=True)
 
 
 class Algorithms:
-    """Makes the algorithms of collectives on the ranks of one group; each one once."""
+    """Algorithms of collectives on the ranks of one group; each is created once."""
 
     def __init__(self, topology: Topology, registry: Registry) -> None:
         self._topology, self._registry = topology, registry
-        self._made: dict[Hashable, Contents] = {}
+        self._cache: dict[Hashable, Contents] = {}
 
     def contents(self, call: Call, choice: Choice) -> Contents:
-        """The algorithm of a piece as nodes.
+        """Create the nodes of an algorithm for one piece.
 
-        Raises `HubError` where it does not fit, or is wrong.
+        Raises `HubError` for an algorithm that does not fit the call or that is incorrect.
         """
-        named = choice.algorithm if isinstance(choice.algorithm, str) else id(choice.algorithm)
-        # The order in which options are given changes nothing.
-        options = tuple(sorted(choice.options.items()))
-        key = call, named, options
-        if key not in self._made:
-            algorithm = self._algorithm(call, choice)
-            self._made[key] = contents_of(algorithm, call.size_bytes)
-        return self._made[key]
+        algorithm = choice.algorithm
+        identity = algorithm if isinstance(algorithm, str) else id(algorithm)
+        key = call, identity, tuple(sorted(choice.options.items()))
+        if key not in self._cache:
+            self._cache[key] = build_contents(self._find_algorithm(call, choice), call.size_bytes)
+        return self._cache[key]
 
-    def _algorithm(self, call: Call, choice: Choice) -> Algorithm:
-        """The algorithm by name, or the one that is given; verified."""
+    def _find_algorithm(self, call: Call, choice: Choice) -> Algorithm:
+        """Synthesize, read or take the chosen algorithm, and verify it."""
         given = choice.algorithm
         if isinstance(given, str):
             is_file = not given.isidentifier() and bool({"/", "."} & set(given))
             if not is_file:
-                return self._verified(self._synthesized(call, choice))
+                return _verify_algorithm(self._synthesize(call, choice))
             given = read(given, registry=self._registry)
-        stated, wanted = given.collective, call.collective
-        fits = (stated.kind, stated.num_ranks, stated.root) == (
-            wanted.kind, wanted.num_ranks, wanted.root,
+        actual, required = given.collective, call.collective
+        fits = (actual.kind, actual.num_ranks, actual.root) == (
+            required.kind, required.num_ranks, required.root,
         )  # fmt: skip
         if not fits:
-            message = f"{given!r} is no {wanted.kind} of {wanted.num_ranks} ranks"
+            message = f"{given!r} is no {required.kind} of {required.num_ranks} ranks"
             raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
-        return self._verified(given)
+        return _verify_algorithm(given)
 
-    def _synthesized(self, call: Call, choice: Choice) -> Algorithm:
-        """What a synthesizer makes on the network of the group alone."""
+    def _synthesize(self, call: Call, choice: Choice) -> Algorithm:
+        """Synthesize an algorithm on the part of the network that the group uses."""
         network = self._topology
         if len(call.members) < network.num_npus:
             network = network.subset(call.members)
@@ -151,23 +154,25 @@ class Algorithms:
             registry=self._registry,
         ).algorithm
 
-    def _verified(self, algorithm: Algorithm) -> Algorithm:
-        """The algorithm, every output unit of which has its contributions exactly once."""
-        report = verify(algorithm)
-        if not report.ok:
-            raise HubError(report.diagnostics)
-        return algorithm
+
+def _verify_algorithm(algorithm: Algorithm) -> Algorithm:
+    """Return the algorithm if every output has each contribution exactly once, else raise."""
+    report = verify(algorithm)
+    if not report.ok:
+        raise HubError(report.diagnostics)
+    return algorithm
 
 
-def full_bytes(program: Program, binding: Binding, operation: Operation) -> int:
-    """Bytes of the full buffer: of all ranks, or of one where each has a buffer of its own.
+def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:
+    """Count the bytes of the full buffer of a collective, with all blocks as long as the longest.
 
-    Of a reduction to a scalar that is all-reduced, those of the scalar.
+    The full buffer contains the blocks of all ranks, or one complete buffer per rank. For a
+    reduction to a scalar that is all-reduced, it is the scalar.
     """
     kind, ranks = program.types[operation.name], binding.num_ranks
     if not operation.is_communication:
         return binding.bytes_of_rank(kind)
-    # A block of the longest rank stands for each.
+    # All blocks count as the longest one.
     if operation.kind is Kind.REDUCE_SCATTER:
         return binding.bytes_of_rank(kind) * ranks
     operand = program.types[operation.reads[0]]
@@ -175,7 +180,7 @@ def full_bytes(program: Program, binding: Binding, operation: Operation) -> int:
     if operation.kind is Kind.ALL_GATHER:
         return size * ranks
     if operation.kind is Kind.ALL_TO_ALL:
-        # Of its block of one dimension a rank sends each a block of the other.
+        # A rank sends to each rank a block of its slice, cut along the other dimension.
         length = binding.shape(kind.shape)[kind.layout.dimension]
         return size // length * -(-length // ranks) * ranks
     return size

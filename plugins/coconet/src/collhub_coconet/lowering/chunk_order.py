@@ -20,9 +20,9 @@ from hub_core.model import NodeKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tiles:
-    """Tiles of all ranks of a group, those of a rank in the order in which it computes them.
+    """Tiles of all ranks of a group; those of a rank in the order of computation.
 
-    By tile: `rank` int64, `chunks`. By chunk of a tile, int64: `tile`, `owner`: its rank, `chunk`.
+    By tile: `rank` int64, `chunks`. By chunk of a tile, int64: `tile`, `owner` (its rank), `chunk`.
     """
 
     rank: Int64Array
@@ -32,16 +32,16 @@ class Tiles:
     chunk: Int64Array
 
 
-def tiles_of(ranks: Int64Array, orders: Sequence[Int64Array], most: int | None) -> Tiles:
-    """Cut the chunks of each rank, in order, into at most so many tiles of equal length."""
+def cut_tiles(ranks: Int64Array, orders: Sequence[Int64Array], max_tiles: int | None) -> Tiles:
+    """Cut the ordered chunks of each rank into at most `max_tiles` tiles of equal length."""
     rank, chunks = [], []
     for number, order in zip(ranks.tolist(), orders, strict=True):
-        count = len(order) if most is None else min(most, len(order))
+        count = len(order) if max_tiles is None else min(max_tiles, len(order))
         borders = [tile * len(order) // count for tile in range(count + 1)] if count else [0]
-        listed = order.tolist()
+        chunk_list = order.tolist()
         for low, high in pairwise(borders):
             rank.append(number)
-            chunks.append(tuple(listed[low:high]))
+            chunks.append(tuple(chunk_list[low:high]))
     lengths = [len(one) for one in chunks]
     tile = np.repeat(np.arange(len(chunks)), lengths)
     owner = np.asarray(rank, np.int64)
@@ -49,43 +49,44 @@ def tiles_of(ranks: Int64Array, orders: Sequence[Int64Array], most: int | None) 
     return Tiles(owner, tuple(chunks), tile, owner[tile], flat)
 
 
-def tile_costs(
+def compute_tile_costs(
     program: Program,
     binding: Binding,
     operations: Sequence[Operation],
     stage: Stage | None,
     tiles: Tiles,
 ) -> tuple[Int64Array, Int64Array]:
-    """(operations, bytes) of every tile: its share of what the rank does in all.
+    """Compute (operations, bytes) of every tile: its share of the costs of the rank, int64.
 
-    Rounded at the borders of tiles, so that the sum on a rank is the whole.
+    Shares are rounded at the borders of tiles, so that their sum is the total of the rank.
     """
-    beside = stage.members if stage else ()
+    members = stage.members if stage else ()
     count = sum(count_operations(program, one, binding) for one in operations)
-    touched = count_memory_bytes(program, operations, binding, beside)
+    traffic = count_memory_bytes(program, operations, binding, members)
     size = np.bincount(tiles.tile, minlength=len(tiles.rank))
-    behind = np.cumsum(size)
+    end = np.cumsum(size)
     ranks, first = np.unique(tiles.rank, return_index=True)
-    start = (behind - size)[first]
-    whole = np.bincount(np.searchsorted(ranks, tiles.rank), size).astype(np.int64)
+    start = (end - size)[first]
     place = np.searchsorted(ranks, tiles.rank)
-    high = behind - start[place]
+    chunks_of_rank = np.bincount(place, size).astype(np.int64)
+    high = end - start[place]
     low = high - size
     shares = [
-        _share(total, high, whole[place]) - _share(total, low, whole[place])
-        for total in (count, touched)
+        _compute_share(total, high, chunks_of_rank[place])
+        - _compute_share(total, low, chunks_of_rank[place])
+        for total in (count, traffic)
     ]
     return shares[0], shares[1]
 
 
-def _share(total: int, part: Int64Array, whole: Int64Array) -> Int64Array:
-    """total * part // whole, in Python's integers where the product is large."""
-    if total < 2**62 // max(1, int(whole.max(initial=1))):
-        return np.asarray(total * part // np.maximum(whole, 1), np.int64)
-    return np.asarray(part.astype(object) * total // np.maximum(whole, 1), np.int64)
+def _compute_share(total: int, count: Int64Array, total_count: Int64Array) -> Int64Array:
+    """Compute total * count // total_count, with Python integers if the product is large."""
+    if total < 2**62 // max(1, int(total_count.max(initial=1))):
+        return np.asarray(total * count // np.maximum(total_count, 1), np.int64)
+    return np.asarray(count.astype(object) * total // np.maximum(total_count, 1), np.int64)
 
 
-def chunk_numbers(
+def number_chunks(
     grid: Grid,
     contents: Contents,
     units: Int64Array,
@@ -94,27 +95,28 @@ def chunk_numbers(
     *,
     is_given: bool,
 ) -> Int64Array:
-    """The chunks of units of the full buffer in a piece; pieces of a block stand in order.
+    """Number the chunks in which a piece has units of the full buffer; int64 by unit.
 
-    `position`: in the group, of the rank that needs the unit, or that is given it. Of an AllToAll
-    the unit tells the other end: full buffers are those of ranks.
+    The pieces of a block are numbered in order. `position`: in the group, of the rank that needs
+    the unit, or that receives it (`is_given`). In an AllToAll, the unit determines the other rank,
+    since full buffers belong to ranks.
     """
     share = contents.units // grid.blocks
     block, place = np.divmod(units, share)
     if grid.across is not None:
         source, target = (block, position) if is_given else (position, block)
         block = source * grid.blocks + target
-    found: Int64Array = block * grid.parts + piece * share + place
-    return found
+    chunks: Int64Array = block * grid.parts + piece * share + place
+    return chunks
 
 
-def ordered_chunks(
+def order_chunks(
     grid: Grid, contents: Contents, pieces: int, position: int, *, is_needed: bool
 ) -> Int64Array:
-    """All chunks that a position needs, or gets, piece by piece in the order of first use.
+    """Order all chunks by the time at which a position needs or receives them, piece by piece.
 
-    The order is that of levels of the algorithm's own graph, messages included, then of its steps:
-    nothing is assumed of its shape. What it never touches comes last.
+    The order is by level in the graph of the algorithm, including messages, then by step; it does
+    not depend on the shape of the algorithm. Unused chunks come last.
     """
     if is_needed:
         node, unit = contents.need_node, contents.need_unit
@@ -124,19 +126,19 @@ def ordered_chunks(
         node, unit = contents.give_node, contents.give_unit
         is_mine = contents.give_rank == position
     node, unit = node[is_mine], unit[is_mine]
-    # What is there from the start has no node.
+    # Units that are available from the start have no node.
     level = np.where(node >= 0, contents.level[np.maximum(node, 0)], -1)
-    # Of one level, what a rank has itself is there before what travels.
+    # Within a level, units of the rank itself precede received ones.
     is_received = contents.template.kind[node] == NodeKind.RECV
     order = np.lexsort((node, is_received & ~np.bool_(is_needed), level))
     ranked = unit[order]
     _, first_seen = np.unique(ranked, return_index=True)
     ranked = ranked[np.sort(first_seen)]
     place = np.full_like(ranked, position)
-    found = [
-        chunk_numbers(grid, contents, ranked, piece, place, is_given=not is_needed)
+    numbers = [
+        number_chunks(grid, contents, ranked, piece, place, is_given=not is_needed)
         for piece in range(pieces)
     ]
-    used = np.concatenate(found)
-    rest = np.setdiff1d(np.arange(grid.chunks), used)
-    return np.concatenate([used, rest])
+    used = np.concatenate(numbers)
+    unused = np.setdiff1d(np.arange(grid.chunks), used)
+    return np.concatenate([used, unused])

@@ -1,8 +1,8 @@
-"""Who reads and writes which unit of an algorithm: what its steps need, and what they leave."""
+"""Units that the steps of an algorithm read and write, and nodes that need or produce them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_templates import Template, template_of
@@ -11,16 +11,16 @@ from hub_core.columns import Int64Array, expanded_ranges, positions_in, topologi
 from hub_core.model import READING, WRITING, Algorithm, Buffer, InputError, NodeKind, StepKind
 
 INITIAL = -1
-"""Version of a unit that no step has written."""
+"""Version of a unit before the first write."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accesses:
-    """Units that the steps of an algorithm read, one entry a step and unit, int64 columns.
+    """Units that the steps of an algorithm read, one entry per step and unit, int64 columns.
 
-    `row`: of the step; `address`: in the memory of all ranks; `version`: the row that wrote the
-    unit last before in the order of the rank, `INITIAL` for none. An algorithm without races reads
-    this version in every order that its dependencies allow.
+    `row`: row of the step; `address`: in the memory of all ranks; `version`: the row that wrote the
+    unit last, in the order of the rank, or `INITIAL`. In an algorithm without races, a step reads
+    this version in every order that the dependencies allow.
     """
 
     row: Int64Array
@@ -30,13 +30,14 @@ class Accesses:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """An algorithm as nodes, and the units that it takes in and gives out.
+    """Algorithm as nodes, with the units of its inputs and outputs.
 
-    Nodes are those of `template`, all steps included; `last[row]`: the last one of a step. By
-    entry, int64: `need_node` reads unit `need_unit` of the full buffer as it was before; after
-    `give_node` (-1: from the start), unit `give_unit` of the full buffer is ready on position
-    `give_rank`. `level`: int64 by node, length of the longest path to it, messages included.
-    `input_of`: full-buffer unit by address of INPUT, -1 elsewhere.
+    Nodes are those of `template`, which includes all steps; `last[row]`: last node of a step.
+    Entries, int64: `need_node` reads the initial value of unit `need_unit` of the full buffer;
+    after `give_node` (-1: from the start), unit `give_unit` of the full buffer is ready on position
+    `give_rank`, at `give_address`. `level`: int64 by node, length of the longest path to it,
+    including messages. `source`, `destination`: first addresses by step, -1 for none. `input_of`:
+    unit of the full buffer by address of INPUT, -1 elsewhere.
     """
 
     algorithm: Algorithm
@@ -56,30 +57,30 @@ class Contents:
 
     @property
     def units(self) -> int:
-        """Units of the full buffer."""
+        """Number of units of the full buffer."""
         return self.algorithm.collective.unit_count
 
 
-def contents_of(algorithm: Algorithm, size: int) -> Contents:
-    """The nodes of an algorithm for a full buffer of `size` bytes, with what they read and give.
+def build_contents(algorithm: Algorithm, size: int) -> Contents:
+    """Build the nodes of an algorithm for a full buffer of `size` bytes, with reads and results.
 
-    Raises `InputError` for an algorithm that does not say which units it touches, for opaque work,
-    and for a size below one byte a unit.
+    Raises `InputError` for an algorithm that does not specify the units of its steps, for opaque
+    steps, and for less than one byte per unit.
     """
     if not algorithm.has_contents:
         message = "an algorithm that states no units cannot be joined to computations by chunks"
         raise InputError(message, cure="name another algorithm", code="no-contents")
     steps = algorithm.steps
-    template = template_of(_with_all_steps(algorithm), range(algorithm.num_ranks), size)
+    template = template_of(_remove_zero_durations(algorithm), range(algorithm.num_ranks), size)
     nodes = np.where(steps.is_kind(StepKind.RECV_REDUCE), 2, 1)
     last = np.cumsum(nodes) - 1
     collective = algorithm.collective
     layout = collective.memory_layout(collective.in_place, algorithm.scratch_units)
-    source = _addresses(algorithm, layout.base, "src", READING)
-    destination = _addresses(algorithm, layout.base, "dst", WRITING)
-    reads, final = _versions(algorithm, source, destination, layout.total)
-    inputs = _buffer_units(algorithm, layout.base, Buffer.INPUT, layout.total)
-    outputs = _buffer_units(algorithm, layout.base, Buffer.OUTPUT, layout.total)
+    source = _find_addresses(algorithm, layout.base, "src", READING)
+    destination = _find_addresses(algorithm, layout.base, "dst", WRITING)
+    reads, final = _find_versions(algorithm, source, destination, layout.total)
+    inputs = _map_buffer_units(algorithm, layout.base, Buffer.INPUT, layout.total)
+    outputs = _map_buffer_units(algorithm, layout.base, Buffer.OUTPUT, layout.total)
     is_need = (reads.version == INITIAL) & (inputs[reads.address] >= 0)
     given = np.flatnonzero(outputs >= 0)
     writer = final[given]
@@ -95,45 +96,43 @@ def contents_of(algorithm: Algorithm, size: int) -> Contents:
         outputs[given],
         np.where(writer >= 0, last[np.maximum(writer, 0)], -1),
         given,
-        _levels(template),
+        _compute_levels(template),
         source,
         destination,
         inputs,
     )
 
 
-def _with_all_steps(algorithm: Algorithm) -> Algorithm:
-    """The algorithm without stated durations of 0, whose steps would be no nodes."""
-    from dataclasses import replace
-
+def _remove_zero_durations(algorithm: Algorithm) -> Algorithm:
+    """Replace durations of 0 by unknown ones, since steps of duration 0 would not be nodes."""
     steps = algorithm.steps
     duration = np.where(steps.duration_ns == 0, -1, steps.duration_ns)
     return replace(algorithm, steps=replace(steps, duration_ns=duration))
 
 
-def _addresses(
+def _find_addresses(
     algorithm: Algorithm, base: Int64Array, side: str, kinds: tuple[StepKind, ...]
 ) -> Int64Array:
-    """First address of one side of every step, -1 where it has none."""
+    """Find the first address of one side of every step, -1 if the step does not have it."""
     steps = algorithm.steps
     buffer = np.minimum(getattr(steps, f"{side}_buffer"), Buffer.SCRATCH)
     offset = getattr(steps, f"{side}_offset")
-    found: Int64Array = np.where(steps.is_kind(*kinds), base[steps.rank, buffer] + offset, -1)
-    return found
+    addresses: Int64Array = np.where(steps.is_kind(*kinds), base[steps.rank, buffer] + offset, -1)
+    return addresses
 
 
-def _versions(
+def _find_versions(
     algorithm: Algorithm, source: Int64Array, destination: Int64Array, total: int
 ) -> tuple[Accesses, Int64Array]:
-    """All reads with the version that they see, and the last writer of every address.
+    """Find the version that each read accesses, and the last writer of every address.
 
-    Accesses are sorted by address and row, reads of a step before its writes; the last write before
-    a read is then the maximum so far within its address.
+    Accesses are sorted by address and row, with the reads of a step before its writes. The last
+    write before a read is then the running maximum within its address.
     """
     steps = algorithm.steps
-    both = np.flatnonzero(steps.is_kind(StepKind.REDUCE))
-    read_row = np.concatenate([np.flatnonzero(source >= 0), both])
-    read_first = np.concatenate([source[source >= 0], destination[both]])
+    reductions = np.flatnonzero(steps.is_kind(StepKind.REDUCE))
+    read_row = np.concatenate([np.flatnonzero(source >= 0), reductions])
+    read_first = np.concatenate([source[source >= 0], destination[reductions]])
     write_row = np.flatnonzero(destination >= 0)
     rows, addresses = [], []
     for row, first in ((read_row, read_first), (write_row, destination[write_row])):
@@ -143,7 +142,7 @@ def _versions(
     row, address = np.concatenate(rows), np.concatenate(addresses)
     order = np.lexsort((is_write, row, address))
     row, address, is_write = row[order], address[order], is_write[order]
-    # Numbers grow from address to address, so that the maximum never comes from another one.
+    # Numbers increase from address to address, so that a maximum never belongs to another address.
     width = len(steps) + 1
     number = address * width + np.where(is_write, row + 1, 0)
     seen = np.maximum.accumulate(number) % width - 1
@@ -153,22 +152,24 @@ def _versions(
     return Accesses(row[is_read], address[is_read], seen[is_read]), final
 
 
-def _buffer_units(algorithm: Algorithm, base: Int64Array, buffer: Buffer, total: int) -> Int64Array:
-    """Unit of the full buffer that an address of INPUT or OUTPUT holds, -1 for all others."""
+def _map_buffer_units(
+    algorithm: Algorithm, base: Int64Array, buffer: Buffer, total: int
+) -> Int64Array:
+    """Map each address of INPUT or OUTPUT to its unit of the full buffer, all others to -1."""
     collective, traits = algorithm.collective, algorithm.collective.kind.traits
     is_input = buffer is Buffer.INPUT
     sizes = collective.input_units() if is_input else collective.output_units()
     is_part = traits.input_is_part if is_input else traits.output_is_part
-    found = np.full(total, -1, np.int64)
+    units = np.full(total, -1, np.int64)
     for rank, size in enumerate(sizes.tolist()):
         first = rank * collective.units_per_rank if is_part else 0
         place = int(base[rank, buffer])
-        found[place : place + size] = first + np.arange(size)
-    return found
+        units[place : place + size] = first + np.arange(size)
+    return units
 
 
-def _levels(template: Template) -> Int64Array:
-    """The level of every node, with messages as edges."""
+def _compute_levels(template: Template) -> Int64Array:
+    """Compute the level of every node, with messages as edges."""
     position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
     sends = np.flatnonzero(template.kind == NodeKind.SEND)
     receives = np.flatnonzero(template.kind == NodeKind.RECV)

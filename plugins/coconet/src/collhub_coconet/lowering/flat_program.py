@@ -17,10 +17,11 @@ from hub_core.model import Algorithm, InputError, StepTable, Workload
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Computations in one kernel. Item i computes the chunks `tiles[i]`, of the whole where empty.
+    """Computations of one kernel. Item i computes the chunks `tiles[i]`, or everything if empty.
 
-    `grid`: None where they work on whole values. `partial`: a reduction to a scalar at the end, of
-    slices, gives this rank's part alone. `kernel`: number of the kernel, which is launched once.
+    `grid`: None for computations on complete values. `is_partial`: the last operation reduces a
+    slice to a scalar and gives only the part of this rank. `kernel`: number of the kernel, launched
+    once.
     """
 
     operations: tuple[Operation, ...]
@@ -31,11 +32,11 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """A collective in `pieces` runs of one algorithm.
+class CollectiveRuns:
+    """Collective that runs one algorithm `pieces` times.
 
-    Item i is node i % n of piece i // n, n: nodes of `contents`. `grid`: chunks of its full buffer.
-    `is_scalar`: it reduces what a `Segment` left as a part.
+    Item i is node i % n of piece i // n, n: number of nodes of `contents`. `grid`: chunks of its
+    full buffer. `is_scalar`: it reduces the partial results of a `Segment`.
     """
 
     operation: Operation
@@ -48,7 +49,7 @@ class Collected:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A Send; item i is the message of chunk i on both sides."""
+    """Send operation; item i is the message of chunk i, on both sides."""
 
     operation: Operation
     grid: Grid
@@ -57,21 +58,21 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Junction:
-    """MARKERs behind all nodes that make a value."""
+class Barrier:
+    """MARKER nodes that follow all nodes that produce a value."""
 
     name: str
 
 
-Part = Segment | Collected | Message | Junction
+Part = Segment | CollectiveRuns | Message | Barrier
 
 
 @dataclass(frozen=True, eq=False)
 class FlatProgram:
-    """A program as one flat graph of COMPUTE, SEND and RECV nodes, and what each node does.
+    """Program as one flat graph of COMPUTE, SEND and RECV nodes, with the meaning of each node.
 
-    `part`, `item`: int64 by node of the workload. `pass_through`: chunks of a collective's result
-    that are its operand, as they stand: (rank, chunk) by name.
+    `part`, `item`: int64 by node of the workload. `pass_through`: by name of a collective, the
+    (rank, chunk) pairs of its result that equal its operand and have no node.
     """
 
     program: Program
@@ -83,12 +84,13 @@ class FlatProgram:
     pass_through: dict[str, frozenset[tuple[int, int]]] = field(default_factory=dict)
 
 
-def viewed(program: Program, operation: Operation) -> str | None:
-    """The value that an operation only gives another name, None for one that computes.
+def find_viewed_value(program: Program, operation: Operation) -> str | None:
+    """Find the value of which an operation is only a view; None if the operation computes.
 
-    A Slice is a part of what is there. A collective delivers into the memory of a state that is
-    updated by its result, where nobody reads the old state but by slices: a rank's own slice is
-    replaced by what was computed from it, the others are not read there.
+    A Slice is a view of its operand. An Update with the result of a communication is a view of that
+    result if the old state has no other readers than Slices: the communication then delivers into
+    the memory of the state. Each rank's slice is replaced by the value computed from it, and the
+    remaining slices are not read there.
     """
     if operation.kind is Kind.SLICE:
         return operation.reads[0]
@@ -98,55 +100,54 @@ def viewed(program: Program, operation: Operation) -> str | None:
     source = program.by_name.get(value)
     if source is None or not source.is_communication:
         return None
-    readers = [one for one in program.readers.get(state, ()) if one.name != operation.name]
-    are_slices = all(one.kind is Kind.SLICE for one in readers)
+    readers = [reader for reader in program.readers.get(state, ()) if reader.name != operation.name]
+    are_slices = all(reader.kind is Kind.SLICE for reader in readers)
     return value if are_slices else None
 
 
-def extracted(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm:
-    """A piece of a collective with the peers, tags and dependencies of the flat graph.
+def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm:
+    """Extract one piece of a collective with the peers, tags and dependencies of the flat graph.
 
-    Regions are those of the algorithm that was laid out; a tag is a channel. `hub_core.verify` then
-    says whether every contribution arrives exactly once in the graph as it is. Raises `InputError`
-    where no collective has this name.
+    Units are those of the original algorithm; a tag becomes a channel. `hub_core.verify` can check
+    the result. Raises `InputError` if no collective has this name.
     """
-    number, part = _part(flat, name)
+    number, part = _find_collective(flat, name)
     contents, nodes = part.contents, flat.workload.nodes
     steps, count = contents.algorithm.steps, len(contents.template)
     rows = np.flatnonzero((flat.part == number) & (flat.item // count == piece))
     row_of_node = np.searchsorted(contents.last, np.arange(count))
     step = row_of_node[flat.item[rows] % count]
-    # Of a receive that reduces, the message is the first node.
+    # A receive with a reduction has two nodes; the first one is the message.
     is_first = np.ones(len(rows), np.bool_)
     is_first[1:] = step[1:] != step[:-1]
-    chosen = rows[is_first]
-    kept = step[is_first]
+    selected_rows = rows[is_first]
+    selected_steps = step[is_first]
     columns = {
-        column: getattr(steps, column)[kept]
+        column: getattr(steps, column)[selected_steps]
         for column in ("kind", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
     }
-    peer = nodes.peer[chosen]
-    columns["rank"] = nodes.rank[chosen] - part.first_rank
+    peer = nodes.peer[selected_rows]
+    columns["rank"] = nodes.rank[selected_rows] - part.first_rank
     columns["peer"] = np.where(peer >= 0, peer - part.first_rank, -1)
-    columns["channel"] = np.where(peer >= 0, nodes.tag[chosen], 0)
-    edges = _edges(nodes.edges(), rows, np.cumsum(is_first) - 1, len(nodes))
+    columns["channel"] = np.where(peer >= 0, nodes.tag[selected_rows], 0)
+    edges = _select_edges(nodes.edges(), rows, np.cumsum(is_first) - 1, len(nodes))
     table = StepTable.from_columns(contents.algorithm.num_ranks, columns, edges)
     return Algorithm(contents.algorithm.collective, table, contents.algorithm.scratch_units)
 
 
-def _part(flat: FlatProgram, name: str) -> tuple[int, Collected]:
-    """The part of a collective, and its number."""
+def _find_collective(flat: FlatProgram, name: str) -> tuple[int, CollectiveRuns]:
+    """Find the part of a collective, and its number."""
     for number, part in enumerate(flat.parts):
-        if isinstance(part, Collected) and part.operation.name == name:
+        if isinstance(part, CollectiveRuns) and part.operation.name == name:
             return number, part
     message = f"{name} is no collective of {flat.program.name}"
     raise InputError(message, cure="name a collective", code="target")
 
 
-def _edges(
+def _select_edges(
     edges: tuple[Int64Array, Int64Array], rows: Int64Array, step: Int64Array, count: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Dependencies between these rows of the graph, as those of steps."""
+    """Select the dependencies between these rows of the graph, as dependencies of steps."""
     place = positions_in(rows, count)
     parents, children = (place[side] for side in edges)
     is_inside = (parents >= 0) & (children >= 0)

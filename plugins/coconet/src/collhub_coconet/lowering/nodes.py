@@ -14,14 +14,14 @@ from collhub_coconet.program.program import Stage
 from hub_core.columns import Int64Array, distinct, expanded_ranges
 from hub_core.model import NODE_DEFAULTS, NodeKind
 
-_STATED = ("rank", "kind", "name", "operations", "bytes", "peer", "tag", "duration_ns", "group")
+_COLUMNS = ("rank", "kind", "name", "operations", "bytes", "peer", "tag", "duration_ns", "group")
 
 
 @dataclass(slots=True)
 class NodeList:
-    """Blocks of nodes one behind the other, and dependencies between them.
+    """Nodes in blocks, with the dependencies between them.
 
-    `part`, `item`: by node, the part of the program that it is of, and which of its items.
+    `part`, `item`: by node, its part of the program and its item of that part.
     """
 
     count: int = 0
@@ -30,35 +30,34 @@ class NodeList:
     control: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
 
     def add(self, rank: Int64Array, part: int, item: Int64Array, **columns: object) -> Int64Array:
-        """Add nodes; columns are arrays, or one value for all. Returns their numbers."""
+        """Add nodes and return their numbers; columns are arrays, or one value for all nodes."""
         rows = len(rank)
         block = {"rank": rank, "part": np.full(rows, part), "item": item}
-        for name in _STATED[1:]:
-            stated = columns.get(name, NODE_DEFAULTS[name])
-            block[name] = np.broadcast_to(np.asarray(stated, np.int64), rows)
+        for name in _COLUMNS[1:]:
+            values = columns.get(name, NODE_DEFAULTS[name])
+            block[name] = np.broadcast_to(np.asarray(values, np.int64), rows)
         self.blocks.append(block)
         self.count += rows
         return np.arange(self.count - rows, self.count)
 
     def column(self, name: str) -> Int64Array:
-        """A column of all nodes."""
-        found = [block[name] for block in self.blocks]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+        """Return a column of all nodes."""
+        values = [block[name] for block in self.blocks]
+        return np.concatenate(values) if values else np.zeros(0, np.int64)
 
     def columns(self) -> dict[str, npt.ArrayLike]:
-        """The columns of the model that are stated."""
-        # What is not stated has its default.
-        return {name: self.column(name) for name in _STATED}
+        """Return the columns of the workload model that do not only have default values."""
+        return {name: self.column(name) for name in _COLUMNS}
 
     def chain(self, nodes: Int64Array, rank: Int64Array) -> None:
-        """Let the nodes of each rank run one after the other, as they stand."""
+        """Let the nodes of each rank run one after the other, in order."""
         order = np.argsort(rank, kind="stable")
         ordered, owner = nodes[order], rank[order]
         is_next = owner[1:] == owner[:-1]
         self.control.append((ordered[:-1][is_next], ordered[1:][is_next]))
 
     def edges(self, kind: str) -> tuple[Int64Array, Int64Array]:
-        """All dependencies of a kind, `data` or `control`, each one once."""
+        """Return all distinct `data` or `control` dependencies, as (parents, children)."""
         pairs = getattr(self, kind)
         if not pairs:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -68,16 +67,17 @@ class NodeList:
         return parents, children
 
 
-# Up to so many nodes, whoever needs all of a value waits for them without a MARKER.
-_MOST_ENDS = 4
+# Readers of a complete value wait directly for up to this number of nodes per rank; beyond it,
+# they wait for a MARKER.
+_MAX_DIRECT_DEPENDENCIES = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready:
-    """Who makes a value: node `node[i]` makes chunk `chunk[i]` of it on rank `rank[i]` of the job.
+    """Producers of a value: node `node[i]` produces chunk `chunk[i]` on rank `rank[i]` of the job.
 
-    `grid`: None for a whole value, whose chunk is 0. A chunk may have several nodes, and is there
-    from the start where it has none.
+    `grid`: None for a complete value, whose chunk is 0. A chunk may have several nodes. A chunk
+    without a node is available from the start.
     """
 
     region: int
@@ -87,7 +87,7 @@ class Ready:
     node: Int64Array
 
     def nodes_of(self, rank: Int64Array, chunk: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """(index into the asked, node) of all nodes that make these chunks."""
+        """Find all pairs (index into `chunk`, node that produces this chunk on this rank)."""
         width = 1 + max(int(self.chunk.max(initial=0)), int(chunk.max(initial=0)))
         key, asked = self.rank * width + self.chunk, rank * width + chunk
         order = np.argsort(key, kind="stable")
@@ -99,15 +99,15 @@ class Ready:
 
 @dataclass(slots=True)
 class Producers:
-    """The producers of all values so far; `junction(value, ranks)` adds MARKERs on these ranks.
+    """Producers of all values so far; `add_barrier(value, ranks)` adds MARKERs on these ranks.
 
-    Chunks are matched within a region alone: a kernel is over before another one reads it.
+    Chunks are matched only within a region: a kernel ends before another one reads its result.
     """
 
     nodes: NodeList
-    junction: Callable[[str, Int64Array], Int64Array]
+    add_barrier: Callable[[str, Int64Array], Int64Array]
     ready: dict[str, Ready] = field(default_factory=dict)
-    wholes: dict[str, Ready] = field(default_factory=dict)
+    complete: dict[str, Ready] = field(default_factory=dict)
 
     def wait(
         self,
@@ -119,84 +119,88 @@ class Producers:
         node: Int64Array,
     ) -> None:
         """Let node i wait for chunk i of a value on rank i."""
-        index, parents = self.nodes_behind(value, region, grid, rank, chunk)
+        index, parents = self.find_producers(value, region, grid, rank, chunk)
         self.nodes.data.append((parents, node[index]))
 
-    def nodes_behind(
+    def find_producers(
         self, value: str, region: int, grid: Grid | None, rank: Int64Array, chunk: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """(index into the asked, node that makes a part of it); arguments are there."""
+        """Find all pairs (index into `chunk`, node that produces a part of it).
+
+        Arguments have none.
+        """
         ready = self.ready.get(value)
         if ready is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         is_near = ready.region == region
         if not is_near or grid is None or ready.grid is None or not grid.is_comparable(ready.grid):
-            whole = self._whole(value, ready)
-            return whole.nodes_of(rank, np.zeros_like(rank))
-        index, wanted = grid.overlaps(chunk, ready.grid)
-        inner, node = ready.nodes_of(rank[index], wanted)
+            complete = self._find_complete(value, ready)
+            return complete.nodes_of(rank, np.zeros_like(rank))
+        index, overlapping = grid.overlaps(chunk, ready.grid)
+        inner, node = ready.nodes_of(rank[index], overlapping)
         return index[inner], node
 
-    def _whole(self, value: str, ready: Ready) -> Ready:
-        """The value as a whole: its nodes, or where they are many a MARKER behind them."""
-        if value not in self.wholes:
+    def _find_complete(self, value: str, ready: Ready) -> Ready:
+        """Find the producers of the complete value: its nodes, or a MARKER after many nodes."""
+        if value not in self.complete:
             rank, node = ready.rank, ready.node
             ranks, counts = np.unique(rank, return_counts=True)
-            if counts.max(initial=0) > _MOST_ENDS:
-                made = self.junction(value, ranks)
-                self.nodes.data.append((node, made[np.searchsorted(ranks, rank)]))
-                rank, node = ranks, made
-            self.wholes[value] = Ready(ready.region, None, rank, np.zeros_like(rank), node)
-        return self.wholes[value]
+            if counts.max(initial=0) > _MAX_DIRECT_DEPENDENCIES:
+                markers = self.add_barrier(value, ranks)
+                self.nodes.data.append((node, markers[np.searchsorted(ranks, rank)]))
+                rank, node = ranks, markers
+            self.complete[value] = Ready(ready.region, None, rank, np.zeros_like(rank), node)
+        return self.complete[value]
 
 
 class Streams:
-    """The last computation of every rank, behind which the next kernel runs."""
+    """Last computation of every rank, after which its next kernel runs."""
 
     def __init__(self, ranks: int) -> None:
-        # Nothing has run on any rank.
         self._last = np.full(ranks, -1, np.int64)
 
-    def put(self, nodes: NodeList, made: Int64Array, rank: Int64Array, stage: Stage | None) -> None:
-        """Order computations of a rank: those of kernels one by one, of fused ones on their own.
+    def append(
+        self, nodes: NodeList, numbers: Int64Array, rank: Int64Array, stage: Stage | None
+    ) -> None:
+        """Order the new computations of each rank after the kernels before them.
 
-        A kernel that communicates runs beside the others, as overlapping needs it.
+        A kernel that communicates runs concurrently with other kernels, as overlap requires; only
+        its own computations are ordered.
         """
-        nodes.chain(made, rank)
+        nodes.chain(numbers, rank)
         if stage is not None and stage.family != "pointwise":
             return
         order = np.argsort(rank, kind="stable")
         ranks, first, counts = np.unique(rank[order], return_index=True, return_counts=True)
         before = self._last[ranks]
-        is_behind = before >= 0
-        nodes.control.append((before[is_behind], made[order][first][is_behind]))
-        self._last[ranks] = made[order][first + counts - 1]
+        has_predecessor = before >= 0
+        nodes.control.append((before[has_predecessor], numbers[order][first][has_predecessor]))
+        self._last[ranks] = numbers[order][first + counts - 1]
 
 
-def take_turns(
-    nodes: NodeList, template: Template, made: Int64Array, pieces: int, most: int
+def limit_pieces_in_flight(
+    nodes: NodeList, template: Template, numbers: Int64Array, pieces: int, max_in_flight: int
 ) -> None:
-    """Let a piece begin on a rank when the one `most` before it is over there.
+    """Let a piece begin on a rank when the piece `max_in_flight` before it has ended there.
 
-    All at once would share the links, and end together: whoever waits for the first chunk would
-    wait for nearly all of them. Receives need no turn, their sends have one.
+    If all pieces ran at once, they would share the links and end together, which would delay the
+    first chunk. Receives are not delayed, since their sends are.
     """
     count = len(template)
     is_receive = template.kind == NodeKind.RECV
-    ends = _listed(template.ends)
-    for position, listed in enumerate(_listed(template.starts)):
-        starts = listed[~is_receive[listed]]
-        # Every end before every start.
+    ends = _split_lists(template.ends)
+    for position, nodes_of_position in enumerate(_split_lists(template.starts)):
+        starts = nodes_of_position[~is_receive[nodes_of_position]]
+        # Every end precedes every start.
         before = np.repeat(ends[position], len(starts))
-        behind = np.tile(starts, len(ends[position]))
-        for piece in range(most, pieces):
-            earlier = made[(piece - most) * count]
-            later = made[piece * count]
-            nodes.control.append((before + earlier, behind + later))
+        after = np.tile(starts, len(ends[position]))
+        for piece in range(max_in_flight, pieces):
+            earlier = numbers[(piece - max_in_flight) * count]
+            later = numbers[piece * count]
+            nodes.control.append((before + earlier, after + later))
 
 
-def _listed(lists: Lists) -> list[Int64Array]:
-    """Lists of numbers as arrays."""
-    # The ends of the first and the last list are those of all numbers.
+def _split_lists(lists: Lists) -> list[Int64Array]:
+    """Split lists in CSR form into arrays."""
     pointer, numbers = lists
     return np.split(numbers, pointer[1:-1])

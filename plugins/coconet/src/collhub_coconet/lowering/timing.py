@@ -1,4 +1,4 @@
-"""The time of a program on a machine: its flat graph, simulated, and its peak memory."""
+"""Time of a program on a machine, simulated on its flat graph, and its peak memory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _SIMULATOR = "analytical"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What computes and what joins the ranks.
+    """Rates of the ranks, and the network between them.
 
     `operations_per_s`, `memory_bytes_per_s`: of a rank; a kernel takes the longer of both times,
-    and `launch_s` once. `tile_s`: added to every tile of a kernel that is cut. `topology`: the
-    network, as such or as a text like `ring:8?bandwidth=130.5GB/s&latency=0ns`; where it is None,
-    every pair of ranks has a link of `beta_bytes_per_s` and `alpha_s`. `measured_s`: seconds of
-    single operations by name, in the place of what the rates say.
+    plus `launch_s`. `tile_s`: added to every tile of a kernel that is cut. `topology`: the network,
+    or a text such as `ring:8?bandwidth=130.5GB/s&latency=0ns`; if it is None, every pair of ranks
+    has a link with `beta_bytes_per_s` and `alpha_s`. `measured_s`: seconds of single operations by
+    name, which replace the times by rates.
     """
 
     operations_per_s: float
@@ -42,23 +42,24 @@ class Machine:
     measured_s: Mapping[str, float] = field(default_factory=dict)
 
     def network(self, num_ranks: int, registry: Registry) -> Topology:
-        """The network of so many ranks. Raises `InputError` for one with fewer NPUs."""
-        stated = self.topology
-        if stated is None:
+        """Return the network of `num_ranks` ranks. Raises `InputError` if it has fewer NPUs."""
+        topology = self.topology
+        if topology is None:
             latency = f"{self.alpha_s * 1e9:.6f}ns"
             bandwidth = f"{self.beta_bytes_per_s / 1e9:.9f}GB/s"
-            stated = f"fully-connected:{num_ranks}?bandwidth={bandwidth}&latency={latency}"
-        found = parse_topology(stated, registry=registry) if isinstance(stated, str) else stated
-        if found.num_npus < num_ranks:
-            message = f"topology {found.name} has {found.num_npus} NPUs for {num_ranks} ranks"
+            topology = f"fully-connected:{num_ranks}?bandwidth={bandwidth}&latency={latency}"
+        if isinstance(topology, str):
+            topology = parse_topology(topology, registry=registry)
+        if topology.num_npus < num_ranks:
+            message = f"topology {topology.name} has {topology.num_npus} NPUs for {num_ranks} ranks"
             cure = "state a topology with one NPU for every rank of every group"
             raise InputError(message, cure=cure, code="topology-too-small")
-        return found
+        return topology
 
 
 @dataclass(frozen=True, slots=True)
 class Makespan:
-    """Time until the last rank is done, and the most bytes of tensors that a rank holds."""
+    """Time until the last rank finishes, and maximum number of bytes of tensors on a rank."""
 
     time_s: float
     peak_bytes_per_rank: int
@@ -72,38 +73,37 @@ def makespan(
     *,
     registry: Registry | None = None,
 ) -> Makespan:
-    """Simulated time and peak memory of a program.
+    """Simulate the time of a program, and compute its peak memory.
 
-    `choices`: by the name of a communication, or "" for all others, `Choice(algorithm, chunks,
-    options, tiles)`; by default rings in one piece. The flat graph (`flat.flatten`) runs on the
-    simulator of workloads with any number of nodes in flight; kernels of a rank run one after the
-    other, those that communicate beside them. `registry`: pass one for many calls. Raises
-    `HubError`.
+    `choices`: by the name of a communication, or "" for all without an entry; default: rings in one
+    piece. The flat graph (`flat.flatten`) is simulated with an unlimited number of nodes in flight.
+    Kernels of a rank run one after the other, except for those that communicate. `registry`: pass
+    one to save time in repeated calls. Raises `HubError`.
     """
     registry = registry or run_registry()
     ranks = binding.num_ranks * program.num_groups
     network = machine.network(ranks, registry)
     flat = flatten(program, binding, network, choices, registry=registry)
-    times = simulated(flat, machine, network, registry)
+    times = simulate_flat(flat, machine, network, registry)
     if times.time_ns is None:
         raise InputError("some rank never finishes", code="never-ends")
-    return Makespan(times.time_ns / 1e9, peak_bytes(program, binding))
+    return Makespan(times.time_ns / 1e9, compute_peak_bytes(program, binding))
 
 
-def simulated(
+def simulate_flat(
     flat: FlatProgram, machine: Machine, network: Topology, registry: Registry
 ) -> WorkloadTimes:
-    """Times of all nodes of a flat program in ns."""
-    found = registry.find(WorkloadSimulator, _SIMULATOR)
-    simulate = resolve(found.offer.simulate)
-    options = found.offer.options(slots="unlimited")
-    times = simulate(WorkloadRequest(timed(flat, machine), network), options)
+    """Simulate all nodes of a flat program; times are in ns."""
+    offer = registry.find(WorkloadSimulator, _SIMULATOR).offer
+    simulate = resolve(offer.simulate)
+    options = offer.options(slots="unlimited")
+    times = simulate(WorkloadRequest(add_durations(flat, machine), network), options)
     assert isinstance(times, WorkloadTimes)
     return times
 
 
-def timed(flat: FlatProgram, machine: Machine) -> Workload:
-    """The workload with the durations of its computations on a machine."""
+def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
+    """Copy the workload of a flat program with the durations of its computations on a machine."""
     nodes = flat.workload.nodes
     seconds = np.zeros(len(nodes))
     is_computed = np.zeros(len(nodes), np.bool_)
@@ -113,7 +113,7 @@ def timed(flat: FlatProgram, machine: Machine) -> Workload:
             continue
         rows = np.flatnonzero(flat.part == number)
         is_computed[rows] = True
-        seconds[rows] = _seconds(flat, machine, part, rows)
+        seconds[rows] = _compute_seconds(flat, machine, part, rows)
         # A kernel is launched once on every rank.
         if part.kernel not in launched:
             _, first = np.unique(nodes.rank[rows], return_index=True)
@@ -123,28 +123,29 @@ def timed(flat: FlatProgram, machine: Machine) -> Workload:
     return replace(flat.workload, nodes=replace(nodes, duration_ns=duration))
 
 
-def _seconds(
+def _compute_seconds(
     flat: FlatProgram, machine: Machine, part: Segment, rows: Int64Array
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Seconds of the tiles of a segment without launches."""
+    """Compute the seconds of the tiles of a segment, without launches."""
     nodes = flat.workload.nodes
     computing = nodes.operations[rows] / machine.operations_per_s
     moving = nodes.bytes[rows] / machine.memory_bytes_per_s
-    found = np.maximum(computing, moving)
-    stated = [
+    seconds = np.maximum(computing, moving)
+    measured = [
         machine.measured_s[one.name] for one in part.operations if one.name in machine.measured_s
     ]
-    if stated:
-        found = sum(stated) / np.bincount(nodes.rank[rows])[nodes.rank[rows]]
+    if measured:
+        seconds = sum(measured) / np.bincount(nodes.rank[rows])[nodes.rank[rows]]
     is_cut = len(rows) > len(np.unique(nodes.rank[rows]))
-    return found + (machine.tile_s if is_cut else 0.0)
+    return seconds + (machine.tile_s if is_cut else 0.0)
 
 
-def peak_bytes(program: Program, binding: Binding) -> int:
-    """Most bytes of arguments and values that a rank of any group holds at once.
+def compute_peak_bytes(program: Program, binding: Binding) -> int:
+    """Compute the maximum number of bytes of arguments and values on a rank of any group.
 
-    Arguments stay, values live from their kernel to the last one that reads them; those that only
-    their own kernel reads stay in registers, slices are views, and a state is updated in place.
+    Arguments remain. Values exist from their kernel to the last one that reads them; those that
+    only their own kernel reads stay in registers, slices are views, and a state is updated in
+    place.
     """
     kernels = program.kernels()
     of_kernel = {one.name: place for place, kernel in enumerate(kernels) for one in kernel}
@@ -152,7 +153,7 @@ def peak_bytes(program: Program, binding: Binding) -> int:
     for name in reversed([one.name for one in program.operations]):
         operation = program.by_name[name]
         for read in operation.reads:
-            # Who reads a view reads what it is a view of.
+            # A reader of a view reads the viewed value.
             reach = last[name] if operation.kind is Kind.SLICE else of_kernel[name]
             last[read] = max(last.get(read, 0), reach)
     last |= dict.fromkeys(program.outputs, len(kernels) - 1)
@@ -173,4 +174,12 @@ def peak_bytes(program: Program, binding: Binding) -> int:
     return peak
 
 
-__all__ = ["Choice", "Machine", "Makespan", "makespan", "peak_bytes", "simulated", "timed"]
+__all__ = [
+    "Choice",
+    "Machine",
+    "Makespan",
+    "add_durations",
+    "compute_peak_bytes",
+    "makespan",
+    "simulate_flat",
+]

@@ -1,7 +1,7 @@
-"""Lower a program to a workload: computations, one COLLECTIVE node a collective, messages.
+"""Lower a program to a workload: computations, one COLLECTIVE node per collective, messages.
 
-Stages are one computation where no communication stands between their members. Chains are not cut
-in chunks here: a workload says what runs, an algorithm how a collective does.
+The operations of a stage between two communications are one computation. Chains are not cut into
+chunks here, since a workload does not determine the algorithms of its collectives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collhub_coconet.documents.json_document import BoundProgram, History, bound
 from collhub_coconet.options import ProgramOptions
 from collhub_coconet.program.operations import Kind, Operation
 from collhub_coconet.program.program import Program, reduces_scalar
-from collhub_coconet.program.tensors import Binding, parsed_ranges, smallest
+from collhub_coconet.program.tensors import Binding, parse_ranges, take_minimum_sizes
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 from hub_core import installed_version
 from hub_core.model import (
@@ -39,25 +39,30 @@ _COLLECTIVES = {
     Kind.REDUCE: JobCollective.REDUCE,
 }
 _COLUMNS = ("rank", "kind", "name", "operations", "bytes", "collective", "root", "group", "extra")
-_OF_MESSAGES = ("peer", "tag")
+_MESSAGE_COLUMNS = ("peer", "tag")
 
 
 def lower(program: Program, binding: Binding, history: History = ()) -> Workload:
-    """The workload of all groups: rank i of group k is rank k * p + i of the job.
+    """Lower a program to a workload of all groups: rank i of group k is rank k * p + i of the job.
 
-    Blocks of a sliced tensor count as the longest one. Nodes state what they are made of, so that
-    `program_of` gives the program back; `history`: the transformations so far. Raises `InputError`
-    for a symbol that is not bound, and for a root that is no rank.
+    Blocks of a sliced tensor count as the longest one. Nodes carry statements of their operations,
+    from which `extract_program` gets the program; `history`: the transformations so far. Raises
+    `InputError` for a symbol without a number, and for a root that is not a rank.
     """
-    job = _Job(program, binding, Statements(BoundProgram(program, binding, history)))
+    builder = _WorkloadBuilder(
+        program, binding, Statements(BoundProgram(program, binding, history))
+    )
     for kernel in program.kernels():
-        job.add_kernel(kernel)
-    return job.workload()
+        builder.add_kernel(kernel)
+    return builder.build()
 
 
 @dataclass(slots=True)
-class _Job:
-    """Rows under construction; `producer`: row that makes a value, one a rank of its group."""
+class _WorkloadBuilder:
+    """Rows of nodes under construction.
+
+    `producer`: rows that produce a value, one per rank of its group.
+    """
 
     program: Program
     binding: Binding
@@ -68,32 +73,32 @@ class _Job:
     producer: dict[str, list[int]] = field(default_factory=dict)
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add nodes for a kernel, with a computation between each two communications."""
+        """Add the nodes of a kernel, with one computation between successive communications."""
         pending: list[Operation] = []
         for operation in kernel:
             if operation.is_communication:
-                self._compute(pending)
+                self._add_computation(pending)
                 pending = []
-                self._communicate(operation)
+                self._add_communication(operation)
                 continue
             pending.append(operation)
             if reduces_scalar(self.program, operation):
-                self._compute(pending)
+                self._add_computation(pending)
                 pending = []
-                self._collective(operation, JobCollective.ALL_REDUCE, -1)
-        self._compute(pending)
+                self._add_collective(operation, JobCollective.ALL_REDUCE, -1)
+        self._add_computation(pending)
 
-    def workload(self) -> Workload:
-        """The finished workload."""
+    def build(self) -> Workload:
+        """Return the complete workload."""
         if not self.rows:
-            # A program of views alone: nothing runs, and its nodes say so.
-            stated = self.statements.add(())
+            # The program has only views: MARKER nodes carry its statements.
+            statement = self.statements.add(())
             for rank in self.binding.ranks_of(0):
-                self._row({"rank": rank, "kind": NodeKind.MARKER, "extra": stated})
+                self._add_row({"rank": rank, "kind": NodeKind.MARKER, "extra": statement})
         count = self.program.num_groups
         columns = {
             name: [row.get(name, 0 if name == "tag" else -1) for row in self.rows]
-            for name in (*_COLUMNS, *_OF_MESSAGES)
+            for name in (*_COLUMNS, *_MESSAGE_COLUMNS)
         }
         parents, children = zip(*sorted(self.edges), strict=True) if self.edges else ((), ())
         nodes = NodeColumns.from_columns(
@@ -108,74 +113,73 @@ class _Job:
         )
         return Workload(nodes, tuple(self.names), groups, extras=self.statements.extras())
 
-    def _compute(self, operations: list[Operation]) -> None:
-        """One COMPUTE node a rank for operations without communication between them."""
+    def _add_computation(self, operations: list[Operation]) -> None:
+        """Add one COMPUTE node per rank for operations without communication between them."""
         working = [one for one in operations if one.kind is not Kind.SLICE]
         for operation in operations:
             if operation.kind is Kind.SLICE and operation.reads[0] in self.producer:
-                # A view of what somebody else makes.
                 self.producer[operation.name] = self.producer[operation.reads[0]]
             if operation.kind is Kind.SLICE:
                 self.statements.view(operation)
         if not working:
             return
-        stated = self.statements.add(working)
-        name = self._name("+".join(one.name for one in working))
-        # Kernels do not cross groups.
+        statement = self.statements.add(working)
+        name = self._add_name("+".join(one.name for one in working))
+        # All operations of a kernel are on one group.
         group = self.program.types[working[0].name].group
         count = sum(count_operations(self.program, one, self.binding) for one in working)
-        touched = count_memory_bytes(self.program, operations, self.binding)
-        made = []
+        traffic = count_memory_bytes(self.program, operations, self.binding)
+        numbers = []
         for rank in self.binding.ranks_of(group):
-            row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name, "extra": stated}
-            made.append(self._row(row | {"operations": count, "bytes": touched}))
-        self._depend(made, (read for one in operations for read in one.reads))
-        self.producer |= dict.fromkeys((one.name for one in working), made)
+            row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name, "extra": statement}
+            numbers.append(self._add_row(row | {"operations": count, "bytes": traffic}))
+        self._add_dependencies(numbers, (read for one in operations for read in one.reads))
+        self.producer |= dict.fromkeys((one.name for one in working), numbers)
 
-    def _communicate(self, operation: Operation) -> None:
-        """Add a collective, or a message."""
-        # Between groups there is no collective.
+    def _add_communication(self, operation: Operation) -> None:
+        """Add a collective, or the messages of a Send."""
         if operation.kind is Kind.SEND:
-            self._message(operation)
+            self._add_messages(operation)
             return
-        root = -1 if operation.root is None else self._root(operation)
-        self._collective(operation, _COLLECTIVES[operation.kind], root)
+        root = -1 if operation.root is None else self._find_root(operation)
+        self._add_collective(operation, _COLLECTIVES[operation.kind], root)
 
-    def _collective(self, operation: Operation, kind: JobCollective, root: int) -> None:
-        """One COLLECTIVE node a rank; bytes of the buffer that a rank puts in."""
-        # A norm of slices is all-reduced behind the computation.
+    def _add_collective(self, operation: Operation, kind: JobCollective, root: int) -> None:
+        """Add one COLLECTIVE node per rank; its bytes are those of the input of a rank."""
+        # A reduction of slices to a scalar is all-reduced after the computation.
         is_scalar = not operation.is_communication
         operand = self.program.types[operation.name if is_scalar else operation.reads[0]]
         row = {"kind": NodeKind.COLLECTIVE, "collective": kind, "root": root}
-        row |= {"name": self._name(operation.name), "group": operand.group}
+        row |= {"name": self._add_name(operation.name), "group": operand.group}
         row["bytes"] = self.binding.bytes_of_rank(operand)
         row["extra"] = self.statements.add([operation])
-        made = [self._row(row | {"rank": rank}) for rank in self.binding.ranks_of(operand.group)]
-        self._depend(made, [operation.name] if is_scalar else operation.reads)
-        self.producer[operation.name] = made
+        numbers = [
+            self._add_row(row | {"rank": rank}) for rank in self.binding.ranks_of(operand.group)
+        ]
+        self._add_dependencies(numbers, [operation.name] if is_scalar else operation.reads)
+        self.producer[operation.name] = numbers
 
-    def _message(self, operation: Operation) -> None:
-        """SEND on the ranks of one group, RECV on those of the other; one tag an operation."""
-        # Rank i of one group and rank i of the other are a pair.
+    def _add_messages(self, operation: Operation) -> None:
+        """Add SEND nodes on the ranks of one group and RECV nodes on the other, with one tag."""
         sender = self.program.types[operation.reads[0]].group
         kind = self.program.types[operation.name]
-        row = {"name": self._name(operation.name), "tag": len(self.names)}
+        row = {"name": self._add_name(operation.name), "tag": len(self.names)}
         row["bytes"] = self.binding.bytes_of_rank(kind)
         row["extra"] = self.statements.add([operation])
         ends = self.binding.ranks_of(sender), self.binding.ranks_of(kind.group)
         pairs = list(zip(*ends, strict=True))
         sends = [
-            self._row(row | {"rank": one, "peer": other, "kind": NodeKind.SEND})
+            self._add_row(row | {"rank": one, "peer": other, "kind": NodeKind.SEND})
             for one, other in pairs
         ]
-        self._depend(sends, operation.reads)
+        self._add_dependencies(sends, operation.reads)
         self.producer[operation.name] = [
-            self._row(row | {"rank": other, "peer": one, "kind": NodeKind.RECV})
+            self._add_row(row | {"rank": other, "peer": one, "kind": NodeKind.RECV})
             for one, other in pairs
         ]
 
-    def _root(self, operation: Operation) -> int:
-        """The root as a rank of the job."""
+    def _find_root(self, operation: Operation) -> int:
+        """Convert the root to a rank of the job."""
         root, ranks = operation.root or 0, self.binding.num_ranks
         if not 0 <= root < ranks:
             message = f"{operation.name}: root {root} is no rank of {ranks}"
@@ -183,42 +187,40 @@ class _Job:
             raise InputError(message, location=place, cure="count ranks from 0", code="root")
         return self.program.types[operation.name].group * ranks + root
 
-    def _row(self, row: dict[str, int]) -> int:
-        """Enter a row.
-
-        Returns its number, by which dependencies name it.
-        """
+    def _add_row(self, row: dict[str, int]) -> int:
+        """Add a row and return its number."""
         self.rows.append(row)
         return len(self.rows) - 1
 
-    def _depend(self, made: list[int], reads: Iterable[str]) -> None:
-        """Let nodes wait for those that make what they read, rank by rank."""
+    def _add_dependencies(self, numbers: list[int], reads: Iterable[str]) -> None:
+        """Let nodes wait for the producers of their operands, rank by rank."""
         for read in reads:
-            # Arguments are there from the start.
-            for parent, child in zip(self.producer.get(read, ()), made, strict=False):
+            # Arguments have no producer.
+            for parent, child in zip(self.producer.get(read, ()), numbers, strict=False):
                 self.edges.add((parent, child))
 
-    def _name(self, name: str) -> int:
-        """Enter a name; its number."""
+    def _add_name(self, name: str) -> int:
+        """Add a name and return its number."""
         self.names.append(name)
         return len(self.names) - 1
 
 
 def read(source: Source, options: ProgramOptions) -> Workload:
-    """The workload of a program; a symbol of one size only needs none in the options.
+    """Read the workload of a JSON document of a program.
 
-    Raises `InputError` for a program that is ill typed, or a size out of its bounds.
+    Symbols with a single possible size need no number in the options. Raises `InputError` for an
+    ill-typed program, and for a size out of bounds.
     """
-    sizes = smallest(parsed_ranges(options.sizes))
+    sizes = take_minimum_sizes(parse_ranges(options.sizes))
     try:
         bound = bound_from_json(source.content(), source.name, options.num_ranks, sizes)
-        return lowered(bound, source)
+        return lower_source(bound, source)
     except InputError as error:
-        raise InputError([_in_file(one, source.name) for one in error.diagnostics]) from None
+        raise InputError([_locate_in_file(one, source.name) for one in error.diagnostics]) from None
 
 
-def _in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
-    """A finding located in the file: checks of a program know its name and number of operation."""
+def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
+    """Locate a finding in the file: the program's checks give its name and operation number."""
     location = diagnostic.location
     if location.file == file:
         return diagnostic
@@ -227,9 +229,8 @@ def _in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
     return replace(diagnostic, message=message, location=Location(file))
 
 
-def lowered(bound: BoundProgram, source: Source) -> Workload:
-    """The workload of a program that a source describes."""
-    # Who made it is told of every workload.
+def lower_source(bound: BoundProgram, source: Source) -> Workload:
+    """Lower a program that was read from a source, and record the source."""
     workload = lower(bound.program, bound.binding, bound.history)
     version = installed_version("collhub-coconet") or ""
     provenance = Provenance("coconet", version, source.name, source.sha256())
@@ -237,7 +238,7 @@ def lowered(bound: BoundProgram, source: Source) -> Workload:
 
 
 def samples() -> Sequence[Source]:
-    """A scattered gradient step of 16 elements."""
+    """Return an example: a gradient step of 16 elements with a ReduceScatter."""
     return [Source.of_bytes("step.program.json", _SAMPLE)]
 
 

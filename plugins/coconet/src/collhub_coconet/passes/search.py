@@ -6,20 +6,21 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 
-from collhub_coconet.documents.json_document import BoundProgram, bound_to
+from collhub_coconet.documents.json_document import BoundProgram, bind_sizes
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.options import SearchOptions
 from collhub_coconet.passes.transformations import format_parameter, read_program, record_fields
-from collhub_coconet.program.tensors import Binding, parsed_ranges
+from collhub_coconet.program.tensors import Binding, parse_ranges
 from collhub_coconet.search.collective_times import Rates, find_slowest_link, is_any_to_any
 from collhub_coconet.search.cost_models import FormulaModel
-from collhub_coconet.search.explore import Candidate, Exploration, explore
-from collhub_coconet.search.simulation import (
+from collhub_coconet.search.explore import (
+    Candidate,
+    Exploration,
     Progress,
-    Simulation,
+    explore,
     ignore_progress,
-    simulate_candidates,
 )
+from collhub_coconet.search.simulation import Simulation, simulate_candidates
 from collhub_coconet.transformations.costs import costs
 from hub_core import Topology, read_topology
 from hub_core.model import InputError, JsonValue, UsageError, Workload, format_bytes, format_time
@@ -140,7 +141,7 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
     listed if no symbol has a range. Raises `UsageError` for malformed sizes.
     """
     ranges = {symbol: (size, size) for symbol, size in bound.binding.sizes.items()}
-    ranges.update(parsed_ranges(sizes))
+    ranges.update(parse_ranges(sizes))
     is_single = all(low == high for low, high in ranges.values())
     num_bindings = 1 if is_single else count
     bindings = []
@@ -150,7 +151,7 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
             symbol: round(low * (high / low) ** exponent) if low else low
             for symbol, (low, high) in ranges.items()
         }
-        bindings.append(bound_to(bound.program, bound.binding.num_ranks, sizes_at_index))
+        bindings.append(bind_sizes(bound.program, bound.binding.num_ranks, sizes_at_index))
     return bindings
 
 
@@ -181,7 +182,7 @@ def _assign_ranks(bound: BoundProgram, topology: Topology) -> BoundProgram:
         message = f"{topology.name} has {topology.num_npus} NPUs for {groups} groups of ranks"
         cure = "choose a topology with equally many NPUs for every group, at least 2"
         raise InputError(message, cure=cure, code="ranks")
-    binding = bound_to(bound.program, ranks, bound.binding.sizes)
+    binding = bind_sizes(bound.program, ranks, bound.binding.sizes)
     return replace(bound, binding=binding)
 
 

@@ -6,9 +6,9 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from collhub_coconet.documents.from_workload import program_of
+from collhub_coconet.documents.from_workload import extract_program
 from collhub_coconet.documents.json_document import program_to_json
-from collhub_coconet.documents.operator_names import Inference, with_inferred
+from collhub_coconet.documents.operator_names import Inference, infer_program
 from collhub_coconet.lowering.workload import lower
 from collhub_coconet.options import (
     FuseOptions,
@@ -62,8 +62,8 @@ def read_program(workload: Workload, options: StatedOptions) -> Inference:
     describe a program, `UsageError` if an inferred node needs the option `element`.
     """
     if options.infer:
-        return with_inferred(workload, options.element)
-    return Inference(program_of(workload), ())
+        return infer_program(workload, options.element)
+    return Inference(extract_program(workload), ())
 
 
 def record_fields(record: LegalityRecord, parent: Program, effect: Costs) -> dict[str, JsonValue]:
@@ -224,7 +224,7 @@ def list_moves(workload: Workload, name: str) -> list[PassMove]:
     Programs have few legal moves, so all are built and those of other passes are dropped. Raises
     `InputError` for a workload whose nodes do not describe a program.
     """
-    bound = program_of(workload)
+    bound = extract_program(workload)
     listed = []
     for move in legal_moves(bound.program, bound.binding):
         record = move.rewrite.record

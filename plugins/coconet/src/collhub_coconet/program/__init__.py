@@ -1,1 +1,1 @@
-"""Programs: tensors, operations, the checked graph, and how Python writes one."""
+"""Programs: tensors, operations, typed graphs, and their construction in Python."""

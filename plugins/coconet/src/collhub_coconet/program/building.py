@@ -1,4 +1,4 @@
-"""Write a program in Python: values with operators, and a function for each other operation."""
+"""Build programs in Python: values with operators, and a function for every other operation."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from hub_core.model import InputError, Location
 
 
 class ProgramBuilder:
-    """A program under construction; every operation is checked as it is written.
+    """Program under construction; every operation is checked when it is added.
 
-    `sizes`: symbols with (smallest, largest) size, as `N=(1, 2**30)`, or one number.
+    `sizes`: symbols with (minimum, maximum) size, such as `N=(1, 2**30)`, or with a fixed size.
     """
 
     def __init__(self, name: str, **sizes: int | tuple[int, int]) -> None:
         self.name = name
-        pairs = {key: (one, one) if isinstance(one, int) else one for key, one in sizes.items()}
-        self._sizes = pairs
-        self._checker = Checker(name, pairs)
-        self._checker.fail()
+        self._sizes = {
+            symbol: (bounds, bounds) if isinstance(bounds, int) else bounds
+            for symbol, bounds in sizes.items()
+        }
+        self._checker = Checker(name, self._sizes)
+        self._checker.raise_findings()
         self._arguments: list[Argument] = []
         self._operations: list[Operation] = []
 
@@ -41,8 +43,8 @@ class ProgramBuilder:
         layout: Layout = REPLICATED,
         group: int = 0,
     ) -> Value:
-        """Declare a tensor that the program is given."""
-        kind = _tensor_type(name, element, shape, layout, group)
+        """Declare an input tensor of the program."""
+        kind = _create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind))
 
     def state(
@@ -54,52 +56,51 @@ class ProgramBuilder:
         group: int = 0,
         whole_after: bool = False,
     ) -> Value:
-        """Declare a state; `whole_after`: every rank reads all of it after the program."""
-        kind = _tensor_type(name, element, shape, layout, group)
+        """Declare a state; `whole_after`: every rank reads the complete state after the program."""
+        kind = _create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind, is_state=True, whole_after=whole_after))
 
     def apply(self, kind: Kind, operands: Sequence[Value | float], **attributes: object) -> Value:
-        """Add one operation. Raises `InputError` with its line and the condition it violates."""
+        """Add one operation. Raises `InputError` with its line and the violated condition."""
         names = tuple(self._operand(operand) for operand in operands)
         line = len(self._operations) + 1
         operation = Operation(f"_{line}", kind, names, **attributes)  # type: ignore[arg-type]
-        self._checker.operation(operation, line)
-        self._checker.fail()
+        self._checker.add_operation(operation, line)
+        self._checker.raise_findings()
         self._operations.append(operation)
         return Value(self, operation.name)
 
     def rename(self, value: Value, name: str) -> None:
-        """Name the value of the last operation, which nothing reads yet."""
+        """Name the value of the last operation, which no operation reads yet."""
         line = len(self._operations)
         last = self._operations[-1] if line else None
         if last is None or last.name != value.name or name in self._checker.types:
             message = f"{value.name} cannot be named {name}: only a new value, by a name not taken"
-            place = Location(self.name, line)
+            location = Location(self.name, line)
             cure = "call named() where the value is made"
-            raise InputError(message, location=place, cure=cure, code="name")
+            raise InputError(message, location=location, cure=cure, code="name")
         self._operations[-1] = replace(last, name=name)
         self._checker.rename(last.name, name)
 
     def program(self, *outputs: Value) -> Program:
-        """The finished program with these outputs, in their order."""
+        """Return the complete program; `outputs`: its outputs, in order."""
         names = tuple(value.name for value in outputs)
         operations = tuple(self._operations)
         return Program(self.name, self._sizes, tuple(self._arguments), operations, names)
 
     def type_of(self, value: Value) -> TensorType:
-        """The type of a value."""
+        """Return the type of a value."""
         return self._checker.types[value.name]
 
     def _declare(self, argument: Argument) -> Value:
-        """Enter an argument that has been checked."""
-        self._checker.argument(argument)
-        self._checker.fail()
+        """Check an argument and add it."""
+        self._checker.add_argument(argument)
+        self._checker.raise_findings()
         self._arguments.append(argument)
         return Value(self, argument.name)
 
     def _operand(self, operand: Value | float) -> Operand:
-        """The name of a value of this program, or the number itself."""
-        # Numbers need no name.
+        """Return the name of a value of this program, or the number itself."""
         if not isinstance(operand, Value):
             return operand
         if operand.builder is not self:
@@ -109,7 +110,7 @@ class ProgramBuilder:
 
 
 class Value:
-    """A tensor in a program under construction; operators write pointwise operations."""
+    """Tensor in a program under construction; operators add pointwise operations."""
 
     def __init__(self, builder: ProgramBuilder, name: str) -> None:
         self.builder = builder
@@ -121,119 +122,113 @@ class Value:
         return self.builder.type_of(self)
 
     def named(self, name: str) -> Value:
-        """The same value under a name that text, documents and transformations use."""
+        """Name the value for text, documents and transformations; returns the value."""
         self.builder.rename(self, name)
         self.name = name
         return self
 
     def __add__(self, other: Value | float) -> Value:
-        """Sum, element by element."""
-        return self._before(Kind.ADD, other)
+        """Add element by element."""
+        return self._apply_left(Kind.ADD, other)
 
     def __radd__(self, other: float) -> Value:
-        """Sum, element by element."""
-        return self._behind(Kind.ADD, other)
+        """Add element by element."""
+        return self._apply_right(Kind.ADD, other)
 
     def __sub__(self, other: Value | float) -> Value:
-        """Difference, element by element."""
-        return self._before(Kind.SUBTRACT, other)
+        """Subtract element by element."""
+        return self._apply_left(Kind.SUBTRACT, other)
 
     def __rsub__(self, other: float) -> Value:
-        """Difference from a number."""
-        return self._behind(Kind.SUBTRACT, other)
+        """Subtract from a number."""
+        return self._apply_right(Kind.SUBTRACT, other)
 
     def __mul__(self, other: Value | float) -> Value:
-        """Product, element by element."""
-        return self._before(Kind.MULTIPLY, other)
+        """Multiply element by element."""
+        return self._apply_left(Kind.MULTIPLY, other)
 
     def __rmul__(self, other: float) -> Value:
-        """Product, element by element."""
-        return self._behind(Kind.MULTIPLY, other)
+        """Multiply element by element."""
+        return self._apply_right(Kind.MULTIPLY, other)
 
     def __truediv__(self, other: Value | float) -> Value:
-        """Quotient, element by element."""
-        return self._before(Kind.DIVIDE, other)
+        """Divide element by element."""
+        return self._apply_left(Kind.DIVIDE, other)
 
     def __rtruediv__(self, other: float) -> Value:
-        """Quotient of a number."""
-        return self._behind(Kind.DIVIDE, other)
+        """Divide a number."""
+        return self._apply_right(Kind.DIVIDE, other)
 
     def __pow__(self, other: Value | float) -> Value:
-        """Power, element by element."""
-        return self._before(Kind.POWER, other)
+        """Raise to a power, element by element."""
+        return self._apply_left(Kind.POWER, other)
 
     def __rpow__(self, other: float) -> Value:
-        """Power of a number."""
-        return self._behind(Kind.POWER, other)
+        """Raise a number to powers."""
+        return self._apply_right(Kind.POWER, other)
 
     def __lt__(self, other: Value | float) -> Value:
-        """Whether elements are less, as bool."""
-        return self._before(Kind.LESS, other)
+        """Whether elements are less; the element type is bool."""
+        return self._apply_left(Kind.LESS, other)
 
     def __gt__(self, other: Value | float) -> Value:
-        """Whether elements are greater, as bool."""
-        return self._before(Kind.GREATER, other)
+        """Whether elements are greater; the element type is bool."""
+        return self._apply_left(Kind.GREATER, other)
 
-    def _before(self, kind: Kind, other: Value | float) -> Value:
-        """This value as the first operand."""
-        # Order counts: a difference is no sum.
-        operands = (self, other)
-        return self.builder.apply(kind, operands)
+    def _apply_left(self, kind: Kind, other: Value | float) -> Value:
+        """Apply a kind with this value as the first operand."""
+        return self.builder.apply(kind, (self, other))
 
-    def _behind(self, kind: Kind, other: float) -> Value:
-        """This value as the second operand."""
-        operands = (other, self)
-        return self.builder.apply(kind, operands)
+    def _apply_right(self, kind: Kind, other: float) -> Value:
+        """Apply a kind with this value as the second operand."""
+        return self.builder.apply(kind, (other, self))
 
 
 def all_reduce(x: Value, reduction: str = "sum") -> Value:
-    """Local to replicated: the reduction over all ranks."""
-    # The builder checks types at once.
+    """Reduce a local tensor over all ranks: the result is replicated."""
     return x.builder.apply(Kind.ALL_REDUCE, (x,), reduction=Reduction(reduction))
 
 
 def reduce_scatter(x: Value, dimension: int = 0, reduction: str = "sum") -> Value:
-    """Local to sliced: rank i has block i of the reduction."""
+    """Reduce a local tensor over all ranks: rank i receives block i of the result."""
     attributes = {"reduction": Reduction(reduction), "dimension": dimension}
     return x.builder.apply(Kind.REDUCE_SCATTER, (x,), **attributes)
 
 
 def all_gather(x: Value) -> Value:
-    """Sliced to replicated."""
+    """Collect a sliced tensor on every rank: the result is replicated."""
     return x.builder.apply(Kind.ALL_GATHER, (x,))
 
 
 def broadcast(x: Value, root: int = 0) -> Value:
-    """The values of the root on every rank.
-
-    Local or replicated to replicated.
-    """
+    """Copy a local or replicated tensor of the root to every rank."""
     return x.builder.apply(Kind.BROADCAST, (x,), root=root)
 
 
 def reduce(x: Value, root: int = 0, reduction: str = "sum") -> Value:
-    """The reduction over all ranks, on the root only."""
+    """Reduce over all ranks, with the result on the root only."""
     return x.builder.apply(Kind.REDUCE, (x,), root=root, reduction=Reduction(reduction))
 
 
 def all_to_all(x: Value, dimension: int) -> Value:
-    """Sliced along one dimension to sliced along another, counted from 0.
+    """Exchange the slices of a tensor so that it is sliced along `dimension`, counted from 0.
 
-    Every rank gives every other the part of its block that lies in the other's new block.
+    Every rank sends to each other rank the intersection of its block with the new block of that
+    rank.
     """
     return x.builder.apply(Kind.ALL_TO_ALL, (x,), dimension=dimension)
 
 
 def send(x: Value, offset: int = 1) -> Value:
-    """From rank i of this group to rank i of the group `offset` further in the row.
+    """Send from rank i of this group to rank i of the group `offset` positions later in the row.
 
-    Element type, shape and layout stay.
+    Element type, shape and layout remain.
     """
     return x.builder.apply(Kind.SEND, (x,), offset=offset)
 
 
 def slice_of(x: Value, dimension: int = 0) -> Value:
-    """Replicated to sliced, without traffic.
+    """Slice a replicated tensor without communication.
 
     Rank i keeps block i of the dimension, counted from 0.
     """
@@ -241,110 +236,104 @@ def slice_of(x: Value, dimension: int = 0) -> Value:
 
 
 def sqrt(x: Value) -> Value:
-    """Square root."""
+    """Compute the square root."""
     return x.builder.apply(Kind.SQRT, (x,))
 
 
 def tanh(x: Value) -> Value:
-    """Hyperbolic tangent."""
+    """Compute the hyperbolic tangent."""
     return x.builder.apply(Kind.TANH, (x,))
 
 
 def cast(x: Value, element: str) -> Value:
-    """The same values in another element type.
-
-    `element`: a name of numpy, as `float16`; shape and layout stay.
-    """
+    """Convert to another element type, named as in numpy (`float16`)."""
     return x.builder.apply(Kind.CAST, (x,), element=ElementType(element))
 
 
 def equal(x: Value, y: Value | float) -> Value:
-    """Whether elements are equal, as bool.
+    """Whether elements are equal; the element type is bool.
 
-    `==` of Python stays what it is: whether two values are the same one.
+    Python's `==` has its usual meaning: whether two objects are the same value.
     """
     return x.builder.apply(Kind.EQUAL, (x, y))
 
 
 def select(condition: Value, x: Value | float, y: Value | float) -> Value:
-    """Elements of x where the condition holds, else of y."""
+    """Take elements of x where the condition is true, and of y elsewhere."""
     return condition.builder.apply(Kind.SELECT, (condition, x, y))
 
 
 def dropout(x: Value, rate: float, seed: int) -> Value:
-    """Zero for a share of the elements, the others divided by 1 - rate.
+    """Set a fraction `rate` of the elements to zero, and divide the others by 1 - rate.
 
-    The random number of an element depends on the seed and its place in the whole tensor.
+    The random number of an element depends on the seed and on its index in the complete tensor.
     """
     return x.builder.apply(Kind.DROPOUT, (x,), rate=rate, seed=seed)
 
 
 def matmul(x: Value, w: Value) -> Value:
-    """Matrix product x[..., K] w[K, N].
+    """Multiply matrices x[..., K] w[K, N].
 
-    Of two tensors sliced along K, every rank has a partial sum: the result is local.
+    If both are sliced along K, every rank has a partial sum: the result is local.
     """
     return x.builder.apply(Kind.MATMUL, (x, w))
 
 
 def batch_matmul(x: Value, w: Value) -> Value:
-    """Matrix products x[..., M, K] w[..., K, N] of the same batch.
+    """Multiply matrices x[..., M, K] w[..., K, N] of the same batch.
 
-    Of a batch that is sliced alike in both, every rank makes the products of its block.
+    If both are sliced along the same batch dimension, every rank computes the products of its
+    block.
     """
     return x.builder.apply(Kind.BATCH_MATMUL, (x, w))
 
 
 def transpose(x: Value) -> Value:
-    """The last two dimensions change places.
-
-    A tensor that is sliced along one of them is sliced along the other then.
-    """
+    """Swap the last two dimensions. A slice along one becomes a slice along the other."""
     return x.builder.apply(Kind.TRANSPOSE, (x,))
 
 
 def conv(x: Value, w: Value) -> Value:
-    """Convolution x[B, C, positions] w[O, C, window] with zeros around, stride 1.
+    """Convolve x[B, C, positions] with w[O, C, window]: zero padding, stride 1.
 
-    Of two tensors sliced along C, every rank has a partial sum: the result is local.
+    If both are sliced along C, every rank has a partial sum: the result is local.
     """
     return x.builder.apply(Kind.CONV, (x, w))
 
 
 def norm(x: Value) -> Value:
-    """The 2-norm of the whole tensor, a scalar."""
+    """Compute the 2-norm of the complete tensor, a scalar."""
     return x.builder.apply(Kind.NORM, (x,))
 
 
 def total(x: Value) -> Value:
-    """The sum of the whole tensor, a scalar."""
+    """Sum the complete tensor to a scalar."""
     return x.builder.apply(Kind.SUM, (x,))
 
 
 def largest(x: Value) -> Value:
-    """The largest element of the whole tensor, a scalar."""
+    """Find the largest element of the complete tensor, a scalar."""
     return x.builder.apply(Kind.MAX, (x,))
 
 
 def update(state: Value, value: Value) -> Value:
     """Write a value into a state; the result is the value.
 
-    Both have one type and layout; the name of the state goes on to mean what it was before.
+    Both have the same type and layout. The name of the state still denotes its value before the
+    program.
     """
     return state.builder.apply(Kind.UPDATE, (state, value))
 
 
-def _tensor_type(
+def _create_tensor_type(
     name: str, element: str, shape: tuple[Size, ...], layout: Layout, group: int
 ) -> TensorType:
-    """The type of an argument. Raises `InputError` for an element type or layout that is none."""
+    """Create the type of an argument. Raises `InputError` for an invalid element type or layout."""
     if not isinstance(layout, Layout):
         message = f"argument {name}: layout {layout!r} is none"
         raise InputError(message, cure="state LOCAL, REPLICATED or sliced(0)", code="layout")
-    # A program in Python may state anything.
-    known = [str(one) for one in ElementType]
+    known = [str(element_type) for element_type in ElementType]
     if element not in known:
         message = f"argument {name}: element type {element!r} is none"
         raise InputError(message, cure=f"state one of {', '.join(known)}", code="element")
-    found = ElementType(element)
-    return TensorType(found, shape, layout, group)
+    return TensorType(ElementType(element), shape, layout, group)

@@ -1,4 +1,4 @@
-"""Operations: their kinds, what each kind takes, and one record for all of them."""
+"""Operations: their kinds, the operands and attributes of each kind, and one record for all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collhub_coconet.program.tensors import ElementType, TensorType
 
 
 class Kind(StrEnum):
-    """Kinds of operation, spelt as text and documents spell them."""
+    """Kinds of operations, with their names in text and documents."""
 
     ALL_REDUCE = "AllReduce"
     REDUCE_SCATTER = "ReduceScatter"
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
 
 class Reduction(StrEnum):
-    """Operators of reductions; REPLACE is MPI's: the value of the highest rank."""
+    """Operators of reductions; REPLACE as in MPI: the value of the highest rank."""
 
     SUM = "sum"
     PROD = "prod"
@@ -53,13 +53,13 @@ class Reduction(StrEnum):
 
     @property
     def is_commutative(self) -> bool:
-        """Whether the order of the ranks does not matter; all of them are associative."""
+        """Whether the order of the ranks is irrelevant; all operators are associative."""
         return self is not Reduction.REPLACE
 
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a kind takes: number of operands, and the attributes that it needs."""
+    """Number of operands of a kind, and its required attributes."""
 
     operands: int
     attributes: tuple[str, ...] = ()
@@ -112,10 +112,10 @@ COLLECTIVES = frozenset(
 REDUCTIONS_TO_SCALARS = frozenset({Kind.NORM, Kind.SUM, Kind.MAX})
 CONTRACTIONS = frozenset({Kind.MATMUL, Kind.BATCH_MATMUL, Kind.CONV})
 COMPARISONS = frozenset({Kind.LESS, Kind.GREATER, Kind.EQUAL})
-# Two operands and a result of their element type.
+# Kinds with two operands and a result of their element type.
 ARITHMETIC = frozenset({Kind.ADD, Kind.SUBTRACT, Kind.MULTIPLY, Kind.DIVIDE, Kind.POWER})
-OF_ONE_TENSOR = frozenset({Kind.SQRT, Kind.TANH, Kind.CAST, Kind.DROPOUT})
-POINTWISE = ARITHMETIC | COMPARISONS | OF_ONE_TENSOR | {Kind.SELECT}
+UNARY = frozenset({Kind.SQRT, Kind.TANH, Kind.CAST, Kind.DROPOUT})
+POINTWISE = ARITHMETIC | COMPARISONS | UNARY | {Kind.SELECT}
 
 Operand = str | float | int
 """Name of a value, or a number."""
@@ -123,11 +123,11 @@ Operand = str | float | int
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation; `name` is that of its value. Attributes are None where its kind has none.
+    """Operation with a value of the same name; attributes that its kind does not have are None.
 
-    `dimension`: counted from 0. `root`: rank within the group. `offset`: groups further in the row.
-    `rate`: share of elements that are dropped. `seed`: of the random numbers. `reads`: names among
-    the operands, in their order.
+    `dimension`: counted from 0. `root`: rank within the group. `offset`: distance to the receiving
+    group in the row. `rate`: fraction of elements that Dropout drops. `seed`: of its random
+    numbers. `reads`: names among the operands, in order.
     """
 
     name: str
@@ -143,30 +143,30 @@ class Operation:
     reads: tuple[str, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Asked for many times in every transformation.
+        # Stored, since transformations read it very often.
         names = tuple(operand for operand in self.operands if isinstance(operand, str))
         object.__setattr__(self, "reads", names)
 
     @property
     def is_inner(self) -> bool:
-        """Whether the value has no name of its own: text shows it where it is used."""
+        """Whether the value is unnamed, so that text shows its expression in its reader."""
         return self.name.startswith("_")
 
     @property
     def is_communication(self) -> bool:
-        """Whether data leave the rank.
+        """Whether ranks exchange data.
 
-        Reductions of slices to scalars are not counted: their all-reduce is within the kernel.
+        False for reductions of slices to scalars: their all-reduce belongs to the kernel.
         """
         return self.kind in COLLECTIVES or self.kind is Kind.SEND
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What a program is given: a tensor, or a state that Update writes.
+    """Input of a program: a tensor, or a state that Update writes.
 
-    `whole_after`: the state is read by every rank as a whole after the program, so that it cannot
-    stay sliced.
+    `whole_after`: every rank reads the complete state after the program, so that it cannot remain
+    sliced.
     """
 
     name: str

@@ -10,58 +10,57 @@ from types import MappingProxyType
 
 from collhub_coconet.program.operations import REDUCTIONS_TO_SCALARS, Argument, Operation
 from collhub_coconet.program.tensors import TensorType
-from collhub_coconet.typing.checking import Bounds, typed
+from collhub_coconet.typing.checking import Bounds, type_program
 from hub_core.model import InputError, Location
 
 Readers = Mapping[str, tuple[Operation, ...]]
 """Operations that read a value, by its name, in program order."""
 
 
-def readers_of(operations: Iterable[Operation]) -> dict[str, tuple[Operation, ...]]:
-    """Readers of every value; an operation that reads a value twice stands once."""
-    found: dict[str, list[Operation]] = {}
+def collect_readers(operations: Iterable[Operation]) -> dict[str, tuple[Operation, ...]]:
+    """Collect the readers of every value; an operation that reads a value twice occurs once."""
+    readers_by_name: dict[str, list[Operation]] = {}
     for operation in operations:
         for name in dict.fromkeys(operation.reads):
-            found.setdefault(name, []).append(operation)
-    return {name: tuple(readers) for name, readers in found.items()}
+            readers_by_name.setdefault(name, []).append(operation)
+    return {name: tuple(readers) for name, readers in readers_by_name.items()}
 
 
-def descendants(operations: Sequence[Operation], sources: Iterable[str]) -> set[str]:
-    """Names of the operations that a path from `sources` reaches, which are not among them."""
+def find_descendants(operations: Sequence[Operation], sources: Iterable[str]) -> set[str]:
+    """Find the names of all operations after `sources` on some path, without the sources."""
     reached = set(sources)
-    found: set[str] = set()
-    # In program order everything that is read stands before.
+    names: set[str] = set()
+    # In program order, operands precede their readers.
     for operation in operations:
         if not reached.isdisjoint(operation.reads):
             reached.add(operation.name)
-            found.add(operation.name)
-    return found
+            names.add(operation.name)
+    return names
 
 
-def ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set[str]:
-    """Names of the operations from which a path leads to `sinks`, and the sinks themselves."""
-    found = set(sinks)
+def find_ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set[str]:
+    """Find the names of all operations before `sinks` on some path, including the sinks."""
+    names = set(sinks)
     for operation in reversed(operations):
-        if operation.name in found:
-            found.update(operation.reads)
-    return found
+        if operation.name in names:
+            names.update(operation.reads)
+    return names
 
 
-def between(operations: Sequence[Operation], members: Iterable[str]) -> list[Operation]:
-    """Operations outside a set on a path that leaves the set and enters it again."""
+def find_between(operations: Sequence[Operation], members: Iterable[str]) -> list[Operation]:
+    """Find the operations outside a set on a path that leaves the set and enters it again."""
     inside = set(members)
-    behind = descendants(operations, inside)
-    before = ancestors(operations, inside)
-    found = behind & before - inside
-    return [one for one in operations if one.name in found]
+    names = find_descendants(operations, inside) & find_ancestors(operations, inside) - inside
+    return [operation for operation in operations if operation.name in names]
 
 
-def contracted_order(
+def order_groups(
     operations: Sequence[Operation], groups: Iterable[Sequence[str]]
 ) -> list[list[Operation]] | None:
-    """Operations in an order in which every group stands together; None if there is none.
+    """Order the operations so that those of a group are adjacent; None if this is impossible.
 
-    Kahn's algorithm on the graph in which a group is one node; ties: the earliest in the program.
+    Kahn's algorithm on the graph in which a group is one node. Among nodes that are ready, the
+    first of the program comes first.
     """
     node_of = {operation.name: place for place, operation in enumerate(operations)}
     position = dict(node_of)
@@ -75,13 +74,13 @@ def contracted_order(
         content.setdefault(node, []).append(operation)
         read = {node_of[name] for name in operation.reads if name in node_of}
         waits.setdefault(node, set()).update(read - {node})
-    return _in_order(content, waits)
+    return _sort_topologically(content, waits)
 
 
-def _in_order(
+def _sort_topologically(
     content: Mapping[int, list[Operation]], waits: Mapping[int, set[int]]
 ) -> list[list[Operation]] | None:
-    """Nodes in an order in which each stands behind all it waits for; None for a cycle."""
+    """Order the nodes after their dependencies `waits`; None if there is a cycle."""
     followers: dict[int, list[int]] = {node: [] for node in content}
     for node, read in waits.items():
         for source in read:
@@ -102,7 +101,7 @@ def _in_order(
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Operations that one kernel computes; `family`: its communication, or `pointwise`."""
+    """Operations of one kernel; `family`: its communication, or `pointwise`."""
 
     name: str
     family: str
@@ -113,8 +112,8 @@ class Stage:
 class Chain:
     """Operations or stages that overlap chunk by chunk, from producer to consumer.
 
-    `dimensions`: those along which chunks are cut, counted from the end of the tensor that goes
-    from one member to the next; one entry a pair of members.
+    `dimensions`: one entry per pair of members, the dimension along which the tensor between them
+    is cut into chunks, counted from the end.
     """
 
     members: tuple[str, ...]
@@ -123,11 +122,11 @@ class Chain:
 
 @dataclass(frozen=True)
 class Program:
-    """Operations in single-assignment form, run by every rank of a group, or of a row of groups.
+    """Operations in single-assignment form, run by every rank of a group or of a row of groups.
 
-    Operations stand in an order in which values are defined before they are used. `sizes`: bounds
-    of each symbol. An argument always denotes the value before the program; `Update` gives the new
-    one. Raises `InputError` with everything that is wrong: names, types, stages with a cycle.
+    Values are defined before they are used. `sizes`: bounds of each symbol. An argument always
+    denotes its value before the program; `Update` gives the new value of a state. Raises
+    `InputError` with all violations of names, types and stages.
     """
 
     name: str
@@ -140,68 +139,64 @@ class Program:
     types: Mapping[str, TensorType] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        types = typed(self.name, self.sizes, self.arguments, self.operations, self.outputs)
+        types = type_program(self.name, self.sizes, self.arguments, self.operations, self.outputs)
         object.__setattr__(self, "types", MappingProxyType(types))
         self._check_stages()
 
     def __getstate__(self) -> dict[str, object]:
-        """What is sent to other processes: all but what is made when it is asked for."""
+        """Return the fields for another process, without cached properties."""
         # A read-only view of a mapping cannot be pickled.
-        kept = {one.name: getattr(self, one.name) for one in fields(self)}
-        return kept | {"sizes": dict(self.sizes), "types": dict(self.types)}
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return values | {"sizes": dict(self.sizes), "types": dict(self.types)}
 
     @cached_property
     def by_name(self) -> Mapping[str, Operation]:
-        """Operations by the name of their value.
-
-        Arguments are not among them.
-        """
+        """Operations by the name of their value; arguments are not included."""
         return {operation.name: operation for operation in self.operations}
 
     @cached_property
     def places(self) -> Mapping[str, int]:
         """Position of every operation, counted from 0, by the name of its value."""
-        # Lines of messages count from 1.
         return {operation.name: place for place, operation in enumerate(self.operations)}
 
     @cached_property
     def readers(self) -> Readers:
         """Operations that read a value, by its name."""
-        return readers_of(self.operations)
+        return collect_readers(self.operations)
 
     @cached_property
     def num_groups(self) -> int:
-        """Number of groups of ranks, counted up to the last one that a value names."""
-        # Groups count from 0, those that nothing uses included.
+        """Number of groups of ranks: one more than the highest group of a value."""
         return 1 + max((kind.group for kind in self.types.values()), default=0)
 
     @cached_property
     def declared(self) -> Mapping[str, Argument]:
-        """Arguments by name, states among them."""
-        # In the order of declaration.
-        return {one.name: one for one in self.arguments}
+        """Arguments by name, including states, in the order of declaration."""
+        return {argument.name: argument for argument in self.arguments}
 
     @cached_property
     def states(self) -> Mapping[str, Argument]:
-        """Arguments that `Update` may write, by name."""
-        # In the order of declaration.
-        return {one.name: one for one in self.arguments if one.is_state}
+        """States by name, in the order of declaration."""
+        return {argument.name: argument for argument in self.arguments if argument.is_state}
 
     def kernels(self) -> list[list[Operation]]:
-        """Operations in the order of execution, those of one stage together."""
-        order = contracted_order(self.operations, [stage.members for stage in self.stages])
+        """Order the operations for execution, as one list per kernel (a stage is one kernel).
+
+        Raises `InputError` if stages wait for each other.
+        """
+        order = order_groups(self.operations, [stage.members for stage in self.stages])
         if order is None:
             cure = "no path may leave a stage and enter it again"
-            place = Location(self.name)
-            raise InputError("the stages wait for one another", location=place, cure=cure)
+            location = Location(self.name)
+            raise InputError("the stages wait for one another", location=location, cure=cure)
         return order
 
     def with_stages(self, stages: tuple[Stage, ...], chains: tuple[Chain, ...]) -> Program:
-        """The same operations under other stages and chains.
+        """Copy the program with other stages and chains, without typing it again.
 
-        Nothing is typed again. Raises `InputError` for stages with a cycle.
+        Raises `InputError` for invalid stages.
         """
-        # As a copy, with what was made already: operations and types are the same.
+        # A copy of all fields and cached properties: operations and types are the same.
         result = object.__new__(Program)
         vars(result).update(vars(self))
         object.__setattr__(result, "stages", stages)
@@ -210,7 +205,7 @@ class Program:
         return result
 
     def _check_stages(self) -> None:
-        """Refuse members that are not there, or in two stages, and cycles."""
+        """Refuse members that do not exist or are in two stages, and cycles of stages."""
         names = [name for stage in self.stages for name in stage.members]
         known = {operation.name for operation in self.operations}
         unknown = sorted(set(names) - known)
@@ -228,12 +223,10 @@ class Program:
 
     def _refuse_stage(self, message: str, cure: str) -> None:
         """Raise the error of a stage or chain."""
-        # Stages and chains stand in no line of the program.
         raise InputError(message, location=Location(self.name), cure=cure, code="stage")
 
 
 def reduces_scalar(program: Program, operation: Operation) -> bool:
-    """Whether a norm, sum or maximum is of slices, so that partial results are all-reduced."""
-    # Of a replicated tensor every rank computes it alone.
+    """Whether an operation reduces slices to a scalar, so that partial results are all-reduced."""
     is_scalar = operation.kind in REDUCTIONS_TO_SCALARS
     return is_scalar and program.types[operation.reads[0]].layout.is_sliced

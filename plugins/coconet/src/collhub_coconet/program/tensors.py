@@ -9,13 +9,13 @@ from enum import StrEnum
 from hub_core.model import InputError, UsageError
 
 Size = int | str
-"""Length of a dimension: a number, or a symbol that is bound when the program is run."""
+"""Length of a dimension: a number, or a symbol to which `Binding` assigns a number."""
 
 Shape = tuple[Size, ...]
 
 
 class Placement(StrEnum):
-    """Kinds of layout."""
+    """Distribution of a tensor over the ranks of a group, without the dimension."""
 
     LOCAL = "local"
     REPLICATED = "replicated"
@@ -23,7 +23,7 @@ class Placement(StrEnum):
 
 
 class ElementType(StrEnum):
-    """Types of elements, named as numpy names them."""
+    """Element types, with the names of numpy."""
 
     FLOAT16 = "float16"
     FLOAT32 = "float32"
@@ -34,10 +34,7 @@ class ElementType(StrEnum):
 
     @property
     def is_float(self) -> bool:
-        """Whether values of this type are rounded.
-
-        Integers and truth values are not.
-        """
+        """Whether arithmetic on this type rounds."""
         return self in (ElementType.FLOAT16, ElementType.FLOAT32, ElementType.FLOAT64)
 
     @property
@@ -60,9 +57,9 @@ _ELEMENT_BYTES = {
 class Layout:
     """Distribution of a tensor over the p ranks of a group.
 
-    LOCAL: every rank has values of its own, of the full shape. REPLICATED: every rank has the same
-    values. SLICED: rank i has block i of `dimension`; blocks are ceil(n / p) long, the last ones
-    shorter or empty. `dimension` is -1 where the layout is not SLICED.
+    LOCAL: the values of the ranks differ, each of the full shape. REPLICATED: all ranks have the
+    same values. SLICED: rank i has block i of `dimension`; blocks have ceil(n / p) elements, the
+    last ones fewer or none. `dimension` is -1 unless the layout is SLICED.
     """
 
     placement: Placement
@@ -70,7 +67,7 @@ class Layout:
 
     @property
     def is_sliced(self) -> bool:
-        """Whether every rank has a block."""
+        """Whether every rank has one block."""
         return self.placement is Placement.SLICED
 
     def __str__(self) -> str:
@@ -88,7 +85,7 @@ def sliced(dimension: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Type of a value; `shape` is the global one, `group` the position in the row of groups."""
+    """Type of a value; `shape`: of the complete tensor; `group`: position in the row of groups."""
 
     element: ElementType
     shape: Shape
@@ -101,28 +98,28 @@ class TensorType:
         return f"{self.element}[{sizes}] {self.layout}{group}"
 
 
-def from_end(dimension: int, rank: int) -> int:
-    """Distance of a dimension from the end: what broadcasting keeps. The last one has 1."""
+def distance_from_end(dimension: int, rank: int) -> int:
+    """Distance of a dimension from the end, 1 for the last one; broadcasting preserves it."""
     return rank - dimension
 
 
 def has_dimension(shape: Shape, distance: int) -> bool:
-    """Whether a shape has its own values along the dimension this far from its end.
+    """Whether a shape has a size other than 1 at this distance from its end.
 
-    A dimension of size 1, and one that is not there, are broadcast.
+    Dimensions of size 1, and missing ones, are broadcast.
     """
     return len(shape) >= distance and shape[len(shape) - distance] != 1
 
 
 def block_bounds(size: int, num_ranks: int, rank: int) -> tuple[int, int]:
-    """First element of the block of a rank, and the one behind its last; nothing is dropped."""
+    """First element of the block of a rank, and the end (exclusive); blocks cover all elements."""
     length = -(-size // num_ranks)
     return min(rank * length, size), min((rank + 1) * length, size)
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """Numbers for a run: ranks of each group, and the size that every symbol stands for."""
+    """Number of ranks of each group, and the number for every symbol."""
 
     num_ranks: int
     sizes: Mapping[str, int]
@@ -131,45 +128,41 @@ class Binding:
         if self.num_ranks < 2:
             message = f"a group of {self.num_ranks} has nobody to communicate with"
             raise InputError(message, cure="state at least 2 ranks", code="ranks")
-        # A size of zero would make blocks of nothing.
         for symbol, size in self.sizes.items():
             if size < 1:
                 message = f"size {symbol} is {size}, a size is at least 1"
                 raise InputError(message, cure=f"bind {symbol} to a positive number", code="size")
 
     def shape(self, shape: Shape) -> tuple[int, ...]:
-        """The shape in numbers.
-
-        Raises `InputError` for a symbol that is not bound.
-        """
+        """Replace symbols by numbers. Raises `InputError` for a symbol without a number."""
         return tuple(self._size(size) for size in shape)
 
     def ranks_of(self, group: int) -> range:
-        """Ranks of the job in one group: group k begins at rank k * p."""
+        """Ranks of the job in one group; group k begins at rank k * p."""
         first = group * self.num_ranks
         return range(first, first + self.num_ranks)
 
     def elements(self, shape: Shape) -> int:
-        """Number of elements of the whole tensor."""
+        """Number of elements of the complete tensor."""
         count = 1
         for size in shape:
             count *= self._size(size)
         return count
 
     def elements_of_rank(self, kind: TensorType) -> int:
-        """Elements of a tensor on one rank; of a sliced one, the longest block."""
-        whole = self.elements(kind.shape)
+        """Number of elements of a tensor on one rank; of a sliced one, the longest block."""
+        total = self.elements(kind.shape)
         if not kind.layout.is_sliced:
-            return whole
+            return total
         size = self._size(kind.shape[kind.layout.dimension])
-        return whole // size * -(-size // self.num_ranks)
+        return total // size * -(-size // self.num_ranks)
 
     def bytes_of_rank(self, kind: TensorType) -> int:
-        """Bytes of a tensor on one rank; of a sliced one, the longest block."""
+        """Number of bytes of a tensor on one rank; of a sliced one, the longest block."""
         return self.elements_of_rank(kind) * kind.element.element_bytes
 
     def _size(self, size: Size) -> int:
-        """One size in numbers."""
+        """Replace a symbol by its number."""
         if isinstance(size, int):
             return size
         if size not in self.sizes:
@@ -182,24 +175,24 @@ Ranges = Mapping[str, tuple[int, int]]
 """Smallest and largest size of every symbol."""
 
 
-def parsed_ranges(text: str) -> Ranges:
-    """Sizes by symbol. Raises `UsageError` for what is no list of them.
+def parse_ranges(text: str) -> Ranges:
+    """Parse sizes by symbol, such as `B=8,N=1024..1048576`; repeated symbols: the last entry.
 
-    A symbol that is stated twice has its last size.
+    Raises `UsageError` for any other text.
     """
-    found = {}
+    ranges = {}
     for part in filter(None, text.split(",")):
         symbol, _, numbers = (piece.strip() for piece in part.partition("="))
         low, dots, high = numbers.partition("..")
         limits = [low, high if dots else low]
-        is_range = bool(symbol) and all(one.strip().isdecimal() for one in limits)
+        is_range = bool(symbol) and all(limit.strip().isdecimal() for limit in limits)
         if not is_range or int(limits[1]) < int(limits[0]):
             message = f"size {part!r} is not understood"
             raise UsageError(message, cure="write sizes as B=8,S=1024 or N=1024..1048576")
-        found[symbol] = int(limits[0]), int(limits[1])
-    return found
+        ranges[symbol] = int(limits[0]), int(limits[1])
+    return ranges
 
 
-def smallest(ranges: Ranges) -> dict[str, int]:
-    """The least size of every symbol."""
+def take_minimum_sizes(ranges: Ranges) -> dict[str, int]:
+    """Take the minimum size of every symbol."""
     return {symbol: low for symbol, (low, _) in ranges.items()}

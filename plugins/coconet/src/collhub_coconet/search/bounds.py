@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
-from collhub_coconet.program.program import Program, descendants, reduces_scalar
+from collhub_coconet.program.program import Program, find_descendants, reduces_scalar
 from collhub_coconet.program.tensors import REPLICATED, Binding, TensorType
 from collhub_coconet.search.collective_times import Rates, find_fastest_means
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
@@ -66,7 +66,7 @@ class _BoundCalculation:
         sources = [
             operation.name for operation in self.program.operations if self._can_scatter(operation)
         ]
-        self.movable = descendants(self.program.operations, sources)
+        self.movable = find_descendants(self.program.operations, sources)
 
     def _can_scatter(self, operation: Operation) -> bool:
         """Whether a reorder may move the readers of this operation onto slices.
@@ -221,8 +221,10 @@ class _BoundCalculation:
         operation = self.program.by_name.get(output)
         if operation is None or self.program.types[output].layout != REPLICATED:
             return False
+        if operation.kind is not Kind.UPDATE:
+            return True
         state = self.program.states.get(operation.reads[0])
-        return operation.kind is not Kind.UPDATE or state is None or state.whole_after
+        return state is None or state.whole_after
 
     def _count_bytes(self, tensor: TensorType) -> int:
         """Bytes of the complete tensor, also if each rank stores only a slice."""

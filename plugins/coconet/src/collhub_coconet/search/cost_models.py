@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol as TypingProtocol
 
-from collhub_coconet.lowering.timing import peak_bytes
+from collhub_coconet.lowering.timing import compute_peak_bytes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
@@ -74,7 +74,7 @@ class FormulaModel:
             return bound
         calculation = _TimeCalculation(self.rates, program, binding)
         seconds = max(bound.seconds, calculation.compute_minimum_seconds())
-        return ProgramBound(seconds, peak_bytes(program, binding))
+        return ProgramBound(seconds, compute_peak_bytes(program, binding))
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from collhub_coconet.documents.json_document import canonical_hash
-from collhub_coconet.lowering.timing import peak_bytes
+from collhub_coconet.lowering.timing import compute_peak_bytes
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.cost_models import CostModel, Timing
@@ -314,7 +314,7 @@ def evaluate(task: tuple[Program, Sequence[Binding], CostModel]) -> Evaluation:
     """Compute timings, peak memory and the number of unevenly sliced values at every size."""
     program, bindings, cost_model = task
     timings = tuple(cost_model.timing(program, binding) for binding in bindings)
-    peaks = tuple(peak_bytes(program, binding) for binding in bindings)
+    peaks = tuple(compute_peak_bytes(program, binding) for binding in bindings)
     uneven_values = tuple(_count_uneven_values(program, binding) for binding in bindings)
     return timings, peaks, uneven_values
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-from collhub_coconet.lowering.algorithms import Choice, fallbacks
+from collhub_coconet.lowering.algorithms import Choice, select_fallbacks
 from collhub_coconet.lowering.timing import Machine, makespan
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
@@ -24,6 +24,24 @@ from hub_core.plugin_api import SearchBudget
 
 ALGORITHMS = ("ring", "halving-doubling", "double-binary-tree")
 CHUNKS = (1, 4, 16)
+# Codes of errors after which a program is not simulated with these means: the algorithm does not
+# exist for this collective, number of ranks or size, the network has no room for the program, or a
+# plugin is not installed. All remaining errors are defects of the program or of a plugin.
+_CODES_OF_UNFIT_MEANS = frozenset(
+    {
+        "algorithm-does-not-fit",
+        "disconnected",
+        "invalid-subset",
+        "no-contents",
+        "no-such-collective",
+        "not-a-power",
+        "not-available",
+        "odd-ranks",
+        "size-too-small",
+        "too-large",
+        "topology-too-small",
+    }
+)
 _COMMON_MEANS = "all collectives"
 """Key in `Timing.choices` of the means that all collectives without an entry share."""
 
@@ -44,8 +62,8 @@ class Simulation:
 
         Coordinate descent: the protocol is selected first, then the algorithm, then the chunk
         count; all combinations would need three times as many simulations. Collectives that these
-        algorithms do not implement use a fixed algorithm. If no simulation succeeds, the result is
-        the message of the first error.
+        algorithms do not implement use a fixed algorithm. If no means fit, the result is the reason
+        of the first ones. Raises `HubError` for errors with another reason.
         """
         best: tuple[float, Means] | None = None
         first_error = ""
@@ -63,7 +81,7 @@ class Simulation:
         seconds, common = best
         fixed = {
             name: replace(common, algorithm=str(choice.algorithm))
-            for name, choice in fallbacks(program, common.chunks).items()
+            for name, choice in select_fallbacks(program, common.chunks).items()
         }
         all_fixed = all(name in fixed for name in _names_of_communications(program))
         return Timing(seconds, fixed if all_fixed else {_COMMON_MEANS: common} | fixed)
@@ -97,11 +115,12 @@ class Simulation:
     def _simulate(
         self, program: Program, binding: Binding, means_by_name: Mapping[str, Means]
     ) -> float | str:
-        """Simulate a program once; return seconds, or the message of the error.
+        """Simulate a program once; return seconds, or the reason why the means do not fit.
 
         `means_by_name`: means by name of a collective; the entry with the empty name applies to the
-        remaining collectives, and its protocol to all of them. Errors occur where an algorithm does
-        not fit, such as halving-doubling if the number of ranks is not a power of two.
+        remaining collectives, and its protocol to all of them. An algorithm may not fit, such as
+        halving-doubling if the number of ranks is not a power of two (`_CODES_OF_UNFIT_MEANS`).
+        Raises `HubError` for all remaining errors.
         """
         common = means_by_name[""]
         protocol = next(entry for entry in PROTOCOLS if entry.name == common.protocol)
@@ -115,10 +134,12 @@ class Simulation:
         choices = {
             name: Choice(means.algorithm, means.chunks, tiles=means.chunks)
             for name, means in means_by_name.items()
-        } | fallbacks(program, common.chunks)
+        } | select_fallbacks(program, common.chunks)
         try:
             return makespan(program, binding, machine, choices, registry=self.registry).time_s
         except HubError as error:
+            if any(one.code not in _CODES_OF_UNFIT_MEANS for one in error.diagnostics):
+                raise
             return str(error)
 
 

@@ -15,7 +15,7 @@ from collhub_coconet.program.operations import (
 )
 from collhub_coconet.program.program import Program
 from collhub_coconet.program.tensors import Binding
-from collhub_coconet.typing.computations import axes_of
+from collhub_coconet.typing.computations import find_axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _count_multiplications(program: Program, operation: Operation, binding: Bind
     dimension is sliced, a rank sums only the terms of its slice.
     """
     x, w = (program.types[name] for name in operation.reads)
-    axes = axes_of(operation.kind, len(x.shape))
+    axes = find_axes(operation.kind, len(x.shape))
     terms = binding.shape(x.shape)[axes.x_sum]
     if operation.kind is Kind.CONV:
         terms *= prod(binding.shape(w.shape[2:]))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from collhub_coconet.program.operations import CONTRACTIONS, REDUCTIONS_TO_SCALARS, Kind, Operation
-from collhub_coconet.program.program import Chain, Program, Stage, between, contracted_order
+from collhub_coconet.program.program import Chain, Program, Stage, find_between, order_groups
 from collhub_coconet.transformations.legality import Conditions, Rewrite, check_stage
 from collhub_coconet.transformations.rewriting import choose_name, find_members
-from collhub_coconet.typing.computations import axes_of
+from collhub_coconet.typing.computations import find_axes
 
 
 def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewrite:
@@ -57,7 +57,7 @@ def _check_stage_order(program: Program, stages: tuple[Stage, ...], conditions: 
 
     Two stages without a cycle inside can still wait for each other.
     """
-    order = contracted_order(program.operations, [stage.members for stage in stages])
+    order = order_groups(program.operations, [stage.members for stage in stages])
     message = "it and another stage would wait for one another"
     cure = "fuse both stages into one"
     conditions.require(order is not None, "no-cycle", stages[-1].members[0], message, cure)
@@ -183,7 +183,7 @@ def _find_accepted_dimensions(program: Program, reader: Operation, name: str) ->
     if reader.kind not in CONTRACTIONS:
         return _find_dimensions(program, name) - _find_exchanged_dimensions(program, reader)
     rank = len(program.types[name].shape)
-    axes = axes_of(reader.kind, len(program.types[reader.reads[0]].shape))
+    axes = find_axes(reader.kind, len(program.types[reader.reads[0]].shape))
     rows = axes.rows if name == reader.reads[0] else (axes.w_free,)
     return {rank - row for row in rows}
 
@@ -202,13 +202,13 @@ def _check_order(program: Program, parts: list[Part], conditions: Conditions) ->
     """
     names = [[operation.name for operation in part] for part in parts]
     inside = [name for part in names for name in part]
-    outside = between(program.operations, inside)
+    outside = find_between(program.operations, inside)
     culprit = outside[0].name if outside else inside[0]
     message = "it stands between members, so that it orders them as a whole"
     cure = "make it a member, or end the chain before it"
     conditions.require(not outside, "no-other-order", culprit, message, cure)
     groups = [stage.members for stage in program.stages if stage.members[0] not in inside]
-    order = contracted_order(program.operations, [*groups, inside])
+    order = order_groups(program.operations, [*groups, inside])
     message = "members and another stage would wait for one another"
     conditions.require(order is not None, "no-other-order", culprit, message, "fuse less")
 

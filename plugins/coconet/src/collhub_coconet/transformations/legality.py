@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from collhub_coconet.program.operations import POINTWISE, REDUCTIONS_TO_SCALARS, Kind, Operation
-from collhub_coconet.program.program import Program, between, descendants
-from collhub_coconet.program.tensors import LOCAL, REPLICATED, TensorType, from_end, has_dimension
+from collhub_coconet.program.program import Program, find_between, find_descendants
+from collhub_coconet.program.tensors import (
+    LOCAL,
+    REPLICATED,
+    TensorType,
+    distance_from_end,
+    has_dimension,
+)
 from hub_core.model import Diagnostic, InputError, Location
 
 Parameter = str | int | tuple[str, ...] | None
@@ -115,7 +121,7 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
     """
     inside = set(members)
     operations = [operation for operation in program.operations if operation.name in inside]
-    outside = between(program.operations, inside)
+    outside = find_between(program.operations, inside)
     culprit = outside[0].name if outside else operations[0].name
     message = "it reads a member and a member reads it"
     cure = "take it into the set, or leave its readers out"
@@ -196,9 +202,9 @@ def _have_compatible_layouts(space: TensorType, largest: TensorType) -> bool:
     """
     if not largest.layout.is_sliced:
         return space.layout == largest.layout
-    distance = from_end(largest.layout.dimension, len(largest.shape))
+    distance = distance_from_end(largest.layout.dimension, len(largest.shape))
     if space.layout.is_sliced:
-        return from_end(space.layout.dimension, len(space.shape)) == distance
+        return distance_from_end(space.layout.dimension, len(space.shape)) == distance
     return space.layout == REPLICATED and not has_dimension(space.shape, distance)
 
 
@@ -210,8 +216,8 @@ def _check_slices(program: Program, operations: list[Operation], conditions: Con
     """
     scatter = next(entry for entry in operations if entry.kind is Kind.REDUCE_SCATTER)
     scattered = program.types[scatter.name]
-    distance = from_end(scattered.layout.dimension, len(scattered.shape))
-    dependent = descendants(operations, [scatter.name])
+    distance = distance_from_end(scattered.layout.dimension, len(scattered.shape))
+    dependent = find_descendants(operations, [scatter.name])
     for operation in operations:
         if operation.kind in (Kind.REDUCE_SCATTER, Kind.SLICE):
             continue

@@ -12,11 +12,11 @@ from collhub_coconet.program.operations import (
     Kind,
     Operation,
 )
-from collhub_coconet.program.program import Program, between, descendants
+from collhub_coconet.program.program import Program, find_between, find_descendants
 from collhub_coconet.program.tensors import (
     LOCAL,
     REPLICATED,
-    from_end,
+    distance_from_end,
     has_dimension,
     sliced,
 )
@@ -28,7 +28,7 @@ from collhub_coconet.transformations.rewriting import (
     find_operation,
     replace_operands,
 )
-from collhub_coconet.typing.computations import axes_of
+from collhub_coconet.typing.computations import find_axes
 
 # Kinds of operations that can commute with slicing.
 _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Kind.SEND}
@@ -48,7 +48,7 @@ def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
     conditions.require(True, "all-gather", target, "", "")
     chosen = find_members(program, _add_inner_operations(program, members), conditions)
     # Members that do not depend on the AllGather are sliced only if they feed members that do.
-    dependent = descendants(program.operations, [target])
+    dependent = find_descendants(program.operations, [target])
     moved = [operation for operation in chosen if operation.name in dependent]
     uses = any(target in operation.reads for operation in moved)
     message = f"no member reads {target}"
@@ -102,7 +102,7 @@ def _check_closed(
 ) -> None:
     """Refuse a set if an operation outside it is on a path between members or from `target`."""
     names = [operation.name for operation in moved]
-    left_out = between(program.operations, [target, *names])
+    left_out = find_between(program.operations, [target, *names])
     culprit = left_out[0].name if left_out else target
     message = "it stands on a path from the AllGather to a member"
     cure = "make it a member too"
@@ -134,7 +134,7 @@ class _Move:
         self._moved = {operation.name for operation in moved}
         self._feeds: dict[str, int] = {}
         self._slice_of = {target: source}
-        self._distance = {target: from_end(layout.dimension, rank)}
+        self._distance = {target: distance_from_end(layout.dimension, rank)}
         self._gathered = {target: target}
         self._cut: dict[tuple[str, int], str] = {}
         self._result: list[Operation] = []
@@ -232,7 +232,7 @@ class _Move:
         tensor = self._program.types[name]
         if not tensor.layout.is_sliced:
             return 0
-        return from_end(tensor.layout.dimension, len(tensor.shape))
+        return distance_from_end(tensor.layout.dimension, len(tensor.shape))
 
     def _find_contraction_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
         """Find the reason why a contraction does not commute with slicing; None if it does.
@@ -242,7 +242,7 @@ class _Move:
         """
         x, w = operation.reads
         rank = len(self._program.types[x].shape)
-        rows = axes_of(operation.kind, rank).rows
+        rows = find_axes(operation.kind, rank).rows
         is_row = x in self._slice_of and rank - self._distance[x] in rows
         if not is_row:
             message = f"the slice is no row of the first operand {x}"

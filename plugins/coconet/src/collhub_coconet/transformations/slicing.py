@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from collhub_coconet.program.operations import Kind, Operation, Reduction
-from collhub_coconet.program.program import Program, readers_of
+from collhub_coconet.program.program import Program, collect_readers
 from collhub_coconet.program.tensors import REPLICATED, sliced
 from collhub_coconet.transformations.legality import Conditions, Rewrite
 from collhub_coconet.transformations.rewriting import (
@@ -132,7 +132,7 @@ def _read_new_states(
         redirected.append(replace_operands(operation, new_state))
         if _writes(operation, states):
             new_state[operation.reads[1]] = operation.name
-    readers = readers_of(select_live(redirected, program.outputs))
+    readers = collect_readers(select_live(redirected, program.outputs))
     for value, update in new_state.items():
         dimension = states[program.by_name[update].reads[0]]
         is_named_by_reorder = (

@@ -1,1 +1,1 @@
-"""Typing rules: layout, shape and element type of every result."""
+"""Typing rules: layout, shape and element type of every value."""

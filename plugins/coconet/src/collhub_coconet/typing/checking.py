@@ -15,42 +15,50 @@ from collhub_coconet.program.operations import (
     Operation,
 )
 from collhub_coconet.program.tensors import LOCAL, ElementType, TensorType, sliced
-from collhub_coconet.typing.communication import COMMUNICATION
-from collhub_coconet.typing.computations import POINTWISE_RULES, contraction
-from collhub_coconet.typing.operands import Operands, TypingMistakeError, check_sliceable, scalar_of
+from collhub_coconet.typing.communication import COMMUNICATION_RULES
+from collhub_coconet.typing.computations import POINTWISE_RULES, type_contraction
+from collhub_coconet.typing.operands import (
+    Operands,
+    TypingMistakeError,
+    check_sliceable,
+    type_scalar,
+)
 from hub_core.model import Diagnostic, InputError, Location
 
 Rule = Callable[[Operands], TensorType]
 
 
-def to_scalar(operands: Operands) -> TensorType:
-    """R -> R; L -> L; S_d -> R with an all-reduce of one scalar. A 2-norm is of floats."""
+def type_scalar_reduction(operands: Operands) -> TensorType:
+    """R -> R; L -> L; S_d -> R with an all-reduce of one scalar. A 2-norm requires floats."""
     element = operands.tensor(0).element
     if operands.operation.kind is Kind.NORM:
         operands.check_float(0)
     if element is ElementType.BOOL:
         message = f"{operands.name(0)} is bool"
         raise TypingMistakeError("element-type", message, "insert a Cast")
-    return scalar_of(operands.tensor(0))
+    return type_scalar(operands.tensor(0))
 
 
-def transpose(operands: Operands) -> TensorType:
-    """The last two dimensions change places, and a layout along one goes with it."""
-    found = operands.tensor(0)
-    rank = len(found.shape)
+def type_transpose(operands: Operands) -> TensorType:
+    """Swap the last two dimensions; a slice along one becomes a slice along the other."""
+    operand = operands.tensor(0)
+    rank = len(operand.shape)
     if rank < 2:
         message = f"{operands.name(0)} has {rank} dimensions"
         raise TypingMistakeError("shape", message, "Transpose takes a matrix, or a batch of them")
-    *batch, rows, columns = found.shape
-    moved = {rank - 1: rank - 2, rank - 2: rank - 1}
-    layout = found.layout
+    *batch, rows, columns = operand.shape
+    swapped = {rank - 1: rank - 2, rank - 2: rank - 1}
+    layout = operand.layout
     if layout.is_sliced:
-        layout = sliced(moved.get(layout.dimension, layout.dimension))
-    return TensorType(found.element, (*batch, columns, rows), layout, found.group)
+        layout = sliced(swapped.get(layout.dimension, layout.dimension))
+    return TensorType(operand.element, (*batch, columns, rows), layout, operand.group)
 
 
-def update(operands: Operands) -> TensorType:
-    """State and value have one type; a sliced value reaches a replicated state by AllGather."""
+def type_update(operands: Operands) -> TensorType:
+    """Require equal types of state and value; the result has this type.
+
+    A sliced value needs an AllGather before it can update a replicated state.
+    """
     state, value = operands.tensor(0), operands.tensor(1)
     if value == state:
         return state
@@ -64,46 +72,48 @@ def update(operands: Operands) -> TensorType:
 
 
 RULES: dict[Kind, Rule] = {
-    **COMMUNICATION,
+    **COMMUNICATION_RULES,
     **POINTWISE_RULES,
-    **dict.fromkeys(CONTRACTIONS, contraction),
-    **dict.fromkeys(REDUCTIONS_TO_SCALARS, to_scalar),
-    Kind.TRANSPOSE: transpose,
-    Kind.UPDATE: update,
+    **dict.fromkeys(CONTRACTIONS, type_contraction),
+    **dict.fromkeys(REDUCTIONS_TO_SCALARS, type_scalar_reduction),
+    Kind.TRANSPOSE: type_transpose,
+    Kind.UPDATE: type_update,
 }
 
 
-def type_of(operation: Operation, types: list[TensorType | None]) -> TensorType:
-    """The type of a value from those of its operands, None for numbers.
+def type_operation(operation: Operation, types: list[TensorType | None]) -> TensorType:
+    """Type the value of an operation; `types`: types of its operands, None for numbers.
 
-    Raises `TypingMistakeError` with the condition that does not hold.
+    Raises `TypingMistakeError` for a wrong number of operands, missing or superfluous attributes,
+    and violated typing rules.
     """
     traits = TRAITS[operation.kind]
     if len(types) != traits.operands:
         message = f"{len(types)} operands are given, {traits.operands} expected"
         raise TypingMistakeError("operands", message, f"{operation.kind} takes {traits.operands}")
     for attribute in ATTRIBUTES:
-        is_stated = getattr(operation, attribute) is not None
-        if is_stated != (attribute in traits.attributes):
-            message = f"{attribute} is {'no attribute here' if is_stated else 'not stated'}"
-            cure = f"leave {attribute} out" if is_stated else f"state {attribute}"
+        is_given = getattr(operation, attribute) is not None
+        if is_given != (attribute in traits.attributes):
+            message = f"{attribute} is {'no attribute here' if is_given else 'not stated'}"
+            cure = f"leave {attribute} out" if is_given else f"state {attribute}"
             raise TypingMistakeError("attribute", message, cure)
     return RULES[operation.kind](Operands(operation, types))
 
 
 Bounds = tuple[int, int]
-"""Smallest and largest size that a symbol may stand for."""
+"""Smallest and largest size of a symbol."""
 
 
 class Checker:
-    """Types of the values of one program, one operation after the other.
+    """Type the values of one program, operation by operation.
 
-    `found` holds what is wrong. What reads an ill-typed value is not judged.
+    `types`: types by name of a value. `findings`: violations so far. Operations that read an
+    ill-typed value are not checked.
     """
 
     def __init__(self, program: str, sizes: Mapping[str, Bounds]) -> None:
         self.types: dict[str, TensorType] = {}
-        self.found: list[Diagnostic] = []
+        self.findings: list[Diagnostic] = []
         self._program = program
         self._sizes = sizes
         self._states: set[str] = set()
@@ -114,62 +124,62 @@ class Checker:
                 message = f"size {symbol} is {low}..{high}, a size is at least 1"
                 self._add("size", message, "state its smallest and largest value", 0)
 
-    def argument(self, argument: Argument) -> None:
-        """Check and enter one argument."""
+    def add_argument(self, argument: Argument) -> None:
+        """Check one argument and record its type."""
         text = f"argument {argument.name}"
         try:
             self._check_argument(argument)
         except TypingMistakeError as mistake:
             self._add(mistake.code, f"{text}: {mistake.message}", mistake.cure, 0)
-        # Entered even where it is wrong, so that its readers are judged.
+        # Entered even if it is invalid, so that the operations that read it are checked.
         self.types[argument.name] = argument.type
         if argument.is_state:
             self._states.add(argument.name)
 
-    def operation(self, operation: Operation, line: int) -> None:
-        """Check one operation and enter the type of its value; `line` is counted from 1."""
-        # One mistake is told once, not by all that reads its value.
+    def add_operation(self, operation: Operation, line: int) -> None:
+        """Check one operation and record the type of its value; `line` is counted from 1."""
+        # A violation is reported once, and not again for every operation that depends on it.
         if not self._ill_typed.isdisjoint(operation.reads):
             self._ill_typed.add(operation.name)
             return
         try:
             self._check_names(operation)
-            operands = [self._type(operand) for operand in operation.operands]
-            found = type_of(operation, operands)
+            operands = [
+                self.types[operand] if isinstance(operand, str) else None
+                for operand in operation.operands
+            ]
+            result_type = type_operation(operation, operands)
         except TypingMistakeError as mistake:
-            message = f"{statement(operation)}: {mistake.message}"
+            message = f"{format_operation(operation)}: {mistake.message}"
             self._add(mistake.code, message, mistake.cure, line)
             self._ill_typed.add(operation.name)
             return
-        self.types[operation.name] = found
+        self.types[operation.name] = result_type
         if operation.kind is Kind.UPDATE:
             self._updated.add(operation.reads[0])
 
     def rename(self, old: str, new: str) -> None:
-        """Give a value another name.
-
-        Nothing may have read it yet.
-        """
+        """Rename a value. No operation may have read it yet."""
         self.types[new] = self.types.pop(old)
 
-    def outputs(self, names: Iterable[str]) -> None:
+    def check_outputs(self, names: Iterable[str]) -> None:
         """Check that every output is a value of the program."""
         for name in names:
-            # An ill-typed value has been reported.
+            # An ill-typed value has already been reported.
             if name not in self.types and name not in self._ill_typed:
                 message = f"output {name} is not defined"
                 self._add("undefined", message, "name a value of the program", 0)
 
-    def fail(self) -> None:
-        """Raise `InputError` with everything that is wrong, if anything is."""
-        # The checker of a builder goes on afterwards.
-        found, self.found = self.found, []
+    def raise_findings(self) -> None:
+        """Raise `InputError` with all findings, if there are any, and discard them."""
+        # A builder continues to use its checker after an error.
+        findings, self.findings = self.findings, []
         self._ill_typed.clear()
-        if found:
-            raise InputError(found)
+        if findings:
+            raise InputError(findings)
 
     def _check_argument(self, argument: Argument) -> None:
-        """Refuse symbols, sizes, layouts and groups that are none."""
+        """Refuse duplicate names and invalid symbols, sizes, layouts and groups."""
         kind = argument.type
         if argument.name in self.types:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
@@ -189,10 +199,10 @@ class Checker:
             raise TypingMistakeError("layout", "a state is local", cure)
 
     def _check_names(self, operation: Operation) -> None:
-        """Refuse a name that is taken, or read before it is defined."""
+        """Refuse a name that is in use, and operands that are not defined before."""
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
-        # Single assignment: what is read stands above.
+        # Single assignment: operands precede their readers.
         for name in operation.reads:
             if name not in self.types:
                 message = f"{name} is not defined before it is used"
@@ -201,7 +211,7 @@ class Checker:
             self._check_state(operation.operands[0])
 
     def _check_state(self, operand: Operand) -> None:
-        """Refuse an Update of no state, or a second one."""
+        """Refuse an Update of a value that is not a state, and a second Update of a state."""
         if operand not in self._states:
             message = f"{operand} is no state"
             raise TypingMistakeError("state", message, "declare it as a state of the program")
@@ -209,38 +219,32 @@ class Checker:
             message = f"state {operand} is updated twice"
             raise TypingMistakeError("state", message, "update it once, with the last value")
 
-    def _type(self, operand: Operand) -> TensorType | None:
-        """The type of an operand; None for a number."""
-        # Numbers fit any type.
-        return self.types[operand] if isinstance(operand, str) else None
-
     def _add(self, code: str, message: str, cure: str, line: int) -> None:
-        """Note what is wrong."""
-        place = Location(self._program, line or None)
-        self.found.append(Diagnostic(code, message, location=place, cure=cure))
+        """Add a finding; line 0 means the program as a whole."""
+        location = Location(self._program, line or None)
+        self.findings.append(Diagnostic(code, message, location=location, cure=cure))
 
 
-def typed(
+def type_program(
     program: str,
     sizes: Mapping[str, Bounds],
     arguments: Sequence[Argument],
     operations: Sequence[Operation],
     outputs: Sequence[str],
 ) -> dict[str, TensorType]:
-    """Types of all values by name. Raises `InputError` with everything that is wrong."""
-    # All mistakes are collected before any is raised.
+    """Type all values of a program, by name. Raises `InputError` with all violations."""
     checker = Checker(program, sizes)
     for argument in arguments:
-        checker.argument(argument)
+        checker.add_argument(argument)
     for line, operation in enumerate(operations, 1):
-        checker.operation(operation, line)
-    checker.outputs(outputs)
-    checker.fail()
+        checker.add_operation(operation, line)
+    checker.check_outputs(outputs)
+    checker.raise_findings()
     return checker.types
 
 
-def statement(operation: Operation) -> str:
-    """One operation as messages show it, such as `s = ReduceScatter(sum, g, 0)`."""
-    stated = (getattr(operation, attribute) for attribute in ATTRIBUTES)
-    written = [f"{value}" for value in (*operation.operands, *stated) if value is not None]
-    return f"{operation.name} = {operation.kind}({', '.join(written)})"
+def format_operation(operation: Operation) -> str:
+    """Format an operation for messages, such as `s = ReduceScatter(sum, g, 0)`."""
+    attributes = (getattr(operation, attribute) for attribute in ATTRIBUTES)
+    inputs = [f"{value}" for value in (*operation.operands, *attributes) if value is not None]
+    return f"{operation.name} = {operation.kind}({', '.join(inputs)})"

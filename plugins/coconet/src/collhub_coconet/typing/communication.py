@@ -23,125 +23,123 @@ _CURES = {
 }
 
 
-def all_reduce(operands: Operands) -> TensorType:
-    """L -> R. A replicated operand would be multiplied by p, which nobody means."""
-    found = _reduced(operands)
-    return replace(found, layout=REPLICATED)
+def type_all_reduce(operands: Operands) -> TensorType:
+    """L -> R. A replicated operand is refused: its values would be multiplied by p."""
+    operand = _require_local(operands)
+    return replace(operand, layout=REPLICATED)
 
 
-def reduce_scatter(operands: Operands) -> TensorType:
-    """L -> S_d; the shape stays the global one."""
-    found = _reduced(operands)
+def type_reduce_scatter(operands: Operands) -> TensorType:
+    """L -> S_d; the shape remains that of the complete tensor."""
+    operand = _require_local(operands)
     dimension = operands.operation.dimension or 0
-    # A scalar has no dimension to slice.
-    check_sliceable(found, dimension, operands.name(0))
-    return replace(found, layout=sliced(dimension))
+    check_sliceable(operand, dimension, operands.name(0))
+    return replace(operand, layout=sliced(dimension))
 
 
-def all_gather(operands: Operands) -> TensorType:
+def type_all_gather(operands: Operands) -> TensorType:
     """S_d -> R."""
-    found = operands.tensor(0)
-    if not found.layout.is_sliced:
-        cure = "ReduceScatter or Slice it first" if found.layout == LOCAL else "leave AllGather out"
-        raise _wrong_layout(operands, "a sliced", cure)
-    return replace(found, layout=REPLICATED)
+    operand = operands.tensor(0)
+    if not operand.layout.is_sliced:
+        cure = (
+            "ReduceScatter or Slice it first" if operand.layout == LOCAL else "leave AllGather out"
+        )
+        raise _create_layout_error(operands, "a sliced", cure)
+    return replace(operand, layout=REPLICATED)
 
 
-def broadcast(operands: Operands) -> TensorType:
+def type_broadcast(operands: Operands) -> TensorType:
     """L or R -> R."""
-    return replace(_unsliced(operands), layout=REPLICATED)
+    return replace(_require_unsliced(operands), layout=REPLICATED)
 
 
-def reduce(operands: Operands) -> TensorType:
+def type_reduce(operands: Operands) -> TensorType:
     """L or R -> L, valid on the root only."""
-    found = _unsliced(operands)
-    _check_arithmetic(operands, found)
-    return replace(found, layout=LOCAL)
+    operand = _require_unsliced(operands)
+    _check_arithmetic(operands, operand)
+    return replace(operand, layout=LOCAL)
 
 
-def send(operands: Operands) -> TensorType:
+def type_send(operands: Operands) -> TensorType:
     """Any layout -> the same layout on another group of the row."""
-    found = operands.tensor(0)
+    operand = operands.tensor(0)
     offset = operands.operation.offset or 0
-    group = found.group + offset
-    # Rank i of one group talks to rank i of the other.
+    group = operand.group + offset
+    # Rank i of one group sends to rank i of the other.
     if offset == 0 or group < 0:
-        message = f"group {found.group} with offset {offset} is no other group of the row"
+        message = f"group {operand.group} with offset {offset} is no other group of the row"
         raise TypingMistakeError("group", message, "an offset leads to another group, from 0 on")
-    return replace(found, group=group)
+    return replace(operand, group=group)
 
 
-def all_to_all(operands: Operands) -> TensorType:
-    """S_d -> S_e, e another dimension: rank i gives every rank its part of block i.
+def type_all_to_all(operands: Operands) -> TensorType:
+    """S_d -> S_e with e unequal to d: rank i sends each rank one part of its block i.
 
-    The tensor stays the same, it is cut another way.
+    The tensor is the same, sliced along another dimension.
     """
-    found = operands.tensor(0)
-    if not found.layout.is_sliced:
-        cure = "ReduceScatter or Slice it first" if found.layout == LOCAL else "Slice it instead"
-        raise _wrong_layout(operands, "a sliced", cure)
+    operand = operands.tensor(0)
+    if not operand.layout.is_sliced:
+        cure = "ReduceScatter or Slice it first" if operand.layout == LOCAL else "Slice it instead"
+        raise _create_layout_error(operands, "a sliced", cure)
     dimension = operands.operation.dimension or 0
-    check_sliceable(found, dimension, operands.name(0))
-    if dimension == found.layout.dimension:
+    check_sliceable(operand, dimension, operands.name(0))
+    if dimension == operand.layout.dimension:
         message = f"{operands.name(0)} is sliced along dimension {dimension} already"
         raise TypingMistakeError("dimension", message, "name another dimension, or leave it out")
-    return replace(found, layout=sliced(dimension))
+    return replace(operand, layout=sliced(dimension))
 
 
-def slice_of(operands: Operands) -> TensorType:
-    """R -> S_d, without traffic."""
-    found = operands.tensor(0)
-    if found.layout != REPLICATED:
-        cure = _CURES[found.layout.placement]
-        raise _wrong_layout(operands, "a replicated", cure if found.layout == LOCAL else "use it")
+def type_slice(operands: Operands) -> TensorType:
+    """R -> S_d, without communication."""
+    operand = operands.tensor(0)
+    if operand.layout != REPLICATED:
+        cure = _CURES[operand.layout.placement]
+        raise _create_layout_error(
+            operands, "a replicated", cure if operand.layout == LOCAL else "use it"
+        )
     dimension = operands.operation.dimension or 0
-    check_sliceable(found, dimension, operands.name(0))
-    return replace(found, layout=sliced(dimension))
+    check_sliceable(operand, dimension, operands.name(0))
+    return replace(operand, layout=sliced(dimension))
 
 
-COMMUNICATION = {
-    Kind.ALL_REDUCE: all_reduce,
-    Kind.REDUCE_SCATTER: reduce_scatter,
-    Kind.ALL_GATHER: all_gather,
-    Kind.BROADCAST: broadcast,
-    Kind.REDUCE: reduce,
-    Kind.SEND: send,
-    Kind.ALL_TO_ALL: all_to_all,
-    Kind.SLICE: slice_of,
+COMMUNICATION_RULES = {
+    Kind.ALL_REDUCE: type_all_reduce,
+    Kind.REDUCE_SCATTER: type_reduce_scatter,
+    Kind.ALL_GATHER: type_all_gather,
+    Kind.BROADCAST: type_broadcast,
+    Kind.REDUCE: type_reduce,
+    Kind.SEND: type_send,
+    Kind.ALL_TO_ALL: type_all_to_all,
+    Kind.SLICE: type_slice,
 }
 
 
-def _reduced(operands: Operands) -> TensorType:
-    """The operand of a reduction whose result all ranks share: a local one."""
-    found = operands.tensor(0)
-    if found.layout != LOCAL:
-        raise _wrong_layout(operands, "a local", _CURES[found.layout.placement])
-    _check_arithmetic(operands, found)
-    return found
+def _require_local(operands: Operands) -> TensorType:
+    """Return the operand of a reduction with a common result, which must be local."""
+    operand = operands.tensor(0)
+    if operand.layout != LOCAL:
+        raise _create_layout_error(operands, "a local", _CURES[operand.layout.placement])
+    _check_arithmetic(operands, operand)
+    return operand
 
 
-def _unsliced(operands: Operands) -> TensorType:
-    """An operand that is whole on every rank."""
-    found = operands.tensor(0)
-    if found.layout.is_sliced:
-        raise _wrong_layout(operands, "a local or replicated", "AllGather it first")
-    return found
+def _require_unsliced(operands: Operands) -> TensorType:
+    """Return an operand that must be complete on every rank."""
+    operand = operands.tensor(0)
+    if operand.layout.is_sliced:
+        raise _create_layout_error(operands, "a local or replicated", "AllGather it first")
+    return operand
 
 
-def _check_arithmetic(operands: Operands, found: TensorType) -> None:
-    """Refuse truth values."""
-    if found.element is ElementType.BOOL:
+def _check_arithmetic(operands: Operands, operand: TensorType) -> None:
+    """Refuse operands of type bool."""
+    if operand.element is ElementType.BOOL:
         message = f"{operands.name(0)} is bool, which is not reduced"
         raise TypingMistakeError("element-type", message, "insert a Cast")
 
 
-def _wrong_layout(operands: Operands, expected: str, cure: str) -> TypingMistakeError:
-    """The error for an operand of another layout."""
+def _create_layout_error(operands: Operands, expected: str, cure: str) -> TypingMistakeError:
+    """Create the error for an operand whose layout is not the expected one."""
     layout: Layout = operands.tensor(0).layout
-    message = f"{expected} operand is expected, {operands.name(0)} is {_words(layout)}"
+    message = f"{expected} operand is expected, {operands.name(0)} is {layout.placement} ({layout})"
     return TypingMistakeError("layout", message, cure)
-
-
-def _words(layout: Layout) -> str:
-    """A layout in words and as a sign."""
-    return f"{layout.placement} ({layout})"

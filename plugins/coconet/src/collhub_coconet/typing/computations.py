@@ -13,96 +13,100 @@ from collhub_coconet.program.tensors import (
     Shape,
     Size,
     TensorType,
-    from_end,
+    distance_from_end,
     has_dimension,
     sliced,
 )
 from collhub_coconet.typing.operands import Operands, TypingMistakeError, check_sliceable
 
 
-def arithmetic(operands: Operands) -> TensorType:
-    """Two tensors, or a tensor and a number, of one element type; quotients are floats."""
-    found = _joined(operands, [0, 1])
+def type_arithmetic(operands: Operands) -> TensorType:
+    """Two tensors, or a tensor and a number, of one element type; quotients require floats."""
+    result = _join_types(operands, [0, 1])
     is_quotient = operands.operation.kind is Kind.DIVIDE
-    if found.element is ElementType.BOOL or (is_quotient and not found.element.is_float):
-        message = f"operands are {found.element}"
+    if result.element is ElementType.BOOL or (is_quotient and not result.element.is_float):
+        message = f"operands are {result.element}"
         raise TypingMistakeError("element-type", message, "insert a Cast")
-    return found
+    return result
 
 
-def comparison(operands: Operands) -> TensorType:
-    """As arithmetic; the result is bool."""
-    return replace(_joined(operands, [0, 1]), element=ElementType.BOOL)
+def type_comparison(operands: Operands) -> TensorType:
+    """As for arithmetic, except that the result is bool."""
+    return replace(_join_types(operands, [0, 1]), element=ElementType.BOOL)
 
 
-def select(operands: Operands) -> TensorType:
+def type_select(operands: Operands) -> TensorType:
     """`Select(c, a, b)`: a where the bool c is true, else b."""
     if operands.tensor(0).element is not ElementType.BOOL:
         message = f"the condition {operands.name(0)} is {operands.tensor(0).element}, not bool"
         raise TypingMistakeError("element-type", message, "compare it with something")
-    return _joined(operands, [1, 2])
+    return _join_types(operands, [1, 2])
 
 
-def float_function(operands: Operands) -> TensorType:
-    """Sqrt and tanh: the type stays."""
+def type_float_function(operands: Operands) -> TensorType:
+    """Sqrt and tanh: the type of the operand, which must be a float."""
     operands.check_float(0)
     return operands.tensor(0)
 
 
-def cast(operands: Operands) -> TensorType:
-    """The element type changes.
-
-    Shape, layout and group stay.
-    """
+def type_cast(operands: Operands) -> TensorType:
+    """Change the element type; shape, layout and group remain."""
     element = operands.operation.element
     return replace(operands.tensor(0), element=element or operands.tensor(0).element)
 
 
-def dropout(operands: Operands) -> TensorType:
-    """The type stays: numbers are keyed by the global index, so that slices equal the whole."""
+def type_dropout(operands: Operands) -> TensorType:
+    """The type of the operand.
+
+    Slices give the same values as the complete tensor, since the random numbers depend on the index
+    of an element in the complete tensor.
+    """
     rate = operands.operation.rate
     if rate is None or not 0 <= rate < 1:
         raise TypingMistakeError("rate", f"the rate is {rate}", "a rate is at least 0, less than 1")
-    return float_function(operands)
+    return type_float_function(operands)
 
 
 POINTWISE_RULES = {
-    **dict.fromkeys(ARITHMETIC, arithmetic),
-    **dict.fromkeys(COMPARISONS, comparison),
-    Kind.SELECT: select,
-    Kind.SQRT: float_function,
-    Kind.TANH: float_function,
-    Kind.CAST: cast,
-    Kind.DROPOUT: dropout,
+    **dict.fromkeys(ARITHMETIC, type_arithmetic),
+    **dict.fromkeys(COMPARISONS, type_comparison),
+    Kind.SELECT: type_select,
+    Kind.SQRT: type_float_function,
+    Kind.TANH: type_float_function,
+    Kind.CAST: type_cast,
+    Kind.DROPOUT: type_dropout,
 }
 
 
-def _joined(operands: Operands, positions: list[int]) -> TensorType:
-    """Shape and layout of all operands together, element type of those at `positions`."""
+def _join_types(operands: Operands, positions: list[int]) -> TensorType:
+    """Join the shapes and layouts of all operands, and the element types at `positions`."""
     if not operands.tensors:
         raise TypingMistakeError("operand", "all operands are numbers", "compute the number")
     operands.check_same_group()
     operands.check_same_element(positions)
-    typed = [operands.all[position] for position in positions]
-    elements = [one.element for one in typed if one is not None]
+    candidates = [operands.all[position] for position in positions]
+    elements = [operand.element for operand in candidates if operand is not None]
     if not elements:
         raise TypingMistakeError("operand", "both values are numbers", "name a tensor")
-    shape = broadcast_shape([found.shape for found in operands.tensors])
-    layout = _layout(operands, shape)
+    shape = compute_broadcast_shape([tensor.shape for tensor in operands.tensors])
+    layout = _join_layouts(operands, shape)
     return TensorType(elements[0], shape, layout, operands.tensors[0].group)
 
 
-def broadcast_shape(shapes: list[Shape]) -> Shape:
-    """The shape of a result by numpy's rule: dimensions from the end, 1 stretches."""
+def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
+    """Compute the shape of a result by the rules of numpy.
+
+    Dimensions are aligned at the end, and a dimension of size 1 is stretched.
+    """
     first, *others = shapes
     if all(shape == first for shape in others):
         return first
     rank = max(map(len, shapes))
-    return tuple(_size(shapes, distance) for distance in range(rank, 0, -1))
+    return tuple(_join_sizes(shapes, distance) for distance in range(rank, 0, -1))
 
 
-def _size(shapes: list[Shape], distance: int) -> Size:
-    """The common size at one distance from the end."""
+def _join_sizes(shapes: list[Shape], distance: int) -> Size:
+    """Find the common size of all shapes at one distance from the end."""
     sizes = {shape[-distance] for shape in shapes if has_dimension(shape, distance)}
     if len(sizes) > 1:
         message = f"sizes {' and '.join(sorted(map(str, sizes)))} do not fit"
@@ -110,14 +114,18 @@ def _size(shapes: list[Shape], distance: int) -> Size:
     return sizes.pop() if sizes else 1
 
 
-def _layout(operands: Operands, shape: Shape) -> Layout:
-    """Equal layouts stay; R with X is X; L with S, and S of two dimensions, are illegal."""
+def _join_layouts(operands: Operands, shape: Shape) -> Layout:
+    """Find the layout of a result.
+
+    Equal layouts remain, and R with X gives X. L with S, and S of two different dimensions, are
+    refused.
+    """
     distances = {
-        from_end(found.layout.dimension, len(found.shape))
-        for found in operands.tensors
-        if found.layout.is_sliced
+        distance_from_end(tensor.layout.dimension, len(tensor.shape))
+        for tensor in operands.tensors
+        if tensor.layout.is_sliced
     }
-    is_local = any(found.layout == LOCAL for found in operands.tensors)
+    is_local = any(tensor.layout == LOCAL for tensor in operands.tensors)
     if not distances:
         return LOCAL if is_local else REPLICATED
     if is_local:
@@ -136,8 +144,9 @@ def _layout(operands: Operands, shape: Shape) -> Layout:
 class Axes:
     """Dimensions of a contraction of x with w.
 
-    `rows`: of x and of the result, at the same place. `x_sum` and `w_sum`: the contracted one.
-    `w_free`: of w, in the result at `result_free`.
+    `rows`: dimensions of x that the result has at the same position. `x_sum`, `w_sum`: the
+    contracted dimension. `w_free`: the remaining dimension of w, which is `result_free` in the
+    result.
     """
 
     rows: tuple[int, ...]
@@ -147,24 +156,26 @@ class Axes:
     result_free: int
 
 
-def axes_of(kind: Kind, x_rank: int) -> Axes:
-    """The dimensions of a matrix product, or of a convolution, of an x with so many of them."""
+def find_axes(kind: Kind, x_rank: int) -> Axes:
+    """Find the dimensions of a contraction whose first operand has `x_rank` dimensions."""
     last = x_rank - 1
     if kind is Kind.MATMUL:
         return Axes(tuple(range(last)), last, 0, 1, last)
     if kind is Kind.BATCH_MATMUL:
-        # The batch is in both operands: it is no row.
+        # The batch dimensions belong to both operands, hence they are not rows.
         return Axes((last - 1,), last, last - 1, last, last)
-    # Batch, channels, positions; positions have neighbours, so that they are no rows.
+    # Dimensions: batch, channels, positions. A position depends on its neighbours, hence no row.
     return Axes((0,), 1, 1, 0, 1)
 
 
-def contraction(operands: Operands) -> TensorType:
-    """Partial sums are local: both operands sliced along the contracted dimension, or one local.
+def type_contraction(operands: Operands) -> TensorType:
+    """Type a matrix product or convolution; partial sums over the ranks are local.
 
-    MatMul: x[..., K], w[K, N] -> [..., N]. Conv: x[B, C, positions], w[O, C, window] -> [B, O,
-    positions], zeros around, every window of odd length. BatchMatMul: x[..., M, K], w[..., K, N]
-    -> [..., M, N], the same batch in front; a batch sliced alike in both is sliced in the result.
+    The result is local if both operands are sliced along the contracted dimension, or if one is
+    local. MatMul: x[..., K], w[K, N] -> [..., N]. Conv: x[B, C, positions], w[O, C, window] -> [B,
+    O, positions], with zero padding and windows of odd lengths. BatchMatMul: x[..., M, K], w[...,
+    K, N] -> [..., M, N] with equal batch dimensions; if both are sliced along the same one, the
+    result is, too.
     """
     operands.check_float(0)
     operands.check_float(1)
@@ -176,36 +187,36 @@ def contraction(operands: Operands) -> TensorType:
     is_in_batch = kind is Kind.BATCH_MATMUL and 0 <= x.layout.dimension < len(x.shape) - 2
     if is_in_batch and x.layout == w.layout:
         return TensorType(x.element, shape, x.layout, x.group)
-    layout = _contraction_layout(x.layout, w.layout, axes_of(kind, len(x.shape)))
+    layout = _find_contraction_layout(x.layout, w.layout, find_axes(kind, len(x.shape)))
     return TensorType(x.element, shape, layout, x.group)
 
 
-def _product_shape(left: TensorType, right: TensorType) -> Shape:
-    """The shape of a matrix product."""
+def _compute_product_shape(left: TensorType, right: TensorType) -> Shape:
+    """Compute the shape of a matrix product."""
     x, w = left.shape, right.shape
     if len(x) < 2 or len(w) != 2 or x[-1] != w[0]:
-        message = f"shapes {_text(x)} and {_text(w)} do not fit"
+        message = f"shapes {_format_shape(x)} and {_format_shape(w)} do not fit"
         raise TypingMistakeError("shape", message, "MatMul takes [..., K] and [K, N]")
     return (*x[:-1], w[1])
 
 
-def _batch_shape(left: TensorType, right: TensorType) -> Shape:
-    """The shape of matrix products of one batch."""
+def _compute_batch_shape(left: TensorType, right: TensorType) -> Shape:
+    """Compute the shape of a batch of matrix products."""
     x, w = left.shape, right.shape
     is_fit = len(x) == len(w) >= 3 and x[:-2] == w[:-2] and x[-1] == w[-2]
     if not is_fit:
-        message = f"shapes {_text(x)} and {_text(w)} do not fit"
+        message = f"shapes {_format_shape(x)} and {_format_shape(w)} do not fit"
         raise TypingMistakeError("shape", message, "BatchMatMul takes [..., M, K] and [..., K, N]")
     return (*x[:-1], w[-1])
 
 
-def _conv_shape(x: TensorType, w: TensorType) -> Shape:
-    """The shape of a convolution."""
+def _compute_conv_shape(x: TensorType, w: TensorType) -> Shape:
+    """Compute the shape of a convolution."""
     window = w.shape[2:]
     is_fit = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1]
     is_odd = all(isinstance(size, int) and size % 2 for size in window)
     if not (is_fit and is_odd):
-        message = f"shapes {_text(x.shape)} and {_text(w.shape)} do not fit"
+        message = f"shapes {_format_shape(x.shape)} and {_format_shape(w.shape)} do not fit"
         cure = "Conv takes [B, C, positions] and [O, C, window], windows of odd numbers"
         raise TypingMistakeError("shape", message, cure)
     if x.layout.is_sliced and x.layout.dimension > 1:
@@ -215,14 +226,14 @@ def _conv_shape(x: TensorType, w: TensorType) -> Shape:
 
 
 _SHAPES = {
-    Kind.MATMUL: _product_shape,
-    Kind.BATCH_MATMUL: _batch_shape,
-    Kind.CONV: _conv_shape,
+    Kind.MATMUL: _compute_product_shape,
+    Kind.BATCH_MATMUL: _compute_batch_shape,
+    Kind.CONV: _compute_conv_shape,
 }
 
 
-def _contraction_layout(x: Layout, w: Layout, axes: Axes) -> Layout:
-    """The layout of a contraction."""
+def _find_contraction_layout(x: Layout, w: Layout, axes: Axes) -> Layout:
+    """Find the layout of the result from the layouts of the operands."""
     if w == REPLICATED and x.is_sliced and x.dimension in axes.rows:
         return x
     is_sum = x == sliced(axes.x_sum) and w == sliced(axes.w_sum)
@@ -237,6 +248,6 @@ def _contraction_layout(x: Layout, w: Layout, axes: Axes) -> Layout:
     raise TypingMistakeError("layout", message, cure)
 
 
-def _text(shape: Shape) -> str:
-    """A shape in brackets."""
+def _format_shape(shape: Shape) -> str:
+    """Format a shape in brackets."""
     return f"[{', '.join(map(str, shape))}]"
