@@ -22,7 +22,7 @@ from collhub_tacos.bounds.time_cuts import evacuation_bound
 from collhub_tacos.networks.link_network import UNCAPPED, LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
-from collhub_tacos.schedules.retiming import retimed
+from collhub_tacos.schedules.retiming import retime
 from collhub_tacos.spreading.homogeneous import best_all_gather, fewest_steps
 from collhub_tacos.spreading.matching import best_matched_all_gather
 from graphs import networks
@@ -79,7 +79,7 @@ def _row(name: str, network: LinkNetwork, chunks: int, seeds: int, lag: int) -> 
     lockstep, lockstep_s = _timed(
         lambda: best_all_gather(network, STEP_PS, origin, arrival_ps=lag * STEP_PS, seeds=seeds)
     )
-    plain = retimed(lockstep.log.schedule(), times)
+    plain = retime(lockstep.log.schedule(), times)
     for schedule in (matched, plain):
         _check(schedule, times, origin)
     steps = (bound.time_ps, matched.time_ps, plain.time_ps)

@@ -134,7 +134,7 @@ def _print_table(title: str, cases: list[HomogeneousCase], arguments: argparse.N
 def _row(case: HomogeneousCase, runs: int, release_runs: int, release_work: float) -> None:
     topology = parse_topology(case.topology)
     npus = topology.num_npus
-    chunk_bytes = case.total // (npus * case.chunks)
+    chunk_bytes = case.add_total // (npus * case.chunks)
     ours, cpu_s = _ours(topology, case.chunks, chunk_bytes, runs)
     peer = f"{'':>36}"
     # Chunks of all nodes times pairs of nodes: what an event of the release looks at.

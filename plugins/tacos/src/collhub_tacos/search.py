@@ -19,7 +19,7 @@ from collhub_tacos.candidates import (
 )
 from collhub_tacos.networks.distances import hops_from
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.phases.forms import FORMS, ladder_of
+from collhub_tacos.phases.forms import FORMS, choose_ladder
 from collhub_tacos.seed_search import Progress, report_part
 from collhub_tacos.setting import (
     MAX_COMPARED_TRANSFERS,
@@ -184,9 +184,9 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
 def _has_trees(setting: Setting) -> bool:
     """Whether an all-reduce on trees is possible."""
     # Imported here and below: numba takes a second.
-    from collhub_tacos.phases.fused import unsuitability
+    from collhub_tacos.phases.fused import find_unsuitability
 
-    if unsuitability(setting.network) is not None or setting.has_relays:
+    if find_unsuitability(setting.network) is not None or setting.has_relays:
         return False
     # If the network is disconnected, the spreading kernels report an unreachable pair.
     return bool(np.all(hops_from(setting.network, 0) >= 0))
@@ -200,9 +200,9 @@ def _is_promising(setting: Setting) -> bool:
 
 
 def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
-    from collhub_tacos.phases.fused import fused
+    from collhub_tacos.phases.fused import build_fused
 
-    yield fused(setting, progress)
+    yield build_fused(setting, progress)
 
 
 def _search_two_phases(
@@ -228,11 +228,11 @@ def _search_latency(
 def _search_one_shot(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    from collhub_tacos.phases.one_shot import one_shot, unsuitability
+    from collhub_tacos.phases.one_shot import build_one_shot_candidates, find_unsuitability
 
-    reason = unsuitability(setting)
+    reason = find_unsuitability(setting)
     if reason is None:
-        yield from one_shot(setting, best.limit_ps, progress)
+        yield from build_one_shot_candidates(setting, best.limit_ps, progress)
     elif setting.method == "one-shot":
         raise InputError(
             f"no all-reduce in one phase: {reason}",
@@ -251,7 +251,7 @@ def _search_chunk_counts(
     enough.
     """
     kind = setting.collective.kind
-    ladder = ladder_of(setting)
+    ladder = choose_ladder(setting)
     times: list[int] = []
     limit_ps = 0
     skipped: set[int] = set()

@@ -8,7 +8,7 @@ from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.switches import PathNetwork, contract_switches
 from collhub_tacos.routing.routes import route_all, spread
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.schedules.retiming import retimed
+from collhub_tacos.schedules.retiming import retime
 from hypothesis import given
 from switched_networks import reached, switched_networks
 
@@ -49,7 +49,7 @@ def made(
         if is_routed
         else spread(network, times, chunks.origin, everyone)
     )
-    assert np.array_equal(retimed(schedule, times).start, schedule.start)
+    assert np.array_equal(retime(schedule, times).start, schedule.start)
     algorithm = algorithm_of(collective, chunks, schedule.transfers(times))
     assert verify(algorithm).ok
     time_ns = simulate(

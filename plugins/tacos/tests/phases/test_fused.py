@@ -9,7 +9,13 @@ import pytest
 from collhub_packing.pipelining import Pipelining
 from collhub_tacos.candidates import SynthesisCandidate
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.phases.fused import central_tree, fused, is_promising, latency, unsuitability
+from collhub_tacos.phases.fused import (
+    build_central_tree,
+    build_fused,
+    find_unsuitability,
+    is_promising,
+    latency,
+)
 from collhub_tacos.plugin import TacosOptions
 from collhub_tacos.setting import Setting
 
@@ -48,7 +54,7 @@ def bandwidth(candidate: SynthesisCandidate, setting: Setting) -> float:
 )
 def test_large_all_reduces_on_meshes_beat_two_phases(mesh: str, bar: float) -> None:
     setting = setting_of(mesh, 10**9)
-    assert bandwidth(fused(setting, ignore_progress), setting) >= bar
+    assert bandwidth(build_fused(setting, ignore_progress), setting) >= bar
 
 
 # Steps from "tacos.md" 7.1: chunks, and the makespan computed there; at most a tenth more.
@@ -60,14 +66,14 @@ def test_pipelines_fill_as_fast_as_computed(mesh: str, chunks: int, steps: int) 
     ranks = parse_topology(mesh).num_npus
     pieces = -(-chunks // ranks)
     setting = setting_of(mesh, 10**9, chunks=str(pieces))
-    candidate = fused(setting, ignore_progress)
+    candidate = build_fused(setting, ignore_progress)
     step_ps = 200_000 + 1e9 / candidate.pieces * 20
     expected = steps * candidate.pieces / chunks + 0.1 * steps
     assert candidate.time_ps / step_ps <= expected
 
 
 @pytest.mark.parametrize("occupancy", Occupancy)
-@pytest.mark.parametrize("form", [fused, latency])
+@pytest.mark.parametrize("form", [build_fused, latency])
 def test_schedules_are_right_and_simulated_as_planned(form: object, occupancy: Occupancy) -> None:
     setting = setting_of("mesh:3x3", 1 << 20, occupancy)
     candidate = form(setting, ignore_progress)  # type: ignore[operator]
@@ -91,8 +97,8 @@ def test_small_sizes_go_up_and_down_the_central_tree_once() -> None:
 
 def test_small_sizes_are_faster_on_one_tree_and_large_ones_on_many() -> None:
     small, large = setting_of("mesh:4x4", 1000), setting_of("mesh:4x4", 10**7)
-    assert latency(small, ignore_progress).time_ps < fused(small, ignore_progress).time_ps
-    assert latency(large, ignore_progress).time_ps > fused(large, ignore_progress).time_ps
+    assert latency(small, ignore_progress).time_ps < build_fused(small, ignore_progress).time_ps
+    assert latency(large, ignore_progress).time_ps > build_fused(large, ignore_progress).time_ps
 
 
 @pytest.mark.parametrize(
@@ -106,11 +112,11 @@ def test_trees_promise_more_only_where_npus_differ(text: str, promising: bool) -
 def test_sizes_below_a_byte_per_chunk_are_not_promising() -> None:
     assert not is_promising(setting_of("mesh:4x4", 7))
     with pytest.raises(InputError, match="7 bytes are too few for 8 chunks"):
-        fused(setting_of("mesh:4x4", 7), ignore_progress)
+        build_fused(setting_of("mesh:4x4", 7), ignore_progress)
 
 
 def test_strength_and_its_partition_are_stated() -> None:
-    details = fused(setting_of("mesh:4x4", 1 << 20), ignore_progress).details
+    details = build_fused(setting_of("mesh:4x4", 1 << 20), ignore_progress).details
     assert (details["strength"], details["rate_bytes_per_s"], details["partition"]) == (
         "8/5",
         80e9,
@@ -121,14 +127,14 @@ def test_strength_and_its_partition_are_stated() -> None:
 @pytest.mark.parametrize("text", ["switch:4", "rail:2x2"])
 def test_switches_are_refused(text: str) -> None:
     topology = parse_topology(text)
-    assert unsuitability(LinkNetwork.of(topology)) == "the network has switches"
+    assert find_unsuitability(LinkNetwork.of(topology)) == "the network has switches"
 
 
 def test_links_that_differ_by_direction_are_refused() -> None:
     topology = parse_topology(f"ring:4{CONSTANTS}")
     rates = topology.bandwidth_bytes_per_s.copy()
     rates[0] *= 2
-    reason = unsuitability(LinkNetwork.of(replace(topology, bandwidth_bytes_per_s=rates)))
+    reason = find_unsuitability(LinkNetwork.of(replace(topology, bandwidth_bytes_per_s=rates)))
     assert reason == "the network has links that are one-way or differ by direction"
 
 
@@ -139,12 +145,12 @@ def test_links_that_differ_by_direction_are_refused() -> None:
 def test_central_trees_are_as_deep_as_the_radius(text: str, depth: int) -> None:
     network = LinkNetwork.of(parse_topology(text + CONSTANTS))
     times = network.link_times(1000, Occupancy.ALPHA_BETA)
-    assert central_tree(network, times, np.arange(network.num_npus)).depth == depth
+    assert build_central_tree(network, times, np.arange(network.num_npus)).depth == depth
 
 
 def test_same_seed_gives_the_same_schedule() -> None:
     one, other = (
-        fused(setting_of("mesh:3x3", 1 << 20, seed=5), ignore_progress).transfers(None)
+        build_fused(setting_of("mesh:3x3", 1 << 20, seed=5), ignore_progress).transfers(None)
         for _ in range(2)
     )
     assert one.start.tobytes() == other.start.tobytes()
@@ -152,7 +158,7 @@ def test_same_seed_gives_the_same_schedule() -> None:
 
 
 def test_transfers_of_some_nodes_are_those_that_touch_them() -> None:
-    candidate = fused(setting_of("mesh:3x3", 1 << 20), ignore_progress)
+    candidate = build_fused(setting_of("mesh:3x3", 1 << 20), ignore_progress)
     some = candidate.transfers([4])
     assert np.all((some.source == 4) | (some.destination == 4))
     everything = candidate.transfers(None)
@@ -170,6 +176,6 @@ def test_interrupted_search_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatc
         return schedule(self, counts)
 
     monkeypatch.setattr(Pipelining, "schedule", interrupted)
-    candidate = fused(setting_of("mesh:3x3", 1 << 20), ignore_progress)
+    candidate = build_fused(setting_of("mesh:3x3", 1 << 20), ignore_progress)
     assert candidate.is_interrupted
     assert candidate.time_ps > 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from collhub_tacos.networks.switches import contract_switches
-from collhub_tacos.phases.one_shot import steps_of_sums
-from collhub_tacos.phases.partial_sums import PartialSums, in_trees, partial_sums
+from collhub_tacos.phases.one_shot import build_steps
+from collhub_tacos.phases.partial_sums import PartialSums, build_in_trees, build_partial_sums
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,14 +27,16 @@ KIB = 1 << 10
 
 def sums_of(topology: Topology, size: int = KIB) -> PartialSums:
     network = contract_switches(topology)
-    return partial_sums(in_trees(network, network.link_times(size, Occupancy.SERIALIZATION)))
+    return build_partial_sums(
+        build_in_trees(network, network.link_times(size, Occupancy.SERIALIZATION))
+    )
 
 
 def all_reduce(topology: Topology, pieces: int) -> Algorithm:
     network = contract_switches(topology)
     times = network.link_times(KIB // pieces, Occupancy.SERIALIZATION)
-    trees = in_trees(network, times)
-    steps, scratch_units = steps_of_sums(trees, partial_sums(trees), times, pieces)
+    trees = build_in_trees(network, times)
+    steps, scratch_units = build_steps(trees, build_partial_sums(trees), times, pieces)
     collective = Collective(
         CollectiveKind.ALL_REDUCE, topology.num_npus, pieces, in_place=True, out_of_place=True
     )

@@ -48,7 +48,7 @@ def test_the_time_is_the_last_arrival() -> None:
 
 
 def test_an_all_reduce_is_a_reduction_and_a_spread_of_what_is_done() -> None:
-    both = schedule(GATHER).after(schedule(SCATTER, reduces=True))
+    both = schedule(GATHER).append_to(schedule(SCATTER, reduces=True))
     assert replay(both, TIMES, ORIGIN) == 48
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from collhub_tacos.networks.link_network import UNCAPPED
 from collhub_tacos.networks.switches import contract_switches
-from collhub_tacos.schedules.timing import in_time
+from collhub_tacos.schedules.timing import compute_times
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +30,7 @@ def _started(
     key = network.destination * network.num_nodes + network.source
     arc = np.searchsorted(key, np.asarray(target) * network.num_nodes + source)
     before, after = (np.asarray(column, np.int64) for column in waits)
-    start, _ = in_time(network, times, arc, (before, after), np.asarray(rank), is_fixed=False)
+    start, _ = compute_times(network, times, arc, (before, after), np.asarray(rank), is_fixed=False)
     return start
 
 

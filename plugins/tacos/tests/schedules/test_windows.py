@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 from collhub_tacos.networks.link_network import CAPPED, UNCAPPED, LinkNetwork, LinkTimes
-from collhub_tacos.schedules.link_schedule import compute_windows, windows_of_links
+from collhub_tacos.schedules.link_schedule import compute_link_windows, compute_windows
 
 from hub_core import parse_topology
 
@@ -35,5 +35,5 @@ def test_window_is_as_wide_as_keeps_the_link_busy_or_at_most_what_the_rule_says(
     network = LinkNetwork.of(parse_topology("ring:4"))
     # A message takes the link for 10 and arrives after 500: 49 more fit in between.
     slow = LinkTimes(np.full(8, 10), np.full(8, 500), rule=UNCAPPED)
-    assert set(windows_of_links(network, slow)) == {50}
-    assert set(windows_of_links(network, replace(slow, rule=CAPPED))) == {12}
+    assert set(compute_link_windows(network, slow)) == {50}
+    assert set(compute_link_windows(network, replace(slow, rule=CAPPED))) == {12}

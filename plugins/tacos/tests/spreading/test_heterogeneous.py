@@ -6,7 +6,7 @@ import pytest
 import tacos_networks
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.symmetry import transpose_network
-from collhub_tacos.schedules.link_schedule import LinkSchedule, reversed_schedule
+from collhub_tacos.schedules.link_schedule import LinkSchedule, reverse_schedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.spreading.heterogeneous import all_gather, fewest_ps, find_all_gather
 from hypothesis import given, settings
@@ -92,10 +92,10 @@ def test_all_reduce_of_128_npus_meets_the_sum_of_both_phases() -> None:
     network, times, origin = problem(topology, 1)
     gathered = all_gather(network, times, origin)
     turned = transpose_network(network)
-    scattered = reversed_schedule(
+    scattered = reverse_schedule(
         all_gather(turned, turned.link_times(MIB, Occupancy.ALPHA_BETA), origin), network
     )
-    whole = gathered.after(scattered)
+    whole = gathered.append_to(scattered)
     assert replay(whole, times, origin) == gathered.time_ps + scattered.time_ps
     algorithm = algorithm_of(*_cut(CollectiveKind.ALL_REDUCE, 128, 1), whole.transfers(times))
     assert hub_core.verify(algorithm).ok

@@ -14,27 +14,29 @@ from hub_core.network import Occupancy, Topology, link_times_ps
 class WindowRule:
     """Limit on the number of messages of a link that are in flight at the same time.
 
-    `most`: maximum, 0 for as many as keep the link busy. `begins_slowly`: a link starts with one
-    message in flight, then increases the number, as `link_schedule.released_at_once` describes.
+    `max_in_flight`: 0 for as many as keep the link busy. `begins_slowly`: a link starts with one
+    message in flight, then increases the number, as `link_schedule.max_released_at_once` describes.
     `keeps_order`: messages are sent in the planned order; otherwise a message is sent as soon as
     its data are available. `sums_in_turn`: even without that order, messages that are reduced are
     sent in turn.
     """
 
-    most: int
+    max_in_flight: int
     begins_slowly: bool
     keeps_order: bool = True
     sums_in_turn: bool = False
 
 
 # With fewer messages in flight, simulators have fewer opportunities to reorder them.
-SLOW_START = WindowRule(most=12, begins_slowly=True)
-CAPPED = WindowRule(most=12, begins_slowly=False)
-UNCAPPED = WindowRule(most=0, begins_slowly=False)
+SLOW_START = WindowRule(max_in_flight=12, begins_slowly=True)
+CAPPED = WindowRule(max_in_flight=12, begins_slowly=False)
+UNCAPPED = WindowRule(max_in_flight=0, begins_slowly=False)
 # If messages of many senders share links inside the network, no message waits for its turn.
-FREE = WindowRule(most=0, begins_slowly=False, keeps_order=False)
+FREE = WindowRule(max_in_flight=0, begins_slowly=False, keeps_order=False)
 # If switches reduce and multicast, the reduced messages must leave room for completed sums.
-SUMS_IN_TURN = WindowRule(most=0, begins_slowly=False, keeps_order=False, sums_in_turn=True)
+SUMS_IN_TURN = WindowRule(
+    max_in_flight=0, begins_slowly=False, keeps_order=False, sums_in_turn=True
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

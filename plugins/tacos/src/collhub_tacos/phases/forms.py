@@ -1,4 +1,4 @@
-"""Forms that an algorithm can take: per collective, from the chunks of a share to the whole."""
+"""Forms of algorithms: for each collective, the candidates with a number of chunks per share."""
 
 from __future__ import annotations
 
@@ -23,19 +23,29 @@ from collhub_tacos.networks.link_network import (
 from collhub_tacos.networks.switches import PathNetwork
 from collhub_tacos.networks.symmetry import is_duplex, transpose_network
 from collhub_tacos.routing.routes import RoutePlan
-from collhub_tacos.schedules.link_schedule import LinkSchedule, reversed_schedule, windows_of_links
+from collhub_tacos.schedules.link_schedule import (
+    LinkSchedule,
+    compute_link_windows,
+    reverse_schedule,
+)
 from collhub_tacos.seed_search import Progress
 from collhub_tacos.setting import Setting
-from collhub_tacos.spreading.spread_out import SpreadResult, SpreadTask, spread_freely, spread_out
+from collhub_tacos.spreading.spread_out import (
+    SpreadResult,
+    SpreadTask,
+    spread_freely,
+    spread_out,
+)
 from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind, JsonValue
 from hub_core.schedules import Chunks, Transfers
 
 _SPREAD_LADDER = (1, 2, 3, 4, 6, 8)
-# Behind switches a chunk is stored on its way: finer ones fill the links sooner.
+# Switches store and forward, so finer chunks fill the links sooner.
 _STAGED_LADDER = (1, 2, 4, 8, 16)
-# Where even so many times the pieces take a link so many times its latency, fewer are left out.
-_FINER, _LONG = 8, 32
+# A piece count is skipped if a piece that is smaller by the factor `_FINER_FACTOR` still occupies a
+# link for more than `_MAX_LATENCIES` times the latency.
+_FINER_FACTOR, _MAX_LATENCIES = 8, 32
 _PIPELINE_LADDER = tuple(1 << power for power in range(11))
 LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
     CollectiveKind.ALL_GATHER: _SPREAD_LADDER,
@@ -47,50 +57,52 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
     CollectiveKind.SCATTER: (1, 2, 4, 8),
     CollectiveKind.ALL_TO_ALL: (1, 2, 4),
 }
-"""Chunks of a share that are tried in this order, until more of them do not help."""
+"""Chunks of a share in the order in which they are tried, until more of them do not help."""
 
 
-def ladder_of(setting: Setting) -> list[int]:
-    """Chunks of a share that are tried."""
+def choose_ladder(setting: Setting) -> list[int]:
+    """Return the numbers of chunks of a share to try."""
     kind = setting.collective.kind
     ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)
     if ladder is _SPREAD_LADDER:
-        # The parts of an all-reduce are shares of all ranks.
+        # In an all-reduce the parts are shares of all ranks.
         parts = setting.collective.num_ranks if kind is CollectiveKind.ALL_REDUCE else 1
         return setting.choose_piece_counts(_STAGED_LADDER if is_switched else ladder, parts)
     if ladder is not _PIPELINE_LADDER:
         return setting.choose_piece_counts(ladder)
     if is_switched:
-        ladder = _with_multiples(ladder, setting)
-    found = setting.choose_piece_counts(ladder)
-    return [pieces for pieces in found if _may_fill(setting, pieces)] or found[-1:]
+        ladder = _add_multiples(ladder, setting)
+    ladder_counts = setting.choose_piece_counts(ladder)
+    return [
+        pieces for pieces in ladder_counts if _may_fill_pipeline(setting, pieces)
+    ] or ladder_counts[-1:]
 
 
-def _with_multiples(ladder: Sequence[int], setting: Setting) -> list[int]:
-    """Also multiples of the others, for what leaves a root: as each sends on as many."""
-    # At least one: a network of one NPU has nobody else.
-    others = max(1, setting.network.num_npus - 1)
-    rounds = (ladder[-1] // others).bit_length()
-    multiples = [others << power for power in range(rounds)]
+def _add_multiples(ladder: Sequence[int], setting: Setting) -> list[int]:
+    """Add multiples of the number of other NPUs, so that a root sends equally many to each."""
+    # At least 1 because a network may have one NPU.
+    other_npus = max(1, setting.network.num_npus - 1)
+    rounds = (ladder[-1] // other_npus).bit_length()
+    multiples = [other_npus << power for power in range(rounds)]
     return sorted({*ladder, *multiples})
 
 
-def _may_fill(setting: Setting, pieces: int) -> bool:
-    """Whether so many pieces fill a pipeline no later than many times as many."""
+def _may_fill_pipeline(setting: Setting, pieces: int) -> bool:
+    """Whether so many pieces may fill the pipeline, judged by the time of a finer piece."""
     topology = setting.network.topology
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=1.0))
-    finer_s = setting.collective_bytes / (_FINER * pieces * fastest)
-    # Between two NPUs there is nothing to fill.
+    finer_s = setting.collective_bytes / (_FINER_FACTOR * pieces * fastest)
+    # Between two NPUs there is no pipeline.
     is_pipeline = topology.num_npus > 2
-    return not is_pipeline or finer_s <= _LONG * float(topology.latency_s.max(initial=0.0))
+    return not is_pipeline or finer_s <= _MAX_LATENCIES * float(topology.latency_s.max(initial=0.0))
 
 
-_Way = TypeVar("_Way")
+_Spreading = TypeVar("_Spreading")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Phases:
-    """Spreadings one after the other, the first one reversed in time where it is to collect."""
+    """Spreadings one after another; the first one may be reversed in time to reduce."""
 
     network: LinkNetwork
     times: LinkTimes
@@ -99,68 +111,69 @@ class _Phases:
 
     @property
     def is_free_early(self) -> bool:
-        """Whether a link can take a message before the one before it has arrived."""
+        """Whether a link accepts a message before the previous one has arrived."""
         # Then windows matter.
         return bool(np.any(self.times.busy < self.times.arrival))
 
     def transfers(self, nodes: Nodes) -> Transfers:
-        """All transfers, as early as can be; or those that touch some nodes, as planned."""
-        schedule = self._planned(nodes)
-        # Reversed, a schedule is as late as can be; elsewhere a link may be free earlier than in
-        # steps of equal length. A part alone cannot be retimed, nor what keeps no order.
-        is_whole = nodes is None and self.times.rule.keeps_order
-        if is_whole and (self.is_first_reversed or self.is_free_early):
+        """Return all transfers, retimed; or those that touch some nodes, as planned."""
+        schedule = self._join_phases(nodes)
+        # A reversed schedule is as late as possible, and other schedules may use steps that are
+        # longer than necessary. A part of the transfers cannot be retimed, nor can a schedule
+        # without order.
+        is_complete = nodes is None and self.times.rule.keeps_order
+        if is_complete and (self.is_first_reversed or self.is_free_early):
             # Imported here: numba takes a second.
-            from collhub_tacos.schedules.retiming import retimed
+            from collhub_tacos.schedules.retiming import retime
 
-            schedule = retimed(schedule, self.times)
+            schedule = retime(schedule, self.times)
         return schedule.transfers(self.times)
 
-    def _planned(self, nodes: Nodes) -> LinkSchedule:
-        """Phase after phase, each as long as it takes as a whole."""
-        # A part does not tell when the whole ends: times are those of the wholes.
-        first, *others = self.spreads
+    def _join_phases(self, nodes: Nodes) -> LinkSchedule:
+        """Return the phases in sequence, each with its full duration."""
+        # Selected transfers do not determine the duration of a phase.
+        first, *later_spreads = self.spreads
         schedule, end = first.schedule(nodes), first.time_ps
         if self.is_first_reversed:
-            schedule = reversed_schedule(schedule, self.network, end)
-        for spread in others:
-            schedule = spread.schedule(nodes).after(schedule, end)
+            schedule = reverse_schedule(schedule, self.network, end)
+        for spread in later_spreads:
+            schedule = spread.schedule(nodes).append_to(schedule, end)
             end += spread.time_ps
         return schedule
 
     def replay(self, progress: Progress) -> bool:
-        """Check every spreading; reversed, it is right where it is right forwards."""
-        # One that serves both phases of an all-reduce is checked once.
-        each_once = dict.fromkeys(self.spreads)
-        return all(spread.replay(progress) for spread in each_once)
+        """Verify every spreading; a reversed one is valid if it is valid forwards."""
+        # A spreading that is used for both phases is verified once.
+        distinct_spreads = dict.fromkeys(self.spreads)
+        return all(spread.replay(progress) for spread in distinct_spreads)
 
     def candidates(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks], place: int
     ) -> list[SynthesisCandidate]:
-        """What is offered for synthesis: with the window of the plan, and with the others.
+        """Return candidates with the window rule of the plan and with the other rules.
 
-        `place`: of these spreadings among those that are made alike.
+        `place`: index of these spreadings among those of the form.
         """
-        found = []
-        for rule in self._rules():
+        candidates = []
+        for rule in self._list_window_rules():
             phases = replace(self, times=replace(self.times, rule=rule))
-            candidate = phases._candidate(form, pieces, parts)
-            found.append(replace(candidate, variant=Variant(form, place, rule)))
-        return found
+            candidate = phases._build_candidate(form, pieces, parts)
+            candidates.append(replace(candidate, variant=Variant(form, place, rule)))
+        return candidates
 
-    def _rules(self) -> tuple[WindowRule, ...]:
-        """Windows that differ on this network, those of the plan first."""
+    def _list_window_rules(self) -> tuple[WindowRule, ...]:
+        """Return the window rules that differ on this network, the rule of the plan first."""
         has_sums = self.is_first_reversed and len(self.spreads) > 1
         if self.times.rule is FREE and has_sums and self.network.topology.reduction:
             return (FREE, SUMS_IN_TURN)
         if self.times.rule in (SLOW_START, FREE) or not self.is_free_early:
             return (self.times.rule,)
-        widest = int(windows_of_links(self.network, self.times).max(initial=1))
-        # Where messages of others come between at switches, no turns may serve better than few.
+        widest = int(compute_link_windows(self.network, self.times).max(initial=1))
+        # If messages of other senders share switches, no turns may be better than few in flight.
         last = FREE if isinstance(self.network, PathNetwork) else SLOW_START
-        return (UNCAPPED, last) if widest <= CAPPED.most else (UNCAPPED, CAPPED, last)
+        return (UNCAPPED, last) if widest <= CAPPED.max_in_flight else (UNCAPPED, CAPPED, last)
 
-    def _candidate(
+    def _build_candidate(
         self, form: str, pieces: int, parts: tuple[Collective, Chunks]
     ) -> SynthesisCandidate:
         collective, chunks = parts
@@ -185,95 +198,103 @@ class _Phases:
 
 
 Form = Callable[[Setting, int, Progress, Prospects], list[SynthesisCandidate]]
-"""`form(setting, pieces, progress, prospects)`: the algorithms with so many chunks of a share.
+"""`form(setting, pieces, progress, prospects)`: candidates with `pieces` chunks of a share.
 
-Those that have good prospects with so many; what is planned comes first.
+Only those that are promising; the planned one comes first.
 """
 
 
-def _numbered(planned: Sequence[_Way], free: Sequence[_Way]) -> Iterator[tuple[int, _Way]]:
-    """Ways with their places: 0 for what is planned, if it is made, and 1 and more for others."""
+def _number_variants(
+    planned: Sequence[_Spreading], free: Sequence[_Spreading]
+) -> Iterator[tuple[int, _Spreading]]:
+    """Yield spreadings with their indices: 0 for the planned one, if any, 1, 2, ... for others."""
     return chain(enumerate(planned), enumerate(free, 1))
 
 
-def _spread(
+def _build_spread(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """All-gather and broadcast."""
+    """Build candidates for all-gather and broadcast."""
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
-    task = _gathering(setting, parts[0].unit_count, setting.members[parts[1].origin], trials)
+    task = _create_task(setting, parts[0].unit_count, setting.members[parts[1].origin], trials)
     is_planned = prospects.has_place("spread", 0, pieces)
     planned = [spread_out(task, progress)] if is_planned else []
     return [
         candidate
-        for place, way in _numbered(planned, spread_freely(task))
-        for candidate in _Phases(setting.network, way.times, (way,)).candidates(
+        for place, result in _number_variants(planned, spread_freely(task))
+        for candidate in _Phases(setting.network, result.times, (result,)).candidates(
             "spread", pieces, parts, place
         )
     ]
 
 
-def _collect(
+def _build_collect(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Reduce-scatter and reduce: the opposite collective on the transposed network, reversed."""
+    """Build candidates for reduce-scatter and reduce: the reversed opposite collective."""
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
     trials = Trials(prospects.of_part("backwards"), pieces)
-    task = _on_transpose(setting, unit_count, target, trials)
+    task = _create_transposed_task(setting, unit_count, target, trials)
     times = setting.link_times(unit_count)
     is_planned = prospects.has_place("reversed", 0, pieces)
-    planned = [_collecting(task, times, progress)] if is_planned else []
+    planned = [_spread_for_reduction(task, times, progress)] if is_planned else []
     return [
         candidate
-        for place, way in _numbered(planned, spread_freely(task))
+        for place, result in _number_variants(planned, spread_freely(task))
         for candidate in _Phases(
-            setting.network, replace(times, rule=way.times.rule), (way,), is_first_reversed=True
+            setting.network,
+            replace(times, rule=result.times.rule),
+            (result,),
+            is_first_reversed=True,
         ).candidates("reversed", pieces, parts, place)
     ]
 
 
-def _two_phase(
+def _build_two_phase(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """All-reduce as a reduce-scatter and then an all-gather, without a barrier.
+    """Build an all-reduce as a reduce-scatter and then an all-gather, without a barrier.
 
-    One synthesis where all links are duplex.
+    If all links are duplex, one synthesis serves both phases.
     """
     n = setting.collective.num_ranks
     parts = setting.cut(pieces * n)
     unit_count, origin = parts[0].unit_count, setting.members[np.repeat(np.arange(n), pieces)]
     trials = Trials(prospects.of_part("forwards"), pieces)
-    task = _gathering(setting, unit_count, origin, trials)
+    task = _create_task(setting, unit_count, origin, trials)
     times = task.times
     is_planned = prospects.has_place("two-phase", 0, pieces)
-    gathered = [spread_out(task, progress)] if is_planned else []
-    freely = spread_freely(task)
-    # Reversed, the same spreading collects.
-    pairs = [(one, one) for one in gathered], [(one, one) for one in freely]
+    all_gathers = [spread_out(task, progress)] if is_planned else []
+    free_spreadings = spread_freely(task)
+    # The same spreading, reversed, collects.
+    pairs = (
+        [(spreading, spreading) for spreading in all_gathers],
+        [(spreading, spreading) for spreading in free_spreadings],
+    )
     if not is_duplex(setting.network, times):
         trials = Trials(prospects.of_part("backwards"), pieces)
-        back = _on_transpose(setting, unit_count, origin, trials)
-        scattered = [_collecting(back, times, progress)] if is_planned else []
-        # One direction may have fewer free spreadings: switches need not be alike in both.
+        back = _create_transposed_task(setting, unit_count, origin, trials)
+        reduce_scatters = [_spread_for_reduction(back, times, progress)] if is_planned else []
+        # The two directions may have different numbers of free spreadings.
         pairs = (
-            list(zip(scattered, gathered, strict=True)),
-            list(zip(spread_freely(back), freely, strict=False)),
+            list(zip(reduce_scatters, all_gathers, strict=True)),
+            list(zip(spread_freely(back), free_spreadings, strict=False)),
         )
     return [
         candidate
-        for place, pair in _numbered(*pairs)
+        for place, pair in _number_variants(*pairs)
         for candidate in _Phases(
             setting.network, pair[1].times, pair, is_first_reversed=True
         ).candidates("two-phase", pieces, parts, place)
     ]
 
 
-def _route(
+def _build_routed(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """All-to-all, scatter and gather: every chunk has one origin and one target."""
+    """Build candidates for all-to-all, scatter and gather: chunks with one origin and target."""
     # Imported here: numba takes a second.
     from collhub_tacos.routing.routes import route_all
 
@@ -287,17 +308,22 @@ def _route(
     progress(1.0, "routing")
     return [
         candidate
-        for place, way in _numbered(routed, _straight(setting, times, origin, target))
-        for candidate in _Phases(setting.network, way.times, (way,)).candidates(
+        for place, result in _number_variants(
+            routed, _spread_directly(setting, times, origin, target)
+        )
+        for candidate in _Phases(setting.network, result.times, (result,)).candidates(
             "routed", pieces, (collective, chunks), place
         )
     ]
 
 
-def _straight(
+def _spread_directly(
     setting: Setting, times: LinkTimes, origin: Int64Array, target: Int64Array
 ) -> list[SpreadResult]:
-    """All-to-all behind switches: all at once to all others, the next one first; or no way."""
+    """Build an all-to-all on switches in which every NPU sends to all others, the next one first.
+
+    Returns an empty list for other collectives and networks.
+    """
     network, size = setting.network, setting.network.num_nodes
     is_small = setting.requested_ranks is None and times.rule is not SLOW_START
     is_all = setting.collective.kind is CollectiveKind.ALL_TO_ALL
@@ -305,10 +331,10 @@ def _straight(
         return []
     chunk = np.flatnonzero(origin != target)
     chunk = chunk[np.argsort((target - origin)[chunk] % size, kind="stable")]
-    # Arcs stand by destination, then by source, so that these keys ascend.
-    key, wanted = network.destination * size + network.source, target * size + origin
-    arc = np.minimum(np.searchsorted(key, wanted[chunk]), len(key) - 1)
-    if not np.array_equal(key[arc], wanted[chunk]):
+    # Arcs are sorted by destination, then by source, so these keys ascend.
+    key, requested_key = network.destination * size + network.source, target * size + origin
+    arc = np.minimum(np.searchsorted(key, requested_key[chunk]), len(key) - 1)
+    if not np.array_equal(key[arc], requested_key[chunk]):
         return []
     free = replace(times, rule=FREE)
     plan = RoutePlan(network, chunk, arc, np.full(len(chunk), -1))
@@ -320,44 +346,48 @@ def _straight(
 
 
 FORMS: Mapping[CollectiveKind, Form] = {
-    CollectiveKind.ALL_GATHER: _spread,
-    CollectiveKind.BROADCAST: _spread,
-    CollectiveKind.REDUCE_SCATTER: _collect,
-    CollectiveKind.REDUCE: _collect,
-    CollectiveKind.ALL_REDUCE: _two_phase,
-    CollectiveKind.ALL_TO_ALL: _route,
-    CollectiveKind.SCATTER: _route,
-    CollectiveKind.GATHER: _route,
+    CollectiveKind.ALL_GATHER: _build_spread,
+    CollectiveKind.BROADCAST: _build_spread,
+    CollectiveKind.REDUCE_SCATTER: _build_collect,
+    CollectiveKind.REDUCE: _build_collect,
+    CollectiveKind.ALL_REDUCE: _build_two_phase,
+    CollectiveKind.ALL_TO_ALL: _build_routed,
+    CollectiveKind.SCATTER: _build_routed,
+    CollectiveKind.GATHER: _build_routed,
 }
 
 
-def _gathering(setting: Setting, unit_count: int, origin: Int64Array, trials: Trials) -> SpreadTask:
-    """Spreading on the network itself."""
+def _create_task(
+    setting: Setting, unit_count: int, origin: Int64Array, trials: Trials
+) -> SpreadTask:
+    """Create the spreading task on the network itself."""
     return SpreadTask(setting, setting.network, setting.link_times(unit_count), origin, trials)
 
 
-def _on_transpose(
+def _create_transposed_task(
     setting: Setting, unit_count: int, origin: Int64Array, trials: Trials
 ) -> SpreadTask:
-    """Spreading on the transposed network, to be reversed."""
+    """Create the spreading task on the transposed network; its result is to be reversed."""
     network, times = setting.network, setting.link_times(unit_count)
-    # Of a network that is its own transpose the times hold as they are.
+    # The times of a duplex network are also those of its transpose.
     if not is_duplex(network, times):
         network = transpose_network(network)
         times = setting.link_times_on(network, unit_count)
     return SpreadTask(setting, network, times, origin, trials)
 
 
-def _collecting(task: SpreadTask, times: LinkTimes, progress: Progress) -> SpreadResult:
-    """Spreading that is fast as a reduction; `times`: on the network itself."""
+def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress) -> SpreadResult:
+    """Find the spreading that is the fastest as a reduction; `times`: on the network itself."""
     if not isinstance(task.network, PathNetwork):
         return spread_out(task, progress)
-    return spread_out(task, progress, lambda found: _time_reversed_ps(task.setting, found, times))
+    return spread_out(
+        task, progress, lambda result: _measure_reversed_ps(task.setting, result, times)
+    )
 
 
-def _time_reversed_ps(setting: Setting, found: SpreadResult, times: LinkTimes) -> int:
-    """What a spreading takes as a reduction: at switches messages meet otherwise then."""
+def _measure_reversed_ps(setting: Setting, result: SpreadResult, times: LinkTimes) -> int:
+    """Return the time of a spreading as a reduction, which has different contention at switches."""
     # Imported here: numba takes a second.
-    from collhub_tacos.schedules.retiming import retimed
+    from collhub_tacos.schedules.retiming import retime
 
-    return retimed(reversed_schedule(found.schedule(), setting.network), times).time_ps
+    return retime(reverse_schedule(result.schedule(), setting.network), times).time_ps

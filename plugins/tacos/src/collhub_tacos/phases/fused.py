@@ -1,4 +1,4 @@
-"""Spanning tree of about least depth: shortest paths from the middle of a network."""
+"""All-reduces up and down trees: on packed trees at the network's strength, or on one tree."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from hub_core.verification import verify
 _LANDMARKS = 16
 
 
-def central_tree(network: LinkNetwork, times: LinkTimes, members: Int64Array) -> SpanningTree:
-    """Shortest paths by `times.arrival` from the node whose farthest member is nearest.
+def build_central_tree(network: LinkNetwork, times: LinkTimes, members: Int64Array) -> SpanningTree:
+    """Build the tree of shortest paths by `times.arrival` from the node with the smallest depth.
 
-    Links are the arcs of the tree. The middle is found by distances to at most 16 members, each as
-    far as can be from those before: exact on lines, meshes and trees, where these are ends and
-    corners. For networks of NPUs with duplex links, in which all members are connected.
+    Links are the arcs of the tree. The depth is estimated by distances to at most 16 members that
+    are far from one another: exact on lines, meshes and trees, where these are ends and corners.
+    For networks of NPUs with duplex links in which all members are connected.
     """
     nodes = network.num_nodes
     paths = ShortestPaths(nodes, network.source, network.destination, times.arrival)
-    distance = _distances_of_landmarks(paths, members)
+    distance = _compute_landmark_distances(paths, members)
     farthest, total = distance.max(axis=0), distance.sum(axis=0)
-    # Of several middles the one that is nearest to all landmarks.
+    # Among equal depths the node that is nearest to all landmarks.
     root = int(np.lexsort((total, farthest))[0])
     from_root = paths.lengths(np.asarray([root]))[0]
-    return _tree_of_paths(network, times.arrival, from_root, root)
+    return _build_shortest_path_tree(network, times.arrival, from_root, root)
 
 
-def _distances_of_landmarks(paths: ShortestPaths, members: Int64Array) -> Int64Array:
-    """Distances int64[landmarks, nodes] from members that are far from one another."""
+def _compute_landmark_distances(paths: ShortestPaths, members: Int64Array) -> Int64Array:
+    """Return distances int64[landmarks, nodes] from members that are far from one another."""
     distance = paths.lengths(members[:1])
     while len(distance) < min(_LANDMARKS, len(members)):
         nearest = distance[:, members].min(axis=0)
@@ -52,38 +52,38 @@ def _distances_of_landmarks(paths: ShortestPaths, members: Int64Array) -> Int64A
     return distance
 
 
-def _tree_of_paths(
+def _build_shortest_path_tree(
     network: LinkNetwork, weight: Int64Array, distance: Int64Array, root: int
 ) -> SpanningTree:
-    """SpanningTree of shortest paths; of several last links to a node the first one is taken."""
+    """Return the tree of shortest paths; of several last links to a node the first is used."""
     source, destination = network.source, network.destination
-    # Links that lie on a shortest path.
+    # Links on a shortest path.
     is_tight = distance[source] + weight == distance[destination]
-    tight = np.flatnonzero(is_tight)
-    nodes, first = np.unique(destination[tight], return_index=True)
+    tight_links = np.flatnonzero(is_tight)
+    nodes, first = np.unique(destination[tight_links], return_index=True)
     arc = np.full(network.num_nodes, -1, np.int64)
     parent = np.full(network.num_nodes, -1, np.int64)
-    arc[nodes] = tight[first]
-    parent[nodes] = source[tight[first]]
+    arc[nodes] = tight_links[first]
+    parent[nodes] = source[tight_links[first]]
     parent[root] = arc[root] = -1
     return SpanningTree(root, 1, parent, arc)
 
 
-# Messages of the largest schedule that is tried, and of one that compares packings.
-_MOST_MESSAGES = 1 << 19
-_TRIAL_MESSAGES = 1 << 15
-# Simulators count nanoseconds: below twenty, rounding would show.
-_LEAST_S = 20e-9
-_MOST_SEEDS = 8
+# Maximum number of messages of a schedule, and of a schedule that only compares packings.
+_MAX_MESSAGES = 1 << 19
+_MAX_TRIAL_MESSAGES = 1 << 15
+# Simulators count in nanoseconds: below 20 ns rounding is noticeable.
+_MIN_MESSAGE_S = 20e-9
+_MAX_SEEDS = 8
 _NODES_FOR_ALL_SEEDS = 256
-# Above, packing trees takes minutes.
-_MOST_NODES = 1024
-# Links that take equal times for one size and bandwidth do for all.
+# Above this size packing trees takes minutes.
+_MAX_NODES = 1024
+# Links with equal times for one size and equal bandwidths have equal times for all sizes.
 _ANY_SIZE = 1 << 20
 
 
-def unsuitability(network: LinkNetwork) -> str | None:
-    """Why links cannot carry trees both ways at one rate, None where they can."""
+def find_unsuitability(network: LinkNetwork) -> str | None:
+    """Return the reason why links cannot carry trees in both directions at one rate, or None."""
     if network.num_nodes > network.num_npus:
         return "the network has switches"
     if not is_duplex(network, network.link_times(_ANY_SIZE, Occupancy.SERIALIZATION)):
@@ -92,44 +92,45 @@ def unsuitability(network: LinkNetwork) -> str | None:
 
 
 def is_promising(setting: Setting) -> bool:
-    """Whether trees can carry more than a reduce-scatter and then an all-gather; not so on tori.
+    """Whether trees may have a higher rate than two phases, limited by the weakest NPU's ingress.
 
-    By what the weakest NPU can take. False as well where the data has less than a byte per chunk,
-    or where packing trees takes minutes.
+    False also if the data has less than a byte per chunk, or if packing trees takes minutes. On
+    tori it is always False.
     """
     graph = CapacityGraph.of(setting.network.topology)
     npus = graph.num_compute
-    if npus > _MOST_NODES:
+    if npus > _MAX_NODES:
         return False
     rate = strength(graph).value
     ingress = np.bincount(graph.destination, graph.capacity, graph.num_nodes)
-    weakest = int(ingress.min())
-    # 2 (n - 1) / n of the data enter every NPU in two phases.
-    is_faster = 2 * (npus - 1) * rate > npus * weakest
+    min_ingress = int(ingress.min())
+    # In two phases 2 (n - 1) / n of the data enter every NPU.
+    is_faster = 2 * (npus - 1) * rate > npus * min_ingress
     return is_faster and setting.collective_bytes >= rate.numerator
 
 
-def fused(setting: Setting, progress: Progress) -> SynthesisCandidate:
-    """All-reduce at the rate of the network's strength.
+def build_fused(setting: Setting, progress: Progress) -> SynthesisCandidate:
+    """Build an all-reduce at the rate of the network's strength.
 
-    The fastest over random packings and then over chunk counts. `setting.pieces` chunks per rank,
-    where stated, are met as nearly as the weights of the trees allow. Raises `InputError` for a
-    network with an `unsuitability` or without connection, and for sizes below a byte per chunk.
+    The result is the fastest over random packings and then over chunk counts. The weights of the
+    trees limit how closely `setting.pieces`, the requested chunks per rank, can be met. Raises
+    `InputError` for a network for which `find_unsuitability` gives a reason, for a disconnected
+    network, and for sizes below a byte per chunk.
     """
-    return _fastest("fused", setting, _packings(setting, progress))
+    return _find_fastest("fused", setting, _generate_packings(setting, progress))
 
 
 def latency(setting: Setting, progress: Progress) -> SynthesisCandidate:
-    """All-reduce up and down one tree of about least depth: the fastest over chunk counts.
+    """Build an all-reduce up and down one shallow tree: the fastest over chunk counts.
 
-    Raises as `fused`.
+    Raises like `build_fused`.
     """
-    return _fastest("latency", setting, _central(setting, progress))
+    return _find_fastest("latency", setting, _generate_central_tree(setting, progress))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PipelinedTrees:
-    """Trees, the schedules that can be made on them, and what is to be said of them."""
+    """Trees, the builder of schedules on them, and statistics for users."""
 
     trees: Sequence[SpanningTree]
     pipelining: Pipelining
@@ -152,59 +153,64 @@ class _PipelinedTrees:
 
     @property
     def weight(self) -> int:
-        """Chunks of the whole, where a tree of weight 1 has one."""
+        """Chunks of the entire vector if a tree of weight 1 has one chunk."""
         return sum(tree.weight for tree in self.trees)
 
     @property
     def num_arcs(self) -> int:
-        """Arcs of all trees, each as often as the weight of its tree."""
+        """Sum of the arcs of all trees, weighted by the weight of the tree."""
         arcs = 0
         for tree in self.trees:
             arcs += tree.weight * int(np.count_nonzero(tree.parent >= 0))
         return arcs
 
     def schedule(self, repeats: int) -> Pipeline:
-        """With `repeats` chunks for every unit of weight."""
+        """Build the schedule with `repeats` chunks per unit of weight."""
         return self.pipelining.schedule([repeats * tree.weight for tree in self.trees])
 
-    def most_repeats(self, messages: int) -> int:
-        """How often so many messages, and the least size of one, allow to repeat; at least once."""
-        smallest = _smallest_chunk(self.pipelining.topology)
-        # A chunk goes up and down every arc of its tree.
-        by_messages = messages // (2 * self.num_arcs)
-        by_size = self.pipelining.collective_bytes // (self.weight * smallest)
-        return max(1, min(by_messages, by_size))
+    def max_repeats(self, messages: int) -> int:
+        """Return the maximum number of repeats for a number of messages and the minimum chunk size.
 
-    def stated_repeats(self, setting: Setting) -> int | None:
-        """Repeats for about the stated number of chunks per rank, None where none is stated."""
+        At least 1.
+        """
+        smallest = _compute_min_chunk_bytes(self.pipelining.topology)
+        # A chunk crosses every arc of its tree in both directions.
+        max_by_messages = messages // (2 * self.num_arcs)
+        max_by_size = self.pipelining.collective_bytes // (self.weight * smallest)
+        return max(1, min(max_by_messages, max_by_size))
+
+    def requested_repeats(self, setting: Setting) -> int | None:
+        """Return the repeats for about the requested chunks per rank, None without a request."""
         if setting.pieces is None:
             return None
-        # The weights of the trees decide which numbers there are: the nearest one.
+        # Only multiples of the total weight are possible.
         chunks = setting.pieces * setting.collective.num_ranks
         return max(1, round(chunks / self.weight))
 
 
-def _smallest_chunk(topology: Topology) -> int:
-    """Bytes of a chunk that takes a link for its latency, or as long as simulators resolve well.
+def _compute_min_chunk_bytes(topology: Topology) -> int:
+    """Return the bytes of a chunk that occupies a link for its latency or at least 20 ns.
 
-    Smaller ones would gain little, and with more than two on their way on a link simulators do not
-    keep their order.
+    Smaller chunks gain little, and simulators do not keep the order of more than two messages in
+    flight on a link.
     """
-    shortest = np.maximum(topology.latency_s, _LEAST_S)
+    shortest = np.maximum(topology.latency_s, _MIN_MESSAGE_S)
     chunk_bytes = topology.bandwidth_bytes_per_s * shortest
     return math.ceil(float(chunk_bytes.max()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _MadePipeline:
-    """Schedule that was made on some trees, with `repeats` chunks for every unit of weight."""
+class _PackedSchedule:
+    """Schedule on some trees, with `repeats` chunks per unit of weight."""
 
     packing: _PipelinedTrees
     repeats: int
     pipeline: Pipeline
 
-    def candidate(self, form: str, setting: Setting, *, is_interrupted: bool) -> SynthesisCandidate:
-        """What is offered for synthesis."""
+    def to_candidate(
+        self, form: str, setting: Setting, *, is_interrupted: bool
+    ) -> SynthesisCandidate:
+        """Convert to a candidate of the search."""
         return SynthesisCandidate(
             form=form,
             pieces=self.repeats * self.packing.weight,
@@ -219,12 +225,12 @@ class _MadePipeline:
         )
 
     def _transfers(self, nodes: Nodes) -> Transfers:
-        """Transfers that touch one of the NPUs `nodes`, or all of them for None."""
+        """Return the transfers that touch one of the NPUs `nodes`, or all of them for None."""
         transfers = self.pipeline.transfers
         return transfers if nodes is None else transfers.touching(nodes)
 
     def _verify(self, setting: Setting) -> bool:
-        """True; raises `InputError` where the whole is not right."""
+        """Return True; raise `InputError` if the entire schedule is invalid."""
         algorithm = algorithm_of(
             self.pipeline.collective,
             self.pipeline.chunks,
@@ -239,28 +245,27 @@ class _MadePipeline:
 
 
 class _FastestPipeline:
-    """Schedules that were made; the fastest is kept."""
+    """Builds schedules and keeps the fastest."""
 
     def __init__(self) -> None:
-        self.best: _MadePipeline | None = None
+        self.best: _PackedSchedule | None = None
 
     def time_ps(self, packing: _PipelinedTrees, repeats: int) -> int:
-        """Make one more."""
-        made = _MadePipeline(packing, repeats, packing.schedule(repeats))
-        # Of equal ones the first, which is the same on every run.
-        if self.best is None or made.pipeline.time_ps < self.best.pipeline.time_ps:
-            self.best = made
-        return made.pipeline.time_ps
+        """Build a schedule and return its time in picoseconds."""
+        schedule = _PackedSchedule(packing, repeats, packing.schedule(repeats))
+        if self.best is None or schedule.pipeline.time_ps < self.best.pipeline.time_ps:
+            self.best = schedule
+        return schedule.pipeline.time_ps
 
 
-def _fastest(
+def _find_fastest(
     form: str, setting: Setting, packings: Iterator[_PipelinedTrees]
 ) -> SynthesisCandidate:
-    """Try all packings with few chunks, the best one with more.
+    """Try all packings with few chunks, then the best one with more chunks.
 
-    Ctrl-C ends the search where there is a result.
+    Ctrl-C ends the search if there is a result.
     """
-    if reason := unsuitability(setting.network):
+    if reason := find_unsuitability(setting.network):
         raise InputError(
             f"no all-reduce on trees: {reason}",
             cure="choose the method two-phase",
@@ -268,71 +273,77 @@ def _fastest(
         )
     search = _FastestPipeline()
     try:
-        found = _best_packing(search, setting, packings)
+        schedule = _find_best_packing(search, setting, packings)
         if setting.pieces is None:
-            found = _with_best_count(search, found)
+            schedule = _choose_chunk_count(search, schedule)
     except KeyboardInterrupt:
         if search.best is None:
             raise
-        return search.best.candidate(form, setting, is_interrupted=True)
-    return found.candidate(form, setting, is_interrupted=False)
+        return search.best.to_candidate(form, setting, is_interrupted=True)
+    return schedule.to_candidate(form, setting, is_interrupted=False)
 
 
-def _best_packing(
+def _find_best_packing(
     search: _FastestPipeline, setting: Setting, packings: Iterator[_PipelinedTrees]
-) -> _MadePipeline:
+) -> _PackedSchedule:
+    """Return the fastest schedule over all packings."""
     for packing in packings:
-        stated = packing.stated_repeats(setting)
-        search.time_ps(packing, stated or packing.most_repeats(_TRIAL_MESSAGES))
+        requested = packing.requested_repeats(setting)
+        search.time_ps(packing, requested or packing.max_repeats(_MAX_TRIAL_MESSAGES))
     assert search.best is not None
     return search.best
 
 
-def _with_best_count(search: _FastestPipeline, found: _MadePipeline) -> _MadePipeline:
-    """The same trees with the number of chunks that is fastest."""
-    packing = found.packing
+def _choose_chunk_count(
+    search: _FastestPipeline, strength_of_network: _PackedSchedule
+) -> _PackedSchedule:
+    """Return the schedule on the same trees with the fastest number of chunks."""
+    packing = strength_of_network.packing
     count = best_chunks(
-        lambda repeats: search.time_ps(packing, repeats), packing.most_repeats(_MOST_MESSAGES)
+        lambda repeats: search.time_ps(packing, repeats), packing.max_repeats(_MAX_MESSAGES)
     )
-    if count == found.repeats:
-        return found
-    return _MadePipeline(packing, count, packing.schedule(count))
+    if count == strength_of_network.repeats:
+        return strength_of_network
+    return _PackedSchedule(packing, count, packing.schedule(count))
 
 
-def _packings(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
-    """Trees of the network's strength, seed by seed."""
-    # Packings of one strength differ in depth, and so in how fast the pipeline fills.
+def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
+    """Yield trees of the network's strength, seed by seed."""
+    # Packings of equal strength differ in depth, and therefore in the time to fill the pipeline.
     graph = CapacityGraph.of(setting.network.topology)
     seeds = setting.seeds or _default_seeds(graph.num_nodes)
-    for place in range(seeds):
-        progress(place / (seeds + 1), "packing trees")
-        seed = setting.seed + place
-        found, trees = all_reduce_trees(graph, seeds=1, first_seed=seed)
-        details = {"seed": seed, **_rate(found, graph)}
+    for index in range(seeds):
+        progress(index / (seeds + 1), "packing trees")
+        seed = setting.seed + index
+        strength_of_network, trees = all_reduce_trees(graph, seeds=1, first_seed=seed)
+        details = {"seed": seed, **_describe_strength(strength_of_network, graph)}
         yield _PipelinedTrees.of(trees, setting, details)
     progress(seeds / (seeds + 1), "choosing the number of chunks")
 
 
 def _default_seeds(nodes: int) -> int:
-    """How many packings are worth their time."""
-    worth = _MOST_SEEDS * _NODES_FOR_ALL_SEEDS // nodes
-    return max(1, min(_MOST_SEEDS, worth))
+    """Return the number of packings to try by default."""
+    affordable = _MAX_SEEDS * _NODES_FOR_ALL_SEEDS // nodes
+    return max(1, min(_MAX_SEEDS, affordable))
 
 
-def _central(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
+def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
+    """Yield the shallow tree."""
     progress(0.0, "choosing the number of chunks")
     times = setting.network.link_times(setting.collective_bytes, setting.occupancy)
-    tree = central_tree(setting.network, times, setting.members)
+    tree = build_central_tree(setting.network, times, setting.members)
     yield _PipelinedTrees.of([tree], setting, {})
 
 
-def _rate(found: Strength, graph: CapacityGraph) -> dict[str, JsonValue]:
-    """Strength, and the partition of the NPUs that no trees can beat."""
-    # The finest partition is said in words: it would list every NPU.
-    is_finest = len(found.blocks) == graph.num_nodes
-    blocks: JsonValue = "every NPU alone" if is_finest else [list(block) for block in found.blocks]
+def _describe_strength(strength_of_network: Strength, graph: CapacityGraph) -> dict[str, JsonValue]:
+    """Return the strength, and the partition of the NPUs that limits all trees."""
+    # The finest partition would list every NPU.
+    is_finest = len(strength_of_network.blocks) == graph.num_nodes
+    blocks: JsonValue = (
+        "every NPU alone" if is_finest else [list(block) for block in strength_of_network.blocks]
+    )
     return {
-        "strength": str(found.value),
-        "rate_bytes_per_s": float(found.value * graph.unit),
+        "strength": str(strength_of_network.value),
+        "rate_bytes_per_s": float(strength_of_network.value * graph.unit),
         "partition": blocks,
     }

@@ -1,4 +1,4 @@
-"""Candidates for an all-reduce in one phase, where whole vectors are small enough for it."""
+"""All-reduce in one phase: planned partial sums, their steps, and the candidates."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from collhub_tacos.phases.partial_sums import (
     InTrees,
     PartialSums,
     Vectors,
-    in_trees,
-    partial_sums,
+    build_in_trees,
+    build_partial_sums,
 )
 from collhub_tacos.seed_search import Progress
 from collhub_tacos.setting import Setting, bound_one_tree_ps
@@ -27,10 +27,11 @@ from hub_core.schedules import Chunks, Transfers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedSums:
-    """Which vectors are sent and result, and when messages start and arrive on idle links.
+    """Vectors that are sent and returned, and times of the messages on idle links.
 
     `vectors`: of every NPU. `sent`: by message, the number of its vector at the source. `received`:
-    that at the destination. `result`: by NPU. `start`, `finish`: int64 picoseconds by message.
+    its number at the destination. `result`: by NPU. `start`, `finish`: int64 picoseconds by
+    message.
     """
 
     vectors: Sequence[Vectors]
@@ -42,62 +43,63 @@ class PlannedSums:
 
     @classmethod
     def of(cls, trees: InTrees, sums: PartialSums, times: LinkTimes) -> PlannedSums:
-        """Plan all sums of all NPUs, those that others wait for first."""
-        source, destination = _ends(trees, sums)
+        """Plan the sums of all NPUs, first those that other sums depend on."""
+        source, destination = _find_ends(trees, sums)
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]
         sent, received = [OWN] * len(sums), [OWN] * len(sums)
         start, finish = np.zeros(len(sums), np.int64), np.zeros(len(sums), np.int64)
-        # What a message is the sum of has farther to go than the message.
-        way_round = (destination - source) % trees.network.num_nodes
-        for message in np.lexsort((way_round, -sums.remaining)).tolist():
-            here = vectors[source[message]]
-            sent[message] = here.total([OWN, *(received[part] for part in sums.parts_of(message))])
-            here[sent[message]].uses += 1
-            start[message] = here[sent[message]].time_ps
+        # Summands of a message have longer remaining paths than the message, so they come first.
+        rotation = (destination - source) % trees.network.num_nodes
+        for message in np.lexsort((rotation, -sums.remaining)).tolist():
+            at_source = vectors[source[message]]
+            summands = [OWN, *(received[part] for part in sums.parts_of(message))]
+            sent[message] = at_source.add_total(summands)
+            at_source[sent[message]].uses += 1
+            start[message] = at_source[sent[message]].time_ps
             finish[message] = start[message] + times.arrival[sums.arc[message]]
-            there = vectors[destination[message]]
-            received[message] = there.arriving(message, int(finish[message]))
+            at_destination = vectors[destination[message]]
+            received[message] = at_destination.add_received(message, int(finish[message]))
         result = []
-        for npu, here in enumerate(vectors):
+        for npu, at_npu in enumerate(vectors):
             parts = sums.parts_of(len(sums) + npu)
-            result.append(here.total([OWN, *(received[part] for part in parts)]))
+            result.append(at_npu.add_total([OWN, *(received[part] for part in parts)]))
         return cls(vectors, sent, received, result, start, finish)
 
 
-def steps_of_sums(
+def build_steps(
     trees: InTrees, sums: PartialSums, times: LinkTimes, pieces: int
 ) -> tuple[StepTable, Int64Array]:
-    """Steps with the vector in `pieces` units, and the units of SCRATCH by NPU, int64.
+    """Build the steps with the vector in `pieces` units, and the SCRATCH units by NPU (int64).
 
-    Every NPU sends what has farthest to go first, of equals to the next one round.
+    Every NPU sends the message with the longest remaining path first, among equal ones in rotation.
     """
     plan = PlannedSums.of(trees, sums, times)
-    source, destination = _ends(trees, sums)
-    way_round = (destination - source) % trees.network.num_nodes
+    source, destination = _find_ends(trees, sums)
+    rotation = (destination - source) % trees.network.num_nodes
     count = len(sums)
     message = np.tile(np.arange(count), 2)
     is_start = np.repeat([False, True], count)
     time = np.concatenate([plan.finish, plan.start])
-    order = np.lexsort((message, way_round[message], -sums.remaining[message], is_start, time))
+    order = np.lexsort((message, rotation[message], -sums.remaining[message], is_start, time))
     writer = _StepWriter(plan, pieces)
     for event in order.tolist():
-        here, there = int(source[message[event]]), int(destination[message[event]])
+        sender, receiver = int(source[message[event]]), int(destination[message[event]])
         if is_start[event]:
-            writer.send(int(message[event]), here, there)
+            writer.send(int(message[event]), sender, receiver)
         else:
-            writer.receive(int(message[event]), here, there)
+            writer.receive(int(message[event]), sender, receiver)
     for npu in range(trees.network.num_nodes):
         writer.finish(npu)
-    return writer.built()
+    return writer.build()
 
 
-def _ends(trees: InTrees, sums: PartialSums) -> tuple[Int64Array, Int64Array]:
-    """Source and destination of every message, int64."""
+def _find_ends(trees: InTrees, sums: PartialSums) -> tuple[Int64Array, Int64Array]:
+    """Return source and destination of every message, int64."""
     return trees.network.source[sums.arc], trees.network.destination[sums.arc]
 
 
 class _StepWriter:
-    """Writes steps in an order in which causes stand before effects."""
+    """Writes steps in an order in which causes precede effects."""
 
     def __init__(self, plan: PlannedSums, pieces: int) -> None:
         self._plan = plan
@@ -108,97 +110,100 @@ class _StepWriter:
         # Steps that read INPUT, by NPU and piece.
         self._readers: list[list[list[int]]] = [[[] for _ in range(pieces)] for _ in range(npus)]
 
-    def send(self, message: int, here: int, there: int) -> None:
-        """Send a message from `here`."""
+    def send(self, message: int, sender: int, receiver: int) -> None:
+        """Write the send of a message at `sender`."""
         number = self._plan.sent[message]
-        self._make(here, number)
+        self._write_sum(sender, number)
         for piece in range(self._pieces):
-            self._step(here, StepKind.SEND, piece, read=number, peer=there)
+            self._add_step(sender, StepKind.SEND, piece, read=number, peer=receiver)
 
-    def receive(self, message: int, here: int, there: int) -> None:
-        """Receive a message at `there`, and add it where one sum alone needs it."""
+    def receive(self, message: int, sender: int, receiver: int) -> None:
+        """Write the receive of a message, with an addition if only one sum needs it."""
         number = self._plan.received[message]
-        vectors = self._plan.vectors[there]
+        vectors = self._plan.vectors[receiver]
         total = vectors[number].adder
-        # A message is part of a result at least.
+        # Every message is at least part of a result, so a sum exists.
         other = vectors[total].left + vectors[total].right - number
-        is_free = vectors[number].uses == 1 and self._may_be_written(there, total, other)
-        if is_free and self._is_made(there, other):
+        is_free = vectors[number].uses == 1 and self._may_overwrite(receiver, total, other)
+        if is_free and self._exists(receiver, other):
             kind, read, written = StepKind.RECV_REDUCE, other, total
-            self._put(there, total, other)
+            self._assign_buffer(receiver, total, other)
         else:
             kind, read, written = StepKind.RECV, None, number
-            vectors[number].slot = self._new_slot(there)
+            vectors[number].slot = self._reserve_slot(receiver)
         for piece in range(self._pieces):
-            step = self._step(there, kind, piece, read=read, written=written, peer=here)
+            step = self._add_step(receiver, kind, piece, read=read, written=written, peer=sender)
             vectors[written].steps.append(step)
 
     def finish(self, npu: int) -> None:
-        """Make the result of an NPU."""
-        self._make(npu, self._plan.result[npu])
+        """Write the steps of the result of an NPU."""
+        self._write_sum(npu, self._plan.result[npu])
 
-    def built(self) -> tuple[StepTable, Int64Array]:
-        """All steps, and the units of SCRATCH by NPU."""
+    def build(self) -> tuple[StepTable, Int64Array]:
+        """Return all steps, and the SCRATCH units by NPU."""
         return self._steps.build(), np.asarray(self._slots, np.int64) * self._pieces
 
-    def _may_be_written(self, npu: int, number: int, part: int) -> bool:
-        """Whether nothing but this addition to `part` reads INPUT any more, for a result."""
+    def _may_overwrite(self, npu: int, number: int, part: int) -> bool:
+        """Whether a result may be written: only this addition to `part` still reads INPUT.
+
+        Always True for other sums.
+        """
         reads = len(self._readers[npu][0]) + (part == OWN)
         is_last = reads == self._plan.vectors[npu][OWN].uses
         return is_last or number != self._plan.result[npu]
 
-    def _is_made(self, npu: int, number: int) -> bool:
+    def _exists(self, npu: int, number: int) -> bool:
         return number == OWN or bool(self._plan.vectors[npu][number].steps)
 
-    def _make(self, npu: int, number: int) -> None:
-        """Make a sum, and what it is the sum of, unless it is made."""
-        if self._is_made(npu, number):
+    def _write_sum(self, npu: int, number: int) -> None:
+        """Write the steps of a sum and of its summands, unless they exist."""
+        if self._exists(npu, number):
             return
         vectors = self._plan.vectors[npu]
         total = vectors[number]
-        self._make(npu, total.left)
-        self._make(npu, total.right)
-        # What comes first is copied, while the other one is still to come.
+        self._write_sum(npu, total.left)
+        self._write_sum(npu, total.right)
+        # The first summand is copied while the other one is still to arrive.
         first, last = sorted((total.left, total.right), key=lambda part: vectors[part].time_ps)
-        is_there = self._put(npu, number, first)
+        is_in_place = self._assign_buffer(npu, number, first)
         for piece in range(self._pieces):
-            if is_there:
-                begun = vectors[first].steps[piece]
+            if is_in_place:
+                first_step = vectors[first].steps[piece]
             else:
-                begun = self._step(npu, StepKind.COPY, piece, read=first, written=number)
-            step = self._step(
-                npu, StepKind.REDUCE, piece, read=last, written=number, after=(begun,)
+                first_step = self._add_step(npu, StepKind.COPY, piece, read=first, written=number)
+            step = self._add_step(
+                npu, StepKind.REDUCE, piece, read=last, written=number, after=(first_step,)
             )
             total.steps.append(step)
 
-    def _put(self, npu: int, number: int, part: int) -> bool:
-        """Give a sum its place; return whether that is where a part of it stands already.
+    def _assign_buffer(self, npu: int, number: int, part: int) -> bool:
+        """Assign a buffer to a sum; return whether it already contains the summand `part`.
 
-        So it is where nothing else reads the part; a result stands in OUTPUT.
+        It does if nothing else reads the summand; a result is in OUTPUT.
         """
         vectors = self._plan.vectors[npu]
         is_result = number == self._plan.result[npu]
-        is_there = not is_result and part != OWN and vectors[part].uses == 1
-        if is_there:
+        is_in_place = not is_result and part != OWN and vectors[part].uses == 1
+        if is_in_place:
             vectors[number].slot = vectors[part].slot
         elif not is_result:
-            vectors[number].slot = self._new_slot(npu)
-        return is_there
+            vectors[number].slot = self._reserve_slot(npu)
+        return is_in_place
 
-    def _new_slot(self, npu: int) -> int:
-        """Take the next slot of SCRATCH at an NPU, from 0 on; it holds all pieces of a vector."""
+    def _reserve_slot(self, npu: int) -> int:
+        """Reserve the next slot of SCRATCH at an NPU; a slot contains all pieces of a vector."""
         self._slots[npu] += 1
         return self._slots[npu] - 1
 
-    def _place(self, npu: int, number: int, piece: int) -> tuple[Buffer, int]:
-        """Buffer and offset of a piece of a vector."""
+    def _locate(self, npu: int, number: int, piece: int) -> tuple[Buffer, int]:
+        """Return buffer and offset of a piece of a vector."""
         if number == OWN:
             return Buffer.INPUT, piece
         if number == self._plan.result[npu]:
             return Buffer.OUTPUT, piece
         return Buffer.SCRATCH, self._plan.vectors[npu][number].slot * self._pieces + piece
 
-    def _step(
+    def _add_step(
         self,
         npu: int,
         kind: StepKind,
@@ -209,73 +214,74 @@ class _StepWriter:
         after: tuple[int, ...] = (),
         peer: int = -1,
     ) -> int:
-        """Add a step that reads a piece of one vector and writes one of another."""
+        """Add a step that reads a piece of one vector and writes a piece of another."""
         columns = {"count": 1, "peer": peer}
         data, control = list(after), []
         readers = self._readers[npu][piece]
         if read is not None:
-            columns["src_buffer"], columns["src_offset"] = self._place(npu, read, piece)
+            columns["src_buffer"], columns["src_offset"] = self._locate(npu, read, piece)
             data += self._plan.vectors[npu][read].steps[piece : piece + 1]
         if written is not None:
-            columns["dst_buffer"], columns["dst_offset"] = self._place(npu, written, piece)
-            # In place, that is where INPUT stands.
+            columns["dst_buffer"], columns["dst_offset"] = self._locate(npu, written, piece)
+            # If the collective is in place, OUTPUT is the same memory as INPUT.
             if written == self._plan.result[npu]:
                 control = [reader for reader in readers if reader not in after]
         step = self._steps.add(npu, kind, data=data, control=control, **columns)
-        # What overwrites the own vector must wait for everyone who reads it.
+        # Steps that overwrite INPUT must wait for all steps that read it.
         if read == OWN:
             readers.append(step)
         return step
 
 
-# Messages on the way fill the links: latencies are then no longer what counts.
+# More pieces are of no use: the links are then busy, and latency no longer matters.
 _LADDER = (1, 2, 4, 8)
-# Cells of trees on links, and pairs of NPUs, up to which building them takes about a second.
-_MOST_CELLS, _MOST_PAIRS = 1 << 24, 1 << 16
-_WORK = "collecting in one phase"
+# Maximum size of the trees, NPUs times links, and of the pairs of NPUs: building them takes about a
+# second.
+_MAX_CELLS, _MAX_PAIRS = 1 << 24, 1 << 16
+_ACTIVITY = "collecting in one phase"
 
 
-def unsuitability(setting: Setting) -> str | None:
-    """Why an all-reduce in one phase is not made, None where it is."""
+def find_unsuitability(setting: Setting) -> str | None:
+    """Return the reason why an all-reduce in one phase is not built, None if it is."""
     npus, links = setting.network.num_npus, setting.network.num_links
     if setting.has_relays:
         return "some NPUs take no part"
     if setting.requested_ranks is not None:
         return "the steps of some ranks alone are wanted"
-    if npus * links > _MOST_CELLS or npus * npus > _MOST_PAIRS:
+    if npus * links > _MAX_CELLS or npus * npus > _MAX_PAIRS:
         return f"{npus} NPUs with {links} links are too many"
     return None
 
 
-def one_shot(
+def build_one_shot_candidates(
     setting: Setting, limit_ps: Callable[[], int | None], progress: Progress
 ) -> Iterator[SynthesisCandidate]:
-    """Candidates with the vector in more and more pieces, for as long as that helps.
+    """Yield candidates with increasing numbers of pieces while the time decreases.
 
-    None where the fullest link alone takes longer than `limit_ps()`, the fastest time so far.
+    None if the busiest link alone takes longer than `limit_ps()`, the fastest time so far.
     """
-    progress(0.0, _WORK)
+    progress(0.0, _ACTIVITY)
     limit = limit_ps()
-    # Every NPU but the last sends whole vectors: that needs no trees to be told.
+    # This bound needs no trees: every NPU except the last sends entire vectors.
     if limit is not None and bound_one_tree_ps(setting) > limit:
         return
-    trees = in_trees(setting.network, setting.link_times(1))
+    trees = build_in_trees(setting.network, setting.link_times(1))
     if not trees.connects_all:
         return
-    sums = partial_sums(trees)
+    sums = build_partial_sums(trees)
     ladder = setting.choose_piece_counts(_LADDER)
     for place, pieces in enumerate(ladder):
         limit = limit_ps()
-        if limit is not None and _least_ps(setting, sums, pieces) > limit:
+        if limit is not None and _compute_minimum_ps(setting, sums, pieces) > limit:
             return
-        progress(place / len(ladder), _WORK)
-        yield _candidate(setting, trees, sums, pieces)
+        progress(place / len(ladder), _ACTIVITY)
+        yield _build_candidate(setting, trees, sums, pieces)
         if limit is not None and limit_ps() == limit:
             return
 
 
-def _least_ps(setting: Setting, sums: PartialSums, pieces: int) -> int:
-    """What the fullest link is busy for, and what a message takes longer; picoseconds."""
+def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int:
+    """Return the busy time of the busiest link, plus the latency of a message; picoseconds."""
     times = setting.link_times(pieces)
     paths, hops = get_links_of_arcs(setting.network, times)
     first, lengths = paths.indptr[sums.arc], np.diff(paths.indptr)[sums.arc]
@@ -285,13 +291,13 @@ def _least_ps(setting: Setting, sums: PartialSums, pieces: int) -> int:
     return int(np.max(takes[messages > 0], initial=0))
 
 
-def _candidate(
+def _build_candidate(
     setting: Setting, trees: InTrees, sums: PartialSums, pieces: int
 ) -> SynthesisCandidate:
     collective = replace(
         setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True
     )
-    steps, scratch_units = steps_of_sums(trees, sums, setting.link_times(pieces), pieces)
+    steps, scratch_units = build_steps(trees, sums, setting.link_times(pieces), pieces)
     whole = Algorithm(collective, steps, scratch_units, collective_bytes=setting.collective_bytes)
     return SynthesisCandidate(
         form="one-shot",
@@ -299,13 +305,13 @@ def _candidate(
         collective=collective,
         chunks=Chunks.cut(collective, np.ones(pieces, np.int64)),
         num_transfers=len(sums) * pieces,
-        time_ps=_least_ps(setting, sums, pieces),
-        transfers=_no_transfers,
+        time_ps=_compute_minimum_ps(setting, sums, pieces),
+        transfers=_refuse_transfers,
         replay=lambda progress: False,
         whole=whole,
     )
 
 
-def _no_transfers(nodes: Nodes) -> Transfers:
-    """None: an NPU may hold several sums of one chunk, which transfers do not tell apart."""
+def _refuse_transfers(nodes: Nodes) -> Transfers:
+    """Raise an error: transfers cannot distinguish several sums of one chunk at an NPU."""
     raise AssertionError("the steps of one phase are made at once")

@@ -1,4 +1,10 @@
-"""Shortest-path in-trees, one a destination, with one rule for ties."""
+"""Partial sums of an all-reduce in one phase: in-trees, messages, and the additions of every NPU.
+
+Every NPU collects the sum of all contributions over its in-tree of shortest paths. A message
+carries the sum of the contributions of a set of NPUs over an arc. If two trees send the sum of the
+same set over one arc, it is sent once: this gives recursive doubling on hypercubes, prefix sums
+dimension by dimension on meshes, and one message per pair on full graphs.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +18,13 @@ from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from hub_core.columns import BoolArray, ColumnTable, Int64Array, csr
 
-# Times below are far less, and an int64 holds the sum of two.
+# Link times are much smaller, and int64 holds the sum of two such values.
 _UNREACHABLE = 1 << 61
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InTrees:
-    """Next arcs to all destinations: `arc[d, u]` int64, -1 at d itself and where there is no way.
+    """Next arcs to all destinations: `arc[d, u]` int64, -1 at d itself and if there is no path.
 
     `distance[d, u]`: int64 picoseconds from u to d on idle links.
     """
@@ -29,50 +35,49 @@ class InTrees:
 
     @property
     def connects_all(self) -> bool:
-        """Whether every NPU reaches every other."""
+        """Whether every NPU reaches every other NPU."""
         return bool(np.all(self.distance < _UNREACHABLE))
 
     @property
     def parent(self) -> Int64Array:
-        """Next NPU on the way to every destination: int64 as `arc`."""
+        """Next NPU on the path to every destination, int64, indexed like `arc`."""
         return np.where(self.arc < 0, -1, self.network.destination[self.arc])
 
 
-def in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
-    """The trees of a network of NPUs alone, by `times.arrival`.
+def build_in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
+    """Build the in-trees of a network of NPUs by `times.arrival`.
 
-    Of several next NPUs that of the nearest number is taken, and of these the first in turn: so
-    trees of neighbours share what they can. That is dimension by dimension on meshes, tori and
+    Among several next NPUs the one with the nearest number is chosen, then the first in cyclic
+    order, so that trees of neighbours share messages. This is dimension order on meshes, tori and
     hypercubes. Cost: links times NPUs.
     """
     source, destination = network.source, network.destination
     nodes = network.num_nodes
-    # Paths to a node are those from it on links that are turned round.
+    # Paths to a node are paths from the node on reversed links.
     paths = ShortestPaths(nodes, destination, source, times.arrival)
     distance = paths.lengths(np.arange(nodes))
     arc = np.full((nodes, nodes), -1, np.int64)
-    order = _ties(network)
+    order = _order_arcs(network)
     for target in range(nodes):
         is_tight = distance[target, source] == times.arrival + distance[target, destination]
-        arc[target] = _first_of(order[is_tight[order]], source, nodes)
-    # A tree ends at its own NPU.
+        arc[target] = _find_first_arcs(order[is_tight[order]], source, nodes)
     np.fill_diagonal(arc, -1)
     return InTrees(network, arc, distance)
 
 
-def _ties(network: LinkNetwork) -> Int64Array:
-    """Arcs in the order in which they are taken, the best first."""
-    # Near numbers are near on rings and grids.
+def _order_arcs(network: LinkNetwork) -> Int64Array:
+    """Return the arcs in the order in which they are preferred."""
+    # On rings and grids, NPUs with near numbers are near.
     step = network.destination - network.source
     return np.lexsort((step % network.num_nodes, np.abs(step)))
 
 
-def _first_of(arcs: Int64Array, source: Int64Array, nodes: int) -> Int64Array:
-    """First of the arcs that leave every node, -1 for none."""
-    found = np.full(nodes, -1, np.int64)
+def _find_first_arcs(arcs: Int64Array, source: Int64Array, nodes: int) -> Int64Array:
+    """Return the first of the arcs that leave every node, -1 for none."""
+    first_arc = np.full(nodes, -1, np.int64)
     # Of several assignments to one element, numpy keeps the last.
-    found[source[arcs[::-1]]] = arcs[::-1]
-    return found
+    first_arc[source[arcs[::-1]]] = arcs[::-1]
+    return first_arc
 
 
 Bits = npt.NDArray[np.uint64]
@@ -80,11 +85,11 @@ Bits = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialSums(ColumnTable):
-    """Distinct messages, int64 columns, and what every message and every result is the sum of.
+    """Distinct messages, int64 columns, and the summands of every message and every result.
 
-    `arc`: of each message; `remaining`: picoseconds to the farthest NPU that waits for it.
-    `indptr`, `parts`: for message m, and for the result of NPU d as row `len(arc) + d`, the
-    messages that are added to the NPU's own contribution.
+    `arc`: of each message. `remaining`: picoseconds to the farthest NPU that needs it. `indptr`,
+    `parts`: for message m, and for the result of NPU d as row `len(arc) + d`, the messages that are
+    added to the NPU's contribution.
     """
 
     arc: Int64Array
@@ -93,38 +98,38 @@ class PartialSums(ColumnTable):
     parts: Int64Array
 
     def parts_of(self, row: int) -> list[int]:
-        """Messages that message `row`, or the result `row - len(self)`, is the sum of."""
-        found: list[int] = self.parts[self.indptr[row] : self.indptr[row + 1]].tolist()
-        return found
+        """Return the summands of message `row` or of the result of NPU `row - len(self)`."""
+        summands: list[int] = self.parts[self.indptr[row] : self.indptr[row + 1]].tolist()
+        return summands
 
 
-def partial_sums(trees: InTrees) -> PartialSums:
-    """All messages that the trees need, those that are equal merged.
+def build_partial_sums(trees: InTrees) -> PartialSums:
+    """Build the messages of all trees, with equal messages merged.
 
-    Cost: a set of NPUs, a bit each, for every two NPUs, and a sort of these.
+    Cost: a set of NPUs, one bit each, for every pair of NPUs, and a sort of these sets.
     """
-    number, first = _numbered(trees)
-    parts_of_message, parts_of_result = _parts(trees, number, first)
-    is_needed = _needed(parts_of_message, parts_of_result)
-    kept = np.flatnonzero(is_needed)
-    place = np.cumsum(is_needed) - 1
-    rows = [parts_of_message[message] for message in kept.tolist()] + parts_of_result
+    number, first = _number_messages(trees)
+    parts_of_message, parts_of_result = _find_summands(trees, number, first)
+    is_needed = _find_needed(parts_of_message, parts_of_result)
+    needed = np.flatnonzero(is_needed)
+    new_number = np.cumsum(is_needed) - 1
+    rows = [parts_of_message[message] for message in needed.tolist()] + parts_of_result
     lengths = np.asarray([len(row) for row in rows], np.int64)
     flat = np.concatenate([np.asarray(row, np.int64) for row in rows])
     return PartialSums(
-        arc=trees.arc.ravel()[first[kept]],
-        remaining=_remaining(trees, number, len(first))[kept],
+        arc=trees.arc.ravel()[first[needed]],
+        remaining=_compute_remaining(trees, number, len(first))[needed],
         indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
-        parts=place[flat],
+        parts=new_number[flat],
     )
 
 
-def _numbered(trees: InTrees) -> tuple[Int64Array, Int64Array]:
-    """Number of the message of every (destination, NPU), and the first such pair of every number.
+def _number_messages(trees: InTrees) -> tuple[Int64Array, Int64Array]:
+    """Return the message number of every (destination, NPU), and the first pair of every number.
 
     int64[destinations, NPUs], -1 at the destination itself; pairs as flat indices.
     """
-    sets = _contributors(trees)
+    sets = _find_contributors(trees)
     nodes = len(trees.arc)
     pairs = np.flatnonzero(trees.arc.ravel() >= 0)
     arc = trees.arc.ravel()[pairs].astype(np.uint64)
@@ -135,8 +140,8 @@ def _numbered(trees: InTrees) -> tuple[Int64Array, Int64Array]:
     return number.reshape(nodes, nodes), pairs[first]
 
 
-def _contributors(trees: InTrees) -> Bits:
-    """Who is below each NPU in the tree of each destination, itself included, a bit an NPU.
+def _find_contributors(trees: InTrees) -> Bits:
+    """Return the NPUs below each NPU in the tree of each destination, itself included, as bits.
 
     uint64[destinations, NPUs, words].
     """
@@ -146,7 +151,7 @@ def _contributors(trees: InTrees) -> Bits:
     sets = np.zeros((nodes, nodes, words), np.uint64)
     sets[:, node, node // 64] = np.uint64(1) << (node % 64).astype(np.uint64)
     parent = trees.parent
-    # From the farthest NPU of every tree inwards: what is below stands before what is above.
+    # From the farthest NPU of every tree inwards: children before their parents.
     inwards = np.argsort(-trees.distance, axis=1, kind="stable")
     for step in range(nodes - 1):
         child = inwards[:, step]
@@ -154,42 +159,42 @@ def _contributors(trees: InTrees) -> Bits:
     return sets
 
 
-def _parts(
+def _find_summands(
     trees: InTrees, number: Int64Array, first: Int64Array
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Messages that each message is the sum of, and each result.
+    """Return the messages that are summed for each message and for each result.
 
-    A message of several trees is made as in the first of them.
+    A message that belongs to several trees is summed as in the first of them.
     """
     nodes = len(trees.arc)
     parent = trees.parent
     target, child = np.nonzero(parent >= 0)
-    above = target * nodes + parent[target, child]
-    indptr, rows = csr(above, np.arange(len(above)), nodes * nodes)
-    carried = number[target, child][rows]
+    parent_pair = target * nodes + parent[target, child]
+    indptr, rows = csr(parent_pair, np.arange(len(parent_pair)), nodes * nodes)
+    incoming = number[target, child][rows]
 
-    def carried_to(pair: int) -> list[int]:
-        return sorted(carried[indptr[pair] : indptr[pair + 1]].tolist())
+    def get_incoming(pair: int) -> list[int]:
+        return sorted(incoming[indptr[pair] : indptr[pair + 1]].tolist())
 
-    messages = [carried_to(pair) for pair in first.tolist()]
-    results = [carried_to(node * nodes + node) for node in range(nodes)]
+    messages = [get_incoming(pair) for pair in first.tolist()]
+    results = [get_incoming(node * nodes + node) for node in range(nodes)]
     return messages, results
 
 
-def _needed(parts_of_message: list[list[int]], parts_of_result: list[list[int]]) -> BoolArray:
-    """Which messages a result is made of in the end, bool per message."""
+def _find_needed(parts_of_message: list[list[int]], parts_of_result: list[list[int]]) -> BoolArray:
+    """Return which messages contribute to a result, bool per message."""
     is_needed = np.zeros(len(parts_of_message), np.bool_)
-    ahead = [message for parts in parts_of_result for message in parts]
-    while ahead:
-        message = ahead.pop()
+    pending = [message for parts in parts_of_result for message in parts]
+    while pending:
+        message = pending.pop()
         if not is_needed[message]:
             is_needed[message] = True
-            ahead.extend(parts_of_message[message])
+            pending.extend(parts_of_message[message])
     return is_needed
 
 
-def _remaining(trees: InTrees, number: Int64Array, messages: int) -> Int64Array:
-    """Picoseconds from the start of every message to the farthest result with it: int64."""
+def _compute_remaining(trees: InTrees, number: Int64Array, messages: int) -> Int64Array:
+    """Return the picoseconds from each message's start to the farthest result with it: int64."""
     farthest = np.zeros(messages, np.int64)
     is_sent = number >= 0
     np.maximum.at(farthest, number[is_sent], trees.distance[is_sent])
@@ -197,19 +202,19 @@ def _remaining(trees: InTrees, number: Int64Array, messages: int) -> Int64Array:
 
 
 OWN = 0
-"""Number of the NPU's own contribution among its vectors."""
-# An addition takes a nanosecond in simulators, at least.
+"""Number of the NPU's contribution among its vectors."""
+# An addition takes at least a nanosecond in simulators.
 _ADDITION_PS = 1000
 
 
 @dataclass(slots=True)
 class Vector:
-    """Own contribution of an NPU, what arrives there, or the sum of two other vectors.
+    """Vector at an NPU: its own contribution, a received vector, or the sum of two other vectors.
 
-    `time_ps`: when it is there on idle links. `message`: which one brings it, -1 for none. `left`,
-    `right`: what it is the sum of, -1 for none. `uses`: sends and additions that read it. `adder`:
-    the last sum that was made of it, -1 for none. The others are filled while steps are made:
-    `slot` in SCRATCH, -1 for none; `steps`: by piece, the step that writes it.
+    `time_ps`: time at which it is available on idle links. `message`: message that brings it, -1
+    for none. `left`, `right`: summands, -1 for none. `uses`: number of sends and additions that
+    read it. `adder`: last sum that reads it, -1 for none. The other fields are filled while steps
+    are built. `slot`: slot in SCRATCH, -1 for none. `steps`: by piece, the step that writes it.
     """
 
     time_ps: int
@@ -223,7 +228,7 @@ class Vector:
 
 
 class Vectors:
-    """Vectors of one NPU; of two sums that begin alike, the beginning is made once."""
+    """Vectors of one NPU; sums that start with the same two summands share this partial sum."""
 
     def __init__(self) -> None:
         self.vectors = [Vector(0)]
@@ -232,24 +237,23 @@ class Vectors:
     def __getitem__(self, number: int) -> Vector:
         return self.vectors[number]
 
-    def arriving(self, message: int, time_ps: int) -> int:
-        """Number of the vector that a message brings."""
-        # Nobody reads it yet.
+    def add_received(self, message: int, time_ps: int) -> int:
+        """Add the vector that a message brings; return its number."""
         self.vectors.append(Vector(time_ps, message))
         return len(self.vectors) - 1
 
-    def total(self, parts: Sequence[int]) -> int:
-        """Number of the sum of some vectors.
+    def add_total(self, parts: Sequence[int]) -> int:
+        """Add the sum of some vectors; return its number.
 
-        The two that are there first are added first, and their sum is one of those that are left:
-        so parts that come one by one are added as they come, and those of one instant in a tree.
+        The two earliest vectors are added first, and their sum becomes one of the remaining ones.
+        So vectors that arrive one by one are added on arrival, and simultaneous vectors in a tree.
         """
-        ahead = sorted((self.vectors[part].time_ps, part) for part in parts)
-        while len(ahead) > 1:
-            one, other = ahead[0][1], ahead[1][1]
+        pending = sorted((self.vectors[part].time_ps, part) for part in parts)
+        while len(pending) > 1:
+            one, other = pending[0][1], pending[1][1]
             added = self._sum(min(one, other), max(one, other))
-            ahead = sorted([*ahead[2:], (self.vectors[added].time_ps, added)])
-        return ahead[0][1]
+            pending = sorted([*pending[2:], (self.vectors[added].time_ps, added)])
+        return pending[0][1]
 
     def _sum(self, left: int, right: int) -> int:
         if (left, right) in self._sums:

@@ -9,7 +9,7 @@ import numpy as np
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.switches import PathNetwork, get_links_of_arcs
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.schedules.timing import in_time, settled
+from collhub_tacos.schedules.timing import compute_times, retime_by_events
 from collhub_tacos.seed_search import Progress, ignore_progress, report_activity, report_part
 from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, inverse
 
@@ -77,7 +77,9 @@ class RoutePlan(ColumnTable):
         """
         arrival = times.arrival[self.link]
         start = _find_earliest_starts(self.parent, arrival)
-        return LinkSchedule.spreading(self.network, self.chunk, self.link, start, start + arrival)
+        return LinkSchedule.without_reduction(
+            self.network, self.chunk, self.link, start, start + arrival
+        )
 
     def schedule_farthest_first(self, times: LinkTimes) -> LinkSchedule:
         """Return the schedule in which free links send the chunk with the longest remaining path.
@@ -100,11 +102,11 @@ class RoutePlan(ColumnTable):
         # Each transfer waits for one arrival, that of its parent.
         children = np.flatnonzero(self.parent >= 0)
         waits = (self.parent[children], children)
-        start, finish = in_time(network, times, self.link, waits, rank, is_fixed=is_fixed)
-        schedule = LinkSchedule.spreading(network, self.chunk, self.link, start, finish)
+        start, finish = compute_times(network, times, self.link, waits, rank, is_fixed=is_fixed)
+        schedule = LinkSchedule.without_reduction(network, self.chunk, self.link, start, finish)
         # Simulators send in a fixed order, so retime with that order to get the contention at
         # switches.
-        return settled(schedule, times) if isinstance(network, PathNetwork) else schedule
+        return retime_by_events(schedule, times) if isinstance(network, PathNetwork) else schedule
 
     def _rank_by_remaining_path(self, times: LinkTimes) -> Int64Array:
         """Return the rank of every transfer by its remaining path, the longest first: int64.

@@ -1,4 +1,8 @@
-"""How many messages of one link may be on their way at once, so that simulators keep the order."""
+"""Schedules as columns of transfers on links, their windows, and their reversal in time.
+
+A window limits how many messages of a link are in flight, so that simulators keep the planned
+order.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +18,30 @@ from hub_core.columns import BoolArray, ColumnTable, Int64Array, sorted_ordinals
 from hub_core.schedules import Transfers
 
 
-def windows_of_links(network: LinkNetwork, times: LinkTimes) -> Int64Array:
-    """Messages that keep the first link of every arc busy until the first of them has arrived.
+def compute_link_windows(network: LinkNetwork, times: LinkTimes) -> Int64Array:
+    """Return the number of messages that keep the first link of an arc busy until one arrives.
 
-    int64 per arc, at most as many as `times.rule` allows.
+    int64 per arc, at most `times.rule.max_in_flight`.
     """
     idle = times.arrival - times.busy
-    # So many can start behind a message before it arrives.
-    ahead = -(-idle // np.maximum(times.busy, 1))
-    # Arcs that begin with one link share its window, the largest of theirs.
-    _, which = np.unique(network.row, return_inverse=True)
-    groups = int(which.max(initial=-1)) + 1
-    most = np.zeros(groups, np.int64)
-    np.maximum.at(most, which, ahead)
-    window: Int64Array = 1 + most[which]
-    return np.minimum(window, times.rule.most) if times.rule.most else window
+    # Messages that can start after a message and before its arrival.
+    num_ahead = -(-idle // np.maximum(times.busy, 1))
+    # Arcs with the same first link share the largest of their windows.
+    _, group_of_arc = np.unique(network.row, return_inverse=True)
+    groups = int(group_of_arc.max(initial=-1)) + 1
+    max_ahead = np.zeros(groups, np.int64)
+    np.maximum.at(max_ahead, group_of_arc, num_ahead)
+    window: Int64Array = 1 + max_ahead[group_of_arc]
+    return np.minimum(window, times.rule.max_in_flight) if times.rule.max_in_flight else window
 
 
-def released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
-    """How many messages of a link may wait for the same one, 0 for any number.
+def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
+    """Return how many messages of a link may wait for the same message, 0 for any number.
 
-    Simulators start what becomes free in one instant in an order of their own, that of a hash set
-    in ASTRA-sim. In a set of two it is the stated order, and in a set of few steps that stand
-    close together, as where an NPU has one link alone: there the paths are long, and the start
-    would take too much time by two.
+    Simulators start messages that become free at the same instant in an internal order, in
+    ASTRA-sim that of a hash set. In a set of two it is the planned order. So it is in a set of four
+    if an NPU has only one link, because its steps have adjacent numbers; such networks have long
+    paths, and increasing the messages in flight by twos would take too long.
     """
     if not rule.begins_slowly:
         return 0
@@ -52,50 +56,51 @@ def released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
 def compute_windows(
     row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int
 ) -> Int64Array:
-    """Window of every message: how many turns of its link before its own it waits for; int64.
+    """Return the window of every message: the distance in turns to the message it waits for.
 
-    `row`: link of every message, `window`: that of its link. Turn i of a link waits for turns
-    0 ... i - `window`, that is for the last of these to arrive. With `at_once`, also for turn
-    (i - 1) // `at_once`: a link then begins with one message, then has `at_once` on their way, and
-    so on up to its window. Who waits for none has a window of more than its turn.
+    int64 per message. `row`: link of every message. `window`: window of its link. Turn i of a link
+    waits for turns 0 ... i - `window`, that is, for the last of these to arrive. With `at_once`, it
+    also waits for turn (i - 1) // `at_once`, so a link starts with one message, then has `at_once`
+    in flight, and so on up to its window. Messages that wait for none have a window larger than
+    their turn.
     """
     if not len(row):
         return window
     order = stable_order_by(row, start)
     link = row[order]
-    place = np.arange(len(row))
+    position = np.arange(len(row))
     turn = sorted_ordinals(link)
-    first = place - turn
-    # What was sent earlier may arrive later, over a longer path.
-    latest = _latest_so_far(link, finish[order])
-    earlier = turn - window[order]
+    first = position - turn
+    # An earlier message may arrive later if its path is longer.
+    last_arrival = _find_last_arrivals(link, finish[order])
+    awaited_turn = turn - window[order]
     if at_once:
-        earlier = np.maximum(earlier, (turn - 1) // at_once)
-    awaited = latest[first + np.maximum(earlier, 0)]
+        awaited_turn = np.maximum(awaited_turn, (turn - 1) // at_once)
+    awaited_message = last_arrival[first + np.maximum(awaited_turn, 0)]
     result = np.empty(len(row), np.int64)
-    waits = (turn > 0) & (earlier >= 0)
-    result[order] = np.where(waits, place - awaited, turn + 1)
+    waits = (turn > 0) & (awaited_turn >= 0)
+    result[order] = np.where(waits, position - awaited_message, turn + 1)
     return result
 
 
-def _latest_so_far(link: Int64Array, finish: Int64Array) -> Int64Array:
-    """Which of the messages of its link up to each one arrives last; rows stand by link."""
-    place = np.arange(len(link))
-    # Of those that arrive at once the later one stands last.
+def _find_last_arrivals(link: Int64Array, finish: Int64Array) -> Int64Array:
+    """Return, for each message, the last arrival of its link up to it; rows are sorted by link."""
+    position = np.arange(len(link))
+    # Among simultaneous arrivals the later message counts as the last.
     by_finish = stable_order_by(link, finish)
-    standing = np.empty(len(link), np.int64)
-    standing[by_finish] = place
-    latest: Int64Array = by_finish[np.maximum.accumulate(standing)]
-    return latest
+    arrival_rank = np.empty(len(link), np.int64)
+    arrival_rank[by_finish] = position
+    last_arrival: Int64Array = by_finish[np.maximum.accumulate(arrival_rank)]
+    return last_arrival
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkSchedule(ColumnTable):
-    """Chunk `chunk[i]` is put on link `link[i]` at `start[i]` and arrives at `finish[i]`.
+    """Transfers: chunk `chunk[i]` is sent on link `link[i]` at `start[i]`, arriving at `finish[i]`.
 
     int64 columns of equal length, times in picoseconds, links of `network`, chunk ids as in
-    `hub_core.schedules.Chunks`. `reduces`: bool per transfer, the chunk is added to what the
-    destination has.
+    `hub_core.schedules.Chunks`. `reduces`: bool per transfer, whether the destination adds the
+    chunk to its own data.
     """
 
     network: LinkNetwork
@@ -106,7 +111,7 @@ class LinkSchedule(ColumnTable):
     reduces: BoolArray
 
     @classmethod
-    def spreading(
+    def without_reduction(
         cls,
         network: LinkNetwork,
         chunk: Int64Array,
@@ -114,27 +119,27 @@ class LinkSchedule(ColumnTable):
         start: Int64Array,
         finish: Int64Array,
     ) -> LinkSchedule:
-        """Schedule in which no transfer reduces."""
+        """Build a schedule in which no transfer reduces."""
         return cls(network, chunk, link, start, finish, np.zeros(len(chunk), np.bool_))
 
     @property
     def time_ps(self) -> int:
-        """When the last chunk arrives."""
+        """Arrival time of the last chunk in picoseconds."""
         return int(self.finish.max(initial=0))
 
     @property
     def source(self) -> Int64Array:
-        """Node that every transfer leaves."""
+        """Source node of every transfer."""
         source: Int64Array = self.network.source[self.link]
         return source
 
     @property
     def destination(self) -> Int64Array:
-        """Node that every transfer comes to."""
+        """Destination node of every transfer."""
         return self.network.destination[self.link]
 
-    def rows(self, chosen: Int64Array | BoolArray) -> LinkSchedule:
-        """Some of the transfers, by their rows or by a bool per row."""
+    def select_rows(self, chosen: Int64Array | BoolArray) -> LinkSchedule:
+        """Select transfers by their rows or by a bool per row."""
         return LinkSchedule(
             self.network,
             self.chunk[chosen],
@@ -144,18 +149,18 @@ class LinkSchedule(ColumnTable):
             self.reduces[chosen],
         )
 
-    def touching(self, nodes: Sequence[int]) -> LinkSchedule:
-        """Transfers from or to `nodes` alone."""
+    def select_touching(self, nodes: Sequence[int]) -> LinkSchedule:
+        """Select the transfers from or to `nodes`."""
         is_from = np.isin(self.source, nodes)
         is_to = np.isin(self.destination, nodes)
-        return self.rows(is_from | is_to)
+        return self.select_rows(is_from | is_to)
 
-    def after(self, other: LinkSchedule, end_ps: int | None = None) -> LinkSchedule:
-        """`other`, then this one.
+    def append_to(self, other: LinkSchedule, end_ps: int | None = None) -> LinkSchedule:
+        """Append this schedule to `other`.
 
-        `end_ps`: when the whole of which `other` is a part ends, default its own time.
+        `end_ps`: time of the entire schedule of which `other` is a part; default the time of
+        `other`.
         """
-        # A part does not tell when the whole ends.
         end = other.time_ps if end_ps is None else end_ps
         return replace(
             self,
@@ -167,9 +172,9 @@ class LinkSchedule(ColumnTable):
         )
 
     def transfers(self, times: LinkTimes) -> Transfers:
-        """Columns that the core makes an algorithm of."""
+        """Convert to the columns from which the core builds an algorithm."""
         network = self.network
-        # The core orders messages by link of the topology.
+        # The core orders messages by topology link.
         row = network.row[self.link]
         return Transfers(
             self.chunk,
@@ -183,24 +188,27 @@ class LinkSchedule(ColumnTable):
         )
 
     def _windows(self, times: LinkTimes) -> Int64Array:
-        """How many turns of its link before its own a message waits for: 0 for none and no turn."""
+        """Return the window of every message, 0 if it waits for no earlier message of its link."""
         network = self.network
         if times.rule.sums_in_turn:
-            return np.where(self.reduces, windows_of_links(network, times)[self.link], 0)
+            return np.where(self.reduces, compute_link_windows(network, times)[self.link], 0)
         if not times.rule.keeps_order:
             return np.zeros(len(self), np.int64)
-        window = windows_of_links(network, times)[self.link]
-        at_once = released_at_once(network, times.rule)
+        window = compute_link_windows(network, times)[self.link]
+        at_once = max_released_at_once(network, times.rule)
         return compute_windows(network.row[self.link], self.start, self.finish, window, at_once)
 
 
-def reversed_schedule(
+def reverse_schedule(
     schedule: LinkSchedule, network: LinkNetwork, end_ps: int | None = None
 ) -> LinkSchedule:
-    """Reducing schedule on `network` of one that spreads on its transpose.
+    """Reverse a spreading schedule in time: the result reduces, on `network`.
 
-    On itself, where it is duplex. `end_ps`: time of the whole where `schedule` is a part of it;
-    default its own.
+    `schedule` is for the transposed network, or for the network itself if that is duplex. A
+    transfer u -> v of a chunk in [t, t + w] becomes v -> u in [T - t - w, T - t] and carries the
+    partial sum of v, as TACOS derives a reduce-scatter from an all-gather (Won et al., MICRO 2024).
+    This is correct if every node received every chunk exactly once. `end_ps`: T of the entire
+    schedule of which `schedule` is a part; default its own time.
     """
     end = schedule.time_ps if end_ps is None else end_ps
     opposite = find_opposite_links(schedule.network, network)

@@ -1,12 +1,13 @@
-"""Replay a lockstep all-gather step by step on a bit per node and chunk.
+"""Compiled replay of a lockstep all-gather, step by step, on a bit per node and chunk.
 
 Algorithm: in every step the transfers that started `lag` steps before arrive, then those of the
-step leave; what a link carries is read off the log of its destination, whose entries stand in the
-order of steps and links. Invariant: `have` holds what has arrived before the present step, so that
-a chunk is sent only from where it is. Written without looking at what makes the logs, as a check
-of it. Cost: one look at every transfer where it starts and one where it ends, and at all bits.
+step start. The chunk that a link carries is read from the log of its destination, whose entries are
+in order of steps and links. Invariant: `have` contains the chunks that arrived before the current
+step, so a chunk is sent only after its arrival. The code is independent of the code that builds
+logs, so that it verifies them. Cost: every transfer is examined at its start and at its end, and
+all bits are read.
 
-Import it late: importing numba takes a second.
+Import this module inside functions: numba takes a second to import.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from hub_core.columns import Int64Array
 
 
 class Offence(IntEnum):
-    """What can be wrong with a transfer."""
+    """Faults of a transfer."""
 
     NONE = 0
     NO_CHUNK = 1
@@ -31,16 +32,16 @@ class Offence(IntEnum):
     NO_LINK = 4
 
 
-# Compiled code takes the members as plain integers.
+# Compiled code needs plain integers.
 _NONE, _NO_CHUNK, _EARLY, _TWICE, _NO_LINK = (int(offence) for offence in Offence)
 
 
 class Holdings(NamedTuple):
-    """State of the replay; all arrays change in place.
+    """State of the replay; all arrays are modified in place.
 
-    `log`: [nodes, chunks]; `have`: uint64[nodes, words], a bit per chunk that has arrived; `sent`,
-    `arrived`: int64[nodes], entries of the log that have been put on a link to the node, and that
-    have arrived there.
+    `log`: [nodes, chunks]. `have`: uint64[nodes, words], a bit per arrived chunk. `sent`,
+    `arrived`: int64[nodes], number of log entries that were sent to the node and that arrived
+    there.
     """
 
     log: npt.NDArray[Any]
@@ -50,7 +51,7 @@ class Holdings(NamedTuple):
 
 
 @part
-def _offence(
+def _process_transfer(
     log: npt.NDArray[Any],
     have: npt.NDArray[np.uint64],
     counted: Int64Array,
@@ -58,15 +59,15 @@ def _offence(
     source: int,
     arrives: bool,
 ) -> int:
-    """Let one transfer to a node arrive or leave; return what is wrong with it.
+    """Process the arrival or start of one transfer to a node; return its fault.
 
-    `counted`: entries of the logs before it, `arrived` or `sent`.
+    `counted`: number of earlier log entries, `arrived` or `sent`.
     """
     entry = counted[node]
     num_chunks = log.shape[1]
     if entry >= num_chunks or log[node, entry] >= num_chunks:
         return _NO_CHUNK
-    # Logs are uint16 or uint32: one type from here on.
+    # Logs are uint16 or uint32; use one type from here on.
     chunk = np.int64(log[node, entry])
     bit = np.uint64(1) << np.uint64(chunk & 63)
     if arrives:
@@ -89,13 +90,13 @@ def replay_steps(
     first_step: int,
     end_step: int,
 ) -> tuple[int, int, int]:
-    """Do steps `first_step..end_step-1`.
+    """Process steps `first_step..end_step-1`.
 
-    Returns the first offence with its link and the step in which it was sent.
+    Returns the first fault with its link and the step in which it was sent.
     """
     log, have, sent, arrived = holdings
     for step in range(first_step, end_step):
-        # What arrives in a step can go on in it: arrivals come first.
+        # Arrivals come first because a chunk can be forwarded in the step of its arrival.
         for arrives in (True, False):
             row = step - lag if arrives else step
             if row < 0 or row >= carried.shape[0]:
@@ -106,13 +107,13 @@ def replay_steps(
                 link = byte * 8
                 while bits:
                     if bits & 1:
-                        # Bits behind the last link fill a byte; none may be set.
+                        # Bits after the last link only fill a byte; they must be 0.
                         if link >= len(source):
                             return _NO_LINK, len(source) - 1, row
                         node = destination[link]
-                        found = _offence(log, have, counted, node, source[link], arrives)
-                        if found != _NONE:
-                            return found, link, row
+                        fault = _process_transfer(log, have, counted, node, source[link], arrives)
+                        if fault != _NONE:
+                            return fault, link, row
                     bits >>= 1
                     link += 1
     return _NONE, 0, 0

@@ -1,6 +1,6 @@
-"""Orders of transfers in linear time: by groups, and who waits for whom within a chunk.
+"""Compiled retiming: the earliest times of a schedule if every link keeps its order.
 
-Import it late: numba takes a second.
+Import this module inside functions: numba takes a second to import.
 """
 
 from __future__ import annotations
@@ -12,32 +12,36 @@ from collhub_packing.compiling import kernel
 
 from collhub_tacos.networks.link_network import LinkTimes
 from collhub_tacos.networks.switches import PathNetwork
-from collhub_tacos.schedules.link_schedule import LinkSchedule, released_at_once, windows_of_links
-from collhub_tacos.schedules.timing import settled
+from collhub_tacos.schedules.link_schedule import (
+    LinkSchedule,
+    compute_link_windows,
+    max_released_at_once,
+)
+from collhub_tacos.schedules.timing import retime_by_events
 from hub_core.columns import Int64Array, row_pointer, stable_order_by
 
 
 @kernel
-def grouped(order: Int64Array, group: Int64Array, num_groups: int) -> Int64Array:
-    """`order`, int64 places in `group`, sorted by group; within one as it stands.
+def sort_by_group(order: Int64Array, group: Int64Array, num_groups: int) -> Int64Array:
+    """Sort `order`, int64 indices of `group`, by group; stable.
 
-    Counting sort: O(places + groups).
+    Counting sort: O(indices + groups).
     """
     begin = np.zeros(num_groups + 1, np.int64)
     for place in order:
         begin[group[place] + 1] += 1
     for number in range(num_groups):
         begin[number + 1] += begin[number]
-    found = np.empty(len(order), np.int64)
+    sorted_places = np.empty(len(order), np.int64)
     for place in order:
         number = group[place]
-        found[begin[number]] = place
+        sorted_places[begin[number]] = place
         begin[number] += 1
-    return found
+    return sorted_places
 
 
 @kernel
-def waits_within_chunks(
+def find_waits_within_chunks(
     by_start: Int64Array,
     chunk: Int64Array,
     source: Int64Array,
@@ -46,21 +50,21 @@ def waits_within_chunks(
     finish: Int64Array,
     num_nodes: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Pairs of transfers of one chunk: the first has ended where the second starts, and by then.
+    """Return pairs of transfers of one chunk: the first arrives where and before the second starts.
 
-    `by_start`: transfers by chunk, within one by start. Those that wait for one transfer come by
-    their starts. Cost: a list of ends per node and chunk, all of which every start looks at.
+    `by_start`: transfers by chunk, within a chunk by start. The transfers that wait for the same
+    one are sorted by start. Cost: every start examines all arrivals of its chunk at its node.
 
     Invariant: `last[node]` is -1 for every node when a chunk begins.
     """
     last = np.full(num_nodes, -1, np.int64)
     previous = np.full(len(by_start), -1, np.int64)
     number = 0
-    # Pairs are counted first, so that the arrays are made once.
-    before, after = np.empty(0, np.int64), np.empty(0, np.int64)
+    # The first pass counts the pairs, so that the arrays are allocated once.
+    source_cell, after = np.empty(0, np.int64), np.empty(0, np.int64)
     for is_counting in (True, False):
         if not is_counting:
-            before, after = np.empty(number, np.int64), np.empty(number, np.int64)
+            source_cell, after = np.empty(number, np.int64), np.empty(number, np.int64)
             number = 0
         begin = 0
         while begin < len(by_start):
@@ -72,56 +76,56 @@ def waits_within_chunks(
                 end += 1
             for place in range(begin, end):
                 transfer = by_start[place]
-                ended = last[source[transfer]]
-                while ended >= 0:
-                    if finish[ended] <= start[transfer]:
+                arrived = last[source[transfer]]
+                while arrived >= 0:
+                    if finish[arrived] <= start[transfer]:
                         if not is_counting:
-                            before[number] = ended
+                            source_cell[number] = arrived
                             after[number] = transfer
                         number += 1
-                    ended = previous[ended]
+                    arrived = previous[arrived]
             for place in range(begin, end):
                 last[destination[by_start[place]]] = -1
             begin = end
-    return before, after
+    return source_cell, after
 
 
-def retimed(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
-    """Same transfers in the same order on every link, as early as `times` allow.
+def retime(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
+    """Start the same transfers as early as `times` allow, in the same order on every link.
 
-    A transfer starts when its link is free, its source has all that arrived there of the chunk
-    before it in the given schedule, and the message `compute_windows` turns before it has arrived.
-    At switches messages wait in line. Cost: sorts, and a word per (chunk, node) that is touched.
+    A transfer starts when its link is free, its source has received all earlier arrivals of the
+    chunk in the given schedule, and the message `compute_windows` turns before it has arrived.
+    Messages queue at switches. Cost: sorts, and a word per used (chunk, node).
     """
     network = schedule.network
     if isinstance(network, PathNetwork):
-        return settled(schedule, times)
+        return retime_by_events(schedule, times)
     turns = np.bincount(schedule.link, minlength=network.num_links)
-    start = _earliest(
+    start = _compute_earliest_starts(
         stable_order_by(schedule.start, schedule.finish),
         schedule.link,
-        *_cells(schedule),
+        *_number_cells(schedule),
         times.busy,
         times.arrival,
-        windows_of_links(network, times),
+        compute_link_windows(network, times),
         row_pointer(turns),
-        released_at_once(network, times.rule),
+        max_released_at_once(network, times.rule),
     )
     return replace(schedule, start=start, finish=start + times.arrival[schedule.link])
 
 
-def _cells(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array, int]:
-    """(chunk, node) at the start and at the end of every transfer, numbered, and their number."""
+def _number_cells(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array, int]:
+    """Return the numbers of (chunk, node) at both ends of every transfer, and their count."""
     num_chunks = int(schedule.chunk.max(initial=-1)) + 1
-    before = schedule.source * num_chunks + schedule.chunk
-    behind = schedule.destination * num_chunks + schedule.chunk
-    cells, number = np.unique(np.concatenate([before, behind]), return_inverse=True)
+    source_cell = schedule.source * num_chunks + schedule.chunk
+    destination_cell = schedule.destination * num_chunks + schedule.chunk
+    cells, number = np.unique(np.concatenate([source_cell, destination_cell]), return_inverse=True)
     cell = number.ravel().astype(np.int64)
     return cell[: len(schedule)], cell[len(schedule) :], len(cells)
 
 
 @kernel
-def _earliest(
+def _compute_earliest_starts(
     order: Int64Array,
     link: Int64Array,
     at_source: Int64Array,
@@ -133,12 +137,13 @@ def _earliest(
     first_turn: Int64Array,
     at_once: int,
 ) -> Int64Array:
-    """Starts by one pass over the transfers in `order`, in which causes stand before effects.
+    """Compute the starts in one pass over the transfers in `order`, causes before effects.
 
-    Invariant: when a transfer is reached, `present`, `free` and `ended` hold for all before it.
+    Invariant: when a transfer is processed, `present`, `free` and `arrived` are valid for all
+    transfers before it.
     """
     turn = np.zeros(len(busy), np.int64)
-    ended = np.zeros(len(order), np.int64)
+    arrived = np.zeros(len(order), np.int64)
     free = np.zeros(len(busy), np.int64)
     present = np.zeros(num_cells, np.int64)
     start = np.zeros(len(order), np.int64)
@@ -148,16 +153,16 @@ def _earliest(
         place = first_turn[used]
         number = turn[used]
         awaited = number - window[used]
-        # The first message of a link waits for none.
+        # The first message of a link does not wait.
         if at_once > 0 and number > 0:
             awaited = max(awaited, (number - 1) // at_once)
         if awaited >= 0:
-            begin = max(begin, ended[place + awaited])
-        ended[place + number] = begin + arrival[used]
+            begin = max(begin, arrived[place + awaited])
+        arrived[place + number] = begin + arrival[used]
         turn[used] = number + 1
         start[transfer] = begin
         free[used] = begin + busy[used]
         target = at_destination[transfer]
-        # Sums get several parts: what goes on waits for the last of them.
+        # A sum has several parts; the transfer that forwards it waits for the last of them.
         present[target] = max(present[target], begin + arrival[used])
     return start

@@ -1,4 +1,4 @@
-"""Times of transfers by the event loop: when each can go on its links, in a fixed order or not."""
+"""Times of transfers computed by the event loop, with a fixed or a chosen order on every link."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.switches import get_links_of_arcs
-from collhub_tacos.schedules.link_schedule import LinkSchedule, released_at_once, windows_of_links
+from collhub_tacos.schedules.link_schedule import (
+    LinkSchedule,
+    compute_link_windows,
+    max_released_at_once,
+)
 from hub_core.columns import BoolArray, Int64Array, csr, group_pointer, inverse, stable_order
 from hub_core.model import InputError
 
@@ -79,39 +83,41 @@ class SenderQueues(NamedTuple):
     arcs: Int64Array
 
 
-# Events between two looks at Ctrl-C: about half a second.
-_SLICE = 2_000_000
-# Instants that are found at once; others get a line of their own, which is slower and as right.
-_MOST_PLACES = 1 << 14
+# Events between two checks for Ctrl-C: about half a second.
+_EVENTS_PER_CALL = 2_000_000
+# Size of the hash table of instants; a collision costs time but does not change the result.
+_MAX_TABLE_SIZE = 1 << 14
 
 
-def settled(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
-    """Same transfers, on every first link in the same order, each as soon as it can.
+def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
+    """Start the same transfers as early as possible, in the same order on every first link.
 
-    That is how a simulator times them. A transfer waits for all earlier arrivals of its chunk at
-    its source, for its turn on the link, and for the message `compute_windows` turns before it to
-    arrive. Messages that meet at a switch wait in line.
+    This corresponds to a simulation. A transfer waits for all earlier arrivals of its chunk at its
+    source, for its turn on the link, and for the arrival of the message `compute_windows` turns
+    before it. Messages queue at switches.
     """
     by_finish = stable_order(schedule.finish)
     by_start = by_finish[stable_order(schedule.start[by_finish])]
-    waits = _waits(schedule)
+    waits = _find_waits(schedule)
     rank = inverse(by_start)
-    start, finish = in_time(schedule.network, times, schedule.link, waits, rank, is_fixed=True)
+    start, finish = compute_times(
+        schedule.network, times, schedule.link, waits, rank, is_fixed=True
+    )
     return replace(schedule, start=start, finish=finish)
 
 
-def _waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
-    """Pairs of transfers of one chunk of which the first ends, and the second starts, at one NPU.
+def _find_waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
+    """Return pairs of transfers of one chunk: the first arrives where the second starts.
 
-    Every start waits for the ends before it, and in its instant: what arrives can go on at once.
+    Every start waits for arrivals before it and at the same instant.
     """
     # Imported here: numba takes a second.
-    from collhub_tacos.schedules.retiming import grouped, waits_within_chunks
+    from collhub_tacos.schedules.retiming import find_waits_within_chunks, sort_by_group
 
     num_chunks = int(schedule.chunk.max(initial=0)) + 1
     by_start = stable_order(schedule.start)
-    return waits_within_chunks(
-        grouped(by_start, schedule.chunk, num_chunks),
+    return find_waits_within_chunks(
+        sort_by_group(by_start, schedule.chunk, num_chunks),
         schedule.chunk,
         schedule.source,
         schedule.destination,
@@ -121,7 +127,7 @@ def _waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
     )
 
 
-def in_time(
+def compute_times(
     network: LinkNetwork,
     times: LinkTimes,
     link: Int64Array,
@@ -130,22 +136,21 @@ def in_time(
     *,
     is_fixed: bool,
 ) -> tuple[Int64Array, Int64Array]:
-    """Start and finish of every transfer in picoseconds, int64 each.
+    """Compute start and finish of every transfer in picoseconds, int64 each.
 
-    `waits`: columns (transfer, one that waits for it). `rank`: smaller goes first, or, where
-    `is_fixed`, the order on every link. Raises `InputError` for transfers that wait for one another
-    in a circle.
+    `waits`: columns (transfer, dependent transfer). `rank`: priority, small first; if `is_fixed`,
+    the order on every link. Raises `InputError` for cyclic dependencies.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.event_loop import run
 
     count = len(link)
     unmet = np.bincount(waits[1], minlength=count).astype(np.int64)
-    queues, ready = _queues(network, times, link, unmet, rank, is_fixed)
-    jobs = _jobs(network, times, link, waits, unmet, rank)
-    events = _no_events(count, len(queues.busy), ready)
-    while run(jobs, queues, events, is_fixed, _SLICE) < count:
-        # Neither an event nor a link that may send, and yet not all done.
+    queues, ready = _build_queues(network, times, link, unmet, rank, is_fixed)
+    jobs = _build_jobs(network, times, link, waits, unmet, rank)
+    events = _build_event_queue(count, len(queues.busy), ready)
+    while run(jobs, queues, events, is_fixed, _EVENTS_PER_CALL) < count:
+        # There is no event and no link that may send, but not all transfers are done.
         is_stuck = not (events.counter[0] or events.counter[3])
         if is_stuck:
             raise InputError(
@@ -154,7 +159,7 @@ def in_time(
     return jobs.start, jobs.finish
 
 
-def _jobs(
+def _build_jobs(
     network: LinkNetwork,
     times: LinkTimes,
     link: Int64Array,
@@ -162,7 +167,7 @@ def _jobs(
     unmet: Int64Array,
     rank: Int64Array,
 ) -> Jobs:
-    """Transfers before the first event."""
+    """Build the transfers before the first event."""
     count = len(link)
     paths, _ = get_links_of_arcs(network, times)
     child_indptr, child = csr(waits[0], waits[1], count)
@@ -172,16 +177,16 @@ def _jobs(
         child_indptr=child_indptr,
         child=child,
         rank=rank,
-        start=_filled(count, -1),
-        finish=_filled(count, -1),
-        hop=_filled(count, 0),
-        following=_filled(count, -1),
+        start=_fill(count, -1),
+        finish=_fill(count, -1),
+        hop=_fill(count, 0),
+        following=_fill(count, -1),
         path_indptr=paths.indptr,
         path=paths.links,
     )
 
 
-def _queues(
+def _build_queues(
     network: LinkNetwork,
     times: LinkTimes,
     link: Int64Array,
@@ -189,38 +194,40 @@ def _queues(
     rank: Int64Array,
     is_fixed: bool,
 ) -> tuple[SenderQueues, int]:
-    """Links before the first event, and how many of them may begin to send."""
-    from collhub_tacos.schedules.retiming import grouped
+    """Build the links before the first event; return them and the number of links that may send."""
+    from collhub_tacos.schedules.retiming import sort_by_group
 
     paths, single = get_links_of_arcs(network, times)
     links = len(single.busy)
     first = paths.links[paths.indptr[link]]
-    # In a fixed order the transfers of a link stand together, else those of an arc.
-    waiting = grouped(inverse(rank), *((first, links) if is_fixed else (link, network.num_links)))
-    at_hand = first if is_fixed else first[unmet == 0]
-    number = np.bincount(at_hand, minlength=links).astype(np.int64)
+    # Transfers are grouped by link if the order is fixed, else by arc.
+    waiting = sort_by_group(
+        inverse(rank), *((first, links) if is_fixed else (link, network.num_links))
+    )
+    available = first if is_fixed else first[unmet == 0]
+    number = np.bincount(available, minlength=links).astype(np.int64)
     arc_begin = group_pointer(link, network.num_links)
     used = np.flatnonzero(np.diff(arc_begin))
     arcs_indptr, arcs = csr(paths.links[paths.indptr[used]], used, links)
     ready = np.flatnonzero(number)
-    touched = _filled(links, 0)
-    # At time 0 all of them choose, as after an event.
+    touched = _fill(links, 0)
+    # All of them choose a message at time 0.
     touched[: len(ready)] = ready
     queues = SenderQueues(
         busy=single.busy,
         arrival=single.arrival,
         is_busy=np.zeros(links, np.bool_),
-        first=_filled(links, -1),
-        last=_filled(links, -1),
-        expected=_filled(links, 0),
+        first=_fill(links, -1),
+        last=_fill(links, -1),
+        expected=_fill(links, 0),
         begin=group_pointer(first, links),
         number=number,
         waiting=waiting,
-        gone=_filled(len(link), -1),
-        sent=_filled(links, 0),
-        arrived=_filled(links, 0),
-        window=_windows_of_first_links(network, times, links),
-        at_once=_filled(links, released_at_once(network, times.rule)),
+        gone=_fill(len(link), -1),
+        sent=_fill(links, 0),
+        arrived=_fill(links, 0),
+        window=_compute_first_link_windows(network, times, links),
+        at_once=_fill(links, max_released_at_once(network, times.rule)),
         is_touched=number > 0,
         touched=touched,
         arc_begin=arc_begin,
@@ -232,29 +239,29 @@ def _queues(
     return queues, len(ready)
 
 
-def _windows_of_first_links(network: LinkNetwork, times: LinkTimes, links: int) -> Int64Array:
-    """Window of every link that begins an arc, 1 for others: int64[links]."""
+def _compute_first_link_windows(network: LinkNetwork, times: LinkTimes, links: int) -> Int64Array:
+    """Return the window of every link that begins an arc, 1 for other links: int64[links]."""
     paths, _ = get_links_of_arcs(network, times)
     window = np.ones(links, np.int64)
-    # Inside a path messages go on in order of arrival: no window is kept there.
-    window[paths.links[paths.indptr[:-1]]] = windows_of_links(network, times)
+    # Messages are forwarded in order of arrival, without windows.
+    window[paths.links[paths.indptr[:-1]]] = compute_link_windows(network, times)
     return window
 
 
-def _no_events(transfers: int, links: int, ready: int) -> EventQueue:
-    """Queue at time 0 without events, and `ready` links that may begin to send."""
+def _build_event_queue(transfers: int, links: int, ready: int) -> EventQueue:
+    """Build the queue at time 0 without events, with `ready` links that may send."""
     from collhub_tacos.schedules.event_loop import EventQueue
 
-    # An arrival per transfer and a release per link may be planned at once.
+    # At most one arrival per transfer and one release per link are planned at a time.
     size = transfers + links + 1
-    heap = (_filled(size, 0), _filled(size, 0), _filled(size, 0))
-    table = _filled(min(_MOST_PLACES, 1 << size.bit_length()), 0)
-    lines = (_filled(size, -1), _filled(size, 0), _filled(size, 0))
-    following = _filled(2 * max(transfers, links), -1)
+    heap = (_fill(size, 0), _fill(size, 0), _fill(size, 0))
+    table = _fill(min(_MAX_TABLE_SIZE, 1 << size.bit_length()), 0)
+    lines = (_fill(size, -1), _fill(size, 0), _fill(size, 0))
+    following = _fill(2 * max(transfers, links), -1)
     counter = np.asarray([0, 0, 0, ready, 0, size], np.int64)
     return EventQueue(*heap, table, *lines, following, np.arange(size), counter)
 
 
-def _filled(count: int, value: int) -> Int64Array:
-    """An int64 array of `count` entries, each of them `value`."""
+def _fill(count: int, value: int) -> Int64Array:
+    """Return an int64 array of `count` entries of the value `value`."""
     return np.full(count, value, np.int64)

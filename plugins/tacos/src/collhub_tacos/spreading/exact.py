@@ -47,7 +47,7 @@ def exact_all_gather(
             continue
         chunk, link, step = (column[chosen] for column in columns)
         start = (np.arange(copies)[:, None] * (steps // copies) + step).ravel() * step_ps
-        return LinkSchedule.spreading(
+        return LinkSchedule.without_reduction(
             network, chunks[:, chunk].ravel(), np.tile(link, copies), start, start + step_ps
         )
     return reason

@@ -170,7 +170,10 @@ class _EventGather:
         is_patient: bool,
     ) -> None:
         # Importing numba takes a second.
-        from collhub_tacos.spreading.heterogeneous_kernel import DeliveryLinks, DeliveryState
+        from collhub_tacos.spreading.heterogeneous_kernel import (
+            DeliveryLinks,
+            DeliveryState,
+        )
 
         shape, num_links = (network.num_npus, len(origin)), network.num_links
         self._network, self._origin, self._needed = network, origin, needed
@@ -247,7 +250,7 @@ class _EventGather:
         chunk = state.log[is_transfer].astype(np.int64)
         finish = state.when[is_transfer]
         start = finish - self._links.arrival[link]
-        return LinkSchedule.spreading(self._network, chunk, link, start, finish)
+        return LinkSchedule.without_reduction(self._network, chunk, link, start, finish)
 
 
 def _pruned(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkSchedule:
@@ -262,7 +265,7 @@ def _pruned(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkS
         causes = np.unique(before[kept])
         kept = causes[(causes >= 0) & ~is_kept[causes]]
         is_kept[kept] = True
-    return schedule.rows(is_kept)
+    return schedule.select_rows(is_kept)
 
 
 def _variant(

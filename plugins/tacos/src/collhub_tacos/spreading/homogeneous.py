@@ -15,7 +15,12 @@ import numpy.typing as npt
 from collhub_tacos.networks.distances import hops_from, unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.symmetry import Translations
-from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, chunk_bits, identifier_type
+from collhub_tacos.schedules.arrival_log import (
+    ArrivalLog,
+    ChunkBits,
+    choose_identifier_type,
+    set_chunk_bits,
+)
 from collhub_tacos.seed_search import (
     AfterTrial,
     FractionReport,
@@ -73,7 +78,7 @@ def memory_bytes(network: LinkNetwork, num_chunks: int, seeds: int = 1, threads:
     """
     fewest_in_links = int(network.in_degree.min(initial=1))
     steps = -(-num_chunks // max(1, fewest_in_links))
-    log_bytes = num_chunks * np.dtype(identifier_type(num_chunks)).itemsize
+    log_bytes = num_chunks * np.dtype(choose_identifier_type(num_chunks)).itemsize
     set_bytes = 8 * -(-num_chunks // 64)
     nodes_bytes = network.num_npus * (log_bytes + set_bytes + _BYTES_A_NODE)
     used_bytes = steps * -(-network.num_links // 8)
@@ -245,7 +250,7 @@ class _LockstepGather:
         from collhub_tacos.spreading.lockstep_kernel import Layers, LockstepState
 
         self._network, self._origin, self._own = network, origin, own
-        self.log = np.zeros((network.num_nodes, len(origin)), identifier_type(len(origin)))
+        self.log = np.zeros((network.num_nodes, len(origin)), choose_identifier_type(len(origin)))
         self._state = LockstepState(
             log=self.log,
             have=self._enter_own(),
@@ -268,7 +273,7 @@ class _LockstepGather:
         chunk = np.argsort(self._origin, kind="stable")
         node = self._origin[chunk]
         self.log[node, sorted_ordinals(node)] = chunk
-        return chunk_bits(node, chunk, (num_nodes, num_chunks))
+        return set_chunk_bits(node, chunk, (num_nodes, num_chunks))
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:

@@ -27,7 +27,7 @@ from collhub_packing.compiling import inlined, kernel, part
 from collhub_tacos.networks.distances import unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.symmetry import Translations
-from collhub_tacos.schedules.arrival_log import ArrivalLog, Identifiers, identifier_type
+from collhub_tacos.schedules.arrival_log import ArrivalLog, Identifiers, choose_identifier_type
 from hub_core.columns import Int64Array
 
 
@@ -282,7 +282,7 @@ def symmetric_all_gather(
 def _moved_log(translations: Translations, taken: Int64Array, chunk_of: Int64Array) -> Identifiers:
     """Logs of all nodes; nodes whose in-links have the same order of differences go together."""
     num_nodes, own = chunk_of.shape
-    log = np.empty((num_nodes, chunk_of.size), identifier_type(chunk_of.size))
+    log = np.empty((num_nodes, chunk_of.size), choose_identifier_type(chunk_of.size))
     in_order = np.argsort(translations.in_link, axis=1)
     orders, which = np.unique(in_order, axis=0, return_inverse=True)
     batch = max(1, _CELLS_AT_ONCE // chunk_of.size)

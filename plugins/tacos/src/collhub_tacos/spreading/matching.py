@@ -215,15 +215,15 @@ class _MatchedSpread:
 
     def _made(self, chunk: Int64Array, link: Int64Array, step: Int64Array) -> LinkSchedule:
         start = step * self._step_ps
-        schedule = LinkSchedule.spreading(
+        schedule = LinkSchedule.without_reduction(
             self._network, chunk, link, start, start + self._arrival_ps
         )
         if self._times.is_uniform:
             return schedule
         # Imported here: numba takes a second.
-        from collhub_tacos.schedules.retiming import retimed
+        from collhub_tacos.schedules.retiming import retime
 
-        return retimed(schedule, self._times)
+        return retime(schedule, self._times)
 
 
 MOST_LOOKS = 1 << 25
@@ -295,7 +295,11 @@ class _DeadlineSpread:
     def schedule(self, seed: int, deadline_ps: int) -> LinkSchedule | None:
         """What a seed gives, None where that misses the deadline."""
         # Imported here: numba takes a second.
-        from collhub_tacos.spreading.matching_kernel import EventTimes, InLinks, spread_by_events
+        from collhub_tacos.spreading.matching_kernel import (
+            EventTimes,
+            InLinks,
+            spread_by_events,
+        )
 
         network, times = self._network, self._times
         noise = _NOISES[seed % len(_NOISES)] * self._unit
@@ -308,4 +312,4 @@ class _DeadlineSpread:
         sent = state.counter[0]
         link, start = state.link[:sent], state.step[:sent]
         finish = start + times.arrival[link]
-        return LinkSchedule.spreading(network, state.chunk[:sent], link, start, finish)
+        return LinkSchedule.without_reduction(network, state.chunk[:sent], link, start, finish)

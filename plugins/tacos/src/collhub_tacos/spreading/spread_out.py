@@ -134,7 +134,7 @@ class SpreadResult:
         """All transfers, or those from or to `nodes`."""
         if isinstance(self.made, ArrivalLog):
             return self.made.schedule(nodes)
-        return self.made if nodes is None else self.made.touching(nodes)
+        return self.made if nodes is None else self.made.select_touching(nodes)
 
     def replay(self, progress: Progress) -> bool:
         """Check it on its own arrays, without expanding a log.
@@ -410,9 +410,9 @@ def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
     result = task.result(found.log, kernel, found.seed, found.is_interrupted)
     if task.times.is_uniform or result.num_transfers > _TRANSFERS_TO_RETIME:
         return result
-    from collhub_tacos.schedules.retiming import retimed
+    from collhub_tacos.schedules.retiming import retime
 
-    return replace(result, made=retimed(result.schedule(), task.times))
+    return replace(result, made=retime(result.schedule(), task.times))
 
 
 def _check_memory(task: SpreadTask) -> None:

@@ -336,7 +336,7 @@ class _SymmetricGather:
         link = self._translations.in_link[:, self._order[slot]].ravel()
         starts, finishes = np.tile(start, npus), np.tile(finish, npus)
         order = np.lexsort((link, starts))
-        return LinkSchedule.spreading(
+        return LinkSchedule.without_reduction(
             self._network,
             chunk[order],
             link[order],
