@@ -23,8 +23,8 @@ from collhub_tacos.networks.link_network import UNCAPPED, LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.schedules.retiming import retime
-from collhub_tacos.spreading.homogeneous import best_all_gather, fewest_steps
-from collhub_tacos.spreading.matching import best_matched_all_gather
+from collhub_tacos.spreading.homogeneous import bound_steps, find_best_all_gather
+from collhub_tacos.spreading.matching import find_best_matched_all_gather
 from graphs import networks
 
 STEP_PS = 1000
@@ -66,7 +66,7 @@ def _row(name: str, network: LinkNetwork, chunks: int, seeds: int, lag: int) -> 
     origin = np.repeat(np.arange(network.num_npus), chunks)
     busy = np.full(network.num_links, STEP_PS)
     times = LinkTimes(busy, lag * busy, rule=UNCAPPED)
-    ingress_ps = (fewest_steps(network, origin) - 1 + lag) * STEP_PS
+    ingress_ps = (bound_steps(network, origin) - 1 + lag) * STEP_PS
     bound, bound_s = _timed(
         lambda: evacuation_bound(network, times, origin, ingress_ps, max_cells=MOST_CELLS)
     )
@@ -74,10 +74,16 @@ def _row(name: str, network: LinkNetwork, chunks: int, seeds: int, lag: int) -> 
     assert bound is not None
     goal_ps = bound.time_ps
     matched, matched_s = _timed(
-        lambda: best_matched_all_gather(network, times, origin, seeds=seeds, goal_ps=goal_ps).result
+        lambda: (
+            find_best_matched_all_gather(
+                network, times, origin, seeds=seeds, goal_ps=goal_ps
+            ).result
+        )
     )
     lockstep, lockstep_s = _timed(
-        lambda: best_all_gather(network, STEP_PS, origin, arrival_ps=lag * STEP_PS, seeds=seeds)
+        lambda: find_best_all_gather(
+            network, STEP_PS, origin, arrival_ps=lag * STEP_PS, seeds=seeds
+        )
     )
     plain = retime(lockstep.log.schedule(), times)
     for schedule in (matched, plain):

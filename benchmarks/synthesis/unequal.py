@@ -24,7 +24,7 @@ from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.seed_search import ignore_fraction
 from collhub_tacos.spreading.heterogeneous import find_all_gather
-from collhub_tacos.spreading.matching import before_deadlines
+from collhub_tacos.spreading.matching import search_with_deadlines
 from graphs import networks
 
 from hub_core import Collective, CollectiveKind, Topology
@@ -73,7 +73,7 @@ def _row(topology: Topology, chunks: int) -> tuple[float, ...]:
     before = time.process_time()
     bound_ps = find_tightest_cut(gather, network, times, npus).time_ps
     cut_s, before = time.process_time() - before, time.process_time()
-    found = before_deadlines(
+    found = search_with_deadlines(
         network, times, origin, begun, goal_ps=bound_ps, first_seed=0, report=ignore_fraction
     )
     found_s = time.process_time() - before

@@ -12,7 +12,7 @@ import argparse
 
 import numpy as np
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps
+from collhub_tacos.spreading.homogeneous import all_gather, bound_steps
 from measuring import median_timed, versions
 
 from hub_core import parse_topology
@@ -55,7 +55,7 @@ def _row(side: int, runs: int) -> float:
     origin = np.arange(network.num_npus)
     log, median = median_timed(lambda: all_gather(network, STEP_PS, origin), runs)
     each_ns = median / (network.num_links * len(origin)) * 1e9
-    steps = f"{log.num_steps:>7}{fewest_steps(network, origin):>7}"
+    steps = f"{log.num_steps:>7}{bound_steps(network, origin):>7}"
     published = PUBLISHED_CPU_S.get(len(origin), "")
     costs = f"{median:>9.3f}{each_ns:>20.1f}{published:>15}"
     print(f"{f'{side}x{side}':<10}{len(origin):>7}{steps}{costs}", flush=True)

@@ -17,7 +17,7 @@ import numpy as np
 from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.replay import replay_log
-from collhub_tacos.spreading.homogeneous import best_all_gather
+from collhub_tacos.spreading.homogeneous import find_best_all_gather
 from measuring import median_timed, timed, versions
 from release import all_gather as release_all_gather
 
@@ -116,7 +116,7 @@ def _compile() -> None:
     """Compile, or load, both kernels, the replay and the peer before anything is measured."""
     for text in ("line:3", "ring:3"):
         network = LinkNetwork.of(parse_topology(text))
-        best_all_gather(network, 1, np.arange(3)).log.schedule()
+        find_best_all_gather(network, 1, np.arange(3)).log.schedule()
     release_all_gather(parse_topology("ring:3"), 1, 1, 0, causal=True)
 
 
@@ -152,7 +152,7 @@ def _ours(topology: Topology, chunks: int, chunk_bytes: int, runs: int) -> tuple
     times = network.link_times(chunk_bytes, Occupancy.ALPHA_BETA)
     origin = np.tile(np.arange(npus), chunks)
     step_ps = int(times.busy[0])
-    found, cpu_s = median_timed(lambda: best_all_gather(network, step_ps, origin), runs)
+    found, cpu_s = median_timed(lambda: find_best_all_gather(network, step_ps, origin), runs)
     time_us = replay_log(found.log, times, origin) / 1e6
     bound_us = _bound_us(network, chunks, chunk_bytes)
     name = topology.name.partition("?")[0]

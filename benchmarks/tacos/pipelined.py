@@ -14,9 +14,9 @@ import argparse
 import numpy as np
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.spreading.heterogeneous import fewest_ps
+from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
 from collhub_tacos.spreading.heterogeneous import find_all_gather as by_events
-from collhub_tacos.spreading.homogeneous import best_all_gather as in_lockstep
+from collhub_tacos.spreading.homogeneous import find_best_all_gather as in_lockstep
 from measuring import timed_warm, versions
 
 import hub_core
@@ -67,7 +67,7 @@ def _row(text: str, kib: int, seeds: int) -> None:
         schedule, seconds = timed_warm(synthesize)
         simulated_us.append(_simulated_us(schedule, times, kib << 10))
         cells += f"{schedule.time_ps / 1e6:>10.2f}{simulated_us[-1]:>11.2f}{seconds:>8.3f}"
-    bound_us = fewest_ps(network, times, origin) / 1e6
+    bound_us = bound_ingress_ps(network, times, origin) / 1e6
     ratio = simulated_us[0] / simulated_us[1]
     print(f"{text:<12}{kib:>6}{bound_us:>10.2f}{cells}{ratio:>17.3f}", flush=True)
 

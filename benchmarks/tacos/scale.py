@@ -12,7 +12,7 @@ import resource
 import numpy as np
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.replay import replay_log
-from collhub_tacos.spreading.homogeneous import all_gather, fewest_steps, memory_bytes
+from collhub_tacos.spreading.homogeneous import all_gather, bound_steps, estimate_memory_bytes
 from measuring import timed, versions
 
 from hub_core import parse_topology
@@ -45,9 +45,9 @@ def _lines(text: str, chunks: int) -> list[str]:
     # Before the replay, which has memory of its own.
     peak_gb = _peak_gb()
     time_ps, replay_s = timed(lambda: replay_log(log, times, origin))
-    steps = f"{log.num_steps} steps, bound {fewest_steps(network, origin)}"
+    steps = f"{log.num_steps} steps, bound {bound_steps(network, origin)}"
     memory = f"peak {peak_gb:.2f} GB of the process"
-    estimate_gb = memory_bytes(network, len(origin)) / 1e9
+    estimate_gb = estimate_memory_bytes(network, len(origin)) / 1e9
     replayed = f"replay of all {log.num_transfers} transfers"
     return [
         f"{text}, {chunks} chunks an NPU: {steps}, {time_ps / 1e6:.2f} us",

@@ -133,7 +133,7 @@ def _run_every_kernel() -> None:
     from collhub_tacos.seed_search import ignore_fraction, ignore_progress
     from collhub_tacos.setting import Setting
     from collhub_tacos.spreading.heterogeneous import find_all_gather
-    from collhub_tacos.spreading.matching import before_deadlines, matched_all_gather
+    from collhub_tacos.spreading.matching import build_matched_all_gather, search_with_deadlines
     from collhub_tacos.synthesize import synthesize
 
     # Rings, other networks of equal links, switches, and trees use different kernels.
@@ -154,9 +154,9 @@ def _run_every_kernel() -> None:
     # `synthesize` skips these on small networks because simpler schedules reach the bound.
     mesh = Setting.of(requests[1], options)
     times = mesh.link_times(mesh.count_units(1))
-    matched_all_gather(mesh.network, times, mesh.members)
+    build_matched_all_gather(mesh.network, times, mesh.members)
     evacuation_bound(mesh.network, times, mesh.members)
     begin = find_all_gather(mesh.network, times, mesh.members)
-    before_deadlines(
+    search_with_deadlines(
         mesh.network, times, mesh.members, begin, goal_ps=0, first_seed=0, report=ignore_fraction
     )

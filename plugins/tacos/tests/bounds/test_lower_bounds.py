@@ -7,7 +7,7 @@ import pytest
 from collhub_tacos.bounds.cuts import find_tightest_sets
 from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.spreading.homogeneous import best_all_gather
+from collhub_tacos.spreading.homogeneous import find_best_all_gather
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tacos_networks import TESTS_OF_THE_RELEASE, mesh, ring_full_switch
@@ -250,7 +250,7 @@ def test_no_all_gather_is_faster_than_the_bounds(
     network, npus = LinkNetwork.of(topology), width * height
     times = network.link_times(MIB, occupancy)
     origin = np.repeat(np.arange(npus), chunks)
-    found = best_all_gather(
+    found = find_best_all_gather(
         network, int(times.busy[0]), origin, arrival_ps=int(times.arrival[0]), seeds=3
     )
     assert max(bounds(topology, chunks=chunks, occupancy=occupancy).values()) <= found.log.time_ps

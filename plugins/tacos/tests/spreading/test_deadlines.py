@@ -9,8 +9,8 @@ from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
 from collhub_tacos.seed_search import Best, FractionReport, ignore_fraction
-from collhub_tacos.spreading.heterogeneous import fewest_ps, find_all_gather
-from collhub_tacos.spreading.matching import before_deadlines
+from collhub_tacos.spreading.heterogeneous import bound_ingress_ps, find_all_gather
+from collhub_tacos.spreading.matching import search_with_deadlines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,8 +31,8 @@ def _earlier(
     begin: Best[LinkSchedule],
     report: FractionReport = ignore_fraction,
 ) -> Best[LinkSchedule]:
-    goal_ps = fewest_ps(*problem)
-    return before_deadlines(*problem, begin, goal_ps=goal_ps, first_seed=0, report=report)
+    goal_ps = bound_ingress_ps(*problem)
+    return search_with_deadlines(*problem, begin, goal_ps=goal_ps, first_seed=0, report=report)
 
 
 def _replayed_ps(schedule: LinkSchedule, times: LinkTimes, origin: np.ndarray) -> int:
@@ -70,7 +70,7 @@ def test_schedules_are_right_and_never_slower(
 def test_what_would_arrive_late_is_not_begun() -> None:
     problem = _problem(tacos_networks.crowds(12, 3, 100.0, 25.0), 1)
     begin = find_all_gather(*problem)
-    found = before_deadlines(*problem, begin, goal_ps=0, first_seed=0, report=ignore_fraction)
+    found = search_with_deadlines(*problem, begin, goal_ps=0, first_seed=0, report=ignore_fraction)
     assert found.result.time_ps <= begin.result.time_ps
 
 

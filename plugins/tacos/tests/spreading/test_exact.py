@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.spreading.exact import exact_all_gather
+from collhub_tacos.spreading.exact import find_exact_all_gather
 
 import hub_core
 from hub_core import Collective, CollectiveKind, Topology, parse_topology, verify
@@ -58,13 +58,14 @@ def test_too_few_steps_and_too_large_cases_give_the_reason() -> None:
     network = LinkNetwork.of(parse_topology("ring:4"))
     origin = np.arange(4)
     assert (
-        exact_all_gather(network, origin, 1, 1000) == "no schedule within the limits of the search"
+        find_exact_all_gather(network, origin, 1, 1000)
+        == "no schedule within the limits of the search"
     )
-    schedule = exact_all_gather(network, origin, 2, 1000)
+    schedule = find_exact_all_gather(network, origin, 2, 1000)
     assert isinstance(schedule, LinkSchedule)
     assert schedule.time_ps == 2000
     large = LinkNetwork.of(parse_topology("torus:8x8"))
-    reason = exact_all_gather(large, np.arange(64), 20, 1000)
+    reason = find_exact_all_gather(large, np.arange(64), 20, 1000)
     assert reason == "not run, more than 10000 variables"
 
 

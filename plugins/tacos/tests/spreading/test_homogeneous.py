@@ -10,9 +10,9 @@ from collhub_tacos.schedules.replay import replay, replay_log
 from collhub_tacos.spreading.homogeneous import (
     LockstepResult,
     all_gather,
-    best_all_gather,
-    fewest_steps,
-    memory_bytes,
+    bound_steps,
+    estimate_memory_bytes,
+    find_best_all_gather,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,7 +103,7 @@ def test_the_releases_expectations_are_met(
 ) -> None:
     network = network_of(text)
     times = network.link_times(total // (network.num_npus * chunks), Occupancy.ALPHA_BETA)
-    found = best_all_gather(network, int(times.busy[0]), each(network, chunks))
+    found = find_best_all_gather(network, int(times.busy[0]), each(network, chunks))
     assert replay_log(found.log, times, each(network, chunks)) / 1e6 == pytest.approx(
         expected_us, abs=0.005
     )
@@ -112,8 +112,8 @@ def test_the_releases_expectations_are_met(
 @pytest.mark.parametrize(("text", "chunks", "steps"), BOUNDS)
 def test_meshes_and_tori_take_the_steps_of_the_bound(text: str, chunks: int, steps: int) -> None:
     network = network_of(text)
-    found = best_all_gather(network, STEP_PS, each(network, chunks))
-    assert fewest_steps(network, each(network, chunks)) == steps
+    found = find_best_all_gather(network, STEP_PS, each(network, chunks))
+    assert bound_steps(network, each(network, chunks)) == steps
     assert checked(found, each(network, chunks)) == steps * STEP_PS
 
 
@@ -123,7 +123,7 @@ def test_larger_meshes_and_tori_take_the_steps_of_the_bound(
     text: str, chunks: int, steps: int
 ) -> None:
     network = network_of(text)
-    found = best_all_gather(network, STEP_PS, each(network, chunks))
+    found = find_best_all_gather(network, STEP_PS, each(network, chunks))
     assert replay_log(found.log, times_of(network), each(network, chunks)) == steps * STEP_PS
 
 
@@ -134,17 +134,17 @@ def test_any_connected_network_gets_a_valid_schedule_not_below_the_bound(
 ) -> None:
     network = LinkNetwork.of(topology)
     origin = each(network, chunks)
-    found = best_all_gather(
+    found = find_best_all_gather(
         network, STEP_PS, origin, arrival_ps=arrival_ps, seeds=2, first_seed=seed
     )
-    assert checked(found, origin) >= (fewest_steps(network, origin) - 1) * STEP_PS + arrival_ps
+    assert checked(found, origin) >= (bound_steps(network, origin) - 1) * STEP_PS + arrival_ps
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=9))
 @settings(max_examples=20, deadline=None)
 def test_chunks_may_start_anywhere(origins: list[int]) -> None:
     network, origin = network_of("mesh:2x3"), np.asarray(origins)
-    checked(best_all_gather(network, STEP_PS, origin, seeds=1), origin)
+    checked(find_best_all_gather(network, STEP_PS, origin, seeds=1), origin)
 
 
 @given(st.permutations(range(12)))
@@ -155,38 +155,40 @@ def test_renumbering_a_torus_changes_no_bound(numbers: list[int]) -> None:
     network = LinkNetwork.of(
         graph(12, list(zip(number[topology.source], number[topology.destination], strict=True)))
     )
-    found = best_all_gather(network, STEP_PS, each(network, 2), seeds=1)
+    found = find_best_all_gather(network, STEP_PS, each(network, 2), seeds=1)
     assert (
-        checked(found, each(network, 2)) - fewest_steps(network, each(network, 2)) * STEP_PS
+        checked(found, each(network, 2)) - bound_steps(network, each(network, 2)) * STEP_PS
         <= STEP_PS
     )
 
 
 def test_one_nodes_part_is_moved_to_all_on_a_torus_but_not_on_a_mesh() -> None:
     torus, mesh = network_of("torus:4x4"), network_of("mesh:4x4")
-    assert best_all_gather(torus, STEP_PS, each(torus, 1)).is_symmetric
-    assert not best_all_gather(mesh, STEP_PS, each(mesh, 1)).is_symmetric
+    assert find_best_all_gather(torus, STEP_PS, each(torus, 1)).is_symmetric
+    assert not find_best_all_gather(mesh, STEP_PS, each(mesh, 1)).is_symmetric
 
 
 def test_a_circulant_network_without_dimensions_looks_alike_from_all_nodes() -> None:
     network = LinkNetwork.of(
         graph(10, [(i, (i + step) % 10) for i in range(10) for step in (1, 3)])
     )
-    found = best_all_gather(network, STEP_PS, each(network, 2))
+    found = find_best_all_gather(network, STEP_PS, each(network, 2))
     assert found.is_symmetric
     assert checked(found, each(network, 2)) == 9 * STEP_PS
 
 
 def test_a_chunk_goes_on_only_after_its_arrival() -> None:
     network = network_of("line:4")
-    found = best_all_gather(network, STEP_PS, each(network, 1), arrival_ps=2500)
+    found = find_best_all_gather(network, STEP_PS, each(network, 1), arrival_ps=2500)
     assert checked(found, each(network, 1)) >= 3 * 2500
 
 
 def test_the_result_does_not_depend_on_threads() -> None:
     network = network_of("mesh:4x2x3")
     results = [
-        best_all_gather(network, STEP_PS, each(network, 1), arrival_ps=1300, seeds=6, threads=t)
+        find_best_all_gather(
+            network, STEP_PS, each(network, 1), arrival_ps=1300, seeds=6, threads=t
+        )
         for t in (1, 2, 5)
     ]
     assert (
@@ -241,7 +243,7 @@ def test_interrupted_search_keeps_the_best_so_far(threads: int) -> None:
         if len(reports) > 1:
             raise KeyboardInterrupt
 
-    found = best_all_gather(
+    found = find_best_all_gather(
         network,
         STEP_PS,
         each(network, 1),
@@ -259,13 +261,13 @@ def test_disconnected_networks_are_refused_with_the_cut() -> None:
     with pytest.raises(
         InputError, match="topology broken: NPU 2 cannot reach NPU 0: no link leaves NPUs 2,3"
     ):
-        best_all_gather(network, STEP_PS, each(network, 1))
+        find_best_all_gather(network, STEP_PS, each(network, 1))
 
 
 def test_disconnected_networks_that_look_alike_everywhere_are_refused() -> None:
     network = LinkNetwork.of(graph(6, [(i, (i + 2) % 6) for i in range(6)], "broken"))
     with pytest.raises(InputError, match="cannot reach NPU 0: no link leaves NPUs 1,3,5"):
-        best_all_gather(network, STEP_PS, each(network, 1))
+        find_best_all_gather(network, STEP_PS, each(network, 1))
 
 
 def test_switches_and_impossible_times_are_refused() -> None:
@@ -278,7 +280,7 @@ def test_switches_and_impossible_times_are_refused() -> None:
 
 def test_one_npu_has_nothing_to_send() -> None:
     network = network_of("ring:1")
-    assert best_all_gather(network, STEP_PS, each(network, 3)).log.time_ps == 0
+    assert find_best_all_gather(network, STEP_PS, each(network, 3)).log.time_ps == 0
 
 
 def test_a_schedule_becomes_an_algorithm_that_verifies_and_takes_its_time_in_the_simulator() -> (
@@ -287,7 +289,7 @@ def test_a_schedule_becomes_an_algorithm_that_verifies_and_takes_its_time_in_the
     topology, size = parse_topology("torus:3x4?bandwidth=50GiB/s&latency=500ns"), 12 << 20
     network, collective = LinkNetwork.of(topology), Collective(CollectiveKind.ALL_GATHER, 12, 24)
     times = network.link_times(size // 24, Occupancy.ALPHA_BETA)
-    log = best_all_gather(network, int(times.busy[0]), each(network, 2)).log
+    log = find_best_all_gather(network, int(times.busy[0]), each(network, 2)).log
     algorithm = algorithm_of(
         collective, Chunks.cut(collective, [1, 1]), log.schedule().transfers(times)
     )
@@ -302,8 +304,10 @@ def test_memory_is_known_beforehand() -> None:
     network = network_of("mesh:16x16")
     log = all_gather(network, STEP_PS, each(network, 4))
     taken = log.log.nbytes + log.carried.nbytes
-    assert taken < memory_bytes(network, 1024) < 1.5 * taken
-    assert memory_bytes(network, 1024, seeds=20, threads=2) == 3 * memory_bytes(network, 1024)
+    assert taken < estimate_memory_bytes(network, 1024) < 1.5 * taken
+    assert estimate_memory_bytes(network, 1024, seeds=20, threads=2) == 3 * estimate_memory_bytes(
+        network, 1024
+    )
 
 
 @pytest.mark.slow
@@ -312,11 +316,11 @@ def test_more_than_65536_chunks_have_wider_numbers() -> None:
     origin = each(network, 16_385)
     log = all_gather(network, STEP_PS, origin)
     assert log.log.dtype == np.uint32
-    assert replay_log(log, times_of(network), origin) == fewest_steps(network, origin) * STEP_PS
+    assert replay_log(log, times_of(network), origin) == bound_steps(network, origin) * STEP_PS
 
 
 def test_where_latency_dominates_steps_are_not_shorter_than_they_need_be() -> None:
     network = network_of("mesh:3x3")
-    found = best_all_gather(network, 20, each(network, 1), arrival_ps=500_000)
+    found = find_best_all_gather(network, 20, each(network, 1), arrival_ps=500_000)
     assert found.log.lag == 64
     assert checked(found, each(network, 1), 20) < 4.5 * 500_000

@@ -8,7 +8,7 @@ from collhub_tacos.bounds.time_cuts import evacuation_bound
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
-from collhub_tacos.spreading.matching import best_matched_all_gather, matched_all_gather
+from collhub_tacos.spreading.matching import build_matched_all_gather, find_best_matched_all_gather
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +66,7 @@ def test_the_bound_is_attained(topology, chunks, steps):
     network = LinkNetwork.of(topology)
     times, origin = _times(network), np.repeat(np.arange(network.num_npus), chunks)
     bound = evacuation_bound(network, times, origin, max_cells=MOST_CELLS)
-    found = best_matched_all_gather(network, times, origin, seeds=20, goal_ps=bound.time_ps)
+    found = find_best_matched_all_gather(network, times, origin, seeds=20, goal_ps=bound.time_ps)
     _replay(found.result, times, origin)
     assert found.result.time_ps == bound.time_ps == steps * STEP_PS
 
@@ -86,7 +86,7 @@ def _connected(draw: st.DrawFn) -> Topology:
 def test_every_chunk_comes_everywhere_once_and_never_before_the_bound(topology, chunks, lag, seed):
     network = LinkNetwork.of(topology)
     times, origin = _times(network, lag), np.repeat(np.arange(network.num_npus), chunks)
-    found = matched_all_gather(network, times, origin, seed)
+    found = build_matched_all_gather(network, times, origin, seed)
     _replay(found, times, origin)
     assert len(found) == len(origin) * (network.num_npus - 1)
     bound = evacuation_bound(network, times, origin)
@@ -96,7 +96,9 @@ def test_every_chunk_comes_everywhere_once_and_never_before_the_bound(topology, 
 def test_a_seed_gives_the_same_schedule_each_time():
     network = LinkNetwork.of(_clusters(4, 4, 1))
     origin = np.arange(16)
-    one, other = (matched_all_gather(network, _times(network), origin, seed=7) for _ in range(2))
+    one, other = (
+        build_matched_all_gather(network, _times(network), origin, seed=7) for _ in range(2)
+    )
     assert np.array_equal(one.link, other.link)
     assert np.array_equal(one.chunk, other.chunk)
 
@@ -104,19 +106,22 @@ def test_a_seed_gives_the_same_schedule_each_time():
 def test_a_seed_that_gets_too_slow_is_given_up():
     network = LinkNetwork.of(parse_topology("mesh:4x4"))
     origin = np.arange(16)
-    assert matched_all_gather(network, _times(network), origin, most_ps=8 * STEP_PS) is None
-    assert matched_all_gather(network, _times(network), origin, most_ps=20 * STEP_PS) is not None
+    assert build_matched_all_gather(network, _times(network), origin, limit_ps=8 * STEP_PS) is None
+    assert (
+        build_matched_all_gather(network, _times(network), origin, limit_ps=20 * STEP_PS)
+        is not None
+    )
 
 
 def test_those_who_need_nothing_only_pass_on():
     # 0 and 1 are joined through 2 alone; 3 hangs behind 2.
     network = LinkNetwork.of(_topology(4, _both_ways({(0, 2), (1, 2), (2, 3)})))
     needed = np.asarray([True, True, False, False])
-    found = matched_all_gather(network, _times(network), np.asarray([0, 1]), is_needed=needed)
+    found = build_matched_all_gather(network, _times(network), np.asarray([0, 1]), is_needed=needed)
     assert sorted(found.destination.tolist()) == [0, 1, 2, 2]
 
 
 def test_a_chunk_that_cannot_come_everywhere_is_named():
     network = LinkNetwork.of(_topology(3, {(0, 1), (1, 0), (0, 2)}))
     with pytest.raises(InputError, match="NPU 2 cannot reach NPU 0"):
-        matched_all_gather(network, _times(network), np.arange(3))
+        build_matched_all_gather(network, _times(network), np.arange(3))

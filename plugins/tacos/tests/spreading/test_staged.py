@@ -11,10 +11,10 @@ from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes
 from collhub_tacos.networks.switches import contract_switches
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.spreading.staged import (
-    free_all_gathers,
-    group_grids,
-    staged_all_gathers,
-    staged_broadcasts,
+    build_free_all_gathers,
+    find_group_grids,
+    generate_staged_all_gathers,
+    generate_staged_broadcasts,
 )
 
 from hub_core import Collective, CollectiveKind, parse_topology, verify
@@ -44,7 +44,7 @@ def test_all_gathers_are_right(text: str, pieces: int) -> None:
     n = network.num_npus
     collective = Collective(CollectiveKind.ALL_GATHER, n, n * pieces, in_place=True)
     origin = np.repeat(np.arange(n), pieces)
-    schedules = list(staged_all_gathers(network, times, origin, Trials()))
+    schedules = list(generate_staged_all_gathers(network, times, origin, Trials()))
     assert schedules
     for schedule in schedules:
         check(collective, schedule, times)
@@ -57,7 +57,7 @@ def test_all_gathers_without_turns_are_right(text: str, pieces: int) -> None:
     times = replace(times, rule=FREE)
     n = network.num_npus
     collective = Collective(CollectiveKind.ALL_GATHER, n, n * pieces, in_place=True)
-    schedules = free_all_gathers(network, times, np.repeat(np.arange(n), pieces))
+    schedules = build_free_all_gathers(network, times, np.repeat(np.arange(n), pieces))
     assert schedules
     for schedule in schedules:
         assert not schedule.transfers(times).window.any()
@@ -72,7 +72,7 @@ def test_broadcasts_are_right(text: str, root: int, pieces: int) -> None:
     collective = Collective(
         CollectiveKind.BROADCAST, network.num_npus, pieces, root=root, in_place=True
     )
-    schedules = list(staged_broadcasts(network, times, root, pieces, Trials()))
+    schedules = list(generate_staged_broadcasts(network, times, root, pieces, Trials()))
     assert len(schedules) >= 2
     for schedule in schedules:
         check(collective, schedule, times)
@@ -89,13 +89,15 @@ def test_broadcasts_are_right(text: str, root: int, pieces: int) -> None:
     ],
 )
 def test_groups_are_those_that_are_near(text: str, widths: list[int]) -> None:
-    assert [grid.width for grid in group_grids(*network_of(text))] == widths
+    assert [grid.width for grid in find_group_grids(*network_of(text))] == widths
 
 
 def test_network_without_the_arcs_has_no_stages() -> None:
     # Three boards in a line: the first and the last one have no arc to one another.
     network, times = network_of("line:3*switch:2")
-    assert not list(staged_all_gathers(network, times, np.arange(network.num_npus), Trials()))
+    assert not list(
+        generate_staged_all_gathers(network, times, np.arange(network.num_npus), Trials())
+    )
 
 
 def test_chunks_cross_slow_links_once() -> None:
@@ -103,6 +105,6 @@ def test_chunks_cross_slow_links_once() -> None:
     n = network.num_npus
     fewest = min(
         np.count_nonzero(found.source // 8 != found.destination // 8)
-        for found in staged_all_gathers(network, times, np.arange(n), Trials())
+        for found in generate_staged_all_gathers(network, times, np.arange(n), Trials())
     )
     assert fewest == n * 3

@@ -1,8 +1,8 @@
-"""All-gather in a stated number of equal steps, by an exact search for small cases.
+"""All-gather in a given number of equal steps, by an exact search for small cases.
 
-A binary variable per chunk, link and step that may carry it; a feasibility problem for HiGHS. The
-search is limited by counted work (columns, nodes of the search tree), so that its result is the
-same on every machine.
+A feasibility problem for HiGHS with a binary variable per chunk, link and step that may carry it.
+The search is limited by counted work (columns, nodes of the search tree), so its result is the same
+on every machine.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from hub_core.columns import Int64Array, distinct
 
 MAX_COLUMNS = 10_000
-_MOST_NODES = 20
+_MAX_NODES = 20
 
 
-def exact_all_gather(
+def find_exact_all_gather(
     network: LinkNetwork,
     origin: Int64Array,
     steps: int,
@@ -29,19 +29,19 @@ def exact_all_gather(
 ) -> LinkSchedule | str:
     """Bring every chunk to all NPUs in `steps` steps of `step_ps`, one chunk per link and step.
 
-    `origin`: the NPU of every chunk. All nodes are NPUs, and a chunk that is sent in a step may be
-    forwarded in the next. `time_limit_s`: seconds that a user allows, None for any. If the whole
-    has more than `MAX_COLUMNS` variables, and NPUs have equally many chunks, a part of these is
-    brought in a part of the steps, and this schedule is repeated. Returns the reason as text if
-    every part has too many variables, and if the search ends without a schedule.
+    `origin`: NPU of every chunk. All nodes are NPUs, and a chunk that is sent in a step may be
+    forwarded in the next. `time_limit_s`: time limit of the user, None for no limit. If the problem
+    has more than `MAX_COLUMNS` variables and NPUs have equal numbers of chunks, a fraction of the
+    chunks is spread in a fraction of the steps, and this schedule is repeated. Returns the reason
+    as text if every fraction has too many variables or the search ends without a schedule.
     """
     reason = f"not run, more than {MAX_COLUMNS} variables"
-    for copies in _numbers_of_copies(origin, steps):
-        chunks = _chunks_of_copies(origin, copies)
-        columns = _columns(network, origin[chunks[0]], steps // copies)
+    for copies in _list_copy_counts(origin, steps):
+        chunks = _divide_chunks(origin, copies)
+        columns = _build_columns(network, origin[chunks[0]], steps // copies)
         if columns is None:
             continue
-        chosen = _solution(network, origin[chunks[0]], steps // copies, *columns, time_limit_s)
+        chosen = _solve(network, origin[chunks[0]], steps // copies, *columns, time_limit_s)
         if chosen is None:
             reason = "no schedule within the limits of the search"
             continue
@@ -53,8 +53,8 @@ def exact_all_gather(
     return reason
 
 
-def _numbers_of_copies(origin: Int64Array, steps: int) -> list[int]:
-    """In how many equal parts chunks and steps can be divided, ascending; 1 always."""
+def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
+    """Return the numbers of equal parts into which chunks and steps can be divided, ascending."""
     count = distinct(np.bincount(origin, minlength=1))
     count = count[count > 0]
     if len(count) != 1:
@@ -63,8 +63,8 @@ def _numbers_of_copies(origin: Int64Array, steps: int) -> list[int]:
     return [part for part in range(1, common + 1) if common % part == 0]
 
 
-def _chunks_of_copies(origin: Int64Array, copies: int) -> Int64Array:
-    """The chunks of each copy, NPU by NPU in the same order: int64[copies, chunks / copies]."""
+def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
+    """Return the chunks of each copy, NPU by NPU in equal order: int64[copies, chunks / copies]."""
     if copies == 1:
         return np.arange(len(origin))[None, :]
     order = np.argsort(origin, kind="stable")
@@ -73,14 +73,14 @@ def _chunks_of_copies(origin: Int64Array, copies: int) -> Int64Array:
     return by_copy.reshape(copies, -1)
 
 
-def _columns(
+def _build_columns(
     network: LinkNetwork, origin: Int64Array, steps: int
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
-    """Chunk, link and step of every variable, None where there are too many.
+    """Return chunk, link and step of every variable, None if there are too many.
 
     A link carries a chunk no earlier than the chunk can be at its source, and never to its origin.
     """
-    # Every chunk enters every other node: at least so many variables.
+    # A lower bound of the number of variables: every chunk enters every other node.
     if len(origin) * (network.num_nodes - 1) > MAX_COLUMNS:
         return None
     one = np.ones(network.num_links, np.int64)
@@ -98,7 +98,7 @@ def _columns(
     return np.repeat(chunk, times), np.repeat(link, times), step.astype(np.int64)
 
 
-def _solution(
+def _solve(
     network: LinkNetwork,
     origin: Int64Array,
     steps: int,
@@ -107,7 +107,7 @@ def _solution(
     step: Int64Array,
     time_limit_s: float | None,
 ) -> Int64Array | None:
-    """The variables that are 1, or None."""
+    """Return the variables that are 1, or None if there is no solution."""
     # Imported here: scipy takes long to import.
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array, vstack
@@ -122,45 +122,48 @@ def _solution(
     arrivals = csr_array(
         (ones, (at, variables)), shape=(len(origin) * network.num_nodes, len(chunk))
     )
-    is_wanted = np.ones((len(origin), network.num_nodes), np.float64)
-    is_wanted[np.arange(len(origin)), origin] = 0
-    # What is sent in a step has arrived before: for every variable whose source is no origin.
+    needs_chunk = np.ones((len(origin), network.num_nodes), np.float64)
+    needs_chunk[np.arange(len(origin)), origin] = 0
+    # Causality: a chunk that is sent has arrived before, for every variable whose source is not the
+    # origin.
     sent = np.flatnonzero(source != origin[chunk])
     order = np.lexsort((step, at))
     key = at[order] * (steps + 1) + step[order]
-    asked = chunk[sent] * network.num_nodes + source[sent]
-    begin = np.searchsorted(key, asked * (steps + 1))
-    end = np.searchsorted(key, asked * (steps + 1) + step[sent])
+    source_key = chunk[sent] * network.num_nodes + source[sent]
+    begin = np.searchsorted(key, source_key * (steps + 1))
+    end = np.searchsorted(key, source_key * (steps + 1) + step[sent])
     length = end - begin
     row = np.repeat(np.arange(len(sent)), length)
-    place = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length - begin, length)
+    position = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length - begin, length)
     causal = csr_array(
         (
             np.concatenate([np.ones(len(sent)), -np.ones(len(row))]),
             (
                 np.concatenate([np.arange(len(sent)), row]),
-                np.concatenate([sent, order[place]]),
+                np.concatenate([sent, order[position]]),
             ),
         ),
         shape=(len(sent), len(chunk)),
     )
-    wanted = is_wanted.ravel()
-    # Nodes are counted: only a limit of time makes the result depend on the machine.
-    limits: dict[str, float] = {"node_limit": _MOST_NODES}
+    needed_arrivals = needs_chunk.ravel()
+    # The node limit gives the same result on every machine; only a time limit does not.
+    limits: dict[str, float] = {"node_limit": _MAX_NODES}
     if time_limit_s is not None:
         limits["time_limit"] = time_limit_s
-    found = milp(
+    solution = milp(
         np.zeros(len(chunk)),
         constraints=LinearConstraint(
             vstack([slots, arrivals, causal]),
-            np.concatenate([np.zeros(slots.shape[0]), wanted, np.full(len(sent), -np.inf)]),
-            np.concatenate([np.ones(slots.shape[0]), wanted, np.zeros(len(sent))]),
+            np.concatenate(
+                [np.zeros(slots.shape[0]), needed_arrivals, np.full(len(sent), -np.inf)]
+            ),
+            np.concatenate([np.ones(slots.shape[0]), needed_arrivals, np.zeros(len(sent))]),
         ),
         integrality=ones,
         bounds=Bounds(0, 1),
         options=limits,
     )
-    if found.x is None:
+    if solution.x is None:
         return None
-    chosen: Int64Array = np.flatnonzero(found.x > 0.5)
+    chosen: Int64Array = np.flatnonzero(solution.x > 0.5)
     return chosen

@@ -25,8 +25,8 @@ from hub_core.columns import BoolArray, Int64Array, expanded_ranges, group_of_en
 from hub_core.model import InputError
 
 _DEFAULT_SEEDS = 20
-# Looks at chunks per slice: a tenth of a second, so that Ctrl-C and progress get through.
-_SLICE = 1 << 26
+# Examined chunks per call: a tenth of a second, so that Ctrl-C and progress reports are prompt.
+_CHUNKS_PER_CALL = 1 << 26
 _LONGEST_PS = np.iinfo(np.int64).max
 
 
@@ -40,42 +40,41 @@ def all_gather(
 ) -> LinkSchedule:
     """Bring every chunk to all NPUs, each once; chunk x starts at NPU `origin[x]`.
 
-    Several chunks may start at one NPU. `needed`: bool per NPU, who must get the chunks, default
-    all; others get no more than what they pass on.
+    Several chunks may start at one NPU. `needed`: bool per NPU that must receive the chunks,
+    default all; other NPUs receive only chunks that they forward.
 
-    Links take turns in the order in which they deliver. A message carries what its source had when
-    it left and its destination lacks when it arrives: of such chunks the one that the in-neighbours
-    of the destination could give least fast otherwise, by the rates of their links. Of equal ones
-    seed 0 takes the first that arrived at the source, another seed a random one. A link whose
-    message would carry nothing starts it later, as soon as there is something. Where links are free
-    before the arrival, a message may also leave later, by at most this difference and once, for the
-    sake of a chunk that can be had less fast otherwise; with and without that patience, the faster
-    is returned.
+    Links are processed in the order of their deliveries. A message carries a chunk that its source
+    had at its start and its destination lacks at its arrival: the one with the lowest total rate of
+    other in-links that could bring it. Among equal ones seed 0 chooses the first that arrived at
+    the source, other seeds a random one. A link without a useful chunk starts its message later, as
+    soon as there is one. If links are free before the arrival, a message may also start later, once
+    and by at most this difference, to carry a chunk that is harder to get otherwise. Both variants
+    are computed and the faster one is returned.
 
-    `progress(fraction)` is called often, and what it raises ends the work. Cost: at most
-    links x chunks^2 looks at a chunk. Raises `InputError` for a network with switches or one in
-    which a chunk cannot get everywhere.
+    `progress(fraction)` is called often; an exception that it raises ends the work. Cost: at most
+    links x chunks^2 examinations of a chunk. Raises `InputError` for a network with switches or one
+    in which a chunk cannot reach a node.
     """
     _check(network, times, origin)
-    members = _members(network, needed)
+    members = _select_members(network, needed)
     best: LinkSchedule | None = None
     variants = (False, True) if np.any(times.arrival > times.busy) else (False,)
     for number, is_patient in enumerate(variants):
-        if best is not None and best.time_ps <= fewest_ps(network, times, origin, needed):
+        if best is not None and best.time_ps <= bound_ingress_ps(network, times, origin, needed):
             break
         gather = _EventGather(network, times, origin, seed, members, is_patient)
         while gather.missing:
             gather.slice()
             progress((number + gather.fraction) / len(variants))
-        made = gather.schedule()
-        if best is None or made.time_ps < best.time_ps:
-            best = made
+        schedule = gather.schedule()
+        if best is None or schedule.time_ps < best.time_ps:
+            best = schedule
     assert best is not None
-    return best if members.all() else _pruned(best, members, len(origin))
+    return best if members.all() else _prune(best, members, len(origin))
 
 
-def _members(network: LinkNetwork, needed: BoolArray | None) -> BoolArray:
-    """Which NPUs must get the chunks, all where `needed` is None: bool[NPUs]."""
+def _select_members(network: LinkNetwork, needed: BoolArray | None) -> BoolArray:
+    """Return the NPUs that must receive the chunks, all if `needed` is None: bool[NPUs]."""
     if needed is None:
         return np.ones(network.num_npus, np.bool_)
     return needed[: network.num_npus]
@@ -92,73 +91,73 @@ def find_all_gather(
     needed: BoolArray | None = None,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
-    """Fastest all-gather over `seeds` seeds from `first_seed` on; the first of equally fast ones.
+    """Find the fastest all-gather over `seeds` seeds from `first_seed` on; of equal ones the first.
 
-    The search ends at `fewest_ps`. `threads`: seeds tried at once (0: a core each), which does not
-    change the result. Ctrl-C ends the search, without a result it is raised again. Raises
-    `InputError` like `all_gather`.
+    The search ends at `bound_ingress_ps`. `threads`: seeds tried in parallel (0: one per core),
+    which does not change the result. Ctrl-C ends the search; if there is no result yet, it is
+    raised again. Raises `InputError` like `all_gather`.
     """
     _check(network, times, origin)
     return find_best_of_seeds(
         lambda seed, report: all_gather(network, times, origin, seed, report, needed),
         lambda schedule: schedule.time_ps,
         range(first_seed, first_seed + max(1, seeds)),
-        goal=fewest_ps(network, times, origin, needed),
+        goal=bound_ingress_ps(network, times, origin, needed),
         threads=threads or os.cpu_count() or 1,
         progress=report_activity(progress, "all-gather"),
         after_trial=after_trial,
     )
 
 
-def fewest_ps(
+def bound_ingress_ps(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, needed: BoolArray | None = None
 ) -> int:
-    """No all-gather is faster: the least time in which in-links can deliver what NPUs lack.
+    """Return a lower bound in picoseconds: the time in which in-links deliver the missing chunks.
 
-    Those of every NPU alone, in whole messages, by bisection; picoseconds. `needed` as in
+    It is computed for every NPU separately, in entire messages, by bisection. `needed` as in
     `all_gather`.
     """
     degree = network.in_degree[: network.num_npus]
-    nodes = np.flatnonzero((degree > 0) & _members(network, needed))
+    nodes = np.flatnonzero((degree > 0) & _select_members(network, needed))
     if not len(nodes):
         return 0
-    own = np.bincount(origin, minlength=network.num_npus)[nodes]
+    chunks_at_node = np.bincount(origin, minlength=network.num_npus)[nodes]
     links = expanded_ranges(network.indptr[nodes], degree[nodes])
-    busy, arrival = _at_least_a_picosecond(times)
-    finish = _least_times(
-        busy[links], arrival[links], row_pointer(degree[nodes]), len(origin) - own
+    busy, arrival = _clamp_times(times)
+    finish = _find_earliest_times(
+        busy[links], arrival[links], row_pointer(degree[nodes]), len(origin) - chunks_at_node
     )
     return int(finish.max())
 
 
-def _least_times(
-    busy: Int64Array, arrival: Int64Array, indptr: Int64Array, lacking: Int64Array
+def _find_earliest_times(
+    busy: Int64Array, arrival: Int64Array, indptr: Int64Array, missing_chunks: Int64Array
 ) -> Int64Array:
-    """Least time by which each group of links can deliver what it must: int64[groups].
+    """Return the earliest time by which each group of links delivers its messages: int64[groups].
 
-    Group i is the links `indptr[i]:indptr[i + 1]`, none of them empty.
+    Group i is the links `indptr[i]:indptr[i + 1]`; no group is empty.
     """
     first = indptr[:-1]
     group = group_of_entry(indptr)
     low = np.zeros(len(first), np.int64)
-    # All by one link, the first message late.
-    high = np.maximum.reduceat(arrival + busy * (lacking.max(initial=0) + 1), first)
+    # The time in which one link delivers everything, with a margin of one message.
+    high = np.maximum.reduceat(arrival + busy * (missing_chunks.max(initial=0) + 1), first)
     while np.any(low < high):
         middle = (low + high) // 2
         delivered = np.maximum((middle[group] - arrival) // busy + 1, 0)
-        is_enough = np.add.reduceat(delivered, first) >= lacking
+        is_enough = np.add.reduceat(delivered, first) >= missing_chunks
         low = np.where(is_enough, low, middle + 1)
         high = np.where(is_enough, middle, high)
     return low
 
 
-def _at_least_a_picosecond(times: LinkTimes) -> tuple[Int64Array, Int64Array]:
-    """`busy` and `arrival` of links, which all take some time: events then follow one another."""
+def _clamp_times(times: LinkTimes) -> tuple[Int64Array, Int64Array]:
+    """Return `busy` and `arrival`, at least 1 ps, so that the events of a chunk are ordered."""
     return np.maximum(times.busy, 1), np.maximum(times.arrival, 1)
 
 
 class _EventGather:
-    """All-gather under way: the arrays of the kernel and how far it is."""
+    """All-gather in progress: the arrays of the kernel and the progress."""
 
     def __init__(
         self,
@@ -179,10 +178,10 @@ class _EventGather:
         self._network, self._origin, self._needed = network, origin, needed
         self.missing = len(origin) * int(needed.sum()) - int(needed[origin].sum())
         self._total, self._waiting = self.missing, 0
-        busy, arrival = _at_least_a_picosecond(times)
-        # Relative to the fastest link: at most 1, whatever the unit.
+        busy, arrival = _clamp_times(times)
+        # Relative to the fastest link: at most 1 in any unit.
         rate = (busy.min(initial=_LONGEST_PS) / busy).astype(np.float32)
-        supply, turn = _variant(seed, shape, num_links, float(rate.min(initial=1.0)))
+        supply, turn = _draw_variant(seed, shape, num_links, float(rate.min(initial=1.0)))
         out_indptr, out_links = network.out_links()
         self._links = DeliveryLinks(
             source=network.source,
@@ -213,12 +212,12 @@ class _EventGather:
 
     @property
     def fraction(self) -> float:
-        """Delivered chunks by those to deliver."""
-        # Where nothing is to be delivered, all of it is.
+        """Delivered chunks divided by the chunks to deliver."""
+        # 1 if there are no chunks to deliver.
         return 1.0 - self.missing / max(1, self._total)
 
     def slice(self) -> None:
-        """Go on for some time. Raises `InputError` where a chunk cannot get further."""
+        """Continue for a tenth of a second. Raises `InputError` if a chunk cannot reach a node."""
         from collhub_tacos.spreading.heterogeneous_kernel import advance
 
         self._waiting, self.missing = advance(
@@ -228,23 +227,23 @@ class _EventGather:
             self._needed,
             self._waiting,
             self.missing,
-            _SLICE,
+            _CHUNKS_PER_CALL,
         )
         if self.missing and not self._waiting:
             raise self._unreachable()
 
     def _unreachable(self) -> InputError:
-        """Error that names a chunk and an NPU that it does not get to."""
-        # Infinite supply says that a chunk is there.
+        """Return the error that names a chunk's origin and an NPU that it cannot reach."""
+        # An infinite supply marks a chunk that is present.
         is_held = np.isinf(self._state.supply) | ~self._needed[:, None]
         chunk = int(np.argmin(is_held.all(axis=0)))
         npu = int(np.argmin(is_held[:, chunk]))
         return unreachable_error(self._network, int(self._origin[chunk]), npu)
 
     def schedule(self) -> LinkSchedule:
-        """All transfers, by destination and arrival there."""
+        """Return all transfers, by destination and arrival."""
         state = self._state
-        # A node's own chunks came over no link.
+        # Initial chunks have no link.
         is_transfer = state.via >= 0
         link = state.via[is_transfer].astype(np.int64)
         chunk = state.log[is_transfer].astype(np.int64)
@@ -253,39 +252,40 @@ class _EventGather:
         return LinkSchedule.without_reduction(self._network, chunk, link, start, finish)
 
 
-def _pruned(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkSchedule:
-    """Without what neither its destination needs nor anyone gets from there."""
+def _prune(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkSchedule:
+    """Remove transfers of chunks that neither their destination nor a later receiver needs."""
     brought_by = np.full((schedule.network.num_npus, num_chunks), -1, np.int64)
     brought_by[schedule.destination, schedule.chunk] = np.arange(len(schedule))
-    before = brought_by[schedule.source, schedule.chunk]
+    preceding = brought_by[schedule.source, schedule.chunk]
     is_kept = needed[schedule.destination]
-    # What is kept needs what brought its chunk to its source, and so on back to the origin.
-    kept = np.flatnonzero(is_kept)
-    while len(kept):
-        causes = np.unique(before[kept])
-        kept = causes[(causes >= 0) & ~is_kept[causes]]
-        is_kept[kept] = True
+    # A kept transfer needs the transfer that brought its chunk to its source, back to the origin.
+    pending = np.flatnonzero(is_kept)
+    while len(pending):
+        preceding_kept = np.unique(preceding[pending])
+        pending = preceding_kept[(preceding_kept >= 0) & ~is_kept[preceding_kept]]
+        is_kept[pending] = True
     return schedule.select_rows(is_kept)
 
 
-def _variant(
-    seed: int, shape: tuple[int, int], num_links: int, least_rate: float
+def _draw_variant(
+    seed: int, shape: tuple[int, int], num_links: int, min_rate: float
 ) -> tuple[npt.NDArray[np.float32], Int64Array]:
-    """What a seed decides: a part of the supply, by which equal chunks differ, and ties of links.
+    """Return the choices of a seed: a random part of the supply, and the order of links in ties.
 
-    float32 of `shape`, less than half of what any link adds; int64[links].
+    float32 of `shape`, less than half of the smallest rate; int64[links].
     """
     if seed == 0:
         return np.zeros(shape, np.float32), np.arange(num_links)
-    turn = np.argsort(_random(seed, num_links, 0), kind="stable")
-    supply = _random(seed, shape[0] * shape[1], num_links) * (least_rate / 2)
+    turn = np.argsort(_draw_random(seed, num_links, 0), kind="stable")
+    supply = _draw_random(seed, shape[0] * shape[1], num_links) * (min_rate / 2)
     return supply.reshape(shape).astype(np.float32), turn
 
 
-def _random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1): entries from `offset` on of the sequence of a seed.
+def _draw_random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
+    """Return random numbers in [0, 1): entries from `offset` on of the sequence of a seed.
 
-    By the generator splitmix64 (Steele, Lea and Flood, OOPSLA 2014): the same on every numpy.
+    The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014), which is equal for all
+    versions of numpy.
     """
     place = np.arange(1, count + 1, dtype=np.uint64) + np.uint64(offset)
     state = place * np.uint64(0x9E3779B97F4A7C15)

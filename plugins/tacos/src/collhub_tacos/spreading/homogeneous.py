@@ -1,6 +1,7 @@
-"""All-gather where all links are alike: lockstep matching on arrival logs, best of several seeds.
+"""All-gather on equal links: lockstep matching on arrival logs, the best of several seeds.
 
-The matching is TACOS's (Won et al., MICRO 2024), one look at every (link, chunk) pair.
+The matching is that of TACOS (Won et al., MICRO 2024), with one examination of every (link, chunk)
+pair.
 """
 
 from __future__ import annotations
@@ -31,27 +32,29 @@ from collhub_tacos.seed_search import (
     ignore_trial,
     report_activity,
 )
-from collhub_tacos.spreading.matching import step_lengths
+from collhub_tacos.spreading.matching import choose_step_lengths
 from hub_core.columns import Int64Array, sorted_ordinals
 from hub_core.model import InputError
 from hub_core.schedules import fastest_of
 
-_MOST_SEEDS = 20
+_MAX_SEEDS = 20
 _PAIRS_FOR_SEEDS = 5_000_000
-# Cursor moves of a slice: below a second on any machine, so that Ctrl-C and progress get through.
-_SLICE = 1 << 24
-# Steps on one way through the network; more of them touch more memory than the caches hold.
+# Cursor moves per call: below a second on any machine, so that Ctrl-C and progress reports are
+# prompt.
+_MOVES_PER_CALL = 1 << 24
+# Steps per pass through the network; more steps touch more memory than the caches hold.
 _WINDOW = 16
-# Arrays of a node and a log beside its chunks: counters, headers, what the allocator rounds up.
-_BYTES_A_NODE = 600
+# Memory per node and log in addition to its chunks: counters, headers and rounding by the
+# allocator.
+_BYTES_PER_NODE = 600
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LockstepResult:
     """Best all-gather and its seed.
 
-    `is_symmetric`: whether it is one node's part moved to all; `is_interrupted`: whether Ctrl-C cut
-    the search.
+    `is_symmetric`: whether the part of one node was translated to all. `is_interrupted`: whether
+    Ctrl-C ended the search.
     """
 
     log: ArrivalLog
@@ -60,31 +63,33 @@ class LockstepResult:
     is_interrupted: bool = False
 
 
-def fewest_steps(network: LinkNetwork, origin: Int64Array) -> int:
-    """No all-gather takes fewer steps: what a node lacks, by its number of in-links."""
+def bound_steps(network: LinkNetwork, origin: Int64Array) -> int:
+    """Return a lower bound of the number of steps: missing chunks by in-links, of every node."""
     npus = network.num_npus
-    own = np.bincount(origin, minlength=npus)[:npus]
-    missing = len(origin) - own
-    # A node without in-links is found to be unreachable later, by name.
+    chunks_at_node = np.bincount(origin, minlength=npus)[:npus]
+    missing = len(origin) - chunks_at_node
+    # A node without in-links is reported as unreachable later.
     in_links = np.maximum(network.in_degree[:npus], 1)
     steps = -(-missing // in_links)
     return int(np.max(steps, initial=0))
 
 
-def memory_bytes(network: LinkNetwork, num_chunks: int, seeds: int = 1, threads: int = 1) -> int:
-    """What `best_all_gather` takes at its peak.
+def estimate_memory_bytes(
+    network: LinkNetwork, num_chunks: int, seeds: int = 1, threads: int = 1
+) -> int:
+    """Return the peak memory of `find_best_all_gather` in bytes.
 
-    Logs, bit sets and used links of all logs that exist at once.
+    It consists of the logs, bit sets and used links of all logs that exist at the same time.
     """
     fewest_in_links = int(network.in_degree.min(initial=1))
     steps = -(-num_chunks // max(1, fewest_in_links))
     log_bytes = num_chunks * np.dtype(choose_identifier_type(num_chunks)).itemsize
     set_bytes = 8 * -(-num_chunks // 64)
-    nodes_bytes = network.num_npus * (log_bytes + set_bytes + _BYTES_A_NODE)
+    nodes_bytes = network.num_npus * (log_bytes + set_bytes + _BYTES_PER_NODE)
     used_bytes = steps * -(-network.num_links // 8)
-    one = nodes_bytes + used_bytes + 8 * network.num_links
-    # The best one so far lies beside those under way.
-    return one * (1 if seeds == 1 else 1 + threads)
+    bytes_per_log = nodes_bytes + used_bytes + 8 * network.num_links
+    # The best log so far exists in addition to the logs under construction.
+    return bytes_per_log * (1 if seeds == 1 else 1 + threads)
 
 
 def all_gather(
@@ -96,24 +101,25 @@ def all_gather(
     arrival_ps: int | None = None,
     progress: FractionReport = ignore_fraction,
 ) -> ArrivalLog:
-    """Bring every chunk to all NPUs; chunk x starts at NPU `origin[x]`.
+    """Bring every chunk to all NPUs in lockstep; chunk x starts at NPU `origin[x]`.
 
-    Links are busy `step_ps` with each chunk. `arrival_ps`: from the start to the arrival, default
-    `step_ps`; a chunk goes on in the next step after it. Seed 0 asks in-links in order, others from
-    a random one on. `progress(fraction)` is called about once a second; what it raises ends the
-    work. Raises `InputError` for a network with switches or one that is not strongly connected.
+    Links are busy for `step_ps` with each chunk. `arrival_ps`: time from the start to the arrival,
+    default `step_ps`; a chunk is forwarded in the next step after its arrival. With seed 0 a node
+    examines its in-links in order, with other seeds from a random one on. `progress(fraction)` is
+    called about once a second; an exception that it raises ends the work. Raises `InputError` for a
+    network with switches or one that is not strongly connected.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
-    own = np.bincount(origin, minlength=network.num_npus).astype(np.int64)
-    gather = _LockstepGather(network, origin, own, lag=-(-arrival // step_ps))
+    chunks_at_node = np.bincount(origin, minlength=network.num_npus).astype(np.int64)
+    gather = _LockstepGather(network, origin, chunks_at_node, lag=-(-arrival // step_ps))
     while not gather.is_over:
         gather.slice(seed)
         progress(gather.fraction)
-    return ArrivalLog(network, step_ps, arrival, gather.log, own, gather.carried)
+    return ArrivalLog(network, step_ps, arrival, gather.log, chunks_at_node, gather.carried)
 
 
-def best_all_gather(
+def find_best_all_gather(
     network: LinkNetwork,
     step_ps: int,
     origin: Int64Array,
@@ -125,53 +131,52 @@ def best_all_gather(
     progress: Progress = ignore_progress,
     after_trial: AfterTrial = ignore_trial,
 ) -> LockstepResult:
-    """Fastest all-gather over `seeds` seeds from `first_seed` on (0: by size, up to 20).
+    """Find the fastest all-gather over `seeds` seeds from `first_seed` on (0: by size, up to 20).
 
-    Where the network looks alike from all nodes, one node's part is tried first. Where the arrival
-    is no whole number of steps, longer steps are tried in which it is. What `fewest_steps` shows to
-    be no better is left out. `threads`: seeds tried at once (0: a core each); the result does not
-    depend on it. Ctrl-C ends the search; without a result it is raised again. Raises `InputError`
-    like `all_gather`.
+    If all nodes of the network are equivalent, the part of one node is tried first. If the arrival
+    is not a multiple of a step, longer steps for which it is are tried as well. Variants that
+    `bound_steps` excludes are skipped. `threads`: seeds tried in parallel (0: one per core); the
+    result does not depend on it. Ctrl-C ends the search; if there is no result yet, it is raised
+    again. Raises `InputError` like `all_gather`.
     """
     arrival = step_ps if arrival_ps is None else arrival_ps
     _check(network, step_ps, arrival)
-    number = seeds or _default_seeds(network, len(origin))
-    variants = _variants(network, origin, step_ps, arrival, is_quick=number > 1)
-    fewest = fewest_steps(network, origin)
+    number = seeds or _choose_seed_count(network, len(origin))
+    variants = _generate_variants(network, origin, step_ps, arrival, is_quick=number > 1)
+    min_steps = bound_steps(network, origin)
     tried = range(first_seed, first_seed + number)
 
     def results() -> Iterator[LockstepResult]:
-        """Best of each variant in turn, but for those whose bound is no less than the best time."""
+        """Yield the best result of each variant whose bound is below the best time so far."""
         fastest_ps: int | None = None
         for variant in variants:
-            # No better by its bound alone.
-            if fastest_ps is not None and variant.bound_ps(fewest) >= fastest_ps:
+            if fastest_ps is not None and variant.bound_ps(min_steps) >= fastest_ps:
                 continue
-            found = variant.best(tried, fewest, threads, progress, after_trial)
+            result = variant.best(tried, min_steps, threads, progress, after_trial)
             fastest_ps = (
-                found.log.time_ps if fastest_ps is None else min(fastest_ps, found.log.time_ps)
+                result.log.time_ps if fastest_ps is None else min(fastest_ps, result.log.time_ps)
             )
-            yield found
+            yield result
 
     best = fastest_of(results(), lambda result: result.log.time_ps)
-    # There is always a variant, and the first is tried.
+    # There is always a variant, and the first one is tried.
     assert best is not None
     return best
 
 
-def _default_seeds(network: LinkNetwork, num_chunks: int) -> int:
-    """Number of seeds: 1 to `_MOST_SEEDS`, fewer the more pairs of a link and a chunk."""
-    # A seed costs a look at every pair of a link and a chunk.
+def _choose_seed_count(network: LinkNetwork, num_chunks: int) -> int:
+    """Return the number of seeds, 1 to `_MAX_SEEDS`, fewer for more (link, chunk) pairs."""
+    # Every pair is examined once per seed.
     pairs = max(1, network.num_links * num_chunks)
-    return max(1, min(_MOST_SEEDS, _PAIRS_FOR_SEEDS // pairs))
+    return max(1, min(_MAX_SEEDS, _PAIRS_FOR_SEEDS // pairs))
 
 
-def _variants(
+def _generate_variants(
     network: LinkNetwork, origin: Int64Array, step_ps: int, arrival_ps: int, *, is_quick: bool
 ) -> Iterator[_LockstepVariant]:
-    """One node's part for all, where that can be, then all nodes each for itself.
+    """Yield the translated part of one node, if possible, then the gather of all nodes.
 
-    The latter only if it is quick or the only way.
+    The latter only if it is fast or the only possibility.
     """
     translations = Translations.of(network, origin)
     kernels: list[Translations | None] = []
@@ -180,13 +185,13 @@ def _variants(
     if translations is None or is_quick:
         kernels.append(None)
     for kernel in kernels:
-        for step in step_lengths(step_ps, arrival_ps):
+        for step in choose_step_lengths(step_ps, arrival_ps):
             yield _LockstepVariant(network, origin, step, arrival_ps, kernel)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _LockstepVariant:
-    """One kernel with steps of one length, on any number of seeds."""
+    """A kernel with steps of one length, for any number of seeds."""
 
     network: LinkNetwork
     origin: Int64Array
@@ -194,30 +199,30 @@ class _LockstepVariant:
     arrival_ps: int
     translations: Translations | None
 
-    def bound_ps(self, fewest: int) -> int:
-        """No seed is faster, if nothing takes less than the fewest steps."""
-        return (max(fewest, 1) - 1) * self.step_ps + self.arrival_ps
+    def bound_ps(self, min_steps: int) -> int:
+        """Return a lower bound of the time for a minimum number of steps."""
+        return (max(min_steps, 1) - 1) * self.step_ps + self.arrival_ps
 
     def best(
         self,
         seeds: Sequence[int],
-        fewest: int,
+        min_steps: int,
         threads: int,
         progress: Progress,
         after_trial: AfterTrial,
     ) -> LockstepResult:
-        """Fastest log over some seeds; `fewest` steps end the search."""
-        found = find_best_of_seeds(
+        """Return the fastest log over some seeds; a log of `min_steps` steps ends the search."""
+        result = find_best_of_seeds(
             self._log,
             lambda log: log.num_steps,
             seeds,
-            goal=fewest,
+            goal=min_steps,
             threads=threads or os.cpu_count() or 1,
             progress=report_activity(progress, "all-gather"),
             after_trial=after_trial,
         )
         is_symmetric = self.translations is not None
-        return LockstepResult(found.result, found.seed, is_symmetric, found.is_interrupted)
+        return LockstepResult(result.result, result.seed, is_symmetric, result.is_interrupted)
 
     def _log(self, seed: int, report: FractionReport) -> ArrivalLog:
         if self.translations is None:
@@ -230,9 +235,9 @@ class _LockstepVariant:
                 progress=report,
             )
         # Imported here: numba takes a second.
-        from collhub_tacos.spreading.lockstep_kernel import symmetric_all_gather
+        from collhub_tacos.spreading.lockstep_kernel import build_symmetric_all_gather
 
-        return symmetric_all_gather(
+        return build_symmetric_all_gather(
             self.network,
             self.translations,
             self.step_ps,
@@ -243,32 +248,35 @@ class _LockstepVariant:
 
 
 class _LockstepGather:
-    """All-gather under way: the arrays of the kernel and how far it is."""
+    """All-gather in progress: the arrays of the kernel and the progress."""
 
-    def __init__(self, network: LinkNetwork, origin: Int64Array, own: Int64Array, lag: int) -> None:
+    def __init__(
+        self, network: LinkNetwork, origin: Int64Array, chunks_at_node: Int64Array, lag: int
+    ) -> None:
         # Importing numba takes a second.
         from collhub_tacos.spreading.lockstep_kernel import Layers, LockstepState
 
-        self._network, self._origin, self._own = network, origin, own
+        self._network, self._origin, self._own = network, origin, chunks_at_node
         self.log = np.zeros((network.num_nodes, len(origin)), choose_identifier_type(len(origin)))
         self._state = LockstepState(
             log=self.log,
-            have=self._enter_own(),
-            filled=own.copy(),
-            seen=np.tile(own, (lag + 1, 1)),
+            have=self._enter_initial_chunks(),
+            filled=chunks_at_node.copy(),
+            seen=np.tile(chunks_at_node, (lag + 1, 1)),
             cursor=np.zeros(network.num_links, np.int64),
         )
-        self._layers = Layers(*_layers(network))
-        # An empty window ends the kernel: in one below the lag chunks may be on their way.
+        self._compute_layers = Layers(*_compute_layers(network))
+        # The kernel ends after an empty window, which must not be shorter than the lag: chunks may
+        # be in flight.
         self._window = max(_WINDOW, lag)
         self._step, self.is_over = 0, False
-        # Usually an eighth more than the least is enough; `_make_room` adds what is not.
-        expected = fewest_steps(network, origin)
+        # Usually an eighth above the minimum is sufficient; `_ensure_rows` adds more.
+        expected = bound_steps(network, origin)
         steps = expected + expected // 8 + 4 * self._window
         self._carried = np.zeros((steps, -(-network.num_links // 8)), np.uint8)
 
-    def _enter_own(self) -> ChunkBits:
-        """Begin the logs with what nodes have; return it as a bit per node and chunk."""
+    def _enter_initial_chunks(self) -> ChunkBits:
+        """Start the logs with the initial chunks; return these as a bit per node and chunk."""
         num_nodes, num_chunks = self.log.shape
         chunk = np.argsort(self._origin, kind="stable")
         node = self._origin[chunk]
@@ -277,7 +285,7 @@ class _LockstepGather:
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:
-        """Steps up to the last one with a transfer; the kernel ends with a window of empty ones."""
+        """Steps up to the last one with a transfer: the kernel's last window is empty."""
         first = max(0, self._step - 2 * self._window)
         is_used = self._carried[first : self._step].any(axis=1)
         used = np.flatnonzero(is_used)
@@ -287,49 +295,49 @@ class _LockstepGather:
 
     @property
     def fraction(self) -> float:
-        """Delivered chunks by those to deliver."""
+        """Delivered chunks divided by the chunks to deliver."""
         before = int(self._own.sum())
         delivered = int(self._state.filled.sum()) - before
         return delivered / max(1, self.log.size - before)
 
     def slice(self, seed: int) -> None:
-        """Go on for some time. Raises `InputError` where a chunk cannot get further."""
+        """Continue for about a second. Raises `InputError` if a chunk cannot reach a node."""
         from collhub_tacos.spreading.lockstep_kernel import advance
 
-        self._make_room()
+        self._ensure_rows()
         self._step, transfers = advance(
             self._network.indptr,
             self._network.source,
-            self._layers,
+            self._compute_layers,
             self._state,
             self._carried,
             self._step,
             self._window,
             seed,
-            _SLICE,
+            _MOVES_PER_CALL,
         )
         self.is_over = not transfers
         if self.is_over and np.any(self._state.filled < len(self._origin)):
             raise self._unreachable(int(np.argmin(self._state.filled)))
 
-    def _make_room(self) -> None:
-        """Have rows for one more window of steps."""
+    def _ensure_rows(self) -> None:
+        """Ensure that there are rows for another window of steps."""
         rows, width = self._carried.shape
         if self._step + self._window > rows:
-            # By half, so that copying costs no more than a share of the steps.
-            more = np.zeros((self._step // 2 + self._window, width), np.uint8)
-            self._carried = np.concatenate([self._carried, more])
+            # Growing by half limits the total cost of copying.
+            new_rows = np.zeros((self._step // 2 + self._window, width), np.uint8)
+            self._carried = np.concatenate([self._carried, new_rows])
 
     def _unreachable(self, node: int) -> InputError:
-        there = self.log[node, : self._state.filled[node]]
-        missing = np.setdiff1d(np.arange(len(self._origin)), there)
+        received = self.log[node, : self._state.filled[node]]
+        missing = np.setdiff1d(np.arange(len(self._origin)), received)
         return unreachable_error(self._network, int(self._origin[missing[0]]), node)
 
 
-def _layers(network: LinkNetwork) -> tuple[Int64Array, Int64Array]:
-    """Nodes by distance from node 0, links taken both ways; and where each distance begins."""
+def _compute_layers(network: LinkNetwork) -> tuple[Int64Array, Int64Array]:
+    """Return the nodes by undirected distance from node 0, and the start of each distance."""
     hops = hops_from(network, 0, both_ways=True)
-    # One distance more than there is closes the last layer.
+    # One distance after the last closes the last layer.
     nodes = np.argsort(hops, kind="stable")
     distances = np.arange(-1, int(hops.max()) + 2)
     return nodes, np.searchsorted(hops[nodes], distances)

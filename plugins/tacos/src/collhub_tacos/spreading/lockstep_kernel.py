@@ -1,19 +1,20 @@
-"""Compiled steps of an all-gather on equal links: TACOS's matching with arrival logs.
+"""Compiled lockstep all-gather on equal links: TACOS's matching with arrival logs.
 
-Algorithm: TACOS (Won et al., MICRO 2024) matches, in every step of the time-expanded network, the
-chunks that nodes lack to idle links whose source has them. Here every node keeps a log of its
-chunks in order of arrival, and every link a cursor into the log of its source: an idle link takes
-the first chunk behind its cursor that its destination lacks, that is the oldest one.
+Algorithm: in every step of the time-expanded network, TACOS (Won et al., MICRO 2024) matches
+missing chunks to idle links whose source has them. Here every node keeps a log of its chunks in
+order of arrival, and every link a cursor into the log of its source: an idle link takes the first
+chunk after its cursor that its destination lacks, which is the oldest one. If all nodes are
+equivalent, one node is computed and translated to the others.
 
-Invariant: what lies before a cursor is held by the destination of its link. A chunk that a node
-has once it has for ever, so that an entry that was skipped is never looked at again. The matching
-is maximal: a link idles only when its source has nothing visible that the destination lacks.
+Invariant: the destination of a link has all chunks before its cursor. Nodes keep their chunks, so a
+skipped entry is never examined again. The matching is maximal: a link is idle only if its source
+has no visible chunk that the destination lacks.
 
-Cost: one look at every (link, chunk) pair in all, whatever the number of steps; the rest is
-latency of memory. So steps are done in windows, layer by layer of the network, while the logs of
-neighbouring layers are in the caches.
+Cost: one examination of every (link, chunk) pair in total, for any number of steps; most of the
+time is memory latency. Therefore steps are computed in windows, layer by layer of the network,
+while the logs of neighbouring layers are in the caches.
 
-Import it late: importing numba takes a second.
+Import this module inside functions: numba takes a second to import.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ from hub_core.columns import Int64Array
 
 
 class LockstepState(NamedTuple):
-    """State of the kernel between two slices: all arrays change in place.
+    """State of the kernel between two calls; all arrays are modified in place.
 
-    `log`: [nodes, chunks]; `have`: uint64[nodes, words], a bit per chunk; `filled`: int64[nodes],
-    entries of the log; `seen`: int64[lag + 1, nodes], `filled` at the end of each of the last
-    steps, by its number modulo `lag + 1`; `cursor`: int64[links], next entry of the source's log.
+    `log`: [nodes, chunks]. `have`: uint64[nodes, words], a bit per chunk. `filled`: int64[nodes],
+    number of log entries. `seen`: int64[lag + 1, nodes], `filled` at the end of each of the last
+    steps, indexed by the step modulo `lag + 1`. `cursor`: int64[links], next entry of the source's
+    log.
     """
 
     log: npt.NDArray[Any]
@@ -47,7 +49,7 @@ class LockstepState(NamedTuple):
 
 
 class Layers(NamedTuple):
-    """Nodes in an order of which links join only neighbouring layers.
+    """Nodes ordered so that links join only equal or neighbouring layers.
 
     Layer i is `nodes[indptr[i]:indptr[i + 1]]`.
     """
@@ -57,8 +59,8 @@ class Layers(NamedTuple):
 
 
 @part
-def _turn(seed: int, step: int, node: int) -> int:
-    """A hash of its arguments in 0..2^31-1.
+def _hash(seed: int, step: int, node: int) -> int:
+    """Return a hash of the arguments in 0..2^31-1.
 
     Multiply and xor-shift, as in splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
     """
@@ -72,10 +74,10 @@ def _turn(seed: int, step: int, node: int) -> int:
 
 
 @part
-def _touch(have: npt.NDArray[np.uint64], node: int) -> int:
-    """Read a word of every cache line of a row in order; return how many are not zero.
+def _touch_cache_lines(have: npt.NDArray[np.uint64], node: int) -> int:
+    """Read a word of every cache line of a row in order; return the number of nonzero words.
 
-    That is faster than missing the lines one by one in random order.
+    This is faster than cache misses in random order.
     """
     used = 0
     for word in range(0, have.shape[1], 8):
@@ -84,7 +86,7 @@ def _touch(have: npt.NDArray[np.uint64], node: int) -> int:
 
 
 @inlined
-def _match(
+def _match_in_links(
     first: int,
     degree: int,
     node: int,
@@ -97,9 +99,9 @@ def _match(
     cursor: Int64Array,
     taken: Int64Array,
 ) -> int:
-    """Give every in-link of a node, from `slot` on and round, the oldest chunk that it lacks.
+    """Assign to every in-link of a node, cyclically from `slot` on, the oldest chunk that it lacks.
 
-    `taken`: result per in-link, -1 for none. Returns the number of entries looked at.
+    `taken`: result per in-link, -1 for none. Returns the number of examined entries.
     """
     work = 0
     for _ in range(degree):
@@ -113,7 +115,7 @@ def _match(
             position += 1
             bit = np.uint64(1) << np.uint64(chunk & 63)
             if not have[node, chunk >> 6] & bit:
-                # From here on it counts as held: no other in-link brings it as well.
+                # It counts as present from now on, so that no other in-link brings it.
                 have[node, chunk >> 6] |= bit
                 taken[slot] = chunk
                 break
@@ -124,7 +126,7 @@ def _match(
 
 
 @inlined
-def _enter(
+def _append_to_log(
     first: int,
     degree: int,
     end: int,
@@ -134,7 +136,7 @@ def _enter(
     now: int,
     taken: Int64Array,
 ) -> int:
-    """Enter what the in-links of a node took behind its log, in the order of links."""
+    """Append the chunks that the in-links of a node took to its log, in the order of links."""
     for slot in range(degree):
         if taken[slot] >= 0:
             log[node, end] = taken[slot]
@@ -156,45 +158,46 @@ def advance(
     seed: int,
     budget: int,
 ) -> tuple[int, int]:
-    """Do windows of steps from `first_step` on, until nothing moves or `budget` is used up.
+    """Compute windows of steps from `first_step` on, until a window has no transfers.
 
-    Or until `carried` is full. In a window, which lasts no less than the lag, layer i does a step
-    when layer i + 1 has done the one before: it is at most one step ahead and finds what was there.
-    With seed 0 a node asks its in-links in order, else from a random one on; entries of one step
-    stand in the order of links. `budget`: entries looked at. Returns the next step and the
-    transfers of the last window.
+    Or until `budget` entries were examined or `carried` is full. In a window, which is not shorter
+    than the lag, layer i computes a step after layer i + 1 has computed the previous one; it is at
+    most one step ahead and sees the correct state. With seed 0 a node examines its in-links in
+    order, else from a random one on; log entries of one step are in the order of links. Returns the
+    next step and the number of transfers of the last window.
     """
     (log, have, filled, seen, cursor), (nodes, layer_start) = state, layers
     num_chunks, slots, num_layers = log.shape[1], seen.shape[0], len(layer_start) - 1
     work, transfers, step = 0, 1, first_step
-    # What each in-link of the node in hand takes, entered in the order of links afterwards.
+    # Chunks taken by each in-link of the current node, entered in the order of links afterwards.
     taken = np.empty(max(1, np.max(indptr[1:] - indptr[:-1])), np.int64)
     while transfers and step + window <= carried.shape[0] and work <= budget:
         transfers = 0
-        # Fronts run through layers and steps at once: caches hold the logs of a front.
+        # A front moves through layers and steps together; the caches hold the logs of a front.
         for front in range(num_layers + window - 1):
             earliest = step + max(0, front - num_layers + 1)
             for now in range(earliest, step + min(window, front + 1)):
                 layer = front + step - now
-                # What was seen `lag` steps ago has arrived; its row is the next to be overwritten.
+                # Entries seen `lag` steps ago have arrived; that row is the next to be overwritten.
                 new, old = now % slots, (now + 1) % slots
                 for place in range(layer_start[layer], layer_start[layer + 1]):
                     node = nodes[place]
                     end = seen[new, node] = filled[node]
-                    # A complete node asks for nothing; others still read its log.
+                    # A complete node needs no chunks; other nodes still read its log.
                     if end == num_chunks:
                         continue
-                    # Once a window is enough: the row stays in the caches.
+                    # Once per window is sufficient: the row stays in the caches.
                     if now == step:
-                        work += _touch(have, node)
+                        work += _touch_cache_lines(have, node)
                     first = indptr[node]
                     degree = indptr[node + 1] - first
-                    # Seeds differ in who is asked first, and so in who of two brings a chunk.
-                    slot = _turn(seed, now, node) % degree if seed and degree else 0
-                    work += _match(
+                    # Seeds differ in the first in-link, and therefore in which of two links brings
+                    # a chunk.
+                    slot = _hash(seed, now, node) % degree if seed and degree else 0
+                    work += _match_in_links(
                         first, degree, node, slot, source, log, have, seen, old, cursor, taken
                     )
-                    end = _enter(first, degree, end, node, log, carried, now, taken)
+                    end = _append_to_log(first, degree, end, node, log, carried, now, taken)
                     transfers += end - filled[node]
                     filled[node] = seen[new, node] = end
         step += window
@@ -203,11 +206,11 @@ def advance(
 
 @kernel
 def advance_cells(shift: Int64Array, own: int, lag: int, seed: int) -> Int64Array:
-    """Do the same at one node of a network that looks alike from all.
+    """Compute the lockstep all-gather at one node of a network in which all nodes are equivalent.
 
-    `shift[j, x]`: what chunk x of the source of in-link j is at this node; chunks 0..own-1 are
-    there before. Returns int64[steps, in-links], the chunk that comes over an in-link in a step, -1
-    for an idle link; without all chunks where some never arrive.
+    `shift[j, x]`: number at this node of chunk x of the source of in-link j; chunks 0..own-1 are
+    initially present. Returns int64[steps, in-links], the chunk that an in-link brings in a step,
+    -1 for an idle link; some chunks are missing if they never arrive.
     """
     degree, num_chunks = shift.shape
     have = np.zeros(num_chunks, np.bool_)
@@ -216,18 +219,19 @@ def advance_cells(shift: Int64Array, own: int, lag: int, seed: int) -> Int64Arra
     count, last_change = own, 0
     seen = np.full(lag, own)
     cursor = np.zeros(degree, np.int64)
-    # Some chunk arrives within every lag; memory is taken only where it is written.
+    # A chunk arrives within every lag, so this is enough; unwritten memory is not allocated.
     taken = np.empty((num_chunks * lag + 1, degree), np.int64)
     step = 0
-    # A lag without a change leaves nothing new to see: it will stay so.
+    # Without a change for an entire lag, no further change is possible.
     while count < num_chunks and step - last_change <= lag:
-        # Memory from `np.empty` holds anything.
+        # `np.empty` does not initialize its memory.
         taken[step] = -1
-        # What was here `lag` steps ago is at all sources, as they see it, now.
+        # The entries that were here `lag` steps ago are now visible at all sources, with their
+        # numbers there.
         end = seen[step % lag]
-        slot = _turn(seed, step, 0) % degree if seed else 0
+        slot = _hash(seed, step, 0) % degree if seed else 0
         for _ in range(degree):
-            # The oldest chunk that is not here yet, as in `_match`.
+            # The oldest missing chunk, as in `_match_in_links`.
             while cursor[slot] < end and taken[step, slot] < 0:
                 chunk = shift[slot, log[cursor[slot]]]
                 cursor[slot] += 1
@@ -243,10 +247,10 @@ def advance_cells(shift: Int64Array, own: int, lag: int, seed: int) -> Int64Arra
     return taken[:step]
 
 
-_CELLS_AT_ONCE = 1 << 22
+_MAX_CELLS_PER_BATCH = 1 << 22
 
 
-def symmetric_all_gather(
+def build_symmetric_all_gather(
     network: LinkNetwork,
     translations: Translations,
     busy_ps: int,
@@ -254,11 +258,11 @@ def symmetric_all_gather(
     origin: Int64Array,
     seed: int,
 ) -> ArrivalLog:
-    """Every node does what node 0 does, moved to it.
+    """Compute the all-gather of node 0 and translate it to every node.
 
-    What node 0 does is the lockstep matching of `lockstep_kernel` on chunks named by how far they
-    come. On all tori that were tried this meets the bound; the same matching on all nodes, each
-    for itself, takes a step more. Raises `InputError` where the network is not connected.
+    The matching is that of this module on chunks numbered by their offset. On all tested tori the
+    result attains the bound, whereas the matching at all nodes separately takes one more step.
+    Raises `InputError` if the network is not connected.
     """
     num_nodes = network.num_npus
     own = len(origin) // num_nodes
@@ -273,37 +277,39 @@ def symmetric_all_gather(
         network=network,
         busy_ps=busy_ps,
         arrival_ps=arrival_ps,
-        log=_moved_log(translations, taken, by_node),
+        log=_translate_log(translations, taken, by_node),
         own=np.full(num_nodes, own, np.int64),
-        carried=_moved_bits(network, translations, taken),
+        carried=_translate_bits(network, translations, taken),
     )
 
 
-def _moved_log(translations: Translations, taken: Int64Array, chunk_of: Int64Array) -> Identifiers:
-    """Logs of all nodes; nodes whose in-links have the same order of differences go together."""
+def _translate_log(
+    translations: Translations, taken: Int64Array, chunk_of: Int64Array
+) -> Identifiers:
+    """Return the logs of all nodes; nodes with in-links in the same order form a batch."""
     num_nodes, own = chunk_of.shape
     log = np.empty((num_nodes, chunk_of.size), choose_identifier_type(chunk_of.size))
     in_order = np.argsort(translations.in_link, axis=1)
-    orders, which = np.unique(in_order, axis=0, return_inverse=True)
-    batch = max(1, _CELLS_AT_ONCE // chunk_of.size)
+    orders, order_of_node = np.unique(in_order, axis=0, return_inverse=True)
+    batch = max(1, _MAX_CELLS_PER_BATCH // chunk_of.size)
     for number, order in enumerate(orders):
         cells = taken[:, order].ravel()
         cells = np.concatenate([np.arange(own), cells[cells >= 0]])
         offset, place = cells // own, cells % own
-        alike = np.flatnonzero(which.ravel() == number)
-        for first in range(0, len(alike), batch):
-            nodes = alike[first : first + batch]
+        equal_nodes = np.flatnonzero(order_of_node.ravel() == number)
+        for first in range(0, len(equal_nodes), batch):
+            nodes = equal_nodes[first : first + batch]
             log[nodes] = chunk_of[translations.subtract(nodes[:, None], offset), place]
     return log
 
 
-def _moved_bits(
+def _translate_bits(
     network: LinkNetwork, translations: Translations, taken: Int64Array
 ) -> npt.NDArray[np.uint8]:
-    """Bit per link and step, uint8[steps, ceil(links / 8)]: what node 0 uses, at every node."""
+    """Return the used links, those of node 0 translated: bits, uint8[steps, ceil(links / 8)]."""
     links = network.num_links
     carried = np.empty((len(taken), -(-links // 8)), np.uint8)
-    batch = max(1, _CELLS_AT_ONCE // links)
+    batch = max(1, _MAX_CELLS_PER_BATCH // links)
     used = np.empty((batch, links), np.bool_)
     for first in range(0, len(taken), batch):
         rows = taken[first : first + batch] >= 0

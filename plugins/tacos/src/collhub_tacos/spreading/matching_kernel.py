@@ -1,13 +1,15 @@
-"""Compiled spreading in which each node takes what brings most near: in equal steps, or by events.
+"""Compiled matchings: each node takes the chunks that reduce distances most, in steps or by events.
 
-A node takes chunks over its in-links by a matching of most weight, which falling weights with
-augmenting paths give, since what can be matched is a transversal matroid (Edmonds and Fulkerson,
-1965). The weight of a chunk is by how many links it comes nearer to those who lack it. What a node
-takes counts at once for all that choose later in the step: else two heads of a cluster would fetch
-the same chunk over two scarce links. Where links differ, a node chooses whenever one of its
-in-links gets free or something new could come over one.
+A node takes chunks over its in-links by a matching of maximum weight. Chunks in order of decreasing
+weight with augmenting paths give it, because the chunks that can be matched form a transversal
+matroid (Edmonds and Fulkerson, 1965). The weight of a chunk is the total decrease of the distances
+to the nodes that lack it. Chunks that a node takes count immediately for nodes that choose later in
+the step; otherwise two gateways of a cluster would fetch the same chunk over two scarce links. If
+links differ, a node chooses whenever one of its in-links becomes free or a new chunk may be
+available.
 
-All in one file, because numba's cache looks at no other. Import it late: numba takes a second.
+The kernels are in one file because numba's disk cache does not detect changes in other files.
+Import this module inside functions: numba takes a second to import.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ Integer = int | np.int64
 
 
 class InLinks(NamedTuple):
-    """In-links of node d are `indptr[d]:indptr[d + 1]`, from `source`, int64 columns.
+    """In-links of node d are `indptr[d]:indptr[d + 1]`, from `source`; int64 columns.
 
-    `far`: [nodes, nodes], how far it is from one node to another, in links (int16) or picoseconds
-    (int64); `noise`: differences of that unit, summed over all nodes, that count as none.
+    `far`: [nodes, nodes], distance between nodes in links (int16) or picoseconds (int64). `noise`:
+    differences of the sum of distances over all nodes that are ignored.
     """
 
     indptr: Int64Array
@@ -48,12 +50,12 @@ class EventTimes(NamedTuple):
 
 
 class SpreadState(NamedTuple):
-    """What has been sent so far; who has what is bool[chunks, nodes].
+    """Messages sent so far and the location of chunks, bool[chunks, nodes].
 
-    `can_send`: what has arrived; `is_held`: also what is on its way; `near`: [chunks, nodes], how
-    far the nearest holder is, 0 for nodes that need no chunk. `chunk`, `link`, `step`: int64
-    columns of what was sent, and when, in steps or picoseconds. `counter`: sent, arrived, now,
-    missing, looks. `is_free`: bool per link. `random`: uint64[1].
+    `can_send`: arrived chunks. `is_held`: also chunks in flight. `near`: [chunks, nodes], distance
+    to the nearest holder, 0 for nodes that need no chunk. `chunk`, `link`, `step`: int64 columns of
+    the messages and their start in steps or picoseconds. `counter`: sent, arrived, current time,
+    missing, examined chunks. `is_free`: bool per link. `random`: uint64[1].
     """
 
     can_send: BoolArray
@@ -74,19 +76,20 @@ def advance(
     is_needed: BoolArray,
     lag: int,
     last_step: Integer,
-    looks: Integer,
+    max_examined: Integer,
 ) -> bool:
-    """Go on for about so many looks; return whether all is done, or `last_step` is reached.
+    """Continue for about `max_examined` examined chunks; return whether to stop.
 
-    `lag`: steps from the start of a message until its destination can send it on.
+    True if all chunks are delivered or `last_step` is reached. `lag`: steps from the start of a
+    message until its destination can forward it.
 
-    Invariant at the end of a step: `is_held` and `near` count everything that was sent.
+    Invariant at the end of a step: `is_held` and `near` include all sent messages.
     """
-    sent, arrived, steps, missing, looked = 0, 1, 2, 3, 4
+    sent, arrived, steps, missing, examined = 0, 1, 2, 3, 4
     counter = state.counter
     order = np.arange(len(links.indptr) - 1)
-    stop = counter[looked] + looks
-    while counter[missing] > 0 and counter[looked] < stop:
+    stop = counter[examined] + max_examined
+    while counter[missing] > 0 and counter[examined] < stop:
         now = counter[steps]
         if now >= last_step:
             return True
@@ -97,7 +100,7 @@ def advance(
             end = _destination(links.indptr, state.link[transfer])
             state.can_send[state.chunk[transfer], end] = True
             counter[arrived] += 1
-        # A fixed order would let the first nodes choose first in every step.
+        # With a fixed order the first nodes would always choose first.
         _shuffle(order, state.random)
         for node in order:
             _choose(links, state, is_needed, node)
@@ -109,15 +112,15 @@ def advance(
 def spread_by_events(
     links: InLinks, times: EventTimes, state: SpreadState, is_needed: BoolArray, deadline: Integer
 ) -> bool:
-    """Send whatever arrives by the deadline (ps); whether all have then what they need.
+    """Send messages that arrive by the deadline (ps); return whether all needed chunks arrive.
 
-    Invariant when a node chooses: its free links can take a message that still arrives in time.
+    Invariant when a node chooses: messages on its free links would arrive in time.
     """
     sent, arrived, clock, missing = 0, 1, 2, 3
     counter = state.counter
     nodes = len(links.indptr) - 1
     order = np.arange(nodes)
-    # When a transfer arrives, and its link is free; and that nodes begin with what they have.
+    # Arrivals and links that become free; the first event lets all nodes choose.
     events = [(np.int64(0), np.int64(-1))]
     is_waiting = np.ones(nodes, np.bool_)
     while len(events) > 0 and counter[missing] > 0:
@@ -126,12 +129,12 @@ def spread_by_events(
         while len(events) > 0 and events[0][0] == now:
             _, event = heappop(events)
             if event >= 0:
-                _note_event(links, times, state, event, is_waiting, deadline)
-        # A fixed order would let the first nodes choose first every time.
+                _process_event(links, times, state, event, is_waiting, deadline)
+        # With a fixed order the first nodes would always choose first.
         _shuffle(order, state.random)
         for node in order:
             if is_waiting[node]:
-                # A link that had nothing to take may be too late for anything by now.
+                # A link that was idle may be too late for any message now.
                 for link in range(links.indptr[node], links.indptr[node + 1]):
                     state.is_free[link] &= now + times.arrival[link] <= deadline
                 _choose(links, state, is_needed, node)
@@ -147,7 +150,7 @@ def spread_by_events(
 
 
 @part
-def _note_event(
+def _process_event(
     links: InLinks,
     times: EventTimes,
     state: SpreadState,
@@ -155,7 +158,7 @@ def _note_event(
     is_waiting: BoolArray,
     deadline: Integer,
 ) -> None:
-    """Transfer `event // 2` has arrived, or, of an odd event, left its link free for another."""
+    """Process the arrival of transfer `event // 2` or, if odd, the release of its link."""
     transfer = event // 2
     link = state.link[transfer]
     node = _destination(links.indptr, link)
@@ -170,14 +173,14 @@ def _note_event(
 
 @part
 def _choose(links: InLinks, state: SpreadState, is_needed: BoolArray, node: Integer) -> None:
-    """Let a node take what it can over in-links that are free."""
+    """Let a node take chunks over its free in-links."""
     chunks, degree = len(state.can_send), links.indptr[node + 1] - links.indptr[node]
     place = np.empty(chunks, np.int64)
     weight = np.empty(chunks, np.float64)
-    found = _candidates(links, state, is_needed, node, place, weight)
-    state.counter[4] += found + 1
-    if found:
-        by_weight = np.argsort(-weight[:found])
+    num_candidates = _find_candidates(links, state, is_needed, node, place, weight)
+    state.counter[4] += num_candidates + 1
+    if num_candidates:
+        by_weight = np.argsort(-weight[:num_candidates])
         matched = np.empty(degree, np.int64)
         _match(links, state, node, place[by_weight], matched)
         state.counter[3] -= _send(links, state, is_needed, node, matched)
@@ -185,13 +188,13 @@ def _choose(links: InLinks, state: SpreadState, is_needed: BoolArray, node: Inte
 
 @part
 def _destination(indptr: Int64Array, link: Integer) -> Integer:
-    """Node that a link leads to, as links stand by destination."""
+    """Return the destination of a link; links are sorted by destination."""
     return np.searchsorted(indptr, link, side="right") - 1
 
 
 @part
 def _random(state: npt.NDArray[np.uint64]) -> float:
-    """Next number of [0, 1): splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    """Return the next random number in [0, 1): splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     mixed = state[0]
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -202,13 +205,14 @@ def _random(state: npt.NDArray[np.uint64]) -> float:
 
 @part
 def _shuffle(order: Int64Array, random: npt.NDArray[np.uint64]) -> None:
+    """Permute an array randomly, in place."""
     for last in range(len(order) - 1, 0, -1):
         other = int(_random(random) * (last + 1))
         order[last], order[other] = order[other], order[last]
 
 
 @part
-def _candidates(
+def _find_candidates(
     links: InLinks,
     state: SpreadState,
     is_needed: BoolArray,
@@ -216,38 +220,38 @@ def _candidates(
     place: Int64Array,
     weight: npt.NDArray[np.float64],
 ) -> int:
-    """Chunks that a node lacks and some in-neighbour can send, and what each brings near."""
+    """Find missing chunks that an in-neighbour can send, and their weights; return their number."""
     begin, end = links.indptr[node], links.indptr[node + 1]
     far = links.far[node]
-    found = 0
+    num_candidates = 0
     for chunk in range(len(state.can_send)):
         if state.is_held[chunk, node]:
             continue
-        is_there = False
+        is_available = False
         for link in range(begin, end):
             if state.is_free[link] and state.can_send[chunk, links.source[link]]:
-                is_there = True
+                is_available = True
                 break
-        if not is_there:
+        if not is_available:
             continue
         near = state.near[chunk]
-        nearer = 0
+        total_decrease = 0
         for other in range(len(far)):
-            nearer += max(0, near[other] - far[other])
-        # Who needs nothing takes only what helps others.
-        if nearer or is_needed[node]:
-            place[found] = chunk
-            # Noise decides between what is about equal.
-            weight[found] = nearer + _random(state.random) * links.noise
-            found += 1
-    return found
+            total_decrease += max(0, near[other] - far[other])
+        # Nodes that need no chunk take it only if that helps others.
+        if total_decrease or is_needed[node]:
+            place[num_candidates] = chunk
+            # Noise decides between nearly equal chunks.
+            weight[num_candidates] = total_decrease + _random(state.random) * links.noise
+            num_candidates += 1
+    return num_candidates
 
 
 @part
 def _match(
     links: InLinks, state: SpreadState, node: Integer, chunks: Int64Array, matched: Int64Array
 ) -> None:
-    """Give in-links to chunks in this order, each by an augmenting path: -1 for links left over."""
+    """Assign in-links to chunks in this order by augmenting paths; -1 for remaining links."""
     begin, degree = links.indptr[node], len(matched)
     matched[:] = -1
     reached_from = np.empty(degree, np.int64)
@@ -258,30 +262,30 @@ def _match(
             return
         reached_from[:] = -2
         first, last = 0, 0
-        asking, from_link = chunk, -1
-        ending = -1
-        while ending < 0:
+        searching_chunk, from_link = chunk, -1
+        end_link = -1
+        while end_link < 0:
             for link in range(degree):
                 is_new = reached_from[link] == -2 and state.is_free[begin + link]
-                if is_new and state.can_send[asking, links.source[begin + link]]:
+                if is_new and state.can_send[searching_chunk, links.source[begin + link]]:
                     reached_from[link] = from_link
                     if matched[link] < 0:
-                        ending = link
+                        end_link = link
                         break
                     queue[last] = link
                     last += 1
-            if ending >= 0 or first == last:
+            if end_link >= 0 or first == last:
                 break
             from_link = queue[first]
-            asking = matched[from_link]
+            searching_chunk = matched[from_link]
             first += 1
-        # Along the path every chunk moves on to the link behind it.
-        while ending >= 0:
-            before = reached_from[ending]
-            matched[ending] = matched[before] if before >= 0 else chunk
-            if before < 0:
+        # Along the path every chunk moves to the next link.
+        while end_link >= 0:
+            previous_link = reached_from[end_link]
+            matched[end_link] = matched[previous_link] if previous_link >= 0 else chunk
+            if previous_link < 0:
                 free -= 1
-            ending = before
+            end_link = previous_link
 
 
 @part
@@ -292,10 +296,10 @@ def _send(
     node: Integer,
     matched: Int64Array,
 ) -> int:
-    """Send what is matched to a node; it counts as a holder at once. How many it needed."""
+    """Send the matched chunks to a node, which is now a holder; return how many it needed."""
     begin = links.indptr[node]
     far = links.far[node]
-    brought = 0
+    num_delivered = 0
     for link in range(len(matched)):
         chunk = matched[link]
         if chunk < 0:
@@ -310,5 +314,5 @@ def _send(
         for other in range(len(far)):
             near[other] = min(near[other], far[other])
         if is_needed[node]:
-            brought += 1
-    return brought
+            num_delivered += 1
+    return num_delivered

@@ -1,4 +1,4 @@
-"""Bring chunks to all who need them: which kernel does it on which network."""
+"""Spreading of chunks to all NPUs that need them: the choice of the kernels for a network."""
 
 from __future__ import annotations
 
@@ -18,36 +18,37 @@ from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.seed_search import Progress, drop_activity, find_best_of_seeds, report_activity
 from collhub_tacos.setting import Setting
 from collhub_tacos.spreading.staged import (
-    free_all_gathers,
-    group_grids,
-    staged_all_gathers,
-    staged_broadcasts,
+    build_free_all_gathers,
+    find_group_grids,
+    generate_staged_all_gathers,
+    generate_staged_broadcasts,
 )
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import CollectiveKind, InputError
 from hub_core.schedules import fastest_of
 
-_MOST_SEEDS = 20
-# Numbers of (link, chunk) pairs, by which the cost of a kernel goes, and of transfers.
+_MAX_SEEDS = 20
+# Limits on the number of (link, chunk) pairs, which determines the cost of a kernel, and on
+# transfers.
 _PAIRS_FOR_SEEDS = 400_000
-_PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS = 40_000, 4
-_PAIRS_FOR_TREES_AS_WELL = 20_000
-_PAIRS_FOR_SYMMETRY = 20_000_000
-_TRANSFERS_TO_RETIME = 2_000_000
-# Numbers of steps of an exact search, each with some seconds of work.
+_PAIRS_FOR_TREE_SEEDS, _MAX_TREE_SEEDS = 40_000, 4
+_MAX_PAIRS_FOR_TREES = 20_000
+_MAX_PAIRS_FOR_SYMMETRY = 20_000_000
+_MAX_RETIMED_TRANSFERS = 2_000_000
+# Maximum number of step counts of an exact search, each with some seconds of work.
 _MAX_EXACT_TRIES = 3
-# Pairs of a node and a chunk up to which a seed of a matching takes less than a second.
-_CELLS_FOR_MATCHING = 100_000
-_CELLS_FOR_MATCHING_SEEDS, _MOST_MATCHING_SEEDS = 120_000, 20
+# Maximum number of (node, chunk) pairs for which a seed of a matching takes less than a second.
+_MAX_CELLS_FOR_MATCHING = 100_000
+_CELLS_FOR_MATCHING_SEEDS, _MAX_MATCHING_SEEDS = 120_000, 20
 _GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpreadTask:
-    """Chunk x is to come from NPU `origin[x]` to all members of the setting, over `network`.
+    """Task to bring chunk x from NPU `origin[x]` to all members of the setting over `network`.
 
-    `network`: that of the setting, or its transpose; `times`: of a message of one chunk on it.
-    `trials`: of plans behind switches with this number of chunks.
+    `network`: that of the setting, or its transpose. `times`: of a message of one chunk on it.
+    `trials`: of plans on switches with this number of chunks.
     """
 
     setting: Setting
@@ -58,58 +59,64 @@ class SpreadTask:
 
     @property
     def num_pairs(self) -> int:
-        """Pairs of a link and a chunk."""
+        """Number of pairs of a link and a chunk."""
         return self.network.num_links * len(self.origin)
 
     @property
     def num_cells(self) -> int:
-        """Pairs of a node and a chunk."""
+        """Number of pairs of a node and a chunk."""
         return self.network.num_nodes * len(self.origin)
 
     @property
-    def is_everywhere(self) -> bool:
-        """Whether all NPUs take part, each with chunks of its own: an all-gather."""
-        # Kernels for all NPUs need a chunk from each.
+    def is_all_gather(self) -> bool:
+        """Whether all NPUs take part and each has chunks: an all-gather."""
+        # Kernels for all NPUs need a chunk of each.
         has_each = len(np.unique(self.origin)) == self.network.num_npus
         return has_each and not self.setting.has_relays
 
     def members(self) -> BoolArray:
-        """Who takes part: bool per node."""
+        """Return the participating nodes, bool per node."""
         is_member = np.zeros(self.network.num_nodes, np.bool_)
         is_member[self.setting.members] = True
         return is_member
 
-    def seeds(self, pairs: int, most: int) -> int:
-        """Stated number of seeds, or how many are worth their time with `pairs` for all."""
-        return self.setting.seeds or max(1, min(most, pairs // max(1, self.num_pairs)))
+    def seeds(self, pairs: int, max_seeds: int) -> int:
+        """Return the requested number of seeds, or the number that `pairs` pairs in total allow."""
+        return self.setting.seeds or max(1, min(max_seeds, pairs // max(1, self.num_pairs)))
 
-    def seeds_of_matching(self) -> int:
-        """Stated number of seeds, or how many are worth their time."""
-        worth = _CELLS_FOR_MATCHING_SEEDS // max(1, self.num_cells)
-        return self.setting.seeds or max(1, min(_MOST_MATCHING_SEEDS, worth))
+    def choose_matching_seeds(self) -> int:
+        """Return the requested number of seeds of a matching, or the number allowed by its cost."""
+        affordable = _CELLS_FOR_MATCHING_SEEDS // max(1, self.num_cells)
+        return self.setting.seeds or max(1, min(_MAX_MATCHING_SEEDS, affordable))
 
     def count_trial(self) -> None:
-        """Count the work of a seed: as many steps as nodes receive chunks. May raise."""
+        """Count the work of a seed: a step per node and chunk. May raise an exception."""
         self.setting.budget.spend(self.num_cells)
 
     def result(
-        self, made: LinkSchedule | ArrivalLog, kernel: str, seed: int, is_interrupted: bool
+        self,
+        schedule_or_log: LinkSchedule | ArrivalLog,
+        kernel: str,
+        seed: int,
+        is_interrupted: bool,
     ) -> SpreadResult:
-        """What a kernel made of it."""
+        """Wrap the schedule or log that a kernel built."""
         members = self.setting.members
-        return SpreadResult(made, self.times, self.origin, members, kernel, seed, is_interrupted)
+        return SpreadResult(
+            schedule_or_log, self.times, self.origin, members, kernel, seed, is_interrupted
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpreadResult:
-    """Chunk x from NPU `origin[x]` to every node that needs it: a schedule, or a lockstep log.
+    """Spreading of chunk x from NPU `origin[x]` to every node that needs it: a schedule or a log.
 
-    `kernel`, `seed`: what made it. `needed`: the NPUs that need all chunks, None for others
-    (routing). `exact_search`: why an exact search has no schedule at the bound, empty if it has
-    one or does not apply.
+    `kernel`, `seed`: their source. `needed`: NPUs that need all chunks, None for routes.
+    `exact_search`: reason why an exact search found no schedule at the bound, empty if it found one
+    or does not apply.
     """
 
-    made: LinkSchedule | ArrivalLog
+    schedule_or_log: LinkSchedule | ArrivalLog
     times: LinkTimes
     origin: Int64Array
     needed: Int64Array | None
@@ -120,265 +127,279 @@ class SpreadResult:
 
     @property
     def time_ps(self) -> int:
-        """When the last chunk arrives."""
-        return self.made.time_ps
+        """Arrival time of the last chunk in picoseconds."""
+        return self.schedule_or_log.time_ps
 
     @property
     def num_transfers(self) -> int:
         """Number of transfers."""
-        if isinstance(self.made, ArrivalLog):
-            return self.made.num_transfers
-        return len(self.made)
+        if isinstance(self.schedule_or_log, ArrivalLog):
+            return self.schedule_or_log.num_transfers
+        return len(self.schedule_or_log)
 
     def schedule(self, nodes: Sequence[int] | None = None) -> LinkSchedule:
-        """All transfers, or those from or to `nodes`."""
-        if isinstance(self.made, ArrivalLog):
-            return self.made.schedule(nodes)
-        return self.made if nodes is None else self.made.select_touching(nodes)
+        """Return all transfers, or those from or to `nodes`."""
+        if isinstance(self.schedule_or_log, ArrivalLog):
+            return self.schedule_or_log.schedule(nodes)
+        return (
+            self.schedule_or_log if nodes is None else self.schedule_or_log.select_touching(nodes)
+        )
 
     def replay(self, progress: Progress) -> bool:
-        """Check it on its own arrays, without expanding a log.
+        """Verify the schedule on its arrays, without expanding a log.
 
-        False where there is no way: at switches, and for routes. Raises `InputError` that names the
-        first offence.
+        Returns False if that is impossible: at switches and for routes. Raises `InputError` that
+        names the first offence.
         """
         # Imported here: numba takes a second.
         from collhub_tacos.schedules.replay import replay, replay_log
 
-        if isinstance(self.made, ArrivalLog):
-            replay_log(self.made, self.times, self.origin, report_activity(progress, "replaying"))
+        if isinstance(self.schedule_or_log, ArrivalLog):
+            replay_log(
+                self.schedule_or_log,
+                self.times,
+                self.origin,
+                report_activity(progress, "replaying"),
+            )
             return True
-        if self.needed is None or isinstance(self.made.network, PathNetwork):
+        if self.needed is None or isinstance(self.schedule_or_log.network, PathNetwork):
             return False
         chunk = np.arange(len(self.origin))
-        # Every chunk to every NPU that takes part.
-        wanted_chunk = np.repeat(chunk, len(self.needed))
-        wanted_node = np.tile(self.needed, len(chunk))
-        replay(self.made, self.times, self.origin, (wanted_chunk, wanted_node))
+        # Every chunk to every participating NPU.
+        needed_chunk = np.repeat(chunk, len(self.needed))
+        needed_node = np.tile(self.needed, len(chunk))
+        replay(self.schedule_or_log, self.times, self.origin, (needed_chunk, needed_node))
         return True
 
 
-def _own_time_ps(result: SpreadResult) -> int:
+def _get_time_ps(result: SpreadResult) -> int:
     return result.time_ps
 
 
 def spread_out(
     task: SpreadTask,
     progress: Progress,
-    time_ps: Callable[[SpreadResult], int] = _own_time_ps,
+    time_ps: Callable[[SpreadResult], int] = _get_time_ps,
 ) -> SpreadResult:
-    """Bring all chunks to all members, by the kernels that fit, the one of least time kept.
+    """Bring all chunks to all members with the suitable kernels; keep the fastest result.
 
-    Ctrl-C ends the search; without a result it is raised again. Raises `InputError` for a network
-    that does not connect those who must be, and for a log beyond the setting's memory.
+    Ctrl-C ends the search; if there is no result yet, it is raised again. Raises `InputError` for a
+    network that does not connect all members, and for a log that exceeds the memory limit.
     """
-    best = fastest_of(_results(task, progress), time_ps)
+    best = fastest_of(_run_kernels(task, progress), time_ps)
     # There is a kernel for every network.
     assert best is not None
     return best
 
 
-def _results(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]:
-    """What the kernels that fit make, until one is as early as any can be."""
-    has_goal = task.is_everywhere and not isinstance(task.network, PathNetwork)
-    for kernel in _kernels(task):
+def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]:
+    """Yield the results of the suitable kernels until one attains the bound."""
+    has_goal = task.is_all_gather and not isinstance(task.network, PathNetwork)
+    for kernel in _choose_kernels(task):
         result = kernel(task, progress)
         yield result
-        if has_goal and result.time_ps <= _goal_ps(task):
+        if has_goal and result.time_ps <= _compute_goal_ps(task):
             return
 
 
 def spread_freely(task: SpreadTask) -> list[SpreadResult]:
-    """Ways to spread without turns, whose time a simulator has to tell; few, or none.
+    """Return spreadings without fixed turns, whose time only a simulator can determine.
 
-    Their own times are those of messages that do not meet. Not where all pairs of NPUs are alike,
-    unless switches multicast or reduce, nor for what is too large to be simulated again and again.
+    Their planned times ignore contention. There are few or none: none if all pairs of NPUs are
+    equivalent, unless switches multicast or reduce, and none if the schedule is too large for
+    repeated simulation.
     """
     is_small = task.setting.is_compared(len(task.origin)) and task.setting.requested_ranks is None
     has_stages = isinstance(task.network, PathNetwork) and not task.setting.has_relays
     is_multiplied = bool(task.network.topology.multicast or task.network.topology.reduction)
-    is_worth = is_multiplied or (task.is_everywhere and not task.times.is_equal)
-    if not (is_small and has_stages and is_worth):
+    is_useful = is_multiplied or (task.is_all_gather and not task.times.is_equal)
+    if not (is_small and has_stages and is_useful):
         return []
     free = replace(task, times=replace(task.times, rule=FREE))
     return [
         free.result(schedule, "free stages", task.setting.seed, False)
-        for schedule in free_all_gathers(task.network, free.times, task.origin)
+        for schedule in build_free_all_gathers(task.network, free.times, task.origin)
     ]
 
 
 _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 
 
-def _kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
-    """Kernels that fit: trees on loaded links at switches, lockstep, symmetry, and events."""
+def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
+    """Yield the suitable kernels: trees on switches, lockstep, symmetry, and events."""
     if isinstance(task.network, PathNetwork):
-        yield from _kernels_at_switches(task)
+        yield from _choose_kernels_at_switches(task)
         return
-    is_everywhere = task.is_everywhere
+    is_everywhere = task.is_all_gather
     fits_lockstep = is_everywhere and task.times.is_equal
     if fits_lockstep:
-        # First, because its log stays small.
-        yield _in_steps
-        # Steps then are exact, and no other kernel was seen to be faster.
+        # First, because its log is small.
+        yield _spread_in_steps
+        # Steps are then exact, and no other kernel was observed to be faster.
         if task.times.is_uniform:
             return
-    if is_everywhere and task.num_pairs <= _PAIRS_FOR_SYMMETRY:
+    if is_everywhere and task.num_pairs <= _MAX_PAIRS_FOR_SYMMETRY:
         translations = Translations.of(task.network, task.origin, task.times)
         if translations is not None:
-            yield partial(_symmetric, translations)
+            yield partial(_spread_symmetrically, translations)
     if not fits_lockstep or task.num_pairs <= _PAIRS_FOR_SEEDS:
-        yield _by_events
+        yield _spread_by_events
 
 
-def _kernels_at_switches(task: SpreadTask) -> Iterator[_SpreadKernel]:
-    """Stages where they are possible, and trees where these are few or the only way."""
+def _choose_kernels_at_switches(task: SpreadTask) -> Iterator[_SpreadKernel]:
+    """Yield stages if they are possible, and trees for small or irregular networks."""
     is_staged = False
-    # Stages need groups of equal size: one failed link may leave none of them.
-    for schedule in () if task.setting.has_relays else _staged(task):
+    # Stages need groups of equal size, which a single failed link may prevent.
+    for schedule in () if task.setting.has_relays else _generate_staged(task):
         is_staged = True
-        yield partial(_as_staged, schedule)
-    # On networks that are alike from everywhere, trees were not seen to be faster than stages.
-    is_regular = task.times.is_equal or bool(group_grids(task.network, task.times))
-    if not (is_staged and is_regular and task.num_pairs > _PAIRS_FOR_TREES_AS_WELL):
-        yield _on_trees
+        yield partial(_wrap_staged, schedule)
+    # On regular networks trees were not observed to be faster than stages.
+    is_regular = task.times.is_equal or bool(find_group_grids(task.network, task.times))
+    if not (is_staged and is_regular and task.num_pairs > _MAX_PAIRS_FOR_TREES):
+        yield _spread_on_trees
 
 
-def _staged(task: SpreadTask) -> Iterator[LinkSchedule]:
-    """Schedules in stages: of an all-gather, or of a broadcast."""
-    if task.is_everywhere:
-        return staged_all_gathers(task.network, task.times, task.origin, task.trials)
+def _generate_staged(task: SpreadTask) -> Iterator[LinkSchedule]:
+    """Return schedules in stages: of an all-gather, or of a broadcast."""
+    if task.is_all_gather:
+        return generate_staged_all_gathers(task.network, task.times, task.origin, task.trials)
     root, chunks = int(task.origin[0]), len(task.origin)
-    return staged_broadcasts(task.network, task.times, root, chunks, task.trials)
+    return generate_staged_broadcasts(task.network, task.times, root, chunks, task.trials)
 
 
-def _as_staged(schedule: LinkSchedule, task: SpreadTask, progress: Progress) -> SpreadResult:
+def _wrap_staged(schedule: LinkSchedule, task: SpreadTask, progress: Progress) -> SpreadResult:
     progress(0.0, "spreading in stages")
     return task.result(schedule, "stages", task.setting.seed, False)
 
 
-def _symmetric(translations: Translations, task: SpreadTask, progress: Progress) -> SpreadResult:
-    """One node's part for all."""
+def _spread_symmetrically(
+    translations: Translations, task: SpreadTask, progress: Progress
+) -> SpreadResult:
+    """Compute the part of one node and translate it to all nodes."""
     # Imported here and below: numba takes a second.
-    from collhub_tacos.spreading.heterogeneous import fewest_ps
+    from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
     from collhub_tacos.spreading.symmetric import find_all_gather
 
-    found = find_all_gather(
+    result = find_all_gather(
         task.network,
         translations,
         task.times,
         task.origin,
-        task.setting.seeds or _MOST_SEEDS,
+        task.setting.seeds or _MAX_SEEDS,
         task.setting.seed,
-        fewest_ps(task.network, task.times, task.origin),
+        bound_ingress_ps(task.network, task.times, task.origin),
         progress,
         task.count_trial,
     )
-    return task.result(found.result, "symmetric", found.seed, found.is_interrupted)
+    return task.result(result.result, "symmetric", result.seed, result.is_interrupted)
 
 
-def _by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Causal events on links of any times and, where that is not at the bound, by deadlines."""
+def _spread_by_events(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Use causal events on links of any times and, if they miss the bound, deadlines."""
     from collhub_tacos.spreading.heterogeneous import find_all_gather
-    from collhub_tacos.spreading.matching import MOST_LOOKS, before_deadlines, looks
+    from collhub_tacos.spreading.matching import (
+        MAX_DEADLINE_COST,
+        estimate_deadline_cost,
+        search_with_deadlines,
+    )
 
-    found = find_all_gather(
+    result = find_all_gather(
         task.network,
         task.times,
         task.origin,
-        task.seeds(_PAIRS_FOR_SEEDS, _MOST_SEEDS),
+        task.seeds(_PAIRS_FOR_SEEDS, _MAX_SEEDS),
         task.setting.seed,
         task.setting.threads,
         progress,
         task.members(),
         task.count_trial,
     )
-    is_small = looks(task.network, len(task.origin)) <= MOST_LOOKS
-    if found.is_interrupted or not (is_small and task.is_everywhere):
-        return task.result(found.result, "events", found.seed, found.is_interrupted)
-    earlier = before_deadlines(
+    is_small = estimate_deadline_cost(task.network, len(task.origin)) <= MAX_DEADLINE_COST
+    if result.is_interrupted or not (is_small and task.is_all_gather):
+        return task.result(result.result, "events", result.seed, result.is_interrupted)
+    improved = search_with_deadlines(
         task.network,
         task.times,
         task.origin,
-        found,
-        goal_ps=_goal_ps(task),
+        result,
+        goal_ps=_compute_goal_ps(task),
         first_seed=task.setting.seed,
         report=report_activity(progress, "meeting deadlines"),
         after_trial=task.count_trial,
     )
-    kernel = "events" if earlier.result is found.result else "deadlines"
-    return task.result(earlier.result, kernel, earlier.seed, earlier.is_interrupted)
+    kernel = "events" if improved.result is result.result else "deadlines"
+    return task.result(improved.result, kernel, improved.seed, improved.is_interrupted)
 
 
-def _in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Equal steps in lockstep and, where that is not at the bound, by matchings and exactly."""
-    from collhub_tacos.spreading.matching import best_matched_all_gather
+def _spread_in_steps(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Use equal steps in lockstep and, if they miss the bound, matchings and an exact search."""
+    from collhub_tacos.spreading.matching import find_best_matched_all_gather
 
-    # Mostly at the bound, and the cheapest of all.
-    found = _in_lockstep(task, progress)
-    goal_ps = _goal_ps(task)
-    # Where all nodes do alike, messages meet least: no simulator likes another order better.
-    is_regular = found.kernel == "symmetric" and not task.times.is_uniform
-    if found.time_ps <= goal_ps or is_regular or found.is_interrupted:
-        return found
-    if task.num_cells > _CELLS_FOR_MATCHING:
-        return _exactly(task, goal_ps, progress, found)
-    matched = best_matched_all_gather(
+    # Usually at the bound, and the least expensive kernel.
+    result = _spread_in_lockstep(task, progress)
+    goal_ps = _compute_goal_ps(task)
+    # If all nodes act equally, contention is minimal, and no simulator prefers another order.
+    is_regular = result.kernel == "symmetric" and not task.times.is_uniform
+    if result.time_ps <= goal_ps or is_regular or result.is_interrupted:
+        return result
+    if task.num_cells > _MAX_CELLS_FOR_MATCHING:
+        return _search_exactly(task, goal_ps, progress, result)
+    matched = find_best_matched_all_gather(
         task.network,
         task.times,
         task.origin,
-        seeds=task.seeds_of_matching(),
+        seeds=task.choose_matching_seeds(),
         first_seed=task.setting.seed,
         goal_ps=goal_ps,
         threads=task.setting.threads,
         progress=progress,
         after_trial=task.count_trial,
     )
-    if matched.result.time_ps < found.time_ps:
-        found = task.result(matched.result, "matching", matched.seed, matched.is_interrupted)
-    if found.is_interrupted:
-        return found
-    return _exactly(task, goal_ps, progress, found)
+    if matched.result.time_ps < result.time_ps:
+        result = task.result(matched.result, "matching", matched.seed, matched.is_interrupted)
+    if result.is_interrupted:
+        return result
+    return _search_exactly(task, goal_ps, progress, result)
 
 
-def _exactly(
-    task: SpreadTask, goal_ps: int, progress: Progress, found: SpreadResult
+def _search_exactly(
+    task: SpreadTask, goal_ps: int, progress: Progress, result: SpreadResult
 ) -> SpreadResult:
-    """A faster schedule by an exact search, for small cases that miss the bound; else `found`.
+    """Search exactly for a faster schedule in small cases that miss the bound; else keep `result`.
 
-    The numbers of steps that are tried begin at the bound; there are at most `_MAX_EXACT_TRIES`.
-    The result states why there is no schedule at the bound.
+    The search starts at the step count of the bound and tries at most `_MAX_EXACT_TRIES` counts.
+    The result contains the reason if there is no schedule at the bound.
     """
-    from collhub_tacos.spreading.exact import exact_all_gather
+    from collhub_tacos.spreading.exact import find_exact_all_gather
 
     step_ps = int(task.times.busy[0])
     steps = -(-goal_ps // step_ps)
     has_switches = task.network.num_nodes > task.network.num_npus
-    if not task.times.is_uniform or has_switches or found.time_ps <= steps * step_ps:
-        return found
+    if not task.times.is_uniform or has_switches or result.time_ps <= steps * step_ps:
+        return result
     progress(0.0, "exact search")
     reason = ""
     try:
-        for number in range(steps, min(found.time_ps // step_ps, steps + _MAX_EXACT_TRIES)):
+        for number in range(steps, min(result.time_ps // step_ps, steps + _MAX_EXACT_TRIES)):
             left_s = task.setting.budget.left_s
-            schedule = exact_all_gather(task.network, task.origin, number, step_ps, left_s)
+            schedule = find_exact_all_gather(task.network, task.origin, number, step_ps, left_s)
             if not isinstance(schedule, str):
-                found = task.result(schedule, "exact", 0, False)
+                result = task.result(schedule, "exact", 0, False)
                 break
             reason = reason or f"{schedule} ({number} steps)"
     except KeyboardInterrupt:
-        found = replace(found, is_interrupted=True)
-    return replace(found, exact_search=reason)
+        result = replace(result, is_interrupted=True)
+    return replace(result, exact_search=reason)
 
 
 @lru_cache(maxsize=1)
-def _goal_ps(task: SpreadTask) -> int:
-    """Time that no all-gather goes below, for all NPUs: a search may end there."""
-    from collhub_tacos.spreading.heterogeneous import fewest_ps
+def _compute_goal_ps(task: SpreadTask) -> int:
+    """Return a lower bound of all all-gathers of all NPUs, at which a search can stop."""
+    from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
 
     network = task.network
     if not supports_time_cuts(network, task.times):
-        return fewest_ps(network, task.times, task.origin)
+        return bound_ingress_ps(network, task.times, task.origin)
     gathering = replace(
         task.setting.collective,
         kind=CollectiveKind.ALL_GATHER,
@@ -389,13 +410,13 @@ def _goal_ps(task: SpreadTask) -> int:
     return cut.time_ps
 
 
-def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Equal steps, retimed where links are free before the arrival."""
-    from collhub_tacos.spreading.homogeneous import best_all_gather
+def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Use equal steps, retimed if links are free before the arrival."""
+    from collhub_tacos.spreading.homogeneous import find_best_all_gather
 
-    # Logs of all nodes are the largest arrays of a synthesis.
+    # The logs of all nodes are the largest arrays of a synthesis.
     _check_memory(task)
-    found = best_all_gather(
+    lockstep = find_best_all_gather(
         task.network,
         int(task.times.busy[0]),
         task.origin,
@@ -406,20 +427,20 @@ def _in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
         progress=progress,
         after_trial=task.count_trial,
     )
-    kernel = "symmetric" if found.is_symmetric else "lockstep"
-    result = task.result(found.log, kernel, found.seed, found.is_interrupted)
-    if task.times.is_uniform or result.num_transfers > _TRANSFERS_TO_RETIME:
+    kernel = "symmetric" if lockstep.is_symmetric else "lockstep"
+    result = task.result(lockstep.log, kernel, lockstep.seed, lockstep.is_interrupted)
+    if task.times.is_uniform or result.num_transfers > _MAX_RETIMED_TRANSFERS:
         return result
     from collhub_tacos.schedules.retiming import retime
 
-    return replace(result, made=retime(result.schedule(), task.times))
+    return replace(result, schedule_or_log=retime(result.schedule(), task.times))
 
 
 def _check_memory(task: SpreadTask) -> None:
-    """Raise `InputError` where the log would take more than the setting allows."""
-    from collhub_tacos.spreading.homogeneous import memory_bytes
+    """Raise `InputError` if the log would exceed the memory limit."""
+    from collhub_tacos.spreading.homogeneous import estimate_memory_bytes
 
-    needed, memory = memory_bytes(task.network, len(task.origin)), task.setting.memory
+    needed, memory = estimate_memory_bytes(task.network, len(task.origin)), task.setting.memory
     if needed > memory:
         takes = f"the schedule takes {needed / _GIB:.1f} GiB"
         raise InputError(
@@ -429,20 +450,20 @@ def _check_memory(task: SpreadTask) -> None:
         )
 
 
-def _on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """A tree a chunk on links that share the load."""
+def _spread_on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Use a tree per chunk on links that share the load."""
     from collhub_tacos.routing.routes import spread
 
     first, needed = task.setting.seed, task.members()
-    found = find_best_of_seeds(
+    result = find_best_of_seeds(
         lambda seed, report: spread(
             task.network, task.times, task.origin, needed, seed, drop_activity(report)
         ),
         lambda schedule: schedule.time_ps,
-        range(first, first + task.seeds(_PAIRS_FOR_TREE_SEEDS, _MOST_TREE_SEEDS)),
+        range(first, first + task.seeds(_PAIRS_FOR_TREE_SEEDS, _MAX_TREE_SEEDS)),
         goal=0,
         threads=task.setting.threads,
         progress=report_activity(progress, "multicast"),
         after_trial=task.count_trial,
     )
-    return task.result(found.result, "trees", found.seed, found.is_interrupted)
+    return task.result(result.result, "trees", result.seed, result.is_interrupted)

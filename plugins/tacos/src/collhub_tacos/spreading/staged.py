@@ -1,10 +1,10 @@
-"""Spreading through switches in stages: straight to all, or within groups and between them.
+"""Spreading through switches in stages: directly to all NPUs, or within and between groups.
 
-Where switches join all NPUs, the shortest trees are stars, and where groups stand behind slower
-links, a chunk should cross these once: then it goes to one member of every group, and on within the
-group, or the other way round. A broadcast would keep the links of its root alone busy: it sends its
-chunks in turn to others, which send them on, as van de Geijn's scatter and all-gather without a
-barrier (Barnett et al., Supercomputing 1994).
+If switches join all NPUs, the shortest trees are stars. If groups are connected by slower links, a
+chunk should cross these once: it is sent to one member of every group and on within the group, or
+in the reverse order. A broadcast would use only the links of its root. Therefore the root sends its
+chunks to the other NPUs in turn, which forward them, like van de Geijn's scatter and all-gather
+without a barrier (Barnett et al., Supercomputing 1994).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from collhub_tacos.routing.routes import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from hub_core.columns import Int64Array, inverse, ordinals
 
-# Levels of groups that are tried.
-_MOST_LEVELS = 2
-# Ways without turns that are tried.
-_MOST_FREE = 3
+# Maximum number of levels of groups to try.
+_MAX_LEVELS = 2
+# Maximum number of plans without fixed turns to try.
+_MAX_FREE_PLANS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grid:
-    """NPU `b * width + a` is member a of group b."""
+    """NPUs in groups: NPU `b * width + a` is member a of group b."""
 
     width: int
     groups: int
 
-    def shifted(self, node: Int64Array, axis: int, steps: Int64Array) -> Int64Array:
-        """NPU so many steps further, round the group (axis 0) or round the groups (axis 1)."""
+    def shift(self, node: Int64Array, axis: int, steps: Int64Array) -> Int64Array:
+        """Return the NPU `steps` further within the group (axis 0) or among groups (axis 1)."""
         group, member = np.divmod(node, self.width)
         if axis == 0:
             return group * self.width + (member + steps) % self.width
@@ -43,246 +43,256 @@ class _Grid:
 
     @property
     def lanes(self) -> int:
-        """Members of a group that share a broadcast: without other groups, all but the root."""
+        """Members of a group that share a broadcast; with a single group, all except the root."""
         return self.width if self.groups > 1 else max(1, self.width - 1)
 
     def size(self, axis: int) -> int:
-        """NPUs along an axis."""
+        """Return the number of NPUs along an axis."""
         return self.groups if axis else self.width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Growth:
-    """Trees as far as they have grown: transfers, and who has which chunk; int64 columns.
+    """Partial trees: transfers and the holders of chunks; int64 columns.
 
-    `chunk`, `source`, `target`, `parent`: transfers as in `RoutePlan`. `held`, `holder`, `bringer`:
-    NPU `holder[i]` has chunk `held[i]` by transfer `bringer[i]`, -1 at the origin.
+    `chunk`, `source`, `target`, `parent`: transfers as in `RoutePlan`. `held_chunk`, `holder`,
+    `bringer`: NPU `holder[i]` has chunk `held_chunk[i]` by transfer `bringer[i]`, -1 at the origin.
     """
 
     chunk: Int64Array
     source: Int64Array
     target: Int64Array
     parent: Int64Array
-    held: Int64Array
+    held_chunk: Int64Array
     holder: Int64Array
     bringer: Int64Array
 
     @classmethod
     def at(cls, origin: Int64Array) -> _Growth:
-        """Nothing but the origin of every chunk."""
+        """Return the growth in which only the origin of every chunk has it."""
         empty = np.zeros(0, np.int64)
         chunk = np.arange(len(origin))
         return cls(empty, empty, empty, empty, chunk, origin, np.full(len(origin), -1))
 
-    def then(
+    def append(
         self, chunk: Int64Array, source: Int64Array, target: Int64Array, parent: Int64Array
     ) -> _Growth:
-        """With more transfers, which all bring something new."""
-        first = len(self.chunk)
+        """Append transfers, all of which bring a new chunk to their target."""
+        first_row = len(self.chunk)
         return _Growth(
             np.concatenate([self.chunk, chunk]),
             np.concatenate([self.source, source]),
             np.concatenate([self.target, target]),
             np.concatenate([self.parent, parent]),
-            np.concatenate([self.held, chunk]),
+            np.concatenate([self.held_chunk, chunk]),
             np.concatenate([self.holder, target]),
-            np.concatenate([self.bringer, first + np.arange(len(chunk))]),
+            np.concatenate([self.bringer, first_row + np.arange(len(chunk))]),
         )
 
-    def straight(self, grid: _Grid, axis: int) -> _Growth:
-        """Every holder sends to all others along an axis, the next one first."""
+    def send_directly(self, grid: _Grid, axis: int) -> _Growth:
+        """Let every holder send to all others along an axis, the next one first."""
         others = grid.size(axis) - 1
-        steps = np.tile(np.arange(1, others + 1), len(self.held))
+        steps = np.tile(np.arange(1, others + 1), len(self.held_chunk))
         source = np.repeat(self.holder, others)
-        target = grid.shifted(source, axis, steps)
-        return self.then(
-            np.repeat(self.held, others), source, target, np.repeat(self.bringer, others)
+        target = grid.shift(source, axis, steps)
+        return self.append(
+            np.repeat(self.held_chunk, others), source, target, np.repeat(self.bringer, others)
         )
 
-    def around(self, grid: _Grid, axis: int) -> _Growth:
-        """Every holder sends to the next one along an axis, which sends on, and so on."""
+    def send_around(self, grid: _Grid, axis: int) -> _Growth:
+        """Let every holder send to the next NPU along an axis, which forwards, and so on."""
         others = grid.size(axis) - 1
         if not others:
             return self
-        steps = np.tile(np.arange(1, others + 1), len(self.held))
+        steps = np.tile(np.arange(1, others + 1), len(self.held_chunk))
         start = np.repeat(self.holder, others)
-        place = len(self.chunk) + np.arange(len(start))
-        parent = np.where(steps == 1, np.repeat(self.bringer, others), place - 1)
-        return self.then(
-            np.repeat(self.held, others),
-            grid.shifted(start, axis, steps - 1),
-            grid.shifted(start, axis, steps),
+        row = len(self.chunk) + np.arange(len(start))
+        parent = np.where(steps == 1, np.repeat(self.bringer, others), row - 1)
+        return self.append(
+            np.repeat(self.held_chunk, others),
+            grid.shift(start, axis, steps - 1),
+            grid.shift(start, axis, steps),
             parent,
         )
 
-    def without_repeats(self, origin: Int64Array) -> _Growth:
-        """Without transfers to an NPU that is the origin of the chunk; these have no children."""
-        kept = np.flatnonzero(self.target != origin[self.chunk])
-        place = np.full(len(self.chunk) + 1, -1, np.int64)
-        place[kept] = np.arange(len(kept))
+    def remove_repeats(self, origin: Int64Array) -> _Growth:
+        """Remove transfers to the origin of their chunk; these have no children."""
+        kept_rows = np.flatnonzero(self.target != origin[self.chunk])
+        new_row = np.full(len(self.chunk) + 1, -1, np.int64)
+        new_row[kept_rows] = np.arange(len(kept_rows))
         return replace(
             self,
-            chunk=self.chunk[kept],
-            source=self.source[kept],
-            target=self.target[kept],
-            parent=place[self.parent[kept]],
+            chunk=self.chunk[kept_rows],
+            source=self.source[kept_rows],
+            target=self.target[kept_rows],
+            parent=new_row[self.parent[kept_rows]],
         )
 
     def plan(self, network: LinkNetwork) -> RoutePlan | None:
-        """The transfers on the arcs of a network, None where there is no arc for one of them."""
-        # Arcs stand by destination, then by source, so that these keys ascend.
+        """Return the transfers on the arcs of a network, None if an arc is missing."""
+        # Arcs are sorted by destination, then by source, so these keys ascend.
         key = network.destination * network.num_nodes + network.source
-        wanted = self.target * network.num_nodes + self.source
-        arc = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-        if not np.array_equal(key[arc], wanted):
+        requested_key = self.target * network.num_nodes + self.source
+        arc = np.minimum(np.searchsorted(key, requested_key), len(key) - 1)
+        if not np.array_equal(key[arc], requested_key):
             return None
         return RoutePlan(network, self.chunk, arc, self.parent)
 
 
-# How chunks cross from the root's group to the others.
-_WAYS_OF_LANES = (_Growth.straight, _Growth.around)
+# Methods by which chunks cross from the root's group to the others.
+_LANE_METHODS = (_Growth.send_directly, _Growth.send_around)
 
 
-def staged_all_gathers(
+def generate_staged_all_gathers(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array, trials: Trials
 ) -> Iterator[LinkSchedule]:
-    """Schedules in which every chunk comes to all NPUs, those that the network has arcs for.
+    """Yield schedules in which every chunk reaches all NPUs, for plans that the network supports.
 
-    And that are worth a trial with so many chunks; what they take is noted there.
+    Only plans that `trials` considers promising; their times are recorded there.
     """
-    plans = dict(enumerate(all_gather_plans(network, times, origin)))
-    yield from _hopeful(plans, times, lambda plan: plan.schedule_farthest_first(times), trials)
+    plans = dict(enumerate(build_all_gather_plans(network, times, origin)))
+    yield from _schedule_promising(
+        plans, times, lambda plan: plan.schedule_farthest_first(times), trials
+    )
 
 
-def all_gather_plans(network: LinkNetwork, times: LinkTimes, origin: Int64Array) -> list[RoutePlan]:
-    """Ways in which every chunk comes to all NPUs, those that the network has arcs for."""
+def build_all_gather_plans(
+    network: LinkNetwork, times: LinkTimes, origin: Int64Array
+) -> list[RoutePlan]:
+    """Return plans in which every chunk reaches all NPUs and for which the network has all arcs."""
     start, whole = _Growth.at(origin), _Grid(network.num_npus, 1)
-    ways = [partial(way, start, whole, 0) for way in (_Growth.straight, _Growth.around)]
-    for grid in group_grids(network, times):
-        ways += [partial(way, start, grid) for way in (_outwards, _around_groups, _inwards)]
-    return [plan for way in ways if (plan := way().plan(network)) is not None]
+    methods = [
+        partial(method, start, whole, 0) for method in (_Growth.send_directly, _Growth.send_around)
+    ]
+    for grid in find_group_grids(network, times):
+        methods += [
+            partial(method, start, grid)
+            for method in (_grow_outwards, _grow_around_groups, _grow_inwards)
+        ]
+    return [plan for method in methods if (plan := method().plan(network)) is not None]
 
 
-def free_all_gathers(
+def build_free_all_gathers(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array
 ) -> list[LinkSchedule]:
-    """Schedules of few full links in which a message waits for its data alone, not for its turn.
+    """Return schedules with low maximum load in which a message waits for its data but for no turn.
 
-    Where messages of many senders meet inside the network, turns that are kept add up to waits.
-    Who has several things at hand sends first pieces first. Where switches multicast or reduce, of
-    all ways: a link carries less than its messages then.
+    If messages of many senders share links inside the network, fixed turns add delays. An NPU with
+    several available messages sends first pieces first. All plans are used if switches multicast or
+    reduce, because a link then carries less than its messages.
     """
-    plans = all_gather_plans(network, times, origin)
-    fullest = [plan.max_load_ps(times) for plan in plans]
+    plans = build_all_gather_plans(network, times, origin)
+    max_loads = [plan.max_load_ps(times) for plan in plans]
     piece = ordinals(origin)
     is_multiplied = network.topology.multicast or network.topology.reduction
-    most = len(plans) if is_multiplied else _MOST_FREE
-    by_load = np.argsort(fullest, kind="stable")[:most].tolist()
-    ordered = (plans[place].sort_by(piece[plans[place].chunk]) for place in by_load)
+    max_plans = len(plans) if is_multiplied else _MAX_FREE_PLANS
+    by_load = np.argsort(max_loads, kind="stable")[:max_plans].tolist()
+    ordered = (plans[index].sort_by(piece[plans[index].chunk]) for index in by_load)
     return [plan.schedule_without_contention(times) for plan in ordered]
 
 
-def staged_broadcasts(
+def generate_staged_broadcasts(
     network: LinkNetwork, times: LinkTimes, root: int, chunks: int, trials: Trials
 ) -> Iterator[LinkSchedule]:
-    """Schedules in which the chunks of a root come to all NPUs: straight, or through others.
+    """Yield schedules in which the chunks of a root reach all NPUs: directly, or through others.
 
-    Through others, chunk after chunk goes to the next member of the root's group, which sends it to
-    one member of every other group, and each of these within its own. Those that are worth a trial
-    with so many chunks; what they take is noted there.
+    Through others, each chunk goes to the next member of the root's group, which sends it to one
+    member of every other group, and each of these sends it within its group. Only plans that
+    `trials` considers promising; their times are recorded there.
     """
     origin = np.full(chunks, root, np.int64)
     whole = _Grid(network.num_npus, 1)
-    straight = _Growth.at(origin).straight(whole, 0).plan(network)
-    if straight is not None:
-        yield from _hopeful(
-            {0: straight}, times, lambda plan: plan.schedule_farthest_first(times), trials
+    direct = _Growth.at(origin).send_directly(whole, 0).plan(network)
+    if direct is not None:
+        yield from _schedule_promising(
+            {0: direct}, times, lambda plan: plan.schedule_farthest_first(times), trials
         )
-    for level, grid in enumerate((whole, *group_grids(network, times)), 1):
-        # Without other groups one way is the other.
-        ways = _WAYS_OF_LANES if grid.groups > 1 else _WAYS_OF_LANES[:1]
-        found = {
-            level * len(_WAYS_OF_LANES) + at: _on_lanes(grid, origin, way).plan(network)
-            for at, way in enumerate(ways)
+    for level, grid in enumerate((whole, *find_group_grids(network, times)), 1):
+        # With a single group both methods are equal.
+        methods = _LANE_METHODS if grid.groups > 1 else _LANE_METHODS[:1]
+        candidates = {
+            level * len(_LANE_METHODS) + number: _grow_on_lanes(grid, origin, method).plan(network)
+            for number, method in enumerate(methods)
         }
-        plans = {place: plan for place, plan in found.items() if plan is not None}
-        in_order = partial(_in_rounds, times=times, grid=grid, root=root)
-        yield from _hopeful(plans, times, in_order, trials)
+        plans = {index: plan for index, plan in candidates.items() if plan is not None}
+        in_order = partial(_schedule_in_rounds, times=times, grid=grid, root=root)
+        yield from _schedule_promising(plans, times, in_order, trials)
 
 
-def _hopeful(
+def _schedule_promising(
     plans: Mapping[int, RoutePlan],
     times: LinkTimes,
-    scheduled: Callable[[RoutePlan], LinkSchedule],
+    build_schedule: Callable[[RoutePlan], LinkSchedule],
     trials: Trials,
 ) -> Iterator[LinkSchedule]:
-    """Schedules of the plans, but for those that cannot be as fast as another one is."""
+    """Yield schedules of the plans, except those whose bound exceeds the best time."""
     best: int | None = None
-    worth = {place: plan for place, plan in plans.items() if trials.is_worth(place)}
-    for least, place in sorted((plan.minimum_ps(times), place) for place, plan in worth.items()):
-        if best is not None and least > best:
+    promising = {index: plan for index, plan in plans.items() if trials.is_worth(index)}
+    bounds = sorted((plan.minimum_ps(times), index) for index, plan in promising.items())
+    for bound, index in bounds:
+        if best is not None and bound > best:
             return
-        schedule = scheduled(worth[place])
-        trials.note(place, schedule.time_ps)
+        schedule = build_schedule(promising[index])
+        trials.note(index, schedule.time_ps)
         best = schedule.time_ps if best is None else min(best, schedule.time_ps)
         yield schedule
 
 
-def _in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
-    """Schedule of a broadcast over lanes, behind one switch in the fixed order of its slots."""
-    rank = _round_by_round(plan, grid, root)
+def _schedule_in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
+    """Schedule a broadcast over lanes; behind a single switch in the fixed order of its slots."""
+    rank = _rank_by_rounds(plan, grid, root)
     return plan.schedule_by_rank(times, rank, is_fixed=grid.groups == 1)
 
 
-def _outwards(start: _Growth, grid: _Grid) -> _Growth:
-    """To one member of every group, then within the groups."""
-    return start.straight(grid, 1).straight(grid, 0)
+def _grow_outwards(start: _Growth, grid: _Grid) -> _Growth:
+    """Send to one member of every group, then within the groups."""
+    return start.send_directly(grid, 1).send_directly(grid, 0)
 
 
-def _around_groups(start: _Growth, grid: _Grid) -> _Growth:
-    """The same, from group to group."""
-    return start.around(grid, 1).straight(grid, 0)
+def _grow_around_groups(start: _Growth, grid: _Grid) -> _Growth:
+    """Send from group to group, then within the groups."""
+    return start.send_around(grid, 1).send_directly(grid, 0)
 
 
-def _inwards(start: _Growth, grid: _Grid) -> _Growth:
-    """Within the group, then to the other groups."""
-    return start.straight(grid, 0).straight(grid, 1)
+def _grow_inwards(start: _Growth, grid: _Grid) -> _Growth:
+    """Send within the group, then to the other groups."""
+    return start.send_directly(grid, 0).send_directly(grid, 1)
 
 
-def _on_lanes(
+def _grow_on_lanes(
     grid: _Grid, origin: Int64Array, across: Callable[[_Growth, _Grid, int], _Growth]
 ) -> _Growth:
-    """Trees of a broadcast: to a helper in the root's group, on within it and from group to group.
+    """Build the trees of a broadcast: to a helper in the root's group, then to all NPUs.
 
-    The root sends every chunk once within its group, to another member in turn. One lane to the
-    other groups begins at each member, also at the root.
+    The root sends every chunk once within its group, to each member in turn. A lane to the other
+    groups starts at each member, including the root.
     """
     chunk = np.arange(len(origin))
     helpers = max(1, grid.width - 1)
-    lane = grid.shifted(origin, 0, 1 + chunk % grid.lanes)
-    stand_in = grid.shifted(origin, 0, 1 + chunk // grid.lanes % helpers)
-    helper = np.where(lane == origin, stand_in, lane)
-    to_helper = _Growth.at(origin).then(chunk, origin, helper, np.full(len(chunk), -1))
-    # Of the origins and the helpers, those from which the lanes begin.
+    lane = grid.shift(origin, 0, 1 + chunk % grid.lanes)
+    substitute = grid.shift(origin, 0, 1 + chunk // grid.lanes % helpers)
+    helper = np.where(lane == origin, substitute, lane)
+    to_helper = _Growth.at(origin).append(chunk, origin, helper, np.full(len(chunk), -1))
+    # The lanes start at some of the origins and helpers.
     bringer = np.where(lane == origin, -1, chunk)
-    begun = replace(to_helper, held=chunk, holder=lane, bringer=bringer)
-    crossed = across(begun, grid, 1)
-    # Within the root's group it is the helper who sends on.
-    first = np.arange(len(crossed.held)) < len(chunk)
+    lane_starts = replace(to_helper, held_chunk=chunk, holder=lane, bringer=bringer)
+    crossed = across(lane_starts, grid, 1)
+    # Within the root's group the helper forwards the chunk.
+    is_first = np.arange(len(crossed.held_chunk)) < len(chunk)
     spread = replace(
         crossed,
-        holder=np.where(first, np.resize(helper, len(first)), crossed.holder),
-        bringer=np.where(first, np.resize(chunk, len(first)), crossed.bringer),
+        holder=np.where(is_first, np.resize(helper, len(is_first)), crossed.holder),
+        bringer=np.where(is_first, np.resize(chunk, len(is_first)), crossed.bringer),
     )
-    return spread.straight(grid, 0).without_repeats(origin)
+    return spread.send_directly(grid, 0).remove_repeats(origin)
 
 
-def _round_by_round(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
-    """Rank of every transfer: chunks in rounds of one for each lane, without collisions.
+def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
+    """Return the rank of every transfer: rounds of one chunk per lane, without collisions.
 
-    Let the others be 0 ... m - 1, m odd, and the root send to s in slot s. Who has a chunk at hand
-    sends in slot s to 2 s - i, modulo m: these are all others but s. So whoever gets his own in
-    slot i sends to i + 2, i + 4, ..., one in a slot.
+    Let the other NPUs be 0 ... m - 1, m odd, and let the root send to s in slot s. An NPU i that
+    has a chunk sends in slot s to 2 s - i modulo m: the targets of all NPUs are distinct and differ
+    from s. So the NPU that receives its chunk in slot i sends to i + 2, i + 4, ..., one per slot.
     """
     network = plan.network
     others = network.num_npus - 1
@@ -291,27 +301,27 @@ def _round_by_round(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
     if grid.groups > 1:
         return inverse(np.lexsort((plan.chunk, ahead, plan.chunk // grid.lanes)))
     if others % 2:
-        # Places among the others; half of a way round, modulo an odd number.
-        way = (target - root - 1) % network.num_npus - (source - root - 1) % network.num_npus
-        ahead = way % others * (others + 1) // 2 % others
+        # Numbers among the other NPUs; half of the distance modulo an odd number.
+        distance = (target - root - 1) % network.num_npus - (source - root - 1) % network.num_npus
+        ahead = distance % others * (others + 1) // 2 % others
     slot = plan.chunk + np.where(source == root, 0, ahead)
     return inverse(np.lexsort((plan.chunk, slot)))
 
 
-def group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
-    """Grids of groups of NPUs that are nearer to one another than to others, the smallest first.
+def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
+    """Return grids of groups of NPUs that are near to one another, the smallest first.
 
-    Those that the topology names, and those that the times of the messages of NPU 0 tell; of one
-    size, of NPUs whose numbers follow one another.
+    Groups are named by the topology or derived from the message times of NPU 0; they have equal
+    sizes and consecutive NPU numbers.
     """
     npus = network.num_npus
-    widths = sorted(_named_widths(network) | _near_widths(network, times))
+    widths = sorted(_find_named_widths(network) | _find_near_widths(network, times))
     fitting = [width for width in widths if 1 < width < npus and npus % width == 0]
-    return [_Grid(width, npus // width) for width in fitting[:_MOST_LEVELS]]
+    return [_Grid(width, npus // width) for width in fitting[:_MAX_LEVELS]]
 
 
-def _named_widths(network: LinkNetwork) -> set[int]:
-    """Size of the groups of the topology, where these stand one after another."""
+def _find_named_widths(network: LinkNetwork) -> set[int]:
+    """Return the size of the topology's groups if they partition the NPUs in order."""
     groups = sorted(sorted(group) for group in network.topology.groups.values())
     members = [npu for group in groups for npu in group]
     sizes = {len(group) for group in groups}
@@ -319,14 +329,14 @@ def _named_widths(network: LinkNetwork) -> set[int]:
     return sizes if is_partition and len(sizes) == 1 else set()
 
 
-def _near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:
-    """Sizes of the groups of NPU 0 by the times of its messages."""
+def _find_near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:
+    """Return the sizes of the groups of NPU 0 by the times of its messages."""
     from_first = np.flatnonzero(network.source == 0)
     arrival = times.arrival[from_first]
     near = network.destination[from_first]
-    found = set()
+    widths = set()
     for longest in np.unique(arrival)[:-1].tolist():
         members = np.sort(near[arrival <= longest])
         if np.array_equal(members, np.arange(1, len(members) + 1)):
-            found.add(len(members) + 1)
-    return found
+            widths.add(len(members) + 1)
+    return widths

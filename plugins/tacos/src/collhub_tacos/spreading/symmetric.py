@@ -1,6 +1,15 @@
-"""All-gather on networks that look alike from every node, links of any times.
+"""All-gather on networks in which all nodes are equivalent, with links of any times.
 
-One node's part is made, and moved to all the others.
+The part of one node is computed and translated to all others. Algorithm: TACOS's greedy matching
+(Won et al., MICRO 2024) at one node in continuous time: a free in-link takes the most suitable
+chunk that its source has. Every other node receives the translated chunk at the same instant, so
+the source has a chunk exactly when this node has the chunk with the translated number.
+
+Invariant: a chunk has a start as soon as it is in flight, and is in the list of an in-link from its
+arrival at the link's source until it is taken. Cost: per message an examination of the waiting
+chunks of its in-link, and of all in-links for each of these.
+
+Import this module inside functions: numba takes a second to import.
 """
 
 from __future__ import annotations
@@ -25,9 +34,9 @@ from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import InputError
 
 NEVER = 1 << 60
-# A chunk that a faster in-link could bring as well is left to it; of others, the more neighbours
-# still need it the better.
-_FASTER, _NEEDED = 10.0, 0.5
+# Penalty for a chunk that a faster in-link could bring, and bonus per neighbour that still needs
+# the chunk.
+_FASTER_LINK_PENALTY, _NEED_BONUS = 10.0, 0.5
 
 
 @kernel
@@ -36,73 +45,76 @@ def deliver_cells(
     busy: Int64Array,
     arrival: Int64Array,
     tier: Int64Array,
-    own: int,
+    chunks_per_node: int,
     urgency: Float64Array,
     latest: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Which chunk comes over which in-link, and when it starts: int64[chunks] each.
+    """Return the in-link and the start of every chunk: int64[chunks] each (start, link).
 
-    The start is `NEVER` where a chunk does not come. `shift[j, x]`: what chunk x of the source of
-    in-link j is at this node; x comes to the source when it comes here. Chunks 0..own-1 are there
-    before. `busy`, `arrival`: picoseconds per in-link, the fastest first; `tier`: number of faster
-    ones. A free in-link takes what suits it best of what its source has (ties: the least
-    `urgency`), unless it would arrive after `latest`: then the others must bring it.
+    The start is `NEVER` for a chunk that does not arrive. `shift[j, x]`: number at this node of
+    chunk x of the source of in-link j; x reaches the source when it reaches this node. Chunks
+    0..own-1 are initially present. `busy`, `arrival`: picoseconds per in-link, the fastest first.
+    `tier`: number of faster in-links. A free in-link takes the most suitable chunk of its source
+    (ties: the lowest `urgency`), unless it would arrive after `latest`; other in-links must then
+    bring it.
     """
     degree, num_chunks = shift.shape
     start, link = np.full(num_chunks, NEVER), np.full(num_chunks, -1)
-    start[:own] = 0
+    start[:chunks_per_node] = 0
     fastest = np.full(num_chunks, degree)
     waiting, num_waiting = np.empty((degree, num_chunks), np.int64), np.zeros(degree, np.int64)
-    # Per in-link a queue of what is on its way: entries `first[j]..end[j] - 1` of its row.
+    # Queue of the chunks in flight per in-link: entries `first[j]..end[j] - 1` of its row.
     flying = np.empty((degree, num_chunks), np.int64)
     first, end = np.zeros(degree, np.int64), np.zeros(degree, np.int64)
     free = np.zeros(degree, np.int64)
-    # Chunks of the node itself, and of all others at once.
-    for chunk in range(own):
-        _plan(shift, chunk, tier, fastest)
-        _arrive(shift, chunk, start, waiting, num_waiting)
+    # The initial chunks of this node, and by translation of all other nodes.
+    for chunk in range(chunks_per_node):
+        _record_planned(shift, chunk, tier, fastest)
+        _add_to_waiting(shift, chunk, start, waiting, num_waiting)
     now = np.int64(0)
     while now < NEVER:
-        # What arrives now can be sent on now: arrivals before departures.
+        # Arrivals come first because a chunk can be forwarded at the instant of its arrival.
         for slot in range(degree):
             while (
                 first[slot] < end[slot] and start[flying[slot, first[slot]]] + arrival[slot] <= now
             ):
-                _arrive(shift, flying[slot, first[slot]], start, waiting, num_waiting)
+                _add_to_waiting(shift, flying[slot, first[slot]], start, waiting, num_waiting)
                 first[slot] += 1
         for slot in range(degree):
-            # Too late here: a faster in-link has to bring what is left.
+            # Too late for this in-link: a faster one must bring the remaining chunks.
             if free[slot] > now or now + arrival[slot] > latest:
                 continue
-            chunk = _choose(shift, slot, tier[slot], start, waiting, num_waiting, fastest, urgency)
+            chunk = _choose_chunk(
+                shift, slot, tier[slot], start, waiting, num_waiting, fastest, urgency
+            )
             if chunk >= 0:
                 start[chunk], link[chunk] = now, slot
                 free[slot] = now + busy[slot]
                 flying[slot, end[slot]] = chunk
                 end[slot] += 1
-                _plan(shift, chunk, tier, fastest)
-        # Between two events no link gets free and no chunk arrives.
-        now = _next_event(now, start, flying, first, end, arrival, free)
+                _record_planned(shift, chunk, tier, fastest)
+        # Between two events no link becomes free and no chunk arrives.
+        now = _find_next_event(now, start, flying, first, end, arrival, free)
     return start, link
 
 
 @part
-def _plan(shift: Int64Array, chunk: int, tier: Int64Array, fastest: Int64Array) -> None:
-    """The chunk will be here, and at all sources alike: there is a way for what it becomes."""
+def _record_planned(shift: Int64Array, chunk: int, tier: Int64Array, fastest: Int64Array) -> None:
+    """Record that the chunk will be here and at all sources, so its translations have a path."""
     for slot in range(shift.shape[0]):
         moved = shift[slot, chunk]
         fastest[moved] = min(fastest[moved], tier[slot])
 
 
 @part
-def _arrive(
+def _add_to_waiting(
     shift: Int64Array,
     chunk: int,
     start: Int64Array,
     waiting: Int64Array,
     num_waiting: Int64Array,
 ) -> None:
-    """The chunk is here, and at all sources alike: each in-link can bring what it becomes."""
+    """Add an arrived chunk to the lists of the in-links, as it is present at all sources, too."""
     for slot in range(shift.shape[0]):
         moved = shift[slot, chunk]
         if start[moved] == NEVER:
@@ -111,7 +123,7 @@ def _arrive(
 
 
 @part
-def _next_event(
+def _find_next_event(
     now: np.int64,
     start: Int64Array,
     flying: Int64Array,
@@ -120,19 +132,19 @@ def _next_event(
     arrival: Int64Array,
     free: Int64Array,
 ) -> np.int64:
-    """When the next chunk arrives or the next in-link gets free, `NEVER` for neither."""
-    following = np.int64(NEVER)
+    """Return the time at which the next chunk arrives or in-link becomes free, else `NEVER`."""
+    next_ps = np.int64(NEVER)
     for slot in range(len(free)):
         if first[slot] < end[slot]:
-            lands = start[flying[slot, first[slot]]] + arrival[slot]
-            following = min(following, lands)
+            lands_ps = start[flying[slot, first[slot]]] + arrival[slot]
+            next_ps = min(next_ps, lands_ps)
         if free[slot] > now:
-            following = min(following, free[slot])
-    return following
+            next_ps = min(next_ps, free[slot])
+    return next_ps
 
 
 @part
-def _choose(
+def _choose_chunk(
     shift: Int64Array,
     slot: int,
     tier: int,
@@ -142,29 +154,29 @@ def _choose(
     fastest: Int64Array,
     urgency: Float64Array,
 ) -> int:
-    """The chunk that suits an in-link best, -1 for none.
+    """Return the most suitable chunk for an in-link, -1 for none.
 
-    What has come by another one is dropped from its list.
+    Chunks that another in-link has taken are removed from its list.
     """
-    kept, chosen, least = 0, -1, np.inf
+    num_kept, best_chunk, best_score = 0, -1, np.inf
     for place in range(num_waiting[slot]):
         chunk = waiting[slot, place]
         if start[chunk] != NEVER:
             continue
-        waiting[slot, kept] = chunk
-        kept += 1
+        waiting[slot, num_kept] = chunk
+        num_kept += 1
         score = urgency[chunk]
-        # A faster in-link has it, or will.
+        # A faster in-link can bring it, now or later.
         if fastest[chunk] < tier:
-            score += _FASTER
+            score += _FASTER_LINK_PENALTY
         for other in range(shift.shape[0]):
-            # To others it is a chunk that they lack: it serves them when it is here.
+            # Other nodes lack the translated chunk, which this node could forward.
             if start[shift[other, chunk]] == NEVER:
-                score -= _NEEDED
-        if score < least:
-            least, chosen = score, chunk
-    num_waiting[slot] = kept
-    return chosen
+                score -= _NEED_BONUS
+        if score < best_score:
+            best_score, best_chunk = score, chunk
+    num_waiting[slot] = num_kept
+    return best_chunk
 
 
 @kernel
@@ -175,10 +187,10 @@ def retime_cells(
     start: Int64Array,
     link: Int64Array,
 ) -> Int64Array:
-    """Starts as early as the order on every in-link allows: int64[chunks].
+    """Return the earliest starts if every in-link keeps its order: int64[chunks].
 
-    `link` is -1 for chunks that are there before. One pass in the order of the given starts, in
-    which causes stand before effects.
+    `link` is -1 for initial chunks. One pass in the order of the given starts, causes before
+    effects.
     """
     degree, num_chunks = shift.shape
     came_from = np.full(num_chunks, -1)
@@ -191,10 +203,10 @@ def retime_cells(
         slot = link[chunk]
         if slot < 0:
             continue
-        # The chunk is at the source when what it is from there has come here.
+        # The source has the chunk when the corresponding chunk has arrived here.
         other = came_from[chunk]
-        there = earliest[other] + arrival[link[other]] if link[other] >= 0 else 0
-        earliest[chunk] = max(free[slot], there)
+        available_ps = earliest[other] + arrival[link[other]] if link[other] >= 0 else 0
+        earliest[chunk] = max(free[slot], available_ps)
         free[slot] = earliest[chunk] + busy[slot]
     return earliest
 
@@ -203,7 +215,7 @@ Part = tuple[Int64Array, Int64Array]
 """Start in picoseconds and in-link of every chunk: int64[chunks] each."""
 
 _DEFAULT_SEEDS = 20
-_MOST_ROUNDS = 30
+_MAX_ROUNDS = 30
 
 
 def find_all_gather(
@@ -217,11 +229,10 @@ def find_all_gather(
     progress: Progress = ignore_progress,
     after_trial: AfterTrial = ignore_trial,
 ) -> Best[LinkSchedule]:
-    """Fastest all-gather over `seeds` seeds; a time of at most `goal_ps` ends the search.
+    """Find the fastest all-gather over `seeds` seeds; a time of at most `goal_ps` ends the search.
 
-    Seeds count from `first_seed` on. `translations` must be those for `origin` and `times`. Cost: a
-    seed looks at the chunks of one node, not of all. Raises `InputError` where the network is not
-    connected.
+    Seeds start at `first_seed`. `translations` must preserve `origin` and `times`. Cost: a seed
+    examines the chunks of one node only. Raises `InputError` if the network is not connected.
     """
     gather = _SymmetricGather(network, translations, times, origin)
     found = find_best_of_seeds(
@@ -244,12 +255,12 @@ def all_gather(
     origin: Int64Array,
     seed: int = 0,
 ) -> LinkSchedule:
-    """Schedule of one seed; seed 0 takes the oldest of equally good chunks, others a random one."""
+    """Return the schedule of a seed; seed 0 takes the oldest of equal chunks, others any."""
     return find_all_gather(network, translations, times, origin, 1, seed).result
 
 
 class _SymmetricGather:
-    """In-links of one node from the fastest to the slowest, and the chunks that they bring."""
+    """In-links of one node, sorted from fast to slow, and the chunks that they bring."""
 
     def __init__(
         self,
@@ -272,67 +283,67 @@ class _SymmetricGather:
         self._order = np.lexsort((busy, arrival))
         self._busy = busy[self._order]
         self._arrival = arrival[self._order]
-        # In-links of equal times are of one tier.
+        # In-links with equal times are in one tier.
         self._tier = np.searchsorted(self._arrival, self._arrival)
-        self._own = len(origin) // network.num_npus
-        self._shift = translations.shift_cells(self._own)[self._order]
+        self._chunks_per_node = len(origin) // network.num_npus
+        self._shift = translations.shift_cells(self._chunks_per_node)[self._order]
 
     def part(self, seed: int) -> Part:
-        """Start and in-link of all chunks.
+        """Return start and in-link of all chunks.
 
-        A link that is free before its message arrives may do better to wait for what comes then, so
-        both are tried.
+        If a link is free before its message arrives, it may be better to wait for the arrivals
+        until then; both variants are computed.
         """
         urgency = np.zeros(len(self._origin))
         if seed:
             urgency = np.random.default_rng(seed).random(len(self._origin))
-        # The next message starts when the link is free, or when the last one has arrived.
-        at_once = self._part(urgency, self._busy)
+        # The next message starts when the link is free, or when the last message has arrived.
+        without_waiting = self._compute_part(urgency, self._busy)
         if np.array_equal(self._busy, self._arrival):
-            return at_once
-        after_arrival = self._part(urgency, self._arrival)
-        return min(at_once, after_arrival, key=self.time_ps)
+            return without_waiting
+        with_waiting = self._compute_part(urgency, self._arrival)
+        return min(without_waiting, with_waiting, key=self.time_ps)
 
-    def _part(self, urgency: Float64Array, hold: Int64Array) -> Part:
-        """What slow links would bring last is left to faster ones, until that helps no more.
+    def _compute_part(self, urgency: Float64Array, hold: Int64Array) -> Part:
+        """Leave the last chunks of slow links to faster ones while that reduces the time.
 
-        `hold`: int64 picoseconds per in-link, from one message to the next.
+        `hold`: int64 picoseconds per in-link between two starts.
         """
         shift, arrival = self._shift, self._arrival
         best, latest = None, NEVER
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             start, link = deliver_cells(
-                shift, hold, arrival, self._tier, self._own, urgency, latest
+                shift, hold, arrival, self._tier, self._chunks_per_node, urgency, latest
             )
             if np.any(start == NEVER):
                 break
             earliest = retime_cells(shift, self._busy, arrival, start, link)
-            found = (earliest, link)
-            if best is None or self.time_ps(found) < self.time_ps(best):
-                best = found
-            # The next round has to be faster, or leaves a chunk out.
+            candidate = (earliest, link)
+            if best is None or self.time_ps(candidate) < self.time_ps(best):
+                best = candidate
+            # The next round must be faster; otherwise it omits a chunk.
             latest = self.time_ps((start, link)) - 1
         if best is None:
             raise self._unreachable(int(np.argmax(start == NEVER)))
         return best
 
     def _unreachable(self, chunk: int) -> InputError:
-        """Error for a chunk that does not come; chunks are numbered by how far they come."""
-        source = self._translations.find_source(chunk // self._own)
+        """Return the error for a missing chunk; chunks are numbered by their offset."""
+        source = self._translations.find_source(chunk // self._chunks_per_node)
         return unreachable_error(self._network, source, 0)
 
     def time_ps(self, part: Part) -> int:
-        """When the last chunk arrives."""
-        start, link = part[0][self._own :], part[1][self._own :]
+        """Return the arrival time of the last chunk."""
+        start, link = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[link]
         return int(np.max(finish, initial=0))
 
     def schedule(self, part: Part) -> LinkSchedule:
-        """What every node does, in order of start, then of links."""
-        start, slot = part[0][self._own :], part[1][self._own :]
+        """Return the transfers of all nodes, in order of start, then of links."""
+        start, slot = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[slot]
         npus = self._network.num_npus
-        chunk = self._moved_chunks()
+        chunk = self._translate_chunks()
         link = self._translations.in_link[:, self._order[slot]].ravel()
         starts, finishes = np.tile(start, npus), np.tile(finish, npus)
         order = np.lexsort((link, starts))
@@ -344,11 +355,11 @@ class _SymmetricGather:
             finishes[order],
         )
 
-    def _moved_chunks(self) -> Int64Array:
-        """Chunk that every cell is at every node, but for the cells that it has before."""
+    def _translate_chunks(self) -> Int64Array:
+        """Return the chunk of every cell at every node, except for initial cells."""
         nodes = np.arange(self._network.num_npus)
-        cell = np.arange(self._own, len(self._origin))
-        by_node = np.argsort(self._origin, kind="stable").reshape(len(nodes), self._own)
-        owner = self._translations.subtract(nodes[:, None], cell // self._own)
-        chunk: Int64Array = by_node[owner, cell % self._own].ravel()
+        cell = np.arange(self._chunks_per_node, len(self._origin))
+        by_node = np.argsort(self._origin, kind="stable").reshape(len(nodes), self._chunks_per_node)
+        owner = self._translations.subtract(nodes[:, None], cell // self._chunks_per_node)
+        chunk: Int64Array = by_node[owner, cell % self._chunks_per_node].ravel()
         return chunk
