@@ -1,0 +1,124 @@
+"""Errors of tables and models of machines on public measurements.
+
+`python benchmarks/machines/accuracy.py [measured.json [HELD_OUT...]]` fits every machine to the
+points of `measured.json` (default: ../shared/corpus/measured) and prints median, 90th percentile
+and worst error. Without held-out files the points are halved: every second size is left out of
+the fit. With them, all points are fitted, and the points of the held-out files are predicted.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from collhub_machines.calibration import CalibrationRequest, calibrate_machines
+from collhub_machines.fitting import held_out_errors, machine_prior, start_prior
+from collhub_machines.gpus import GPUS, has_switched_links, known_gpu, machine_label
+from collhub_machines.measurement import Measurement, ReadMeasurements, ReadOptions
+from collhub_machines.network_model import fit_networks, is_between_nodes
+from collhub_machines.node_model import is_modelled
+from collhub_machines.profile_check import check_profile
+from collhub_machines.reading import read_files
+from collhub_machines.table import make_tables
+
+CORPUS = Path(__file__).resolve().parents[2].parent / "shared/corpus/measured/measured.json"
+
+
+def show(name: str, errors: Iterable[float], bar: str = "") -> None:
+    """Print one line of statistics in percent."""
+    values = 100 * np.abs(list(errors))
+    if len(values):
+        median, p90 = np.median(values), np.percentile(values, 90)
+        numbers = f"{median:5.1f} {p90:6.1f} {values.max():6.1f}"
+        print(f"{name:<62} {len(values):5} {numbers}  {bar}")
+
+
+def machines_of(points: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    """Group points by the label of their machine."""
+    groups: dict[str, list[Measurement]] = {}
+    for point in points:
+        groups.setdefault(machine_label(point.machine), []).append(point)
+    return dict(sorted(groups.items()))
+
+
+def halves(points: Sequence[Measurement]) -> None:
+    """Errors of predictors that are fitted without every second size."""
+    for title, prior_of in (("start values", start_prior), ("published constants", machine_prior)):
+        total: list[float] = []
+        for label, group in machines_of(points).items():
+            gpu = known_gpu(label)
+            if gpu is None or not has_switched_links(label):
+                continue
+            chosen = [one for one in group if is_modelled(gpu, one)]
+            if len(chosen) < 20:
+                continue
+            errors = [error for _, error in held_out_errors(gpu, chosen, "", prior_of(gpu))]
+            show(f"model, prior {title}: {label[:32]}", errors)
+            total += errors
+        show(f"model, prior {title}: all", total, "bar: 6 and 18")
+    tables = [one for group in machines_of(points).values() for one in make_tables(group)]
+    one_node = [one for one in tables if one.nodes == 1]
+    errors_of = [error for one in one_node for error in one.errors_between_knots()]
+    show("table, one node, knots 16 times apart", errors_of)
+
+
+def five_points(points: Sequence[Measurement]) -> None:
+    """Errors of several nodes with five points each."""
+    for label, group in machines_of(points).items():
+        between = [one for one in group if is_between_nodes(one) and one.library.name == "NCCL"]
+        for nodes in sorted({one.nodes for one in between}):
+            curve = sorted(
+                (one for one in between if one.nodes == nodes), key=lambda one: one.size_bytes
+            )
+            chosen = {round(place * (len(curve) - 1) / 4) for place in range(5)}
+            models = fit_networks([one for at, one in enumerate(curve) if at in chosen])
+            tested = [one for at, one in enumerate(curve) if at not in chosen]
+            if models and tested:
+                times = models[0].times_us(tested)
+                errors = times / np.array([one.time_us for one in tested]) - 1
+                bar = "bar: 10" if nodes <= 4 else ""
+                show(f"{nodes} nodes, five points: {label[:38]}", errors, bar)
+
+
+def held_out(read: ReadMeasurements, files: Sequence[str]) -> None:
+    """Errors on the points of other files, by all profiles that `read` gives."""
+    machines = calibrate_machines(read, CalibrationRequest(hold_out=False))
+    points = read_files(files, ReadOptions()).points
+    errors: dict[str, list[float]] = {"table": [], "model": []}
+    for machine in machines:
+        label = machine.profile.label
+        own = [one for one in points if machine_label(one.machine) == label]
+        if not own:
+            continue
+        check = check_profile(machine.profile, own, GPUS.get(machine.profile.gpu))
+        for name in errors:
+            values = [
+                us / one.point.time_us - 1
+                for one in check.points
+                if (us := one.table_us if name == "table" else one.model_us) is not None
+                and (name == "table" or one.point.nodes == 1)
+            ]
+            show(f"{name}: {label[:50]}", values)
+            errors[name] += values
+    show("table: all", errors["table"], "bar: 3 and 18")
+    show("model of one node: all", errors["model"], "bar: 6 and 18")
+
+
+def main() -> None:
+    """Print all errors and the CPU time."""
+    files = sys.argv[1:] or [str(CORPUS)]
+    read = read_files(files[:1], ReadOptions())
+    print(f"{'':<62} {'n':>5} {'med':>5} {'p90':>6} {'worst':>6}  %")
+    if files[1:]:
+        held_out(read, files[1:])
+    else:
+        halves(read.points)
+        five_points(read.points)
+    print(f"{time.process_time():.1f} CPU s")
+
+
+if __name__ == "__main__":
+    main()
