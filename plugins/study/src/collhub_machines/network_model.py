@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from collhub_machines.least_squares import robust_fit
 from collhub_machines.measurement import Library, Measurement
+from collhub_machines.table import Table
 
 FloatArray = NDArray[np.float64]
 
 NETWORK_NAMES = ("hop_small_us", "rate_small_GBps", "hop_large_us", "rate_large_GBps")
 MIN_NETWORK_POINTS = 5
+MIN_TABLES = 3
+MAX_GROWTH = 0.35
 
 _START_US = 7.0
 _STARTS = np.log([30.0, 5.0, 200.0, 80.0])
@@ -110,6 +113,34 @@ def _log_times(
     least = np.minimum(small, large)
     power = (small / least) ** -_POWER + (large / least) ** -_POWER
     return np.asarray(np.log(least) - np.log(power) / _POWER)
+
+
+def extrapolate_nodes(tables: Sequence[Table], point: Measurement) -> float | None:
+    """Return the time in us on more nodes than were measured, None with fewer than three tables.
+
+    The time of the largest measured number of nodes grows along a line in log2(nodes) whose slope
+    is the median over all pairs (Theil-Sen), between 0 and 35 % per doubling.
+    """
+    same = sorted(
+        (
+            table
+            for table in tables
+            if table.nodes > 1
+            and (table.collective, table.library, table.dtype)
+            == (point.collective, point.library, point.dtype)
+            and table.ranks * point.nodes == point.ranks * table.nodes
+        ),
+        key=lambda table: table.nodes,
+    )
+    if len(same) < MIN_TABLES or point.nodes <= same[-1].nodes:
+        return None
+    size = np.array([point.size_bytes], dtype=float)
+    doublings = np.log2([table.nodes for table in same])
+    times_us = np.array([float(table.time_us(size)[0]) for table in same])
+    first, second = np.triu_indices(len(same), 1)
+    slopes = (times_us[second] - times_us[first]) / (doublings[second] - doublings[first])
+    slope = float(np.clip(np.median(slopes), 0, MAX_GROWTH * times_us[-1]))
+    return float(times_us[-1] + slope * (np.log2(point.nodes) - doublings[-1]))
 
 
 def network_deviations(

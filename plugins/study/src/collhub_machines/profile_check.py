@@ -12,6 +12,7 @@ from collhub_machines.gpus import Gpu, known_gpu, machine_label
 from collhub_machines.machine_profile import MachineProfile
 from collhub_machines.measurement import Measurement, counted
 from collhub_machines.nccl_choice import Choice
+from collhub_machines.network_model import extrapolate_nodes
 from collhub_machines.node_model import call_columns, choice_of, is_modelled, predict
 from hub_core.model import Diagnostic, InputError, Severity
 
@@ -101,6 +102,8 @@ def check_profile(
         network = next((one for one in profile.networks if one.applies_to(point)), None)
         if network is not None and not is_sibling:
             model_us = float(network.times_us([point])[0])
+        if model_us is None and not is_sibling:
+            model_us = extrapolate_nodes(profile.tables, point)
         checked.append(CheckedPoint(point, table_us, model_us, choice))
     notes = [] if is_sibling else _coverage_notes(profile, used)
     return ProfileCheck(tuple(checked), (*diagnostics, *notes))

@@ -14,8 +14,9 @@ from collhub_machines.fitting import choose_prior, machine_prior
 from collhub_machines.gpus import GPUS
 from collhub_machines.machine_profile import parse_profile, profile_bytes, read_profile
 from collhub_machines.measurement import ReadOptions
-from collhub_machines.network_model import fit_networks
+from collhub_machines.network_model import extrapolate_nodes, fit_networks
 from collhub_machines.reading import read_files
+from collhub_machines.table import make_tables
 
 from hub_core.model import InputError
 
@@ -339,3 +340,22 @@ def test_a_picture_shows_measurements_and_predictions(collhub, h100, tmp_path) -
     for name in ("measured", "table", "model", "model, lower edge (p90)"):
         assert f"all-reduce of 8, NCCL 2.29.2: {name}" in text
     assert collhub("calibrate", h100, "-o", out, "--picture", picture).code == 2
+
+
+def test_tables_of_several_node_counts_predict_twice_as_many(corpus: Path) -> None:
+    """Alps: 64 nodes from 2 to 32 nodes."""
+    points = [
+        point
+        for point in read_files([str(corpus / "measured.json")], ReadOptions()).points
+        if point.source == "alps"
+    ]
+    tables = make_tables(point for point in points if point.nodes <= 32)
+    tested = [point for point in points if point.nodes == 64]
+    errors = [
+        abs(time_us / point.time_us - 1)
+        for point in tested
+        if (time_us := extrapolate_nodes(tables, point)) is not None
+    ]
+    assert len(errors) == len(tested) == 12
+    assert np.median(errors) <= 0.06
+    assert extrapolate_nodes(tables[:3], tested[0]) is None
