@@ -73,6 +73,12 @@ def test_a_wrong_result_is_skipped_with_its_line() -> None:
     assert any("run.txt:8" in one and "#wrong 2e+00" in one for one in skipped)
 
 
+def test_the_error_column_of_old_versions_is_no_wrong_result() -> None:
+    text = (HEADER + ROW + END).replace("#wrong", " error").replace("0.14       0", "0.14   5e-07")
+    points, skipped = _read(text.replace("nccl", "rccl"))
+    assert (len(points), skipped, str(points[0].library)) == (2, [], "RCCL 2.29.2")
+
+
 def test_a_table_without_its_end_is_kept_and_reported() -> None:
     points, skipped = _read(HEADER + ROW)
     assert len(points) == 2
