@@ -1,6 +1,6 @@
 """Chakra execution traces of whole jobs, read as workloads and written byte for byte.
 
-Names are imported on first use: plugins name the options where they are listed, without numpy.
+Names are imported on first use: a plugin can list the options without importing numpy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The algorithms that collectives name, in the traces of their job.
+"""Algorithms embedded in the traces of a job.
 
-The file of rank r holds, as metadata, the canonical trace of rank r of every algorithm with more
-than r ranks, in base64; a collective names its algorithm by number.
+The metadata of the file of rank r contains the canonical trace of rank r, in base64, of every
+algorithm with more than r ranks. A collective refers to its algorithm by number.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ Traces = Sequence[Sequence[Artifact]]
 
 
 def algorithm_texts(algorithm: Algorithm) -> list[str]:
-    """An algorithm as its canonical traces, a base64 text a rank."""
-    # Texts hold bytes: traces are no text.
+    """Encode an algorithm as its canonical traces, one base64 text per rank."""
     return [_text(trace) for trace in _traces(algorithm)]
 
 
 def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
-    """The algorithm of canonical traces by rank, `what` of a file.
+    """Decode an algorithm from base64 texts by rank; `what`: description of the texts for errors.
 
-    Raises `InputError` for texts that are no trace in base64.
+    Raises `InputError` for texts that are not traces in base64.
     """
     contents = [_decoded(text, file, rank, what) for rank, text in enumerate(texts)]
-    # Imported here, and below, since most jobs hold no algorithms.
+    # Lazy imports, here and below: most jobs contain no algorithms.
     from hub_core import ChakraReadOptions, chakra_algorithm
 
-    # As if they were files, so that errors name the rank.
+    # Each trace is a source part, so that errors name the rank.
     parts = [
         SourcePart(f"{file} {what}", content.__bytes__, rank, len(content))
         for rank, content in enumerate(contents)
@@ -48,13 +47,12 @@ def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
 
 
 def embedded_traces(algorithms: Sequence[Algorithm]) -> Traces:
-    """The traces of every algorithm by rank, encoded when they are asked for."""
-    # A file needs one trace of each.
+    """Return the traces of every algorithm by rank, encoded on demand."""
     return [_traces(each) for each in algorithms]
 
 
 def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
-    """What the file of a rank holds of the algorithms."""
+    """Build the metadata entries with the algorithms in the file of a rank."""
     return [
         MetadataEntry(f"{_PREFIX}{number}", Kind.STRING, _text(of_ranks[rank]))
         for number, of_ranks in enumerate(traces)
@@ -69,14 +67,13 @@ def _traces(algorithm: Algorithm) -> tuple[Artifact, ...]:
 
 
 def _text(trace: Artifact) -> str:
-    # Attributes of metadata are texts.
     return base64.b64encode(trace.content()).decode("ascii")
 
 
 def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]:
-    """The algorithms that files hold, by rank; `name`: of the job, for messages.
+    """Decode the algorithms in the metadata of files, by rank; `name`: of the job, for errors.
 
-    Raises `InputError` for texts that are no trace, and where a number is left out.
+    Raises `InputError` for texts that are not traces, and if an algorithm number is missing.
     """
     texts: dict[int, list[str]] = {}
     for metadata in files:
@@ -95,7 +92,7 @@ def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]
 
 def _decoded(text: str, file: str, rank: int, what: str) -> bytes:
     try:
-        # Without validation letters of no alphabet would be passed over.
+        # Without validation, invalid characters would be skipped.
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         place = Location(file, rank=rank)

@@ -1,4 +1,10 @@
-"""The process groups of a job: as its metadata states them, else by the nodes that name them."""
+"""Process groups of a job, and the groups of ranks without a file.
+
+Groups are those in the metadata, otherwise those in METADATA nodes, otherwise they are inferred
+from the nodes that name them. A METADATA node `process_group:init`, written by the converter of
+PyTorch traces, has a list `[{"pg_name": "1", "ranks": [0, 1]}, ...]` among its inputs; an empty
+list of ranks means all ranks. Source: ASTRA-sim's reader, which cuts off the text around the list.
+"""
 
 from __future__ import annotations
 
@@ -12,42 +18,42 @@ import numpy.typing as npt
 
 from collhub_job_traces.records import fields
 from hub_core import Diagnostic, InputError, Location, Severity
-from hub_core.columns import distinct
+from hub_core.columns import Int64Array, distinct
 from hub_core.model import NodeColumns, NodeKind, ProcessGroup, format_ranks
 from hub_core.plugin_api import Source
 
 _INPUTS, _VALUES = 8, 1
 WHOLE = ("", "0")
-"""Names of groups that mean all ranks."""
+"""Names of groups of all ranks."""
 
 
 def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Ranks by name, in the order of the nodes; the first that states a group counts.
+    """Return ranks by group name from METADATA nodes; the first definition of a group is used.
 
-    Lists that cannot be read, and groups of ranks that the job has not, are left out.
+    Invalid lists, and groups with ranks outside the job, are ignored.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    groups: dict[str, tuple[int, ...]] = {}
     rows = np.flatnonzero(nodes.is_kind(NodeKind.MARKER) & (nodes.extra >= 0))
     for extra in dict.fromkeys(nodes.extra[rows].tolist()):
         for text in _values(extras[extra]):
             for name, ranks in _list_metadata_groups(text):
                 members = ranks or tuple(range(nodes.num_ranks))
                 if name not in WHOLE and max(members) < nodes.num_ranks:
-                    found.setdefault(name, members)
-    return found
+                    groups.setdefault(name, members)
+    return groups
 
 
-def with_stated(
+def select_groups(
     names: tuple[str, ...], stated: dict[str, tuple[int, ...]]
 ) -> tuple[ProcessGroup, ...] | None:
-    """The groups of names by index; None where one of them is not stated."""
+    """Return the groups with these names by index; None if one of them is undefined."""
     if not names or not set(names) <= stated.keys():
         return None
     return tuple(ProcessGroup(name, stated[name]) for name in names)
 
 
 def _values(tokens: str) -> Iterator[str]:
-    """The values of the inputs of a record, from the tokens that hold bytes."""
+    """Yield the input values of a record, from its tokens with bytes."""
     for token in tokens.split():
         if token[0] not in "=!":
             continue
@@ -59,7 +65,7 @@ def _values(tokens: str) -> Iterator[str]:
 
 
 def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(name, ranks) of the groups of a list, none of a text that is no such list."""
+    """Parse a list of groups as (name, ranks); nothing for other texts."""
     first, last = text.find("[{"), text.rfind("}]")
     try:
         entries = json.loads(text[first : last + 2]) if 0 <= first < last else []
@@ -70,7 +76,7 @@ def _list_metadata_groups(text: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _is_group(entry: object) -> bool:
-    """Whether an entry has a name and different ranks."""
+    """Return whether an entry has a name and distinct ranks."""
     if not isinstance(entry, dict) or not isinstance(entry.get("pg_name"), str):
         return False
     ranks = entry.get("ranks")
@@ -81,23 +87,23 @@ def _is_group(entry: object) -> bool:
 
 
 ATTRIBUTE = "process_groups"
-"""Metadata attribute: the group file's JSON object, ranks by name."""
+"""Metadata attribute: JSON object of a group file, ranks by name."""
 
 
-def job_groups(
+def build_groups(
     text: str,
     names: tuple[str, ...],
     nodes: NodeColumns,
     extras: tuple[str, ...],
     source: Source,
 ) -> tuple[ProcessGroup, ...]:
-    """The groups by index; `text`: the JSON that states them, empty where only nodes may.
+    """Build the groups by index; `text`: JSON with the groups, empty if only nodes define them.
 
-    Raises `InputError` for names that it does not explain.
+    Raises `InputError` for names that `text` does not define.
     """
     if text:
         return _list_described_groups(parsed_groups(text.encode(), source.name), names, source.name)
-    stated = with_stated(names, stated_groups(nodes, extras))
+    stated = select_groups(names, stated_groups(nodes, extras))
     if stated is not None:
         return stated
     if names:
@@ -107,11 +113,11 @@ def job_groups(
         )
         place = Location(source.name)
         source.report(Diagnostic("groups-assumed", message, Severity.WARNING, place))
-    return inferred_groups(names, nodes)
+    return infer_groups(names, nodes)
 
 
-def inferred_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup, ...]:
-    """Groups of the ranks whose nodes name them, by index."""
+def infer_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGroup, ...]:
+    """Infer groups, by index, from the ranks whose nodes name them."""
     ranks = [distinct(nodes.rank[nodes.group == index]) for index in range(len(names))]
     return tuple(
         ProcessGroup(name, tuple(members.tolist()))
@@ -122,7 +128,7 @@ def inferred_groups(names: Sequence[str], nodes: NodeColumns) -> tuple[ProcessGr
 def _list_described_groups(
     stated: Mapping[str, Sequence[int]], names: Sequence[str], file: str
 ) -> tuple[ProcessGroup, ...]:
-    """Those that nodes name, by index, and behind them the others."""
+    """Return the groups that nodes name, by index, followed by the remaining groups."""
     for name in names:
         if name not in stated:
             cure = f"the groups that are stated: {', '.join(stated) or 'none'}"
@@ -133,17 +139,17 @@ def _list_described_groups(
 
 
 def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
-    """The object of a group file, `{"1": [0, 1], ...}`. Raises `InputError`."""
+    """Parse a group file, `{"1": [0, 1], ...}`. Raises `InputError`."""
     try:
-        found: dict[str, list[int]] = json.loads(content)
+        groups: dict[str, list[int]] = json.loads(content)
     except (ValueError, RecursionError) as error:
         message = f"the process groups are no JSON: {error}"
         raise InputError(message, location=Location(file), code="group") from None
-    is_object = isinstance(found, dict)
-    if not is_object or not all(_is_rank_list(ranks) for ranks in found.values()):
+    is_object = isinstance(groups, dict)
+    if not is_object or not all(_is_rank_list(ranks) for ranks in groups.values()):
         message = 'the process groups are no object of lists of ranks, as {"1": [0, 1]}'
         raise InputError(message, location=Location(file), code="group")
-    return found
+    return groups
 
 
 def _is_rank_list(ranks: object) -> bool:
@@ -155,7 +161,7 @@ _Column = npt.NDArray[np.generic]
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """Which given rank stands for each rank of the job: `of[rank]`."""
+    """Rank with a file whose nodes each rank of the job copies: `of[rank]`."""
 
     of: tuple[int, ...]
 
@@ -165,19 +171,18 @@ class Stand:
         return tuple(rank for rank, source in enumerate(self.of) if rank != source)
 
 
-def stand_ins(given: Sequence[int], ranks: int) -> Stand:
-    """Every rank without a file is stood for by the next lower one with a file, or the first.
+def choose_stand_ins(given: Sequence[int], ranks: int) -> Stand:
+    """Choose for every rank without a file the next lower rank with a file, or the first one.
 
-    Files of the first rank of every pipeline stage are thus enough. `given`: ascending.
+    Files of the first rank of every pipeline stage are sufficient. `given`: ascending.
     """
-    # Ranks before the first file get the first.
     known = np.asarray(given, np.int64)
     place = np.searchsorted(known, np.arange(ranks), side="right") - 1
     return Stand(tuple(known[np.maximum(place, 0)].tolist()))
 
 
 def report(stand: Stand, source: Source) -> None:
-    """Say which ranks were assumed."""
+    """Report the assumed ranks as a warning."""
     if not stand.assumed:
         return
     ranks = format_ranks(stand.assumed)
@@ -189,60 +194,67 @@ def report(stand: Stand, source: Source) -> None:
     source.report(Diagnostic("ranks-assumed", message, Severity.WARNING, place))
 
 
-def own_groups(
+def translate_groups(
     stand: Stand, rank: _Column, group: _Column, groups: Sequence[ProcessGroup], file: str
-) -> npt.NDArray[np.int64]:
-    """The column of groups, with those of the stand-ins replaced by the ranks' own.
+) -> Int64Array:
+    """Translate the groups of copied nodes to groups of the copying ranks.
 
-    A group that has the rank stays; else it is one that has the rank, with as many ranks that are
-    as far apart. Raises `InputError` where there is none.
+    A group that contains the rank is kept. Otherwise it is replaced by a group that contains the
+    rank and has the same distances between ranks. Raises `InputError` if no such group exists.
     """
     column = group.astype(np.int64)
-    of_rank = _groups_of_ranks(groups, len(stand.of))
+    of_rank = _list_groups_by_rank(groups, len(stand.of))
     for missing in stand.assumed:
         rows = np.flatnonzero((rank == missing) & (column >= 0))
         named = column[rows]
         for used in distinct(named).tolist():
-            own = _group_like(used, groups, of_rank[stand.of[missing]], of_rank[missing])
-            if own < 0:
+            replacement = _find_corresponding_group(
+                used, groups, of_rank[stand.of[missing]], of_rank[missing]
+            )
+            if replacement < 0:
                 name = groups[used].name
                 message = f"rank {missing} has no group like {name!r} of rank {stand.of[missing]}"
                 cure = "state the groups of all ranks with -O groups, or give the rank's file"
                 place = Location(file, rank=missing)
                 raise InputError(message, location=place, code="group", cure=cure)
-            column[rows[named == used]] = own
+            column[rows[named == used]] = replacement
     return column
 
 
-def _groups_of_ranks(groups: Sequence[ProcessGroup], ranks: int) -> list[list[int]]:
-    """The groups that have each rank, by index."""
-    found: list[list[int]] = [[] for _ in range(ranks)]
+def _list_groups_by_rank(groups: Sequence[ProcessGroup], ranks: int) -> list[list[int]]:
+    """List the groups that contain each rank, by index."""
+    by_rank: list[list[int]] = [[] for _ in range(ranks)]
     for index, group in enumerate(groups):
         for member in group.ranks:
-            found[member].append(index)
-    return found
+            by_rank[member].append(index)
+    return by_rank
 
 
-def _group_like(
-    used: int, groups: Sequence[ProcessGroup], theirs: Sequence[int], own: Sequence[int]
+def _find_corresponding_group(
+    used: int,
+    groups: Sequence[ProcessGroup],
+    source_groups: Sequence[int],
+    rank_groups: Sequence[int],
 ) -> int:
-    """The group of a rank that is to it as `used` is to its stand-in, -1 for none."""
-    if used in own or used not in theirs:
-        return used if used in own else -1
-    shape = _shape(groups[used])
-    # Of several names for the same ranks, that in the same place.
-    place = [index for index in theirs if _shape(groups[index]) == shape].index(used)
-    alike = [index for index in own if _shape(groups[index]) == shape]
-    return alike[place] if place < len(alike) else -1
+    """Find the group of a rank that corresponds to group `used` of the copied rank, or -1."""
+    if used in rank_groups or used not in source_groups:
+        return used if used in rank_groups else -1
+    shape = _list_distances(groups[used])
+    # Several groups may have the same distances: the position among them decides.
+    position = [index for index in source_groups if _list_distances(groups[index]) == shape].index(
+        used
+    )
+    candidates = [index for index in rank_groups if _list_distances(groups[index]) == shape]
+    return candidates[position] if position < len(candidates) else -1
 
 
-def _shape(group: ProcessGroup) -> tuple[int, ...]:
-    """How far the ranks of a group are from one another."""
+def _list_distances(group: ProcessGroup) -> tuple[int, ...]:
+    """List the distances between consecutive ranks of a group."""
     return tuple(after - before for before, after in pairwise(group.ranks))
 
 
-def own_peers(stand: Stand, rank: _Column, peer: _Column, file: str) -> npt.NDArray[np.int64]:
-    """The column of peers, as far from each rank as from its stand-in. Raises `InputError`."""
+def translate_peers(stand: Stand, rank: _Column, peer: _Column, file: str) -> Int64Array:
+    """Translate peers at equal distance from the rank. Raises `InputError` outside the job."""
     shift = np.arange(len(stand.of)) - np.asarray(stand.of)
     column = peer.astype(np.int64)
     rows = np.flatnonzero(column >= 0)

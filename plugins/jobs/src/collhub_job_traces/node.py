@@ -1,4 +1,4 @@
-"""Decode one node record: the columns of the model, and the tokens that give its bytes back."""
+"""Decode node records: columns of the model, and tokens that restore the bytes of a record."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ _KINDS = {
 NODE_TYPES = {kind: node_type for node_type, kind in _KINDS.items()}
 _COMMUNICATION = frozenset({NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV})
 _MEMORY = frozenset({NodeKind.COMPUTE, NodeKind.LOAD, NodeKind.STORE})
-_LARGEST = 1 << 62
-_LARGEST_INT32 = (1 << 31) - 1
-# Attributes of whole numbers: column, kinds of nodes, smallest and largest value.
+_MAX_INT = 1 << 62
+_MAX_INT32 = (1 << 31) - 1
+# Integer attributes: column, kinds of nodes, minimum and maximum.
 COLUMN_OF = {
-    "comm_size": ("bytes", _COMMUNICATION, 0, _LARGEST),
-    "tensor_size": ("bytes", _MEMORY, 0, _LARGEST),
-    "num_ops": ("operations", frozenset({NodeKind.COMPUTE}), 0, _LARGEST),
+    "comm_size": ("bytes", _COMMUNICATION, 0, _MAX_INT),
+    "tensor_size": ("bytes", _MEMORY, 0, _MAX_INT),
+    "num_ops": ("operations", frozenset({NodeKind.COMPUTE}), 0, _MAX_INT),
     "comm_type": ("collective", frozenset({NodeKind.COLLECTIVE}), 0, int(max(JobCollective))),
-    "comm_dst": ("peer", frozenset({NodeKind.SEND}), 0, _LARGEST_INT32),
-    "comm_src": ("peer", frozenset({NodeKind.RECV}), 0, _LARGEST_INT32),
-    "comm_tag": ("tag", frozenset({NodeKind.SEND, NodeKind.RECV}), 0, _LARGEST_INT32),
-    "root": ("root", frozenset({NodeKind.COLLECTIVE}), 0, _LARGEST_INT32),
-    "collhub_algorithm": ("algorithm", frozenset({NodeKind.COLLECTIVE}), 0, _LARGEST_INT32),
-    "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _LARGEST),
+    "comm_dst": ("peer", frozenset({NodeKind.SEND}), 0, _MAX_INT32),
+    "comm_src": ("peer", frozenset({NodeKind.RECV}), 0, _MAX_INT32),
+    "comm_tag": ("tag", frozenset({NodeKind.SEND, NodeKind.RECV}), 0, _MAX_INT32),
+    "root": ("root", frozenset({NodeKind.COLLECTIVE}), 0, _MAX_INT32),
+    "collhub_algorithm": ("algorithm", frozenset({NodeKind.COLLECTIVE}), 0, _MAX_INT32),
+    "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _MAX_INT),
     "is_cpu_op": ("on_host", frozenset(NodeKind), 0, 1),
 }
 _WHOLE = frozenset({Kind.INT32, Kind.INT64, Kind.UINT32, Kind.UINT64, Kind.BOOL})
-_MOST_DIMENSIONS = 30
-_MICROS_LIMIT = _LARGEST // 1000
+_MAX_DIMENSIONS = 30
+_MICROS_LIMIT = _MAX_INT // 1000
 
 
 @dataclass(slots=True)
 class DecodedNode:
-    """A node in the terms of the model; `data`, `control`: ids that it waits for."""
+    """Decoded node; `data`, `control`: ids of its parents."""
 
     identity: int = 0
     kind: int = int(NodeKind.MARKER)
@@ -86,7 +86,7 @@ class DecodedNode:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The fields of a record before its attributes. `duration_ns`: by `duration_micros`."""
+    """Fields of a record before its attributes. `duration_ns`: from `duration_micros`."""
 
     identity: int
     name: str
@@ -97,15 +97,15 @@ class _Head:
 
 
 class DecodedParts:
-    """Parts of records that have been decoded, by their bytes.
+    """Cache of decoded parts of records, keyed by their bytes.
 
-    Most records combine a head, all fields before the attributes, and a tail, the attributes, that
-    other records have, too: ranks of a group differ in the tail, nodes of a rank in the head. A
-    tail is stored with the type of its node, as a node without a head.
+    The head (fields before the attributes) and the tail (attributes) of most records occur in other
+    records, too: ranks of a group differ in the tail, nodes of a rank in the head. A tail is cached
+    with the type of its node, as a node without a head.
     """
 
     def __init__(self, foreign: frozenset[str] = frozenset()) -> None:
-        """`foreign`: names of attributes that are kept in the record but change no column."""
+        """`foreign`: names of attributes that are preserved in the record but set no column."""
         self.foreign = foreign
         self._attributes: dict[bytes, Attribute] = {}
         self._heads: dict[bytes, _Head] = {}
@@ -114,11 +114,11 @@ class DecodedParts:
         self._texts: dict[str, str] = {}
 
     def node(self, record: bytes) -> DecodedNode | None:
-        """The node of a record of the usual form, None for another one.
+        """Decode a record in canonical form; None for other forms.
 
-        Raises `ValueError` for values that no node has.
+        Raises `ValueError` for values that are invalid in any node.
         """
-        node_type, end = _end_of_head(record)
+        node_type, end = _find_head_end(record)
         if end < 0:
             return None
         head_bytes, tail_key = record[:end], (node_type, record[end:])
@@ -155,30 +155,30 @@ class DecodedParts:
         )
 
     def attribute(self, body: bytes) -> Attribute:
-        """The attribute in these bytes, which many records contain."""
+        """Decode an attribute, cached because many records contain equal attributes."""
         known = self._attributes.get(body)
         if known is None:
             known = self._attributes[body] = attribute(body)
         return known
 
     def _decode_tail(self, node_type: int, tail: bytes) -> DecodedNode | None:
-        """The node of a record of a type and attributes; its extra is that of the attributes."""
-        found = list(fields(tail))
-        bodies = [value for number, value, _ in found if number == ATTRIBUTE]
-        if len(bodies) < len(found):
+        """Decode a tail as a node without a head; its extra has only the tokens of attributes."""
+        record_fields = list(fields(tail))
+        bodies = [value for number, value, _ in record_fields if number == ATTRIBUTE]
+        if len(bodies) < len(record_fields):
             return None
         attributes = [self.attribute(body) for body in bodies if isinstance(body, bytes)]
         type_field = (TYPE, node_type, bytes([TYPE << 3, node_type]))
-        node = _Composition([type_field, *found], attributes, self.foreign).node(b"")
+        node = _RecordBuilder([type_field, *record_fields], attributes, self.foreign).node(b"")
         first, _, node.extra = node.extra.partition(" ")
-        # Otherwise the type is one that the kind does not give back, or an attribute is unusual.
+        # Otherwise the kind does not determine the type, or an attribute is not canonical.
         return node if first == FIELD_TOKENS[TYPE] else None
 
 
 def _decode_head(head: bytes) -> _Head | None:
-    """A head of fields that protobuf would write in the same bytes, each of them once.
+    """Decode a head with distinct fields in the encoding that protobuf writes.
 
-    None for any other head.
+    Returns None for any other head.
     """
     identity, name, duration = 0, "", -1
     lists: dict[int, list[int]] = {}
@@ -190,7 +190,7 @@ def _decode_head(head: bytes) -> _Head | None:
             if number <= last:
                 return None
             last = number
-            value, at = _usual_varint(head, at + 1)
+            value, at = _read_canonical_varint(head, at + 1)
             if wire == BYTES:
                 at += value
             if number not in FIELD_TOKENS:
@@ -203,7 +203,7 @@ def _decode_head(head: bytes) -> _Head | None:
                 ids = lists[number] = []
                 item = at - value
                 while item < at:
-                    one, item = _usual_varint(head, item)
+                    one, item = _read_canonical_varint(head, item)
                     ids.append(one)
                 if item > at:
                     return None
@@ -220,8 +220,8 @@ def _decode_head(head: bytes) -> _Head | None:
     )
 
 
-def _usual_varint(content: bytes, at: int) -> tuple[int, int]:
-    """(number, place behind it). Raises `ValueError` for more bytes than the number needs."""
+def _read_canonical_varint(content: bytes, at: int) -> tuple[int, int]:
+    """Return (number, next offset). Raises `ValueError` for encodings longer than necessary."""
     value = content[at]
     at += 1
     if value < 128:
@@ -239,14 +239,14 @@ def _usual_varint(content: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-# First bytes of the fields that may stand before the attributes, and of an attribute.
+# First bytes of the fields allowed before the attributes, and of an attribute.
 _NUMBER_TAGS = frozenset(number << 3 for number in (ID, TYPE, START, MICROS))
 _BYTES_TAGS = frozenset(number << 3 | BYTES for number in (NAME, CONTROL, DATA, INPUTS, OUTPUTS))
 _TYPE_TAG, _ATTRIBUTE_TAG = TYPE << 3, ATTRIBUTE << 3 | BYTES
 
 
-def _end_of_head(record: bytes) -> tuple[int, int]:
-    """(type of the node, place of the first attribute); (0, -1) for an unusual record."""
+def _find_head_end(record: bytes) -> tuple[int, int]:
+    """Return (node type, offset of the first attribute); (0, -1) for non-canonical records."""
     at, end, node_type = 0, len(record), 0
     try:
         while at < end:
@@ -282,18 +282,18 @@ class NodeDecoder:
     """Decode the records of one file."""
 
     def __init__(self, file: RankFile, parts: DecodedParts) -> None:
-        """Decode from `file`; `parts`: of records of all files so far."""
+        """Decode records of `file`; `parts`: cache shared by all files."""
         self._file = file
         self._parts = parts
 
     def error(self, index: int, message: str, cure: str = "") -> TraceError:
-        """An error about a record."""
+        """Create an error located at a record."""
         byte = int(self._file.starts[index])
         place = {"byte": byte, "rank": self._file.rank}
         return TraceError(message, self._file.name, code="node", cure=cure, **place)
 
     def whole(self, index: int) -> str:
-        """The token of a record that is kept as it stands."""
+        """Return the token that preserves the bytes of a record."""
         return f"!{self._record(index).hex()}"
 
     def _record(self, index: int) -> bytes:
@@ -312,13 +312,13 @@ class NodeDecoder:
                 for number, value, _ in found
                 if number == ATTRIBUTE and isinstance(value, bytes)
             ]
-            return _Composition(found, attributes, self._parts.foreign).node(record)
+            return _RecordBuilder(found, attributes, self._parts.foreign).node(record)
         except ValueError as error:
             raise self.error(index, f"a record is malformed: {error}") from None
 
 
-class _Composition:
-    """The fields of one record on their way to columns and tokens."""
+class _RecordBuilder:
+    """Converts the fields of one record to columns and tokens."""
 
     def __init__(
         self,
@@ -333,7 +333,7 @@ class _Composition:
         self._values: dict[str, int | list[int] | bytes] = {}
 
     def node(self, record: bytes) -> DecodedNode:
-        """The node of the record."""
+        """Build the node of the record."""
         node = self._node
         node_type = next((value for number, value, _ in self._found if number == TYPE), 0)
         kind = self._kind(node_type if isinstance(node_type, int) else 0)
@@ -345,12 +345,12 @@ class _Composition:
         for number, value, raw in self._found:
             if number == ATTRIBUTE and isinstance(value, bytes):
                 one = next(left)
-                is_known = names.count(one.name) == 1 and self._take_attribute(one, kind)
+                is_known = names.count(one.name) == 1 and self._set_attribute(one, kind)
                 tokens.append(attribute_token(one, is_known, raw))
-                # What the columns would not give back makes the record one that is kept whole.
-                is_same &= not is_known or self._gives_attribute(one, raw)
+                # If columns do not restore its bytes, the complete record is preserved.
+                is_same &= not is_known or self._restores_attribute(one, raw)
             elif number in FIELD_TOKENS and not (number == TYPE and not is_plain):
-                self._take_field(number, value)
+                self._set_field(number, value)
                 token = FIELD_TOKENS[number]
                 tokens.append(token)
                 is_same &= node_field(token, self._values[token]) == raw
@@ -361,8 +361,8 @@ class _Composition:
         node.extra = text if is_same else f"!{record.hex()}"
         return node
 
-    def _gives_attribute(self, one: Attribute, raw: bytes) -> bool:
-        """Whether the value that was taken is encoded as it stands in the record."""
+    def _restores_attribute(self, one: Attribute, raw: bytes) -> bool:
+        """Return whether encoding the column value restores the bytes in the record."""
         value = self._values[one.name]
         return not isinstance(value, list) and attribute_field(one.name, one.kind, value) == raw
 
@@ -374,17 +374,17 @@ class _Composition:
             raise ValueError(f"its type is a {type_name(node_type)}")
         if kind is NodeKind.COLLECTIVE:
             names = {one.name: one.number for one in self._attributes}
-            # The host's call of a collective, as converters of profiles write it: time on the CPU.
+            # Converters of profiles write the CPU time of a collective call without comm_type.
             if "comm_type" not in names:
                 if not names.get("is_cpu_op"):
                     raise ValueError("a collective without comm_type")
                 return NodeKind.COMPUTE
         return kind
 
-    def _take_field(self, number: int, value: int | bytes) -> None:
+    def _set_field(self, number: int, value: int | bytes) -> None:
         node, token = self._node, FIELD_TOKENS[number]
         if number in (CONTROL, DATA):
-            # One number is an entry of a list that is not packed.
+            # A number is an entry of an unpacked list.
             ids = varints(value) if isinstance(value, bytes) else [value]
             self._values[token] = ids
             (node.data if number == DATA else node.control).extend(ids)
@@ -393,11 +393,11 @@ class _Composition:
             node.name = value.decode("utf-8", "surrogateescape")
         elif isinstance(value, int) and number != NAME:
             self._values[token] = value
-            self._take_number(number, value)
+            self._set_number(number, value)
         else:
             raise ValueError(f"field {number} is of another kind")
 
-    def _take_number(self, number: int, value: int) -> None:
+    def _set_number(self, number: int, value: int) -> None:
         if number == ID:
             self._node.identity = value
         elif number == MICROS and value and self._node.duration_ns < 0:
@@ -405,12 +405,12 @@ class _Composition:
                 raise ValueError(f"duration_micros {value} is beyond 146 years")
             self._node.duration_ns = value * 1000
 
-    def _take_attribute(self, one: Attribute, kind: NodeKind) -> bool:
-        """Put an attribute in its column; whether the column gives it back."""
+    def _set_attribute(self, one: Attribute, kind: NodeKind) -> bool:
+        """Set the column of an attribute; return whether the column restores it."""
         if one.name in self._foreign:
             return False
         if one.name == GROUP and one.kind == Kind.STRING:
-            return self._take_group(one)
+            return self._set_group(one)
         if one.name == "involved_dim" and one.kind == Kind.BOOL_LIST:
             self._node.dimensions = _mask(one)
             return False
@@ -423,8 +423,8 @@ class _Composition:
         self._values[one.name] = one.number
         return True
 
-    def _take_group(self, one: Attribute) -> bool:
-        # The empty name and 0 mean all ranks.
+    def _set_group(self, one: Attribute) -> bool:
+        # The empty name and 0 denote all ranks.
         if one.text in ("", "0"):
             return False
         self._node.group = one.text
@@ -433,7 +433,7 @@ class _Composition:
 
 
 def _mask(one: Attribute) -> int:
-    """involved_dim as bits, dimension 0 lowest."""
+    """Convert involved_dim to a bit mask; dimension 0 is the lowest bit."""
     body = one.value if isinstance(one.value, bytes) else b""
     flags = [
         flag
@@ -441,6 +441,6 @@ def _mask(one: Attribute) -> int:
         if number == 1
         for flag in (varints(packed) if isinstance(packed, bytes) else [packed])
     ]
-    if len(flags) > _MOST_DIMENSIONS:
+    if len(flags) > _MAX_DIMENSIONS:
         raise ValueError(f"involved_dim has {len(flags)} entries")
     return sum(1 << index for index, flag in enumerate(flags) if flag)

@@ -1,7 +1,10 @@
-"""Attributes of nodes for which the model has no column: texts in `Workload.extras`.
+"""Attributes and tensors of nodes without a column in the model: texts in `Workload.extras`.
 
-An extra is the row of tokens of a record (see `records`). One that begins with `+` stands for the
-record that the writer makes of a node, with more attributes behind it.
+An extra is a sequence of tokens of a record (see `records`). An extra that begins with `+` adds
+attributes to the record that the writer creates for a node.
+
+Chakra's converter of PyTorch traces writes tensors as texts of Python lists, one entry per argument
+of the operator (`IOInfo` of `et_def.proto`): `[[16, 8], []]` and `['Tensor(float)', 'Scalar']`.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from collhub_job_traces.records import ATTRIBUTE, attribute, attribute_field, fi
 from hub_core.chakra import Kind
 
 MORE = "+"
-"""First token of an extra that adds to a record of the writer's own making."""
+"""First token of an extra that adds attributes to a record created by the writer."""
 
 
 def attributes_extra(attributes: Mapping[str, str]) -> str:
-    """The extra by which a node carries these texts, as attributes of kind STRING.
+    """Create the extra of a node with these texts as attributes of kind STRING.
 
-    Documents of jobs keep it, traces write the attributes, and their reader gives them back.
+    Job documents preserve the extra; the writer of traces writes the attributes, and the reader
+    restores the extra.
     """
     written = [
         attribute_field(name, Kind.STRING, text.encode()) for name, text in attributes.items()
@@ -30,27 +34,27 @@ def attributes_extra(attributes: Mapping[str, str]) -> str:
 
 
 def attributes_of_extra(extra: str) -> dict[str, str]:
-    """The texts among the attributes that an extra carries, by name.
+    """Return the text attributes in an extra by name.
 
-    Empty for an extra of another making.
+    Empty for extras of other formats.
     """
-    found = {}
+    texts = {}
     for token in extra.split():
         for raw in _raw(token):
             read = attribute(raw)
             if read.kind == Kind.STRING:
-                found[read.name] = read.text
-    return found
+                texts[read.name] = read.text
+    return texts
 
 
 def _raw(token: str) -> Iterator[bytes]:
-    """Encoded attributes in a token that holds bytes."""
+    """Yield the encoded attributes in a token with bytes."""
     if token[0] not in "=!":
         return
     try:
         record = list(fields(bytes.fromhex(token[1:])))
     except ValueError:
-        # Other formats keep other things in their extras.
+        # Extras of other formats have other contents.
         return
     for number, value, _ in record:
         if number == ATTRIBUTE and isinstance(value, bytes):
@@ -59,7 +63,7 @@ def _raw(token: str) -> Iterator[bytes]:
 
 INPUTS, OUTPUTS = 8, 9
 _VALUES, _SHAPES, _TYPES = 1, 2, 3
-# Texts beyond this length are no lists of shapes.
+# Maximum length of a list of shapes in characters.
 _LONGEST = 1 << 16
 _ELEMENTS = {
     "float": "float32",
@@ -73,9 +77,9 @@ _ELEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class StatedInput:
-    """An argument of an operator: a tensor by its shape, or a number.
+    """Argument of an operator: shape of a tensor, or a number.
 
-    `element`: the type as numpy names it, empty where the trace states none that it has.
+    `element`: numpy name of the element type, empty if unknown to numpy.
     """
 
     shape: tuple[int, ...] | None
@@ -84,7 +88,7 @@ class StatedInput:
 
 
 def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...]:
-    """Tensors and numbers that a node states as its inputs, or as its `OUTPUTS`; else nothing."""
+    """Parse the tensors and numbers among the inputs (or `OUTPUTS`) recorded in an extra."""
     for token in extra.split():
         if token[0] not in "=!":
             continue
@@ -99,27 +103,27 @@ def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...
 
 
 def _arguments(body: bytes) -> list[StatedInput]:
-    """The entries of an `IOInfo`; those that are neither tensor nor number are left out."""
+    """Parse the entries of an `IOInfo` that are tensors or numbers."""
     texts = {field: value for field, value, _ in fields(body) if isinstance(value, bytes)}
     values, shapes, types = (_parse_list(texts.get(one, b"")) for one in (_VALUES, _SHAPES, _TYPES))
-    found = []
+    arguments = []
     for place, kind in enumerate(types):
         if str(kind).startswith("Tensor(") and place < len(shapes):
             shape = shapes[place]
             if all(isinstance(size, int) for size in shape):
                 element = _ELEMENTS.get(str(kind)[len("Tensor(") : -1], "")
-                found.append(StatedInput(tuple(shape), element))
+                arguments.append(StatedInput(tuple(shape), element))
         elif place < len(values) and isinstance(values[place], int | float):
-            found.append(StatedInput(None, number=float(values[place])))
-    return found
+            arguments.append(StatedInput(None, number=float(values[place])))
+    return arguments
 
 
 def _parse_list(text: bytes) -> list[Any]:
-    """A list in the notation of Python or JSON; empty for any other text."""
+    """Parse a list in Python or JSON notation; empty for any other text."""
     if len(text) > _LONGEST:
         return []
     try:
-        found = ast.literal_eval(text.decode("utf-8", "replace"))
+        value = ast.literal_eval(text.decode("utf-8", "replace"))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return []
-    return list(found) if isinstance(found, list | tuple) else []
+    return list(value) if isinstance(value, list | tuple) else []

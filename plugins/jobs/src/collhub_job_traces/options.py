@@ -9,7 +9,7 @@ from hub_core.plugin_api import OptionType, choice, option, optional
 
 @dataclass(frozen=True, slots=True)
 class AssumedRanks:
-    """What is done about ranks without a file."""
+    """Treatment of ranks without a file."""
 
     ranks_missing: str = choice(
         ("refuse", "assume-same"),

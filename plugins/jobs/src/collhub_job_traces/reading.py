@@ -1,6 +1,6 @@
-"""Read Chakra execution traces of whole jobs, every record so that it can be written back.
+"""Read Chakra execution traces of jobs, preserving every record for the writer.
 
-Cost: linear in the bytes. Records of equal bytes, of which a job has many, are decoded once.
+Cost: linear in the bytes. Equal records, which are frequent, are decoded once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from collhub_job_traces.embedded import algorithms_of
 from collhub_job_traces.groups import (
     ATTRIBUTE,
     Stand,
-    job_groups,
-    own_groups,
-    own_peers,
+    build_groups,
+    choose_stand_ins,
     parsed_groups,
     report,
-    stand_ins,
+    translate_groups,
+    translate_peers,
 )
 from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder
 from collhub_job_traces.options import JobReadOptions
@@ -53,14 +53,14 @@ _Edges = tuple[Int64Array, Int64Array]
 class RecordTable:
     """Columns of the nodes of all files.
 
-    `columns`: by name, one entry a node; `texts`: the texts that `name`, `extra` and `group` index,
-    in the order of their first nodes; `data`, `control`: (parent rows, child rows).
+    `columns`: by name, one entry per node; `texts`: texts that `name`, `extra` and `group` index,
+    in the order of first use; `data`, `control`: (parent rows, child rows).
     """
 
     def __init__(self, decoded: Sequence[DecodedNode], which: Sequence[Int64Array]) -> None:
-        """`which`: for every file, the record of each of its nodes; ids are unique in a file."""
+        """`which`: record index of every node, per file; ids are unique in a file."""
         whole = np.concatenate([np.zeros(0, np.int64), *which])
-        # Those that were replaced stand for no node.
+        # Replaced records have no nodes.
         used, index = np.unique(whole, return_inverse=True)
         records = [decoded[at] for at in used.tolist()]
         self.columns: dict[str, npt.NDArray[np.generic]] = {
@@ -72,15 +72,15 @@ class RecordTable:
         self.columns["rank"] = np.repeat(np.arange(len(which)), [len(rows) for rows in which])
         self.texts: dict[str, tuple[str, ...]] = {}
         for name in _TEXTS:
-            indices, self.texts[name] = _numbered([getattr(node, name) for node in records])
+            indices, self.texts[name] = _number_texts([getattr(node, name) for node in records])
             self.columns[name] = indices[index]
         rows = row_pointer([len(part) for part in which])
         self.data = _edges([node.data for node in records], identities[index], index, rows)
         self.control = _edges([node.control for node in records], identities[index], index, rows)
 
 
-def _numbered(texts: Sequence[str]) -> tuple[Int64Array, tuple[str, ...]]:
-    """The index of every text, -1 for none, and the texts."""
+def _number_texts(texts: Sequence[str]) -> tuple[Int64Array, tuple[str, ...]]:
+    """Return the index of every text, -1 for an empty one, and the distinct texts."""
     known: dict[str, int] = {}
     indices = [known.setdefault(text, len(known)) if text else -1 for text in texts]
     return np.asarray(indices, np.int64), tuple(known)
@@ -92,22 +92,25 @@ def _edges(
     index: Int64Array,
     file_rows: Int64Array,
 ) -> _Edges:
-    """(parent rows, child rows); `parents`: ids by record, `file_rows`: first rows of the files."""
+    """Return (parent rows, child rows).
+
+    `parents`: ids per record, `file_rows`: first row per file.
+    """
     indptr = row_pointer([len(ids) for ids in parents])
     ids = np.asarray([one for some in parents for one in some], np.uint64)
-    # A record has the same parents, by id, in every file.
+    # A record has equal parent ids in every file.
     counts = np.diff(indptr)[index]
     children = np.repeat(np.arange(len(index)), counts)
-    wanted = ids[expanded_ranges(indptr[:-1][index], counts)]
+    parent_ids = ids[expanded_ranges(indptr[:-1][index], counts)]
     edge_rows = np.searchsorted(children, file_rows)
-    found = [np.zeros(0, np.int64)]
+    parent_rows = [np.zeros(0, np.int64)]
     for file, first in enumerate(file_rows[:-1].tolist()):
-        own = identities[first : file_rows[file + 1]]
-        # Ids are those of one file: each is searched by itself.
-        order = np.argsort(own, kind="stable")
-        asked = wanted[edge_rows[file] : edge_rows[file + 1]]
-        found.append(first + order[np.searchsorted(own[order], asked)])
-    return np.concatenate(found), children
+        file_ids = identities[first : file_rows[file + 1]]
+        # Ids are unique only within a file: search each file separately.
+        order = np.argsort(file_ids, kind="stable")
+        file_parent_ids = parent_ids[edge_rows[file] : edge_rows[file + 1]]
+        parent_rows.append(first + order[np.searchsorted(file_ids[order], file_parent_ids)])
+    return np.concatenate(parent_rows), children
 
 
 EXTENSION = "chakra-workload"
@@ -119,10 +122,10 @@ def read(
 ) -> Workload:
     """Read the rank files of a job.
 
-    `foreign`: names of attributes that are preserved but have no meaning here, such as those that
-    the simulator for which the files are meant does not read. Groups are those of the metadata,
-    else every group has the ranks whose nodes name it. Raises `InputError` with file, byte and rank
-    for files that are no traces, and for values out of range.
+    `foreign`: names of attributes that are preserved but not interpreted, such as attributes that
+    the target simulator does not read. Groups are those of the metadata; otherwise a group has the
+    ranks whose nodes name it. Raises `InputError` with file, byte and rank for invalid traces and
+    for values out of range.
     """
     try:
         return _Reader(source, options, foreign).read()
@@ -132,12 +135,12 @@ def read(
 
 
 class _Reader:
-    """One reading: the different records so far, and which of them each node is."""
+    """State of one reading: distinct records, and the record index of each node."""
 
     def __init__(self, source: Source, options: JobReadOptions, foreign: frozenset[str]) -> None:
         self._source = source
         self._options = options
-        # Records of equal bytes have one entry.
+        # Equal records share one entry.
         self._records: dict[bytes, int] = {}
         self._decoded: list[DecodedNode] = []
         self._parts = DecodedParts(foreign)
@@ -157,14 +160,14 @@ class _Reader:
             heads.append(_head(file).hex())
             which.append(self._nodes(file))
         text = self._options.groups or metadata[0].text(ATTRIBUTE)
-        stand = stand_ins(given, self._num_ranks(given, text))
+        stand = choose_stand_ins(given, self._num_ranks(given, text))
         report(stand, self._source)
         by_rank = dict(zip(given, which, strict=True))
         table = RecordTable(self._decoded, [by_rank[rank] for rank in stand.of])
         nodes = self._columns(table, stand)
-        groups = job_groups(text, table.texts["group"], nodes, table.texts["extra"], self._source)
+        groups = build_groups(text, table.texts["group"], nodes, table.texts["extra"], self._source)
         if stand.assumed:
-            nodes = self._with_own_groups(nodes, table, stand, groups)
+            nodes = self._translate_groups(nodes, table, stand, groups)
             heads = [heads[given.index(rank)] for rank in stand.of]
         return Workload(
             nodes,
@@ -184,13 +187,13 @@ class _Reader:
         return self._options.ranks_missing == "assume-same"
 
     def _num_ranks(self, given: Sequence[int], groups: str) -> int:
-        """Ranks of the job: as stated, or those of the groups where some have no file."""
+        """Return the number of ranks; it may exceed the files only if missing ranks are assumed."""
         members = parsed_groups(groups.encode(), self._source.name).values() if groups else ()
         named = max((max(ranks, default=0) for ranks in members), default=0)
         if not self._assumes:
             if named > given[-1]:
                 lacking = f"a group names rank {named}, the last file is that of rank {given[-1]}"
-                raise _lacking(lacking, self._source.name)
+                raise _missing_file_error(lacking, self._source.name)
             return len(given)
         needed = 1 + max(given[-1], named)
         ranks = self._options.ranks or needed
@@ -201,65 +204,67 @@ class _Reader:
         return ranks
 
     def _columns(self, table: RecordTable, stand: Stand) -> NodeColumns:
-        """The nodes of all ranks, those of stand-ins with groups of the rank that they copy."""
+        """Build the nodes of all ranks; copied nodes still have the groups of the source rank."""
         columns, name = table.columns, self._source.name
-        peers = own_peers(stand, columns["rank"], columns["peer"], name)
+        peers = translate_peers(stand, columns["rank"], columns["peer"], name)
         return NodeColumns.from_columns(
             len(stand.of), {**columns, "peer": peers}, table.data, table.control, name
         )
 
-    def _with_own_groups(
+    def _translate_groups(
         self,
         nodes: NodeColumns,
         table: RecordTable,
         stand: Stand,
         groups: Sequence[ProcessGroup],
     ) -> NodeColumns:
-        group = own_groups(stand, nodes.rank, nodes.group, groups, self._source.name)
+        group = translate_groups(stand, nodes.rank, nodes.group, groups, self._source.name)
         columns = {**table.columns, "peer": nodes.peer, "group": group}
         return NodeColumns.from_columns(
             len(stand.of), columns, table.data, table.control, self._source.name
         )
 
     def _extension(self, heads: list[str]) -> JsonValue:
-        said: dict[str, JsonValue] = {"metadata": [*heads]}
+        extension: dict[str, JsonValue] = {"metadata": [*heads]}
         if len(set(heads)) == 1:
-            said = {"metadata": heads[0]}
+            extension = {"metadata": heads[0]}
         if self._dropped:
-            said["dangling dependencies dropped"] = self._dropped
-        return said
+            extension["dangling dependencies dropped"] = self._dropped
+        return extension
 
     def _nodes(self, file: RankFile) -> Int64Array:
-        """For every node of a file, the index of its record among the decoded ones."""
+        """Return the index of the decoded record for every node of a file."""
         decoder = NodeDecoder(file, self._parts)
         content, known = file.content, self._records
         bounds = zip(file.starts.tolist(), file.stops.tolist(), strict=True)
         records = [content[start:stop] for start, stop in bounds]
-        # The bytes decide all but where the node stands.
-        found = list(map(known.get, records))
-        for index, at in enumerate(found):
+        # The bytes determine everything except the position of the node.
+        record_indices = list(map(known.get, records))
+        for index, at in enumerate(record_indices):
             if at is None:
                 at = known.get(records[index])
                 if at is None:
                     at = known[records[index]] = len(self._decoded)
                     self._decoded.append(decoder.node(index))
-                found[index] = at
-        which = cast("list[int]", found)
+                record_indices[index] = at
+        which = cast("list[int]", record_indices)
         nodes = [self._decoded[at] for at in which]
         ids = {node.identity for node in nodes}
         if len(ids) < len(nodes):
-            raise decoder.error(_second([node.identity for node in nodes]), "its id stands twice")
+            raise decoder.error(
+                _find_first_duplicate([node.identity for node in nodes]), "its id stands twice"
+            )
         named = set().union(*[node.data for node in nodes], *[node.control for node in nodes])
         for index, node in enumerate(nodes) if not named <= ids else ():
             if not ids.issuperset(node.data) or not ids.issuperset(node.control):
                 which[index] = len(self._decoded)
-                self._decoded.append(self._without_dangling(decoder, index, node, ids))
+                self._decoded.append(self._drop_dangling(decoder, index, node, ids))
         return np.asarray(which, np.int64)
 
-    def _without_dangling(
+    def _drop_dangling(
         self, decoder: NodeDecoder, index: int, node: DecodedNode, ids: set[int]
     ) -> DecodedNode:
-        """The node without dependencies on nodes that are not there; its record stays as it is."""
+        """Drop dependencies on missing nodes; the record is preserved."""
         lost = [one for one in (*node.data, *node.control) if one not in ids]
         if not self._options.drop_dangling:
             cure = "-O drop_dangling=true drops such dependencies"
@@ -271,7 +276,7 @@ class _Reader:
 
 
 def _head(file: RankFile) -> bytes:
-    """The metadata record with its length; the length of the first node stands behind it."""
+    """Return the metadata record with its length prefix, without the first node's prefix."""
     start, stop = int(file.starts[0]), int(file.stops[0])
     return file.content[: start - len(varint(stop - start))]
 
@@ -282,17 +287,19 @@ def _check_ranks(ranks: Sequence[int], name: str, *, is_whole: bool) -> None:
             message = f"the file of rank {rank} stands twice"
             raise InputError(message, location=Location(name), code="rank-files")
         if is_whole and rank != before + 1:
-            raise _lacking(f"the file of rank {rank} is there, that of rank {before + 1} not", name)
+            raise _missing_file_error(
+                f"the file of rank {rank} is there, that of rank {before + 1} not", name
+            )
 
 
-def _lacking(message: str, name: str) -> InputError:
-    """The error for files of ranks that are not there."""
+def _missing_file_error(message: str, name: str) -> InputError:
+    """Return the error for missing files of ranks."""
     cure = "-O ranks_missing=assume-same takes such ranks to do the same as others"
     return InputError(message, location=Location(name), code="rank-files", cure=cure)
 
 
-def _second(values: Sequence[int]) -> int:
-    """The position of the first value that stood before."""
+def _find_first_duplicate(values: Sequence[int]) -> int:
+    """Return the position of the first duplicate value."""
     _, first = np.unique(np.asarray(values, np.uint64), return_index=True)
     return int(np.setdiff1d(np.arange(len(values)), first)[0])
 
@@ -302,9 +309,9 @@ _PROFILE = "workload/"
 
 
 def claims(source: Source) -> bool:
-    """Whether the first file states the profile of workloads, or has nodes that no algorithm has.
+    """Return whether the first file has the profile of workloads, or nodes that algorithms lack.
 
-    What cannot be read is left to others, who say why.
+    False for files that cannot be read; other readers report the reason.
     """
     try:
         return has_job_nodes(source.parts[0])
@@ -313,7 +320,7 @@ def claims(source: Source) -> bool:
 
 
 def has_job_nodes(part: SourcePart) -> bool:
-    """Whether one file is that of a job. Raises `TraceError` for what is no trace."""
+    """Return whether a file belongs to a job. Raises `TraceError` for invalid traces."""
     file, metadata = open_rank_file(part.name, 0, part.load())
     if profile := metadata.text("profile"):
         return profile.startswith(_PROFILE)

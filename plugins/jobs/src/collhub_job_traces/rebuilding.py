@@ -1,4 +1,7 @@
-"""Rebuild the nodes of a job from changed columns and dependencies."""
+"""Rebuild jobs from changed columns, remove markers, and order collectives.
+
+Markers are nodes without a duration; ASTRA-sim does not finish them (type INVALID).
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,9 @@ Columns = dict[str, npt.NDArray[np.generic]]
 
 
 def columns_of(nodes: NodeColumns) -> Columns:
-    """Copies of the columns by name."""
+    """Copy the columns, which are read-only in a workload, by name."""
     columns: Columns = {}
     for name in NODE_DTYPES:
-        # The columns of a workload are read-only.
         columns[name] = getattr(nodes, name).copy()
     return columns
 
@@ -43,10 +45,10 @@ def rebuilt(
     control: Edges,
     changed: BoolArray,
 ) -> Workload:
-    """The job of other columns and dependencies.
+    """Rebuild the job with new columns and dependencies.
 
-    `changed`: rows whose values or dependencies are others; the records that a reader kept of them
-    are given up, since they would bring the old ones back.
+    `changed`: rows with changed values or dependencies. Their preserved records are dropped,
+    because the writer would restore the old values from them.
     """
     extra = np.where(changed, -1, columns["extra"])
     nodes = NodeColumns.from_columns(workload.num_ranks, {**columns, "extra": extra}, data, control)
@@ -54,14 +56,14 @@ def rebuilt(
 
 
 class Bridged(NamedTuple):
-    """A job without markers; `kept`: the rows of its nodes in the original job, ascending."""
+    """Job without markers; `kept`: ascending rows of its nodes in the original job."""
 
     workload: Workload
     kept: Int64Array
 
 
 def bridge_markers(workload: Workload) -> Bridged:
-    """Leave out all markers and pass the dependencies on a marker to the parents of the marker.
+    """Remove all markers; dependencies on a marker become dependencies on its parents.
 
     A dependency through a marker becomes a control dependency. Without markers the job is returned
     unchanged.
@@ -72,39 +74,39 @@ def bridge_markers(workload: Workload) -> Bridged:
     if len(kept) == len(nodes):
         return Bridged(workload, kept)
     data, control = nodes.data_edges, nodes.control_edges
-    bridges = _bridges(data, control, is_marker)
+    bridges = _find_bridges(data, control, is_marker)
     place = positions_in(kept, len(nodes))
     changed = np.zeros(len(nodes), np.bool_)
     changed[bridges[1]] = True
     for parents, children in (data, control):
         changed[children[is_marker[parents]]] = True
     columns = {name: column[kept] for name, column in columns_of(nodes).items()}
-    direct = _without(control, is_marker)
+    direct = _drop_marker_edges(control, is_marker)
     control = np.concatenate([direct[0], bridges[0]]), np.concatenate([direct[1], bridges[1]])
-    data = _without(data, is_marker)
+    data = _drop_marker_edges(data, is_marker)
     data = place[data[0]], place[data[1]]
     control = place[control[0]], place[control[1]]
     return Bridged(rebuilt(workload, columns, data, control, changed[kept]), kept)
 
 
-def _without(edges: Edges, is_marker: BoolArray) -> Edges:
-    """The edges that touch no marker."""
+def _drop_marker_edges(edges: Edges, is_marker: BoolArray) -> Edges:
+    """Keep the edges without markers."""
     keeps = ~is_marker[edges[0]] & ~is_marker[edges[1]]
     return edges[0][keeps], edges[1][keeps]
 
 
-def _bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
-    """Pairs of other nodes that a chain of markers joins, each once.
+def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
+    """Find the distinct pairs of nodes that a chain of markers connects.
 
-    Cost: these pairs times the length of the longest chain.
+    Cost: number of pairs times the length of the longest chain.
     """
     count = len(is_marker)
     parents, children = (np.concatenate(pair) for pair in zip(data, control, strict=True))
     indptr, before = csr(children, parents, count)
-    asked = is_marker[parents] & ~is_marker[children]
-    parents, children = parents[asked], children[asked]
-    found: list[Int64Array] = [np.zeros(0, np.int64)]
-    # A round a marker of the longest chain; a chain that is a cycle ends with no new pair.
+    is_exit = is_marker[parents] & ~is_marker[children]
+    parents, children = parents[is_exit], children[is_exit]
+    pairs: list[Int64Array] = [np.zeros(0, np.int64)]
+    # One round per marker of the longest chain. A cycle of markers yields no new pairs.
     seen = np.zeros(0, np.int64)
     while len(parents):
         counts = indptr[parents + 1] - indptr[parents]
@@ -114,18 +116,18 @@ def _bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
         seen = np.union1d(seen, codes)
         parents, children = np.divmod(codes, count)
         is_end = ~is_marker[parents]
-        found.append(codes[is_end])
+        pairs.append(codes[is_end])
         parents, children = parents[~is_end], children[~is_end]
-    joined = distinct(np.concatenate(found))
+    joined = distinct(np.concatenate(pairs))
     ends = np.divmod(joined, count)
     return ends[0], ends[1]
 
 
 def collectives_in_order(nodes: NodeColumns) -> Int64Array:
-    """The collectives of all ranks, by rank in the order in which a rank can issue them.
+    """Return the collectives of all ranks, sorted by rank and by issue order.
 
-    Of nodes that wait for nothing more, the smallest id goes first, as in ASTRA-sim. Cost: ranks
-    with equal ids and dependencies, as most jobs have, are ordered once.
+    Among ready nodes, the smallest id is issued first, as in ASTRA-sim. Cost: ranks with equal ids
+    and dependencies are ordered once.
     """
     parents, children = nodes.edges()
     targets = children[stable_order(parents)]
@@ -141,13 +143,13 @@ def collectives_in_order(nodes: NodeColumns) -> Int64Array:
         if key not in known:
             known[key] = _issue_order(identity.tolist(), pointer.tolist(), local.tolist())
         issued.append(first + known[key])
-    found = np.concatenate(issued)
-    collectives: Int64Array = found[nodes.kind[found] == NodeKind.COLLECTIVE]
+    order = np.concatenate(issued)
+    collectives: Int64Array = order[nodes.kind[order] == NodeKind.COLLECTIVE]
     return collectives
 
 
 def _issue_order(identity: list[int], pointer: list[int], children: list[int]) -> Int64Array:
-    """Rows of one rank in the order of issue; those of node i are `children[pointer[i]:...]`."""
+    """Sort the rows of one rank by issue order; node i has `children[pointer[i]:...]`."""
     missing = [0] * len(identity)
     for child in children:
         missing[child] += 1

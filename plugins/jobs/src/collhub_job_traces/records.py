@@ -1,9 +1,9 @@
-"""Node records: which fields stand in them, and how those that the model knows are encoded.
+"""Tokens of node records, and encoding of the fields that the model knows.
 
-A record is a row of tokens. Fields of the model are named (`id`, `type`, `@comm_size:9` with the
-number of the attribute's kind), all others are kept as they are, in hexadecimal (`=...`). Records
-of one make thus have the same tokens, and the tokens with the columns of the model give the bytes
-back. What protobuf would write otherwise is kept as a whole (`!...`).
+A record is a sequence of tokens. Fields of the model are named (`id`, `type`, `@comm_size:9` with
+the number of the attribute's kind); other fields are preserved in hexadecimal (`=...`). Similar
+records have equal tokens, and tokens together with the columns of the model restore the bytes.
+Records that protobuf would encode differently are preserved completely (`!...`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 
 from hub_core.chakra import Kind, varint
 
-# Fields of the message Node, and how the tokens name them.
+# Fields of the message Node, and their tokens.
 ID, NAME, TYPE, CONTROL, DATA, MICROS, ATTRIBUTE = 1, 2, 3, 4, 5, 7, 10
-# Further fields, which no column holds.
+# Further fields, without a column.
 START, INPUTS, OUTPUTS = 6, 8, 9
 FIELD_TOKENS = {ID: "id", NAME: "name", TYPE: "type", CONTROL: "ctrl", DATA: "data", MICROS: "us"}
 _NAMES_OF_FIELDS = frozenset(FIELD_TOKENS.values())
@@ -24,7 +24,7 @@ _NUMBERS = {"id": ID, "type": TYPE, "us": MICROS}
 _LISTS = {"ctrl": CONTROL, "data": DATA}
 VARINT, BYTES = 0, 2
 _REMEMBERED = 1 << 16
-# Attributes that the model knows, by their kinds: whole numbers, and the name of a group.
+# Attributes with a column: integers, and the name of a group.
 KNOWN = (
     *("comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag"),
     *("num_ops", "tensor_size", "is_cpu_op", "duration_ns", "root"),
@@ -33,17 +33,16 @@ GROUP = "pg_name"
 
 
 def says_more(extra: str) -> bool:
-    """Whether the record of these tokens says what no column of the model holds."""
-    # Such tokens hold bytes, not names of columns.
+    """Return whether a record has fields without a column, which are tokens with bytes."""
     return any(token.startswith(("=", "!")) for token in extra.split())
 
 
 @dataclass(frozen=True, slots=True)
 class StatedFields:
-    """What a record states beyond its columns.
+    """Fields of a record without a column.
 
-    `node_type`: number of the node type, None where a column holds it. `attributes`: names of all
-    attributes. `numbers`: values of those with an integer value that no column holds.
+    `node_type`: number of the node type, None if the kind determines it. `attributes`: names of all
+    attributes. `numbers`: values of integer attributes without a column.
     """
 
     node_type: int | None
@@ -53,7 +52,7 @@ class StatedFields:
 
 @lru_cache(maxsize=_REMEMBERED)
 def stated_fields(extra: str) -> StatedFields:
-    """Parse the tokens of a record; empty for extras that hold something else."""
+    """Parse the tokens of a record; empty for extras of other formats."""
     node_type, names, numbers = None, set(), {}
     for token in extra.split() if are_tokens(extra) else ():
         if token[0] == "@":
@@ -77,7 +76,7 @@ def stated_fields(extra: str) -> StatedFields:
 
 @lru_cache(maxsize=_REMEMBERED)
 def are_tokens(extra: str) -> bool:
-    """Whether an extra of a node is a row of tokens: other formats keep other things there."""
+    """Return whether an extra is a sequence of tokens, not an extra of another format."""
     for token in extra.split():
         if token[0] not in "=!@+" and token not in _NAMES_OF_FIELDS:
             return False
@@ -86,9 +85,9 @@ def are_tokens(extra: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """An attribute: its name, the number of its kind (0: no value) and its value.
+    """Attribute: name, number of its kind (0: no value), and value.
 
-    `value`: a number as 64 bits without sign, or the bytes of a text, list and so on.
+    `value`: an unsigned 64-bit number, or the bytes of a text, list etc.
     """
 
     name: str
@@ -97,7 +96,7 @@ class Attribute:
 
     @property
     def number(self) -> int:
-        """The value with its sign."""
+        """The value as a signed number."""
         # Varints are unsigned: the highest bit is the sign.
         value = self.value if isinstance(self.value, int) else 0
         return value - (1 << 64) if value >> 63 else value
@@ -110,7 +109,7 @@ class Attribute:
 
 
 def fields(record: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
-    """(number, value, raw bytes) of every field. Raises `ValueError` for what is no message."""
+    """Yield (number, value, raw bytes) of every field. Raises `ValueError` for invalid messages."""
     at = 0
     while at < len(record):
         start = at
@@ -133,33 +132,33 @@ def fields(record: bytes) -> Iterator[tuple[int, int | bytes, bytes]]:
 
 
 def varints(packed: bytes) -> list[int]:
-    """The numbers of a packed list."""
-    found, at = [], 0
+    """Decode a packed list of numbers."""
+    numbers, at = [], 0
     while at < len(packed):
         number, at = _varint(packed, at)
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers
 
 
 def attribute(body: bytes) -> Attribute:
-    """Decode the message of an attribute; of doubled fields the last counts."""
+    """Decode the message of an attribute; the last of repeated fields is used."""
     name, kind, value = "", 0, b""
-    found: int | bytes = value
+    payload: int | bytes = value
     for number, content, _ in fields(body):
         if number == 1 and isinstance(content, bytes):
             name = content.decode("utf-8", "replace")
         elif number >= Kind.DOUBLE:
-            kind, found = number, content
-    return Attribute(name, kind, found)
+            kind, payload = number, content
+    return Attribute(name, kind, payload)
 
 
 def attribute_token(read: Attribute, is_known: bool, raw: bytes) -> str:
-    """The token of an attribute."""
+    """Return the token of an attribute."""
     return f"@{read.name}:{read.kind}" if is_known else f"={raw.hex()}"
 
 
-def encoded(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes:
-    """The record of tokens, its values by the names in them: columns of the model."""
+def encode_record(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes:
+    """Encode a record from its tokens and the values that they name."""
     parts = []
     for token in tokens.split():
         if token[0] in "=!":
@@ -167,7 +166,7 @@ def encoded(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes
         elif token[0] == "@":
             name, _, kind = token[1:].partition(":")
             value = values[name]
-            # Lists are fields of nodes alone.
+            # Only fields of nodes are lists.
             assert not isinstance(value, list)
             parts.append(attribute_field(name, int(kind), value))
         else:
@@ -176,7 +175,7 @@ def encoded(tokens: str, values: Mapping[str, int | list[int] | bytes]) -> bytes
 
 
 def node_field(token: str, value: int | list[int] | bytes) -> bytes:
-    """The field of a token; a number, a list of them, or the name."""
+    """Encode the field of a token: a number, a list of numbers, or the name."""
     if isinstance(value, bytes):
         return varint(NAME << 3 | BYTES) + varint(len(value)) + value
     if isinstance(value, list):
@@ -187,7 +186,7 @@ def node_field(token: str, value: int | list[int] | bytes) -> bytes:
 
 @lru_cache(maxsize=_REMEMBERED)
 def attribute_field(name: str, kind: int, value: int | bytes) -> bytes:
-    """The field of an attribute; equal ones stand in most nodes of a job."""
+    """Encode an attribute, cached because most nodes of a job share attributes."""
     content = varint(1 << 3 | BYTES) + varint(len(name)) + name.encode()
     if isinstance(value, bytes):
         content += varint(kind << 3 | BYTES) + varint(len(value)) + value

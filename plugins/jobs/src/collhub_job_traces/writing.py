@@ -1,4 +1,4 @@
-"""Write Chakra execution traces of whole jobs; what was read from such traces has the same bytes.
+"""Write Chakra execution traces of jobs. Jobs read from such traces have identical bytes.
 
 Cost: linear in nodes and dependencies.
 """
@@ -11,11 +11,11 @@ from functools import partial
 
 from collhub_job_traces.embedded import ALGORITHM, Traces, embedded_traces
 from collhub_job_traces.embedded import entries as embedded_entries
-from collhub_job_traces.groups import ATTRIBUTE, WHOLE, inferred_groups, stated_groups, with_stated
+from collhub_job_traces.groups import ATTRIBUTE, WHOLE, infer_groups, select_groups, stated_groups
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
 from collhub_job_traces.node_attributes import MORE
 from collhub_job_traces.reading import EXTENSION
-from collhub_job_traces.records import GROUP, are_tokens, encoded
+from collhub_job_traces.records import GROUP, are_tokens, encode_record
 from hub_core import Loss
 from hub_core.chakra import Kind, MetadataEntry, encode_metadata, varint
 from hub_core.model import NodeKind, ProcessGroup, Workload
@@ -24,7 +24,7 @@ from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 _VERSION = "0.0.4"
 _SCHEMA = "1.0.2-chakra.0.0.4"
 PROFILE = "workload/1"
-# Kinds of the attributes of nodes that come from elsewhere, as ASTRA-sim reads them.
+# Kinds of attributes, as read by ASTRA-sim, for nodes that were not read from traces.
 _ATTRIBUTE_KINDS = {
     "is_cpu_op": Kind.BOOL,
     "num_ops": Kind.INT64,
@@ -43,17 +43,19 @@ _MICRO_NS = 1000
 
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
-    """One trace a rank, named `.<rank>.et`, encoded when its content is asked for."""
-    # Contents are made when they are asked for: a job may be larger than memory.
-    return WriteResult(trace_files(workload), _losses(workload), _restated(workload))
+    """Write one trace per rank, named `.<rank>.et`.
+
+    Contents are encoded on demand, because a job may be larger than memory.
+    """
+    return WriteResult(trace_files(workload), _list_losses(workload), _list_restated(workload))
 
 
-def _restated(workload: Workload) -> tuple[str, ...]:
-    """What is read back in another form: of a job that was read from traces, nothing."""
+def _list_restated(workload: Workload) -> tuple[str, ...]:
+    """List fields that are read back in another form; empty for jobs read from traces."""
     if EXTENSION in workload.extensions:
         return ()
-    # Jobs from elsewhere get records of the writer's making, which the reader keeps, and the names
-    # that are in use, in the order of their nodes.
+    # For other jobs, the writer creates records, which the reader preserves, and writes only used
+    # names, in node order.
     restated = ("extra", "extras", "extensions", "name", "names")
     is_whole = any(group.name in WHOLE for group in workload.groups)
     return (*restated, "group") if is_whole else restated
@@ -62,22 +64,22 @@ def _restated(workload: Workload) -> tuple[str, ...]:
 def trace_files(
     workload: Workload, profile: str = PROFILE, omitted: frozenset[str] = frozenset()
 ) -> Iterator[Artifact]:
-    """The traces alone; an empty `profile` makes them traces of a simulator.
+    """Yield the traces; with an empty `profile`, traces for a simulator.
 
     `omitted`: attributes of columns that are not written. Without `duration_ns`, durations are
     written as `duration_micros`, rounded down.
     """
-    # Traces of a simulator name no algorithm: their folder says what runs.
+    # Traces for a simulator contain no algorithms; their folder selects them.
     embedded = embedded_traces(workload.algorithms) if profile else ()
-    # The metadata of traces of a job says that they are a job.
-    heads = _kept_heads(workload) if profile and not embedded else ()
+    # Only traces with a profile reuse the original metadata.
+    heads = _reuse_heads(workload) if profile and not embedded else ()
     for rank in range(workload.num_ranks):
         head = heads[rank] if rank < len(heads) else None
         content = partial(_content, workload, rank, profile, embedded, head, omitted)
         yield Artifact(f".{rank}.et", content)
 
 
-def _losses(workload: Workload) -> list[Loss]:
+def _list_losses(workload: Workload) -> list[Loss]:
     losses = lost_extras(workload)
     others = sorted(set(workload.extensions) - {EXTENSION})
     if others:
@@ -88,7 +90,7 @@ def _losses(workload: Workload) -> list[Loss]:
 
 
 def lost_extras(workload: Workload) -> list[Loss]:
-    """What other formats keep of their nodes, such as types of data, which traces do not carry."""
+    """List losses of extras of other formats, such as data types."""
     foreign = sum(not are_tokens(extra) for extra in workload.extras)
     if not foreign:
         return []
@@ -104,26 +106,26 @@ def _content(
     head: bytes | None,
     omitted: frozenset[str],
 ) -> bytes:
-    """The file of a rank; `head`: its metadata as it was read, where that still holds."""
+    """Encode the file of a rank; `head`: its original metadata if still valid, else None."""
     nodes = workload.nodes
     first, end = nodes.rank_indptr[rank : rank + 2].tolist()
     parts = [_metadata(workload, rank, profile, embedded) if head is None else head]
     columns = _RankColumns(workload, first, end, omitted)
     for row in range(first, end):
-        record = encoded(*columns.record(row))
+        record = encode_record(*columns.record(row))
         parts += [varint(len(record)), record]
     if first == end:
-        # Simulators read a node from every rank and do not stop without one.
-        record = encoded("id type", {"id": 0, "type": int(NODE_TYPES[NodeKind.COMPUTE])})
+        # Simulators hang if a rank has no node.
+        record = encode_record("id type", {"id": 0, "type": int(NODE_TYPES[NodeKind.COMPUTE])})
         parts += [varint(len(record)), record]
     return b"".join(parts)
 
 
-def _kept_heads(workload: Workload) -> list[bytes]:
-    """The metadata of all ranks as it was read, none where it may have changed since."""
+def _reuse_heads(workload: Workload) -> list[bytes]:
+    """Return the original metadata of all ranks; empty if the groups may have changed."""
     kept = workload.extensions.get(EXTENSION)
     heads = kept.get("metadata") if isinstance(kept, dict) else None
-    if not heads or workload.groups not in _groups_without_text(workload):
+    if not heads or workload.groups not in _derive_groups(workload):
         return []
     listed = heads if isinstance(heads, list) else [heads] * workload.num_ranks
     return [bytes.fromhex(head) for head in listed if isinstance(head, str)]
@@ -139,42 +141,42 @@ def _metadata(workload: Workload, rank: int, profile: str, embedded: Traces) -> 
     return encode_metadata(_VERSION, [*entries, *embedded_entries(embedded, rank)])
 
 
-def _groups_without_text(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
-    """What a reader takes the groups for where the metadata says nothing of them."""
+def _derive_groups(workload: Workload) -> tuple[tuple[ProcessGroup, ...] | None, ...]:
+    """Return the groups that a reader would derive from nodes, without metadata."""
     names = tuple(group.name for group in workload.groups)
     stated = stated_groups(workload.nodes, workload.extras)
-    return inferred_groups(names, workload.nodes), with_stated(names, stated)
+    return infer_groups(names, workload.nodes), select_groups(names, stated)
 
 
 class _RankColumns:
-    """The columns of one rank as lists, and the records of its nodes."""
+    """Columns of one rank as lists; creates the records of its nodes."""
 
     def __init__(self, workload: Workload, first: int, end: int, omitted: frozenset[str]) -> None:
         nodes = workload.nodes
         self._workload, self._first, self._omitted = workload, first, omitted
         names = ("identity", "kind", "name", "group", "extra", "duration_ns")
-        wanted = {*names, *(column for column, *_ in COLUMN_OF.values())}
-        self._columns = {name: getattr(nodes, name)[first:end].tolist() for name in wanted}
+        columns = {*names, *(column for column, *_ in COLUMN_OF.values())}
+        self._columns = {name: getattr(nodes, name)[first:end].tolist() for name in columns}
         self._identity = nodes.identity
 
     def record(self, row: int) -> tuple[str, dict[str, int | list[int] | bytes]]:
-        """Tokens of the record of a row, and the values that they name."""
+        """Return the tokens of the record of a row, and the values that they name."""
         at = {name: column[row - self._first] for name, column in self._columns.items()}
         extra = at["extra"]
         stated = self._workload.extras[extra] if extra >= 0 else ""
         tokens = stated if are_tokens(stated) else ""
         if self._omitted:
-            tokens = _without_attributes(tokens, self._omitted, at["duration_ns"])
+            tokens = _drop_attributes(tokens, self._omitted, at["duration_ns"])
         if tokens.startswith("!"):
             return tokens, {}
         if tokens and at["identity"] and not tokens.startswith(("id", MORE)):
-            # A record without an id was that of node 0, which has another number now.
+            # A record without an id had id 0; the node has another id now.
             tokens = tokens if "id" in tokens.split() else f"id {tokens}"
         values = self._values(row, at)
         if not tokens or tokens.startswith(MORE):
-            own = " ".join(_tokens(at, values, self._omitted))
-            return own + tokens.removeprefix(MORE), values
-        return _with_algorithm(tokens, at["algorithm"]), values
+            created = " ".join(_tokens(at, values, self._omitted))
+            return created + tokens.removeprefix(MORE), values
+        return _add_algorithm_token(tokens, at["algorithm"]), values
 
     def _values(self, row: int, at: dict[str, int]) -> dict[str, int | list[int] | bytes]:
         workload, nodes = self._workload, self._workload.nodes
@@ -197,8 +199,8 @@ class _RankColumns:
         return values
 
 
-def _without_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
-    """The tokens of a record that was read, without these attributes of columns."""
+def _drop_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) -> str:
+    """Drop tokens of omitted attributes from a record that was read."""
     left = [token for token in tokens.split() if token[1:].partition(":")[0] not in omitted]
     is_lost = "duration_ns" in omitted and "@duration_ns" in tokens
     if is_lost and "us" not in left and duration_ns >= _MICRO_NS:
@@ -206,8 +208,8 @@ def _without_attributes(tokens: str, omitted: frozenset[str], duration_ns: int) 
     return " ".join(left)
 
 
-def _with_algorithm(tokens: str, algorithm: int) -> str:
-    """The tokens of a record that was read, which say whether the node names an algorithm."""
+def _add_algorithm_token(tokens: str, algorithm: int) -> str:
+    """Add or drop the algorithm token of a record that was read."""
     stated = _ALGORITHM_TOKEN in tokens.split()
     if stated and algorithm < 0:
         return tokens.replace(f" {_ALGORITHM_TOKEN}", "")
@@ -217,7 +219,7 @@ def _with_algorithm(tokens: str, algorithm: int) -> str:
 def _tokens(
     at: dict[str, int], values: dict[str, int | list[int] | bytes], omitted: frozenset[str]
 ) -> Iterator[str]:
-    """The tokens of a node that was not read from a trace, in the order of protobuf."""
+    """Yield the tokens of a node that was not read from a trace, in field order."""
     kind = NodeKind(at["kind"])
     for token in ("id", "name", "type", "ctrl", "data", "us"):
         if values[token]:
@@ -226,7 +228,7 @@ def _tokens(
         column, kinds, *_ = COLUMN_OF[attribute]
         is_stated = at[column] >= 0 and attribute not in omitted
         if attribute == "duration_ns":
-            # Microseconds say it where they can, and zero they do not.
+            # `duration_micros` is used for positive multiples of 1 us.
             is_stated = is_stated and (at[column] % _MICRO_NS > 0 or at[column] == 0)
         if kind in kinds and is_stated:
             yield f"@{attribute}:{int(attribute_kind)}"

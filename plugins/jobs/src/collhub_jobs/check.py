@@ -1,4 +1,4 @@
-"""The check of workloads: dependencies, messages, and the collectives of every group."""
+"""Check workloads: dependencies, messages, and the collectives of every group."""
 
 from __future__ import annotations
 
@@ -19,73 +19,78 @@ from hub_core.columns import (
 from hub_core.model import JobCollective, NodeKind, Workload
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
-MOST = 8
-"""How many findings of one kind are told in words."""
+MAX_LISTED = 8
+"""Maximum number of findings of one kind that are listed."""
 
 
 def run(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Judge a workload; every finding is an error."""
+    """Check a workload; every finding is an error."""
     if request.workload is None:
         raise UsageError("the check needs a workload")
-    found = [*_cycles(request.workload), *_messages(request.workload)]
-    # What waits for itself is in no order in which collectives could be compared.
-    if not any(finding.code == "cycle" for finding in found):
-        found += _collectives(request.workload)
-    # Without partners, dependencies between ranks are unknown.
-    if request.is_thorough and not found:
-        found += _deadlocks(request.workload)
-    return CheckReport(not found, diagnostics=tuple(found))
+    findings = [*_find_cycles(request.workload), *_find_unmatched_messages(request.workload)]
+    # With cyclic dependencies, collectives have no order to compare.
+    if not any(finding.code == "cycle" for finding in findings):
+        findings += _collectives(request.workload)
+    # Unmatched messages leave dependencies between ranks unknown.
+    if request.is_thorough and not findings:
+        findings += _find_deadlocks(request.workload)
+    return CheckReport(not findings, diagnostics=tuple(findings))
 
 
-def _finding(workload: Workload, row: int, code: str, message: str, cure: str = "") -> Diagnostic:
+def _make_finding(
+    workload: Workload, row: int, code: str, message: str, cure: str = ""
+) -> Diagnostic:
     nodes, file = workload.nodes, workload.provenance.source_name or None
-    text = f"{said(workload, row)}: {message}"
+    text = f"{describe_node(workload, row)}: {message}"
     return Diagnostic(code, text, location=nodes.location(row, file), cure=cure)
 
 
-def said(workload: Workload, row: int) -> str:
-    """How messages name a node: by its id, and what it does."""
+def describe_node(workload: Workload, row: int) -> str:
+    """Describe a node for messages: its id, its operation and its name."""
     nodes = workload.nodes
     kind = NodeKind(nodes.kind[row])
-    what = JobCollective(nodes.collective[row]).name if nodes.collective[row] >= 0 else kind.name
+    action = JobCollective(nodes.collective[row]).name if nodes.collective[row] >= 0 else kind.name
     name = workload.names[nodes.name[row]] if nodes.name[row] >= 0 else ""
-    return f"node {nodes.identity[row]} ({what.lower().replace('_', '-')}{name and ' ' + name})"
+    return f"node {nodes.identity[row]} ({action.lower().replace('_', '-')}{name and ' ' + name})"
 
 
-def _capped(found: list[Diagnostic]) -> list[Diagnostic]:
-    """The first few of one kind, and how many more there are."""
-    if len(found) <= MOST:
-        return found
-    last = found[MOST - 1]
-    more = f"{len(found) - MOST} more of this kind are not listed"
-    return [*found[:MOST], Diagnostic(last.code, more, location=Location(last.location.file))]
+def _limit_findings(findings: list[Diagnostic]) -> list[Diagnostic]:
+    """Limit the findings of one kind, and add the number of omitted ones."""
+    if len(findings) <= MAX_LISTED:
+        return findings
+    last = findings[MAX_LISTED - 1]
+    more = f"{len(findings) - MAX_LISTED} more of this kind are not listed"
+    return [
+        *findings[:MAX_LISTED],
+        Diagnostic(last.code, more, location=Location(last.location.file)),
+    ]
 
 
-def _cycles(workload: Workload) -> list[Diagnostic]:
-    """A node of every rank that waits for itself."""
+def _find_cycles(workload: Workload) -> list[Diagnostic]:
+    """Find one node per rank that waits for itself."""
     nodes = workload.nodes
     parents, children = nodes.edges()
     order = topological_levels(len(nodes), parents, children)
     if order.is_complete:
         return []
     stuck = np.flatnonzero(order.position < 0)
-    # One of each rank is enough to find the cycle.
+    # One node per rank suffices to locate the cycle.
     _, first = np.unique(nodes.rank[stuck], return_index=True)
     message = "it waits for itself, or for nodes that do"
     cure = "take away one of the dependencies"
-    return _capped(
-        [_finding(workload, int(row), "cycle", message, cure) for row in stuck[np.sort(first)]]
+    return _limit_findings(
+        [_make_finding(workload, int(row), "cycle", message, cure) for row in stuck[np.sort(first)]]
     )
 
 
-def _messages(workload: Workload) -> list[Diagnostic]:
-    """Messages whose other side is missing: pairs have equal ranks, tag and bytes."""
+def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
+    """Find messages without a partner: a pair has equal ranks, tag and bytes."""
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
     peer, rank = nodes.peer[rows], nodes.rank[rows]
     is_wrong = (peer < 0) | (peer >= nodes.num_ranks) | (peer == rank)
     wrong = [
-        _finding(workload, int(row), "peer", f"its peer {nodes.peer[row]} is no other rank")
+        _make_finding(workload, int(row), "peer", f"its peer {nodes.peer[row]} is no other rank")
         for row in rows[is_wrong]
     ]
     rows = rows[~is_wrong]
@@ -95,45 +100,48 @@ def _messages(workload: Workload) -> list[Diagnostic]:
     key = labels(*pair, nodes.tag[rows], nodes.bytes[rows])
     surplus = np.bincount(key, np.where(is_send, 1, -1)).astype(np.int64)
     lonely = []
-    # Of the surplus of one key, the last ones are those without partner.
+    # Of equal messages, the last ones count as unmatched.
     for one in np.flatnonzero(surplus):
         side = rows[(key == one) & (is_send == (surplus[one] > 0))]
         for row in side[-abs(int(surplus[one])) :].tolist():
             size = f"{nodes.bytes[row]} bytes with tag {nodes.tag[row]}"
             other = "receives" if surplus[one] > 0 else "sends"
             message = f"rank {nodes.peer[row]} {other} no such message: {size}"
-            lonely.append(_finding(workload, row, "unmatched", message))
-    return _capped(wrong) + _capped(sorted(lonely, key=lambda found: found.location.rank or 0))
+            lonely.append(_make_finding(workload, row, "unmatched", message))
+    return _limit_findings(wrong) + _limit_findings(
+        sorted(lonely, key=lambda found: found.location.rank or 0)
+    )
 
 
-def _deadlocks(workload: Workload) -> list[Diagnostic]:
-    """A cycle of dependencies through several ranks, such as two groups in opposite orders.
+def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
+    """Find a dependency cycle through several ranks, such as two groups in opposite orders.
 
-    All calls of a collective end together, and a receive ends after its send begins: in the graph
-    in which the calls of a collective are one vertex, a cycle never ends on any network.
+    All calls of a collective end together, and a receive ends after its send begins: a cycle
+    in the graph with one vertex per collective never finishes on any network.
     """
     nodes = workload.nodes
-    vertex = _vertices(workload)
+    vertex = _merge_collective_calls(workload)
     parents, children = nodes.edges()
-    sends, receives = _certain_messages(workload)
+    sends, receives = _find_unique_messages(workload)
     edges = np.concatenate([parents, sends]), np.concatenate([children, receives])
     order = topological_levels(len(nodes), vertex[edges[0]], vertex[edges[1]])
     stuck = order.position[vertex] < 0
     if not stuck.any():
         return []
-    path = _cycle_of_rows(vertex, edges, stuck)
+    path = _walk_cycle(vertex, edges, stuck)
     first = path[0]
     waits = ", ".join(
-        f"rank {nodes.rank[parent]}: {said(workload, parent)} before {said(workload, child)}"
+        f"rank {nodes.rank[parent]}: {describe_node(workload, parent)}"
+        f" before {describe_node(workload, child)}"
         for parent, child in zip(path[::2], path[1::2], strict=True)
     )
     message = f"ranks wait for one another for ever: {waits}"
     cure = "issue collectives and messages in the same order on all ranks that share them"
-    return [_finding(workload, first, "deadlock", message, cure)]
+    return [_make_finding(workload, first, "deadlock", message, cure)]
 
 
-def _vertices(workload: Workload) -> Int64Array:
-    """The vertex of every node: its row, or that of the first call of its collective."""
+def _merge_collective_calls(workload: Workload) -> Int64Array:
+    """Return the vertex of every node: its row, or the row of its collective's first call."""
     nodes = workload.nodes
     vertex = np.arange(len(nodes))
     issued = collectives_in_order(nodes)
@@ -147,8 +155,8 @@ def _vertices(workload: Workload) -> Int64Array:
     return vertex
 
 
-def _certain_messages(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """(send, receive) rows of the messages of which no other has the same ranks, tag and bytes."""
+def _find_unique_messages(workload: Workload) -> tuple[Int64Array, Int64Array]:
+    """Return (send, receive) rows of messages with unique ranks, tag and bytes."""
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
     if not len(rows):
@@ -158,22 +166,21 @@ def _certain_messages(workload: Workload) -> tuple[Int64Array, Int64Array]:
     destination = np.where(is_send, nodes.peer[rows], nodes.rank[rows])
     key = labels(source, destination, nodes.tag[rows], nodes.bytes[rows])
     is_single = np.bincount(key)[key] == 2
-    # Both sides in the order of their keys, each of which stands once on either side.
+    # Each key occurs once per side: sort both sides by key.
     sends, receives = np.flatnonzero(is_single & is_send), np.flatnonzero(is_single & ~is_send)
     return rows[sends[np.argsort(key[sends])]], rows[receives[np.argsort(key[receives])]]
 
 
-def _cycle_of_rows(
+def _walk_cycle(
     vertex: Int64Array, edges: tuple[Int64Array, Int64Array], stuck: BoolArray
 ) -> list[int]:
-    """The edges of one cycle, as rows: parent, child, parent, child, ...
+    """Return the edges of one cycle as rows: parent, child, parent, child, ...
 
-    Every stuck vertex of a cycle, or after one, has a stuck parent, so that going from parent to
-    parent reaches a cycle.
+    Every stuck vertex has a stuck parent, so walking from parent to parent reaches a cycle.
     """
     is_inner = stuck[edges[0]] & stuck[edges[1]]
     parents, children = edges[0][is_inner], edges[1][is_inner]
-    # Of several edges into a vertex any one leads back to a cycle.
+    # Any edge into a vertex leads back to a cycle.
     edge_into = dict(zip(vertex[children].tolist(), range(len(children)), strict=True))
     walked: dict[int, int] = {}
     at = int(vertex[children[0]])
@@ -185,41 +192,41 @@ def _cycle_of_rows(
 
 
 def _collectives(workload: Workload) -> list[Diagnostic]:
-    """Where the ranks of a group differ in the collectives that they issue, or their order."""
+    """Find groups whose ranks differ in their collectives or in the order of collectives."""
     nodes = workload.nodes
-    found: list[Diagnostic] = []
+    findings: list[Diagnostic] = []
     issued = collectives_in_order(nodes)
     for group in distinct(nodes.group[issued]).tolist():
         rows = issued[nodes.group[issued] == group]
-        found += _group_findings(workload, group, rows)
-    return _capped(found)
+        findings += _check_group(workload, group, rows)
+    return _limit_findings(findings)
 
 
-def _group_findings(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
+def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagnostic]:
     nodes, members = workload.nodes, workload.members(group)
     name = f"process group {workload.groups[group].name!r}" if group >= 0 else "the job"
     strangers = rows[~np.isin(nodes.rank[rows], members)]
     if len(strangers):
         row = int(strangers[0])
         message = f"rank {nodes.rank[row]} is no member of {name}"
-        return [_finding(workload, row, "group", message)]
+        return [_make_finding(workload, row, "group", message)]
     if group >= 0 and len(members) == 1:
         message = f"{name} has one member: simulators wait for others for ever"
-        return [_finding(workload, int(rows[0]), "group", message)]
+        return [_make_finding(workload, int(rows[0]), "group", message)]
     first = rows[nodes.rank[rows] == members[0]]
     for member in members[1:]:
         other = rows[nodes.rank[rows] == member]
-        difference = _difference(workload, first, other, (members[0], member), name)
+        difference = _find_difference(workload, first, other, (members[0], member), name)
         if difference:
-            # One difference makes all that follow differ.
+            # Later differences follow from the first one.
             return [difference]
     return []
 
 
-def _difference(
+def _find_difference(
     workload: Workload, one: Int64Array, other: Int64Array, ranks: tuple[int, int], name: str
 ) -> Diagnostic | None:
-    """The first collective of two ranks that is not the same."""
+    """Return a finding for the first differing collective of two ranks, or None."""
     nodes = workload.nodes
     shared = min(len(one), len(other))
     is_same = nodes.collective[one[:shared]] == nodes.collective[other[:shared]]
@@ -232,23 +239,23 @@ def _difference(
         longer, lacks = (one, ranks[1]) if len(one) > len(other) else (other, ranks[0])
         row = int(longer[at])
         message = f"collective {at + 1} of {name} is missing on rank {lacks}"
-        return _finding(workload, row, "collectives-differ", message, cure)
+        return _make_finding(workload, row, "collectives-differ", message, cure)
     row, there = int(other[at]), int(one[at])
     bytes_here, bytes_there = int(nodes.bytes[row]), int(nodes.bytes[there])
     message = (
         f"collective {at + 1} of {name} has {bytes_here} bytes, "
         f"on rank {ranks[0]}{_in_file(workload, ranks[0])} "
-        f"it is {said(workload, there)} of {bytes_there} bytes"
+        f"it is {describe_node(workload, there)} of {bytes_there} bytes"
     )
-    found = _finding(workload, row, "collectives-differ", message, cure)
+    found = _make_finding(workload, row, "collectives-differ", message, cure)
     stated = _file(workload, ranks[1]) or found.location.file
     return replace(found, location=replace(found.location, file=stated))
 
 
 def _file(workload: Workload, rank: int) -> str:
-    """The trace of a rank, empty where the job is of no set of traces."""
+    """Return the trace file of a rank, empty if the job was not read from traces."""
     name = workload.provenance.source_name
-    # Only readers of traces keep the records that stand before the nodes.
+    # Only readers of traces store the metadata records.
     return f"{name}.{rank}.et" if name and EXTENSION in workload.extensions else ""
 
 

@@ -33,16 +33,16 @@ from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
 
 SCHEMA = "collhub/workload-1"
 NAMED_COLUMNS: Mapping[str, type[IntEnum]] = {"kind": NodeKind, "collective": JobCollective}
-"""Columns of names; an unstated one is null."""
+"""Columns written as names; -1 is null."""
 
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
-    """The document as one artifact."""
+    """Write the document as one artifact."""
     return WriteResult((Artifact("", lambda: _text(workload).encode("ascii")),))
 
 
 def name_of(code: IntEnum) -> str:
-    """The word of the document for a kind of node or a collective, such as all-reduce."""
+    """Return the name of a node kind or a collective in the document, such as all-reduce."""
     return code.name.lower().replace("_", "-")
 
 
@@ -61,8 +61,8 @@ def _text(workload: Workload) -> str:
 
 
 def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
-    """Name and values of every column that says something."""
-    # Where identities are positions, that is what is assumed of a document without them.
+    """Yield name and values of every column with a non-default value."""
+    # A document without identities has positions as identities.
     position = np.arange(len(nodes)) - nodes.rank_indptr[nodes.rank]
     for name in NODE_DTYPES:
         column = getattr(nodes, name)
@@ -78,17 +78,20 @@ def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
 
 
 _SCHEMA_FILE = "workload-1.json"
-# Held to the schema without their entries, which are checked faster as columns.
+# Checked by the schema without their entries, which are checked faster as columns.
 _LONG = ("nodes", "names", "extras", "algorithms", "extensions")
 
 
 def read(source: Source, options: NoOptions) -> Workload:
-    """Build the workload of a document. Raises `InputError` that names the first defect."""
+    """Build the workload of a document. Raises `InputError` for the first defect.
+
+    No memory is allocated from numbers in the document: list lengths are checked first.
+    """
     return _Document(source).workload()
 
 
 class _Document:
-    """One parsed document and the name that its errors carry."""
+    """Parsed document, and its file name for errors."""
 
     def __init__(self, source: Source) -> None:
         self._file = source.name
@@ -104,7 +107,7 @@ class _Document:
             raise InputError([one.finding(place, "invalid-json") for one in violations])
 
     def workload(self) -> Workload:
-        """The workload that the document states."""
+        """Build the workload."""
         root = self._root
         for key in ("names", "extras"):
             self._check_types(root[key], f"$.{key}", str)
@@ -121,7 +124,7 @@ class _Document:
         except InputError as error:
             if error.diagnostics[0].location.file:
                 raise
-            # The model complains without a place.
+            # Errors of the model have no location.
             self._fail("$", error.diagnostics[0].message)
 
     def _fail(self, path: str, message: str) -> NoReturn:
@@ -129,7 +132,7 @@ class _Document:
         raise InputError(f"{path}: {message}", location=place, code="invalid-json")
 
     def _check_types(self, values: object, path: str, expected: type) -> None:
-        """Check that a value is a list of this type alone; a bool is no int."""
+        """Check that a value is a list of exactly this type; a bool is not an int."""
         if not isinstance(values, list):
             self._fail(path, "a list was expected")
         if not set(map(type, values)) <= {expected}:
@@ -137,31 +140,33 @@ class _Document:
             self._fail(f"{path}[{index}]", f"{expected.__name__} was expected")
 
     def _algorithm(self, index: int, traces: Any) -> Algorithm:
-        """The algorithm of canonical traces, a base64 text a rank."""
+        """Decode an algorithm from canonical traces, one base64 text per rank."""
         path = f"$.algorithms[{index}]"
         self._check_types(traces, path, str)
         return algorithm_of_texts(traces, self._file, f"{path}: a text")
 
-    def _nodes(self, stated: dict[str, Any], num_ranks: int) -> NodeColumns:
-        unknown = set(stated) - {*NODE_DTYPES, "data", "control"}
-        missing = {"rank", "kind"} - set(stated)
+    def _nodes(self, columns_object: dict[str, Any], num_ranks: int) -> NodeColumns:
+        unknown = set(columns_object) - {*NODE_DTYPES, "data", "control"}
+        missing = {"rank", "kind"} - set(columns_object)
         if unknown or missing:
-            wrong = min(unknown | missing)
-            what = "is missing" if wrong in missing else "is no column"
-            self._fail(f"$.nodes.{wrong}", what)
-        rows = len(stated["rank"]) if isinstance(stated["rank"], list) else 0
+            name_at_fault = min(unknown | missing)
+            problem = "is missing" if name_at_fault in missing else "is no column"
+            self._fail(f"$.nodes.{name_at_fault}", problem)
+        rows = len(columns_object["rank"]) if isinstance(columns_object["rank"], list) else 0
         columns = {
-            name: self._column(name, stated[name], rows) for name in NODE_DTYPES if name in stated
+            name: self._column(name, columns_object[name], rows)
+            for name in NODE_DTYPES
+            if name in columns_object
         }
-        edges = [self._edges(name, stated.get(name), rows) for name in ("data", "control")]
+        edges = [self._edges(name, columns_object.get(name), rows) for name in ("data", "control")]
         return NodeColumns.from_columns(num_ranks, columns, edges[0], edges[1], self._file)
 
     def _column(self, name: str, values: list[Any], rows: int) -> Any:
-        """The numbers of a column; their range is checked where the table is built."""
+        """Convert a column to numbers; `NodeColumns` checks their range."""
         path = f"$.nodes.{name}"
         if name in NAMED_COLUMNS:
             codes = {name_of(one): int(one) for one in NAMED_COLUMNS[name]}
-            # An unstated collective; nodes without a kind are refused by the table.
+            # null: no collective. `NodeColumns` refuses nodes without a kind.
             codes[None] = -1  # type: ignore[index]
             try:
                 values = [codes[value] for value in values]
@@ -177,7 +182,7 @@ class _Document:
             self._fail(path, "an entry is below 0, or above 64 bits")
 
     def _edges(self, name: str, lists: object, rows: int) -> tuple[Int64Array, Int64Array]:
-        """(parent rows, child rows) of the list of parents that every row has."""
+        """Convert lists of parents per row to (parent rows, child rows)."""
         if lists is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         path = f"$.nodes.{name}"

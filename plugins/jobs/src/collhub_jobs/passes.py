@@ -1,4 +1,8 @@
-"""Passes over whole jobs: drop markers, fuse, scale and split."""
+"""Passes over jobs: drop markers, fuse collectives, scale computations, split collectives.
+
+Fusing follows data-parallel frameworks. Source: Li et al., "PyTorch Distributed: Experiences on
+Accelerating Data Parallel Training" (VLDB 2020), section 3.2.3: buckets of 25 MiB.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +37,12 @@ def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, Pass
 def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload, PassReport]:
     """Fill buckets with consecutive all-reduces of a group until they would exceed the size.
 
-    A bucket stands where its last all-reduce stood, waits for what all of them wait for, and has
-    the sum of their bytes. No all-reduce joins one that it waits for. Groups whose ranks would
-    differ in their buckets stay as they are.
+    A bucket replaces its last all-reduce, has the dependencies of all of its all-reduces and the
+    sum of their bytes. An all-reduce is never fused with one that it waits for. Groups whose ranks
+    would have different buckets are unchanged.
     """
     nodes = workload.nodes
-    target = _targets(workload, options.size)
+    target = _plan_buckets(workload, options.size)
     kept = np.flatnonzero(target == np.arange(len(nodes)))
     place = positions_in(kept, len(nodes))
     columns = columns_of(nodes)
@@ -50,8 +54,8 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
     for parents, children in (nodes.data_edges, nodes.control_edges):
         changed[children[fused[parents]]] = True
         pairs = np.stack([place[target[parents]], place[target[children]]])
-        # Two of a bucket that wait for the same node wait for it once.
-        both = _distinct_pairs(pairs)
+        # Equal dependencies of a bucket are merged.
+        both = _drop_duplicate_pairs(pairs)
         edges.append((both[0], both[1]))
     columns = {name: column[kept] for name, column in columns.items()}
     result = rebuilt(workload, columns, edges[0], edges[1], changed[kept])
@@ -61,40 +65,40 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
     return result, PassReport(changes)
 
 
-def _distinct_pairs(pairs: Int64Array) -> Int64Array:
-    """Columns of a table, the first of equal ones each, in their order."""
+def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
+    """Drop duplicate columns of a table, keeping the order."""
     order = np.lexsort(pairs[::-1])
     is_new = np.ones(len(order), np.bool_)
     is_new[1:] = np.any(np.diff(pairs[:, order], axis=1) != 0, axis=0)
     return pairs[:, np.sort(order[is_new])]
 
 
-def _targets(workload: Workload, size: int) -> Int64Array:
-    """For every row, the row into which it goes: itself where it is not fused."""
+def _plan_buckets(workload: Workload, size: int) -> Int64Array:
+    """Return for every row the row of its bucket: itself if it is not fused."""
     nodes = workload.nodes
     target = np.arange(len(nodes))
     can_fuse = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm < 0)
     can_fuse &= (nodes.collective == JobCollective.ALL_REDUCE) & (nodes.bytes >= 0)
     rows = np.flatnonzero(can_fuse)
-    depth = _depths(nodes, can_fuse)
+    depth = _count_depths(nodes, can_fuse)
     rows = rows[np.lexsort((nodes.identity[rows], nodes.rank[rows], nodes.group[rows]))]
     for group in distinct(nodes.group[rows]).tolist():
         members = rows[nodes.group[rows] == group]
         by_rank = [members[nodes.rank[members] == rank] for rank in workload.members(group)]
-        plans = [_buckets(nodes.bytes[own], depth[own], size) for own in by_rank]
+        plans = [_buckets(nodes.bytes[rank_rows], depth[rank_rows], size) for rank_rows in by_rank]
         if any(plan != plans[0] for plan in plans):
             continue
-        for own in by_rank:
+        for rank_rows in by_rank:
             for first, stop in plans[0]:
-                target[own[first:stop]] = own[stop - 1]
+                target[rank_rows[first:stop]] = rank_rows[stop - 1]
     return target
 
 
-def _depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
-    """The most counted nodes on a path to each node, itself included.
+def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
+    """Return the maximum number of counted nodes on a path to each node, including itself.
 
-    Of two nodes on one path, the later has more: equal depths mean that neither waits for the
-    other, and buckets of one depth each never wait for one another in a circle.
+    Counted nodes of equal depth do not wait for each other, so buckets of nodes of equal depth have
+    no cyclic dependencies.
     """
     edges = nodes.edges()
     order = topological_levels(len(nodes), edges[0], edges[1])
@@ -109,23 +113,23 @@ def _depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
 
 
 def _buckets(sizes: Int64Array, depths: Int64Array, limit: int) -> list[tuple[int, int]]:
-    """(first, stop) of the buckets of two and more, in order."""
-    found, first, filled = [], 0, 0
+    """Return (first, stop) of the buckets with at least two entries, in order."""
+    buckets, first, filled = [], 0, 0
     values = zip(sizes.tolist(), depths.tolist(), strict=True)
     for index, (size, depth) in enumerate(values):
         if index and (filled + size > limit or depth != depths[first]):
-            found.append((first, index))
+            buckets.append((first, index))
             first, filled = index, 0
         filled += size
-    found.append((first, len(sizes)))
-    return [(begin, stop) for begin, stop in found if stop - begin > 1]
+    buckets.append((first, len(sizes)))
+    return [(begin, stop) for begin, stop in buckets if stop - begin > 1]
 
 
 def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport]:
-    """Scale durations, rounded to ns, and operations and bytes with them.
+    """Scale durations (rounded to ns), operations and bytes of computations.
 
-    All three, so that times by the roofline scale as stated ones do. Raises `UsageError` for a rank
-    that is not there.
+    All three are scaled, so that roofline times scale like recorded times. Raises `UsageError` for
+    ranks outside the job.
     """
     nodes = workload.nodes
     chosen = nodes.is_kind(NodeKind.COMPUTE)
@@ -138,24 +142,24 @@ def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, 
     columns = columns_of(nodes)
     for name in ("duration_ns", "operations", "bytes"):
         column = getattr(nodes, name).copy()
-        # What is not stated, or zero, stays.
+        # Unknown values (-1) and zeros are unchanged.
         rows = chosen & (column > 0)
         scaled = np.rint(column[rows].astype(np.float64) * options.factor)
-        # A computation without time would be taken for one that states none.
+        # A duration of 0 would count as unknown.
         column[rows] = np.maximum(scaled, 1).astype(np.int64)
         columns[name] = column
     result = rebuilt(workload, columns, nodes.data_edges, nodes.control_edges, chosen)
     count = int(chosen.sum())
-    said = f"{count} computations take {options.factor:g} times as long"
-    return result, PassReport((said,) if count else ())
+    message = f"{count} computations take {options.factor:g} times as long"
+    return result, PassReport((message,) if count else ())
 
 
 def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Workload, PassReport]:
-    """Cut the bytes in pieces that differ by one at most; those of fewer bytes stay whole.
+    """Split collectives into pieces whose bytes differ by at most 1.
 
-    The first piece keeps the id, the others get new ones above all others, in the order of their
-    collectives: on every rank the pieces of a group have one order. Collectives that name an
-    algorithm, which was made for their size, stay whole, too.
+    The first piece keeps the id; further pieces get new ids above all others, in the order of their
+    collectives, so that the pieces of a group have the same order on every rank. Collectives with
+    fewer bytes than pieces, and collectives with an algorithm for their size, are unchanged.
     """
     nodes, pieces = workload.nodes, options.pieces
     is_cut = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes >= pieces) & (nodes.algorithm < 0)
@@ -167,10 +171,10 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
     cut = is_cut[source]
     part = size * (index + 1) // pieces - size * index // pieces
     columns["bytes"] = np.where(cut, part, size)
-    columns["identity"] = _identities(nodes, source, index)
+    columns["identity"] = _number_pieces(nodes, source, index)
     first = first_positions(copies)
     data, control = (
-        _spread(edges, copies, first) for edges in (nodes.data_edges, nodes.control_edges)
+        _multiply_edges(edges, copies, first) for edges in (nodes.data_edges, nodes.control_edges)
     )
     waits_for_cut = np.zeros(len(nodes), np.bool_)
     for parents, children in (nodes.data_edges, nodes.control_edges):
@@ -182,27 +186,27 @@ def split_collectives(workload: Workload, options: SplitOptions) -> tuple[Worklo
     return result, PassReport(changes)
 
 
-def _identities(
+def _number_pieces(
     nodes: NodeColumns, source: Int64Array, index: Int64Array
 ) -> npt.NDArray[np.uint64]:
-    """Ids of the pieces: later ones stand above all ids of their rank, by id and piece."""
+    """Number the pieces: later pieces get ids above all ids of their rank, by id and piece."""
     identity = nodes.identity[source].copy()
     rows = np.flatnonzero(index)
     rows = rows[np.lexsort((index[rows], identity[rows], nodes.rank[source[rows]]))]
     ranks = nodes.rank[source[rows]]
     highest = np.maximum.reduceat(np.append(nodes.identity, np.uint64(0)), nodes.rank_indptr[:-1])
-    # Higher than all others: a slot that others want is theirs first.
+    # The smallest id takes a slot first: later pieces must not delay other nodes.
     number = counted_positions(np.bincount(ranks, minlength=nodes.num_ranks))
     identity[rows] = highest[ranks] + np.uint64(1) + number.astype(np.uint64)
     return identity
 
 
-def _spread(edges: Edges, copies: Int64Array, first: Int64Array) -> Edges:
-    """Dependencies of every piece, on every piece."""
+def _multiply_edges(edges: Edges, copies: Int64Array, first: Int64Array) -> Edges:
+    """Copy the dependencies of nodes to all of their pieces."""
     parents, children = edges
     counts = copies[children]
     rows = expanded_ranges(first[children], counts)
     parents = np.repeat(parents, counts)
-    # Every piece of a child now waits for every piece of its parent.
+    # Every piece of a child waits for every piece of its parent.
     counts = copies[parents]
     return expanded_ranges(first[parents], counts), np.repeat(rows, counts)

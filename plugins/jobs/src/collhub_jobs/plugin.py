@@ -25,7 +25,7 @@ from hub_core.plugin_api import (
 
 @dataclass(frozen=True, slots=True)
 class ScaleOptions:
-    """How much longer which ranks compute."""
+    """Factor of the durations, and the ranks to which it applies."""
 
     factor: float = option(
         OptionType.FLOAT, 1.5, "by which computations take longer", minimum=1e-6, maximum=1e6
@@ -35,7 +35,7 @@ class ScaleOptions:
 
 @dataclass(frozen=True, slots=True)
 class SplitOptions:
-    """Into how many pieces a collective falls."""
+    """Number of pieces per collective."""
 
     pieces: int = option(
         OptionType.INT, 2, "collectives in place of one", minimum=2, maximum=1 << 16
@@ -44,14 +44,14 @@ class SplitOptions:
 
 @dataclass(frozen=True, slots=True)
 class FuseOptions:
-    """How large a bucket grows."""
+    """Maximum size of a bucket."""
 
     size: int = option(OptionType.SIZE, 25 << 20, "bytes of a bucket at most", minimum=1)
 
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Of every pass: what it does, and its options.
+# Name -> description and options of a pass.
 _PASSES = {
     "scale-compute": ("computations of some ranks take longer or shorter", ScaleOptions),
     "drop-markers": ("leaves out markers, which take no time", NoOptions),

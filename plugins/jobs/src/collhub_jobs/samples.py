@@ -1,4 +1,4 @@
-"""Inputs by which the conformance checks try the reader."""
+"""Sample inputs for the conformance checks of the readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hub_core.plugin_api import Source
 
 
 def samples() -> Sequence[Source]:
-    """A computation and an all-reduce of one rank."""
+    """Return a trace with a computation and an all-reduce of one rank."""
     size = {"name": "comm_size", "int64_val": 1 << 20}
     kind = {"name": "comm_type", "int64_val": 0}
     content = encoded_record("GlobalMetadata", version="0.0.4")
@@ -21,7 +21,7 @@ def samples() -> Sequence[Source]:
 
 
 def json_samples() -> Sequence[Source]:
-    """The same in the JSON form of chakra_jsonizer."""
+    """Return the same trace in the JSON form of chakra_jsonizer."""
     size = {"name": "comm_size", "int64Val": str(1 << 20)}
     kind = {"name": "comm_type", "int64Val": "0"}
     messages = [
@@ -34,7 +34,7 @@ def json_samples() -> Sequence[Source]:
 
 
 def documents() -> Sequence[Source]:
-    """A computation of one rank."""
+    """Return a document with a computation of one rank."""
     nodes = {"rank": [0], "kind": ["compute"], "duration_ns": [7000]}
     document = {
         "schema": "collhub/workload-1",

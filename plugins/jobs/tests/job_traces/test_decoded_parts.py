@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder, _Composition
+from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder, _RecordBuilder
 from collhub_job_traces.records import ATTRIBUTE, attribute, fields, varint
 
 from hub_core.chakra import RankFile
@@ -64,7 +64,7 @@ def decode_whole(record: bytes) -> DecodedNode:
     found = list(fields(record))
     values = [value for number, value, _ in found if number == ATTRIBUTE]
     attributes = [attribute(value) for value in values if isinstance(value, bytes)]
-    return _Composition(found, attributes, frozenset()).node(record)
+    return _RecordBuilder(found, attributes, frozenset()).node(record)
 
 
 def test_nodes_of_parts_equal_nodes_of_records() -> None:

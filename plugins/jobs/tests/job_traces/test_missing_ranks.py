@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_job_traces.groups import own_groups, stand_ins
+from collhub_job_traces.groups import choose_stand_ins, translate_groups
 from collhub_job_traces.options import JobReadOptions
 from collhub_job_traces.reading import read
 from collhub_job_traces.writing import write
@@ -112,7 +112,7 @@ def test_fewer_ranks_than_there_are_files_are_refused() -> None:
 
 
 def test_the_next_lower_rank_stands_for_one_without_file() -> None:
-    assert stand_ins([1, 4], 6).of == (1, 1, 1, 1, 4, 4)
+    assert choose_stand_ins([1, 4], 6).of == (1, 1, 1, 1, 4, 4)
 
 
 def test_groups_of_the_same_shape_are_those_of_the_rank() -> None:
@@ -120,11 +120,13 @@ def test_groups_of_the_same_shape_are_those_of_the_rank() -> None:
     groups = [(0, 1), (0, 2), (2, 3), (1, 3), (4, 6), (0, 1, 2, 3)]
     listed = [ProcessGroup(str(index), ranks) for index, ranks in enumerate(groups)]
     rank, used = np.repeat(np.arange(4), 3), np.array([0, 1, 5] * 4)
-    found = own_groups(stand_ins([0], 7), rank, used, listed, "job")
+    found = translate_groups(choose_stand_ins([0], 7), rank, used, listed, "job")
     assert found.reshape(4, 3).tolist() == [[0, 1, 5], [0, 3, 5], [2, 1, 5], [2, 3, 5]]
 
 
 def test_a_rank_without_a_group_of_the_shape_is_refused() -> None:
     listed = [ProcessGroup("tensor", (0, 1)), ProcessGroup("data", (0, 2))]
     with pytest.raises(InputError, match="rank 1 has no group like 'data' of rank 0"):
-        own_groups(stand_ins([0], 3), np.array([0, 1]), np.array([1, 1]), listed, "job")
+        translate_groups(
+            choose_stand_ins([0], 3), np.array([0, 1]), np.array([1, 1]), listed, "job"
+        )
