@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.simulation import ExactTime, exact_time, simulate
     from hub_core.pipeline.synthesis import estimate_synthesis, synthesize
     from hub_core.pipeline.topology_input import parse_topology, read_topology
-    from hub_core.plugin_api.simulator import SimulationResult
+    from hub_core.plugin_api.runs import SimulationResult
     from hub_core.registry.discovery import discover, run_registry
     from hub_core.registry.plugins import Registry
     from hub_core.trace_profile.formats import ChakraReadOptions, TraceOptions
@@ -245,7 +245,7 @@ _HOMES = {
     "hub_core.pipeline.simulation": "ExactTime exact_time simulate",
     "hub_core.pipeline.synthesis": "estimate_synthesis synthesize",
     "hub_core.pipeline.topology_input": "parse_topology read_topology",
-    "hub_core.plugin_api.simulator": "SimulationResult",
+    "hub_core.plugin_api.runs": "SimulationResult",
     "hub_core.columns.public_names": "names_from",
     "hub_core.registry.discovery": "discover run_registry",
     "hub_core.registry.plugins": "Registry",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from hub_core.columns.public_names import names_from
 
 if TYPE_CHECKING:
-    from hub_core.chakra.attributes import INTEGER_KINDS, LARGEST, Kind
     from hub_core.chakra.encode import (
         Piece,
         Ragged,
@@ -20,11 +19,18 @@ if TYPE_CHECKING:
         number_field,
         packed_field,
     )
-    from hub_core.chakra.errors import TraceError
     from hub_core.chakra.fields import NodeFields, Triple
     from hub_core.chakra.links import Edges, ResolvedLinks, link
     from hub_core.chakra.metadata import AttributeValue, Metadata, MetadataEntry, encode_metadata
-    from hub_core.chakra.nodes import NodeTable, NodeType, type_name
+    from hub_core.chakra.nodes import (
+        INTEGER_KINDS,
+        LARGEST,
+        Kind,
+        NodeTable,
+        NodeType,
+        TraceError,
+        type_name,
+    )
     from hub_core.chakra.rank_file import in_batches, open_rank_file
     from hub_core.chakra.records import Batch, Dependencies, NodeColumns, RankFile, decode_nodes
     from hub_core.chakra.shapes import AttributeColumns, ShapeBook
@@ -50,15 +56,13 @@ __all__ = [
 
 _HOMES = {
     "hub_core.columns": "UInt64Array",
-    "hub_core.chakra.attributes": "INTEGER_KINDS LARGEST Kind",
     "hub_core.chakra.encode": (
         "Piece Ragged encode_records list_attribute number_attribute number_field packed_field"
     ),
-    "hub_core.chakra.errors": "TraceError",
     "hub_core.chakra.fields": "NodeFields Triple",
     "hub_core.chakra.links": "Edges ResolvedLinks link",
     "hub_core.chakra.metadata": "AttributeValue Metadata MetadataEntry encode_metadata",
-    "hub_core.chakra.nodes": "NodeTable NodeType type_name",
+    "hub_core.chakra.nodes": ("INTEGER_KINDS LARGEST Kind NodeTable NodeType TraceError type_name"),
     "hub_core.chakra.rank_file": "in_batches open_rank_file",
     "hub_core.chakra.records": "Batch Dependencies NodeColumns RankFile decode_nodes",
     "hub_core.chakra.shapes": "AttributeColumns ShapeBook",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hub_core.chakra.attributes import Kind
+from hub_core.chakra.nodes import Kind
 from hub_core.chakra.wire import (
     Bytes,
     Column,

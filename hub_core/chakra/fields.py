@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.chakra.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, LARGEST, Kind
-from hub_core.chakra.errors import TraceError
-from hub_core.chakra.nodes import NodeType, type_name
+from hub_core.chakra.nodes import (
+    INTEGER_KINDS,
+    INTEGER_LIST_KINDS,
+    LARGEST,
+    Kind,
+    NodeType,
+    TraceError,
+    type_name,
+)
 from hub_core.chakra.records import NodeColumns
 from hub_core.chakra.shapes import NO_KIND, WRONG_LENGTH
 from hub_core.columns import BoolArray, Int64Array

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 
-from hub_core.chakra.errors import TraceError
+from hub_core.chakra.nodes import TraceError
 from hub_core.chakra.wire import varint
 
 _METADATA_FIELDS = frozenset({"version", "attr"})
@@ -54,7 +54,7 @@ def records_of_json(name: str, content: bytes) -> bytes:
     # Imported here: it loads protobuf, which readers of the usual form do not need.
     from google.protobuf import json_format
 
-    from hub_core.chakra.messages import message_class
+    from hub_core.chakra.trace_records import message_class
 
     try:
         text = content.decode("utf-8")

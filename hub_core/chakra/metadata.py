@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hub_core.chakra.attributes import Kind
+from hub_core.chakra.nodes import Kind
 from hub_core.chakra.wire import WireError, WireType, encode_varints, varint
 
 # Field numbers of GlobalMetadata, AttributeProto and the list messages.
@@ -162,7 +162,7 @@ def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
     """(version, attributes) of any record. Raises `WireError`."""
     from google.protobuf.message import DecodeError
 
-    from hub_core.chakra.messages import message_class
+    from hub_core.chakra.trace_records import message_class
 
     message: Any = message_class("GlobalMetadata")()
     try:

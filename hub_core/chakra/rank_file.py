@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hub_core.chakra.errors import TraceError
 from hub_core.chakra.json_records import is_json_form, records_of_json
 from hub_core.chakra.metadata import Metadata, decode_metadata
+from hub_core.chakra.nodes import TraceError
 from hub_core.chakra.records import RankFile, located
 from hub_core.chakra.wire import Field, WireError, WireType, record_bounds, walk
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.chakra.errors import TraceError
+from hub_core.chakra.nodes import TraceError
 from hub_core.chakra.shapes import AttributeColumns, ShapeBook
 from hub_core.chakra.wire import Bytes, WireError, decode_varints, varints_at
 from hub_core.columns import (

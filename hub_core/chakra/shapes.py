@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.chakra.attributes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
+from hub_core.chakra.nodes import INTEGER_KINDS, INTEGER_LIST_KINDS, Kind
 from hub_core.chakra.wire import Bytes, Field, WireError, WireType, walk
 from hub_core.columns import Int64Array, UInt64Array, run_starts
 

@@ -16,11 +16,10 @@ import click
 from hub_core.cli.parameter_types import ASSIGNMENT, DURATION, FILE, OfferName
 from hub_core.model.diagnostics import UsageError, closest
 from hub_core.model.quantities import parse_size
+from hub_core.plugin_api.formats import FormatReader, FormatWriter
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import MAX_INTEGER, Option, OptionType
-from hub_core.plugin_api.reader import FormatReader
 from hub_core.plugin_api.search_budget import SearchBudget
-from hub_core.plugin_api.writer import FormatWriter
 
 if TYPE_CHECKING:
     from hub_core.registry.plugins import Registry

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
     from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
-    from hub_core.plugin_api.artifacts import WriteResult
-    from hub_core.plugin_api.check import CheckReport, CheckRequest, Subject
-    from hub_core.plugin_api.report_writer import ReportRequest, Shown
-    from hub_core.plugin_api.workload_simulator import WorkloadRequest, WorkloadTimes
+    from hub_core.plugin_api.outputs import ReportRequest, Shown, WriteResult
+    from hub_core.plugin_api.runs import WorkloadRequest, WorkloadTimes
+    from hub_core.plugin_api.subjects import CheckReport, CheckRequest, Subject
     from hub_core.registry.plugins import Registry
     from hub_core.verification import VerifyReport
 

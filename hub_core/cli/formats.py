@@ -20,26 +20,23 @@ from hub_core.cli.parameter_types import complete_offers
 from hub_core.cli.plugin_report import default_text, description_of, option_object
 from hub_core.cli.session import Session
 from hub_core.pipeline.runtime_versions import span_text
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass
-from hub_core.plugin_api.check import Check, Subject
-from hub_core.plugin_api.engine import Engine
-from hub_core.plugin_api.executor import Executor
-from hub_core.plugin_api.formats import Format, Layout
-from hub_core.plugin_api.lower_bound import LowerBound
+from hub_core.plugin_api.formats import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    TopologyReader,
+    TopologyWriter,
+    WorkloadGenerator,
+    WorkloadReader,
+    WorkloadWriter,
+)
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.report_writer import ReportWriter, Shown
-from hub_core.plugin_api.selection_writer import SelectionWriter
-from hub_core.plugin_api.simulator import Simulator
-from hub_core.plugin_api.synthesizer import Synthesizer
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.workload_generator import WorkloadGenerator
-from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.workload_simulator import WorkloadSimulator
-from hub_core.plugin_api.workload_writer import WorkloadWriter
-from hub_core.plugin_api.writer import FormatWriter
+from hub_core.plugin_api.outputs import ReportWriter, SelectionWriter, Shown
+from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
+from hub_core.plugin_api.subjects import AlgorithmPass, Check, Subject
+from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.plugins import Provided, Registry
 

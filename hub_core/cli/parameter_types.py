@@ -14,9 +14,9 @@ from hub_core.model.quantities import parse_time
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from hub_core.plugin_api.formats import TopologyBuilder
     from hub_core.plugin_api.offers import Offer
     from hub_core.plugin_api.options import Option
-    from hub_core.plugin_api.topology_builder import TopologyBuilder
 
     _Choice = click.Choice[str]
 else:
@@ -103,7 +103,7 @@ class _TopologyText(_FileName):
         """Names with an example of their form; behind `?`, keys and the values of some."""
         from click.shell_completion import CompletionItem
 
-        from hub_core.plugin_api.topology_builder import TopologyBuilder
+        from hub_core.plugin_api.formats import TopologyBuilder
 
         builders = {one.name: one.offer for one in ctx.obj.registry().all(TopologyBuilder)}
         # Planes are joined by +, dimensions by *.
@@ -249,7 +249,7 @@ def _may_be_meant(offer: object, paths: list[str]) -> bool:
 def _values(ctx: click.Context, option: Option) -> list[str]:
     """Values of an option that can be listed."""
     from hub_core.plugin_api.options import OptionType
-    from hub_core.plugin_api.synthesizer import Synthesizer
+    from hub_core.plugin_api.synthesis import Synthesizer
 
     if option.choices:
         return [str(choice) for choice in option.choices if choice is not None]

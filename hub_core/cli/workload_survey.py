@@ -23,8 +23,7 @@ from hub_core.chakra import (
     type_name,
 )
 from hub_core.plugin_api import Source
-from hub_core.trace_profile.rank_files import rank_parts
-from hub_core.trace_profile.refusals import input_errors
+from hub_core.trace_profile.rank_files import input_errors, rank_parts
 
 _LONGEST_TEXT = 80
 _MESSAGES = (type_name(NodeType.COMM_SEND), type_name(NodeType.COMM_RECV))

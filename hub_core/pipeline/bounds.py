@@ -13,7 +13,7 @@ from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import Diagnostic, InputError, Severity
 from hub_core.network import Topology, lower_bounds_ps
 from hub_core.pipeline.calls import bound_options, call
-from hub_core.plugin_api.lower_bound import BoundRequest, BoundResult, LowerBound
+from hub_core.plugin_api.synthesis import BoundRequest, BoundResult, LowerBound
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry
 

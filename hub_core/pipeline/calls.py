@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from hub_core.model.diagnostics import PluginError
 from hub_core.plugin_api import NoOptions, resolve
-from hub_core.plugin_api.engine import Engine, EngineRequest
 from hub_core.plugin_api.offers import Offer, kind_of
+from hub_core.plugin_api.synthesis import Engine, EngineRequest
 from hub_core.registry.bind_options import OptionText, bind_options
 from hub_core.registry.border import blamed_on
 from hub_core.registry.descriptions import reference_of

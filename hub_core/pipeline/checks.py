@@ -14,7 +14,9 @@ from hub_core.pipeline.runtime_versions import (
     with_newest,
 )
 from hub_core.pipeline.sources import open_input
-from hub_core.plugin_api.check import (
+from hub_core.plugin_api.formats import FormatReader
+from hub_core.plugin_api.sources import log_diagnostic
+from hub_core.plugin_api.subjects import (
     Check,
     CheckLine,
     CheckReport,
@@ -22,8 +24,6 @@ from hub_core.plugin_api.check import (
     RuntimeVersions,
     Subject,
 )
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.sources import log_diagnostic
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.descriptions import options_of
 from hub_core.registry.discovery import run_registry

@@ -20,7 +20,7 @@ from hub_core.plugin_api import (
     WorkloadWriter,
 )
 from hub_core.plugin_api.offers import Offer, noun_of
-from hub_core.plugin_api.references import resolve
+from hub_core.plugin_api.options import resolve
 from hub_core.registry.plugins import Provided, Registry
 from hub_core.trace_profile.formats import CHAKRA, CHAKRA_JSON
 

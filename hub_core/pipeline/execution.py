@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hub_core.model import Algorithm, ReduceOp, UsageError
 from hub_core.pipeline.calls import bound_options, call, misfit
-from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
+from hub_core.plugin_api.runs import ExecutionRequest, ExecutionResult, Executor
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry

@@ -20,12 +20,8 @@ from hub_core.pipeline.artifacts import Content, Destination, destination, name_
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.detection import W, writer_for
 from hub_core.pipeline.inputs import PathText
-from hub_core.plugin_api.artifacts import WriteResult
-from hub_core.plugin_api.formats import Layout
-from hub_core.plugin_api.report_writer import ReportRequest, ReportWriter, Shown
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.workload_writer import WorkloadWriter
-from hub_core.plugin_api.writer import FormatWriter
+from hub_core.plugin_api.formats import FormatWriter, Layout, TopologyWriter, WorkloadWriter
+from hub_core.plugin_api.outputs import ReportRequest, ReportWriter, Shown, WriteResult
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry

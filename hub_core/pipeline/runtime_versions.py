@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from hub_core.model.diagnostics import Diagnostic, Location, Severity, UsageError, closest
-from hub_core.plugin_api.check import Check, CheckReport, RuntimeVersions
+from hub_core.plugin_api.subjects import Check, CheckReport, RuntimeVersions
 
 NEWEST = ("newest", "latest")
 """Words for the newest versions of a runtime that are known."""

@@ -15,7 +15,7 @@ from hub_core.model import (
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.topology_input import as_topology
-from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator
+from hub_core.plugin_api.runs import SimulationRequest, SimulationResult, Simulator
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry

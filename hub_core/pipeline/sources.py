@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
 from hub_core.plugin_api import Format, Layout, Source, SourcePart, decompressed
-from hub_core.plugin_api.gzip_streams import decompress_head, is_gzip
+from hub_core.plugin_api.sources import decompress_head, is_gzip
 
 STANDARD_STREAM = "-"
 HEAD_BYTES = 4096

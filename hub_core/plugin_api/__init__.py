@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassMove, PassReport
-from hub_core.plugin_api.artifacts import Artifact, WriteResult
-from hub_core.plugin_api.check import (
-    Check,
-    CheckLine,
-    CheckReport,
-    CheckRequest,
-    LoadableCall,
-    RuntimeVersions,
-    Subject,
-    WarmOptions,
+from hub_core.plugin_api.formats import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    TopologyBuilder,
+    TopologyReader,
+    TopologyWriter,
+    WorkloadGenerator,
+    WorkloadReader,
+    WorkloadWriter,
 )
-from hub_core.plugin_api.command import Command
-from hub_core.plugin_api.engine import Engine, EngineRequest
-from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
-from hub_core.plugin_api.formats import Format, Layout
-from hub_core.plugin_api.gzip_streams import decompressed
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
-from hub_core.plugin_api.lower_bound import BoundRequest, BoundResult, LowerBound
-from hub_core.plugin_api.offers import OFFER_KINDS, Offer, OfferKind
+from hub_core.plugin_api.offers import OFFER_KINDS, Command, Offer, OfferKind
 from hub_core.plugin_api.options import (
     BOOL_WORDS,
     MAX_INTEGER,
@@ -29,44 +23,65 @@ from hub_core.plugin_api.options import (
     Option,
     OptionType,
     OptionValue,
+    Reference,
     choice,
     declared_options,
     option,
     optional,
+    resolve,
 )
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.references import Reference, resolve
-from hub_core.plugin_api.report_writer import BandwidthSeries, ReportRequest, ReportWriter, Shown
-from hub_core.plugin_api.search_budget import BudgetReached, SearchBudget, SearchCut
-from hub_core.plugin_api.selection_writer import (
+from hub_core.plugin_api.outputs import (
+    Artifact,
+    BandwidthSeries,
+    ReportRequest,
+    ReportWriter,
     SelectedCollective,
     SelectedWindow,
     Selection,
     SelectionWriter,
     ServedCalls,
+    Shown,
+    WriteResult,
 )
-from hub_core.plugin_api.simulator import (
+from hub_core.plugin_api.runs import (
+    ExecutionRequest,
+    ExecutionResult,
+    Executor,
     LinkLoad,
     LocalWorkOptions,
     SimulationRequest,
     SimulationResult,
     Simulator,
+    WorkloadRequest,
+    WorkloadSimulator,
+    WorkloadTimes,
 )
-from hub_core.plugin_api.sources import Source, SourcePart, log_diagnostic
-from hub_core.plugin_api.synthesizer import (
+from hub_core.plugin_api.search_budget import BudgetReached, SearchBudget, SearchCut
+from hub_core.plugin_api.sources import Source, SourcePart, decompressed, log_diagnostic
+from hub_core.plugin_api.subjects import (
+    AlgorithmPass,
+    Check,
+    CheckLine,
+    CheckReport,
+    CheckRequest,
+    LoadableCall,
+    PassMove,
+    PassReport,
+    RuntimeVersions,
+    Subject,
+    WarmOptions,
+)
+from hub_core.plugin_api.synthesis import (
     ONE_SIZE,
+    BoundRequest,
+    BoundResult,
+    Engine,
+    EngineRequest,
+    LowerBound,
     SynthesisRequest,
     SynthesisResult,
     Synthesizer,
 )
-from hub_core.plugin_api.topology_builder import TopologyBuilder
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.workload_generator import WorkloadGenerator
-from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.workload_simulator import WorkloadRequest, WorkloadSimulator, WorkloadTimes
-from hub_core.plugin_api.workload_writer import WorkloadWriter
-from hub_core.plugin_api.writer import FormatWriter
 
 __all__ = [
     "API_VERSION",

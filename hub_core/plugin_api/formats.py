@@ -1,9 +1,11 @@
-"""Formats: how files of one kind are named, recognised and laid out."""
+"""Formats, their readers and writers, and other sources of topologies and workloads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from hub_core.plugin_api.options import NoOptions, Reference
 
 
 class Layout(StrEnum):
@@ -50,3 +52,99 @@ class FormatOffer:
     def name(self) -> str:
         """The name of the format."""
         return self.format.name
+
+
+@dataclass(frozen=True, slots=True)
+class FormatReader(FormatOffer):
+    """Producer: `read(source: Source, options) -> Algorithm`.
+
+    It never opens paths, prints, exits or reads the environment. `samples() -> Sequence[Source]`:
+    small correct inputs that the conformance kit reads; may be left out where the format also has a
+    writer. `executes_source`: the input is a program that reading executes, in a process of its
+    own; such a reader may start that process, its description says so, and an option `arguments`
+    (TEXT, quoted as in a shell) gets what follows `--` on the command line.
+    """
+
+    read: Reference
+    options: type = NoOptions
+    samples: Reference = ""
+    executes_source: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FormatWriter(FormatOffer):
+    """Consumer: `write(algorithm: Algorithm, options) -> WriteResult`."""
+
+    write: Reference
+    options: type = NoOptions
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyBuilder:
+    """`build(text: TopologyText) -> Topology` for texts `NAME` or `NAME:ARGUMENT[?KEY=VALUE&...]`.
+
+    Planes (`a+b`), subsets (`npus=0-3`) and products of dimensions are the core's; the builder sees
+    one text without them. `example`: a text that the builder takes, for help and for the
+    conformance kit. Wrong arguments are refused with `text.error(...)`.
+    """
+
+    name: str
+    description: str
+    build: Reference
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyReader(FormatOffer):
+    """`read(source: Source, options) -> Topology`; `samples` as in `FormatReader`."""
+
+    read: Reference
+    options: type = NoOptions
+    samples: Reference = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyWriter(FormatOffer):
+    """Consumer: `write(topology: Topology, options) -> WriteResult`."""
+
+    write: Reference
+    options: type = NoOptions
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadReader(FormatReader):
+    """Producer: `read(source: Source, options) -> Workload`, otherwise as `FormatReader`.
+
+    `claims(source: Source) -> bool`: whether what a reader of algorithms would take is a workload;
+    never raises; default: no. `lines(workload: Workload) -> Sequence[str]`: shown by `inspect`.
+    `network(source: Source, options: NoOptions) -> Topology`: the network that the source states
+    beside the job; default: none.
+    """
+
+    claims: Reference = ""
+    lines: Reference = ""
+    network: Reference = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadWriter(FormatOffer):
+    """Consumer: `write(workload: Workload, options) -> WriteResult`."""
+
+    write: Reference
+    options: type = NoOptions
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadGenerator:
+    """Producer: `generate(options) -> Workload`, run by `collhub generate`.
+
+    Equal options make equal jobs, which pass every check. Options that fit no job are refused with
+    a `UsageError` that names them. `searches`: it may search for the best job; `generate` is then
+    given `budget: SearchBudget` behind its options, and records in it what a limit has cut.
+    """
+
+    name: str
+    description: str
+    generate: Reference
+    options: type = NoOptions
+    searches: bool = False

@@ -9,12 +9,9 @@ from collections.abc import Sequence
 
 import pluggy
 
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass
-from hub_core.plugin_api.check import Check
-from hub_core.plugin_api.command import Command
-from hub_core.plugin_api.engine import Engine
-from hub_core.plugin_api.lower_bound import LowerBound
-from hub_core.plugin_api.offers import Consumer, NetworkOffer, Producer
+from hub_core.plugin_api.offers import Command, Consumer, NetworkOffer, Producer
+from hub_core.plugin_api.subjects import AlgorithmPass, Check
+from hub_core.plugin_api.synthesis import Engine, LowerBound
 
 API_VERSION = (1, 0)
 PROJECT = "collhub"

@@ -8,25 +8,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass
-from hub_core.plugin_api.check import Check
-from hub_core.plugin_api.command import Command
-from hub_core.plugin_api.engine import Engine
-from hub_core.plugin_api.executor import Executor
-from hub_core.plugin_api.lower_bound import LowerBound
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.report_writer import ReportWriter
-from hub_core.plugin_api.selection_writer import SelectionWriter
-from hub_core.plugin_api.simulator import Simulator
-from hub_core.plugin_api.synthesizer import Synthesizer
-from hub_core.plugin_api.topology_builder import TopologyBuilder
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.workload_generator import WorkloadGenerator
-from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.workload_simulator import WorkloadSimulator
-from hub_core.plugin_api.workload_writer import WorkloadWriter
-from hub_core.plugin_api.writer import FormatWriter
+from hub_core.plugin_api.formats import (
+    FormatReader,
+    FormatWriter,
+    TopologyBuilder,
+    TopologyReader,
+    TopologyWriter,
+    WorkloadGenerator,
+    WorkloadReader,
+    WorkloadWriter,
+)
+from hub_core.plugin_api.options import Reference
+from hub_core.plugin_api.outputs import ReportWriter, SelectionWriter
+from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
+from hub_core.plugin_api.subjects import AlgorithmPass, Check
+from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`collhub NAME`: `function` is a click command, imported when it is called or shows its help.
+
+    It gets a `CommandContext` by `click.pass_obj`, prints through it alone, and returns its exit
+    code or None. Whatever it raises as `HubError` becomes lines and an exit code.
+    """
+
+    name: str
+    description: str
+    function: Reference
+
 
 Producer = FormatReader | WorkloadReader | Synthesizer | WorkloadGenerator
 Consumer = (

@@ -1,9 +1,10 @@
-"""Options of an offer: a frozen record, from which command line, help and errors are made."""
+"""Options that offers declare, and references by which offers name their functions."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -126,3 +127,14 @@ def declared_options(record: type) -> tuple[Option, ...]:
             raise TypeError(f"field {field.name} of {record.__name__} is not made by option(...)")
         found.append(dataclasses.replace(declared, name=field.name))
     return tuple(found)
+
+
+Reference = str
+"""`"package.module:function"`."""
+
+
+def resolve(reference: Reference) -> Callable[..., object]:
+    """Import the function that a reference names. Errors of the import pass through."""
+    module, _, attribute = reference.partition(":")
+    function: Callable[..., object] = getattr(importlib.import_module(module), attribute)
+    return function

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 from hub_core.model.diagnostics import HubError, PluginError
-from hub_core.plugin_api.references import Reference
+from hub_core.plugin_api.options import Reference
 
 T = TypeVar("T")
 

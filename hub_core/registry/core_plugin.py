@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hub_core.plugin_api.command import Command
-from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.formats import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    TopologyBuilder,
+    TopologyReader,
+    TopologyWriter,
+)
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.topology_builder import TopologyBuilder
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.writer import FormatWriter
+from hub_core.plugin_api.offers import Command
 from hub_core.trace_profile.formats import CHAKRA_JSON_READER, CHAKRA_READER, CHAKRA_WRITER
 
 COLLHUB_PLUGIN_API = API_VERSION

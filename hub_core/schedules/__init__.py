@@ -1,6 +1,6 @@
 """Build algorithms from schedules on links; certificates of their optimality."""
 
-from hub_core.schedules.algorithms import algorithm_of, collective_among
+from hub_core.schedules.algorithms import Searched, algorithm_of, collective_among, fastest_of
 from hub_core.schedules.certificates import (
     CERTIFICATE_SCHEMA,
     Certificate,
@@ -18,9 +18,7 @@ from hub_core.schedules.certificates import (
     spreading_rate,
 )
 from hub_core.schedules.chunks import Chunks
-from hub_core.schedules.fastest import Searched, fastest_of
-from hub_core.schedules.local_work import work_times_ns
-from hub_core.schedules.transfers import Transfers, link_channels
+from hub_core.schedules.transfers import Transfers, link_channels, work_times_ns
 
 __all__ = [
     "CERTIFICATE_SCHEMA",

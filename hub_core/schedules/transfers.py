@@ -1,4 +1,4 @@
-"""Transfers: a schedule that sends chunks over the links of a network."""
+"""Transfers of a schedule as columns, and the times of its local steps."""
 
 from __future__ import annotations
 
@@ -7,14 +7,9 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from hub_core.columns import (
-    BoolArray,
-    ColumnTable,
-    Int64Array,
-    ordinals,
-    run_mask,
-    stable_order_by,
-)
+from hub_core.columns import BoolArray, ColumnTable, Int64Array, ordinals, run_mask, stable_order_by
+from hub_core.model import StepKind, StepTable
+from hub_core.network import link_times_ns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,3 +71,22 @@ def link_channels(transfers: Transfers) -> Int64Array:
     channel = np.empty(len(pair), np.int64)
     channel[order] = number[distinct]
     return channel
+
+
+def work_times_ns(
+    steps: StepTable, sizes: Int64Array, reduce_rate: float | None, copy_rate: float | None
+) -> Int64Array:
+    """Duration of the local work of each step in ns, int64[rows].
+
+    The step's `duration_ns` if it has one. Otherwise reductions and copies take `sizes` (bytes per
+    step) divided by their rate (bytes/s), if that is not None, rounded as for a link without
+    latency and at least 1. All other steps take 1.
+    """
+    # At least 1 ns, the resolution of some simulators, so that no step takes no time.
+    times = np.ones(len(steps), np.int64)
+    reduces = steps.is_kind(StepKind.REDUCE, StepKind.RECV_REDUCE)
+    for rate, rows in ((reduce_rate, reduces), (copy_rate, steps.is_kind(StepKind.COPY))):
+        if rate is not None:
+            busy, _ = link_times_ns(np.asarray([rate]), np.zeros(1), sizes)
+            times = np.where(rows, np.maximum(busy, 1), times)
+    return np.where(steps.duration_ns >= 0, steps.duration_ns, times)

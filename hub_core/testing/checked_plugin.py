@@ -11,18 +11,20 @@ from hub_core.model.diagnostics import HubError
 from hub_core.model.losses import Loss
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
-from hub_core.plugin_api.artifacts import WriteResult
-from hub_core.plugin_api.formats import Format, Layout
+from hub_core.plugin_api.formats import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    Layout,
+    TopologyReader,
+    TopologyWriter,
+    WorkloadReader,
+    WorkloadWriter,
+)
 from hub_core.plugin_api.offers import Offer, kind_of
-from hub_core.plugin_api.options import NoOptions
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.references import resolve
+from hub_core.plugin_api.options import NoOptions, resolve
+from hub_core.plugin_api.outputs import WriteResult
 from hub_core.plugin_api.sources import Source, SourcePart
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.workload_writer import WorkloadWriter
-from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.bind_options import bind_options
 from hub_core.registry.descriptions import reference_of
 from hub_core.registry.plugins import Plugin, Registry

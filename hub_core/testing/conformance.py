@@ -8,24 +8,20 @@ from enum import StrEnum
 
 from hub_core.installed import canonical_name
 from hub_core.model.diagnostics import PluginError
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass
-from hub_core.plugin_api.check import Check
-from hub_core.plugin_api.command import Command
-from hub_core.plugin_api.engine import Engine
-from hub_core.plugin_api.executor import Executor
-from hub_core.plugin_api.lower_bound import LowerBound
-from hub_core.plugin_api.offers import Offer
-from hub_core.plugin_api.reader import FormatReader
-from hub_core.plugin_api.selection_writer import SelectionWriter
-from hub_core.plugin_api.simulator import Simulator
-from hub_core.plugin_api.synthesizer import Synthesizer
-from hub_core.plugin_api.topology_builder import TopologyBuilder
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.workload_generator import WorkloadGenerator
-from hub_core.plugin_api.workload_simulator import WorkloadSimulator
-from hub_core.plugin_api.workload_writer import WorkloadWriter
-from hub_core.plugin_api.writer import FormatWriter
+from hub_core.plugin_api.formats import (
+    FormatReader,
+    FormatWriter,
+    TopologyBuilder,
+    TopologyReader,
+    TopologyWriter,
+    WorkloadGenerator,
+    WorkloadWriter,
+)
+from hub_core.plugin_api.offers import Command, Offer
+from hub_core.plugin_api.outputs import SelectionWriter
+from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
+from hub_core.plugin_api.subjects import AlgorithmPass, Check
+from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer
 from hub_core.registry.border import reason_of
 from hub_core.registry.discovery import discover
 from hub_core.registry.plugins import Plugin, PluginState, Registry

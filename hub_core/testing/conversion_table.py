@@ -14,14 +14,16 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
-from hub_core.plugin_api.formats import FormatOffer
-from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.formats import (
+    FormatOffer,
+    FormatReader,
+    FormatWriter,
+    TopologyReader,
+    TopologyWriter,
+    WorkloadReader,
+    WorkloadWriter,
+)
 from hub_core.plugin_api.sources import Source
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
-from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.workload_writer import WorkloadWriter
-from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.plugins import Registry
 from hub_core.testing.checked_plugin import (

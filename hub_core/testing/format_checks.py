@@ -14,11 +14,8 @@ from hub_core.model.diagnostics import HubError
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import name_defect
-from hub_core.plugin_api.reader import FormatReader
+from hub_core.plugin_api.formats import FormatReader, FormatWriter, TopologyReader, WorkloadReader
 from hub_core.plugin_api.sources import Source
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.writer import FormatWriter
 from hub_core.registry.border import reason_of
 from hub_core.registry.descriptions import reference_of
 from hub_core.testing import probe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hub_core.installed import canonical_name, find_distribution
-from hub_core.plugin_api.references import resolve
+from hub_core.plugin_api.options import resolve
 from hub_core.registry.border import reason_of
 from hub_core.registry.compatibility import CORE_DISTRIBUTION
 from hub_core.registry.descriptions import reference_of

@@ -224,7 +224,7 @@ def _get_seconds(loading: _Loading, plugin: str) -> dict[str, str]:
 
 def _hash_artifacts(loading: _Loading, plugin: str) -> dict[str, str]:
     """(WRITER SAMPLE ARTIFACT) to SHA-256, for the writers of this plugin only."""
-    from hub_core.plugin_api.writer import FormatWriter
+    from hub_core.plugin_api.formats import FormatWriter
     from hub_core.testing.checked_plugin import render_samples
 
     digests: dict[str, str] = {}

@@ -13,9 +13,15 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError, PluginError
 from hub_core.model.kinds import ReduceOp
 from hub_core.pipeline.topology_input import parse_topology
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass
-from hub_core.plugin_api.executor import ExecutionRequest, ExecutionResult, Executor
-from hub_core.plugin_api.simulator import SimulationRequest, SimulationResult, Simulator
+from hub_core.plugin_api.runs import (
+    ExecutionRequest,
+    ExecutionResult,
+    Executor,
+    SimulationRequest,
+    SimulationResult,
+    Simulator,
+)
+from hub_core.plugin_api.subjects import AlgorithmPass
 from hub_core.testing.checked_plugin import Skip, call, title
 from hub_core.testing.samples import all_samples
 

@@ -7,10 +7,14 @@ from functools import partial
 
 from hub_core.model.diagnostics import Diagnostic, Severity
 from hub_core.pipeline.artifacts import name_defect
-from hub_core.plugin_api.artifacts import WriteResult
 from hub_core.plugin_api.formats import Layout
-from hub_core.plugin_api.references import resolve
-from hub_core.plugin_api.selection_writer import SelectedCollective, SelectionWriter, ServedCalls
+from hub_core.plugin_api.options import resolve
+from hub_core.plugin_api.outputs import (
+    SelectedCollective,
+    SelectionWriter,
+    ServedCalls,
+    WriteResult,
+)
 from hub_core.plugin_api.sources import Source, SourcePart
 from hub_core.testing.checked_plugin import CheckedPlugin, call, title
 from hub_core.testing.selection_samples import sample_selection

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
-from hub_core.plugin_api.selection_writer import SelectedCollective, SelectedWindow, Selection
+from hub_core.plugin_api.outputs import SelectedCollective, SelectedWindow, Selection
 from hub_core.testing.samples import halving_doubling_all_reduce, ring_all_gather, ring_all_reduce
 
 _SIZES = (1 << 10, 1 << 14, 1 << 20)

@@ -18,20 +18,27 @@ from hub_core.model.diagnostics import HubError
 from hub_core.network.links import Occupancy
 from hub_core.network.topology import Topology
 from hub_core.pipeline.topology_input import parse_topology, read_topology
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
-from hub_core.plugin_api.artifacts import WriteResult
-from hub_core.plugin_api.check import Check, CheckReport, CheckRequest, Subject
-from hub_core.plugin_api.command import Command
-from hub_core.plugin_api.engine import Engine, EngineRequest
-from hub_core.plugin_api.executor import ExecutionResult, Executor
-from hub_core.plugin_api.lower_bound import BoundRequest, BoundResult, LowerBound
-from hub_core.plugin_api.offers import Offer
-from hub_core.plugin_api.references import resolve
-from hub_core.plugin_api.simulator import SimulationResult, Simulator
+from hub_core.plugin_api.formats import TopologyBuilder, TopologyReader, TopologyWriter
+from hub_core.plugin_api.offers import Command, Offer
+from hub_core.plugin_api.options import resolve
+from hub_core.plugin_api.outputs import WriteResult
+from hub_core.plugin_api.runs import ExecutionResult, Executor, SimulationResult, Simulator
 from hub_core.plugin_api.sources import Source
-from hub_core.plugin_api.topology_builder import TopologyBuilder
-from hub_core.plugin_api.topology_reader import TopologyReader
-from hub_core.plugin_api.topology_writer import TopologyWriter
+from hub_core.plugin_api.subjects import (
+    AlgorithmPass,
+    Check,
+    CheckReport,
+    CheckRequest,
+    PassReport,
+    Subject,
+)
+from hub_core.plugin_api.synthesis import (
+    BoundRequest,
+    BoundResult,
+    Engine,
+    EngineRequest,
+    LowerBound,
+)
 from hub_core.testing.checked_plugin import CheckedPlugin, Rendering, Skip, call, title
 from hub_core.testing.declared import find_loss_problem
 from hub_core.testing.isolation import capture_output

@@ -9,16 +9,20 @@ from hub_core.model.diagnostics import HubError
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
 from hub_core.pipeline.topology_input import parse_topology
-from hub_core.plugin_api.algorithm_pass import AlgorithmPass, PassReport
-from hub_core.plugin_api.check import Check, CheckReport, CheckRequest, Subject
-from hub_core.plugin_api.workload_generator import WorkloadGenerator
-from hub_core.plugin_api.workload_reader import WorkloadReader
-from hub_core.plugin_api.workload_simulator import (
+from hub_core.plugin_api.formats import WorkloadGenerator, WorkloadReader, WorkloadWriter
+from hub_core.plugin_api.runs import (
     WorkloadRequest,
     WorkloadSimulator,
     WorkloadTimes,
 )
-from hub_core.plugin_api.workload_writer import WorkloadWriter
+from hub_core.plugin_api.subjects import (
+    AlgorithmPass,
+    Check,
+    CheckReport,
+    CheckRequest,
+    PassReport,
+    Subject,
+)
 from hub_core.testing.checked_plugin import (
     CheckedPlugin,
     Skip,

@@ -1,9 +1,12 @@
-"""The rank files of a source: which there are, in order."""
+"""Find the file of every rank of a trace, and report damaged files as input errors."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from hub_core.chakra import TraceError
 from hub_core.model import InputError, Location
 from hub_core.plugin_api import Source, SourcePart
 
@@ -45,3 +48,13 @@ def _rank(part: SourcePart, count: int) -> int:
 def _wrong_files(name: str, message: str, cure: str = "") -> InputError:
     """An error about a file of the set, or about the set."""
     return InputError(message, location=Location(name), code="rank-files", cure=cure)
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Within it, a `TraceError` is an `InputError` at the same place."""
+    try:
+        yield
+    except TraceError as error:
+        place = Location(error.file, byte=error.byte, rank=error.rank)
+        raise InputError(error.reason, location=place, code=error.code, cure=error.cure) from None

@@ -39,8 +39,7 @@ from hub_core.trace_profile.foreign.read_foreign import (
     refuse_workload,
 )
 from hub_core.trace_profile.formats import ChakraReadOptions
-from hub_core.trace_profile.rank_files import rank_parts
-from hub_core.trace_profile.refusals import input_errors
+from hub_core.trace_profile.rank_files import input_errors, rank_parts
 
 SOURCE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` for what the files say besides the algorithm."""

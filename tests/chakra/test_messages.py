@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
 from hub_core.chakra import Kind, NodeType
-from hub_core.chakra.messages import file_descriptor_set, message_class
+from hub_core.chakra.trace_records import file_descriptor_set, message_class
 
 
 @pytest.mark.oracle

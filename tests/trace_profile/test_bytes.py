@@ -11,7 +11,7 @@ from hub_core.chakra import (
     record_bounds,
     varint,
 )
-from hub_core.chakra.messages import message_class
+from hub_core.chakra.trace_records import message_class
 from hub_core.model.algorithm import Algorithm
 from hub_core.plugin_api import Source
 from hub_core.testing.strategies import algorithms

@@ -1,4 +1,4 @@
-"""The offer `Check`: a subject is judged by a report, one shape for all subjects."""
+"""Checks and passes: offers that examine or change an algorithm, a workload or a topology."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from hub_core.model.diagnostics import Diagnostic
-from hub_core.plugin_api.options import NoOptions, OptionType, option
-from hub_core.plugin_api.references import Reference
+from hub_core.plugin_api.options import NoOptions, OptionType, Reference, option
+from hub_core.plugin_api.search_budget import SearchCut
 from hub_core.plugin_api.sources import Source
 
 if TYPE_CHECKING:
@@ -143,3 +143,39 @@ class Check:
     options: type = NoOptions
     versions: tuple[RuntimeVersions, ...] = ()
     versioned_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What a pass changed, one line each, and parts of a search that a limit has ended."""
+
+    changes: tuple[str, ...]
+    cuts: tuple[SearchCut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassMove:
+    """A legal application of a pass: its options as `-O` takes them, and named effects."""
+
+    options: Mapping[str, str]
+    effect: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AlgorithmPass:
+    """`run(algorithm: Algorithm, options) -> tuple[Algorithm, PassReport]`.
+
+    With the subject WORKLOAD, it takes and returns a `Workload`. What cannot be transformed is
+    refused with an `InputError` or `UsageError`; the last result is verified. `moves(model, name)
+    -> Sequence[PassMove]`: what the pass of this name can do, for `--list`. `searches`: for the
+    best sequence of passes, with options `topology` and `sizes`; `run` may be given `workers:
+    Executor | None`, `progress(fraction, what)` and `budget: SearchBudget` behind its options.
+    """
+
+    name: str
+    description: str
+    run: Reference
+    options: type = NoOptions
+    subject: Subject = Subject.ALGORITHM
+    moves: Reference = ""
+    searches: bool = False

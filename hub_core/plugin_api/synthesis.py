@@ -1,4 +1,4 @@
-"""The offer `Synthesizer`: an algorithm is made for a collective on a topology."""
+"""Synthesizers, lower bounds of their results, and engines that run a search in parallel."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hub_core.plugin_api.options import NoOptions
-from hub_core.plugin_api.references import Reference
+from hub_core.model.kinds import CollectiveKind
+from hub_core.plugin_api.options import NoOptions, Reference
 from hub_core.plugin_api.search_budget import SearchBudget, SearchCut
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hub_core.network.links import Occupancy
     from hub_core.network.topology import Topology
     from hub_core.registry.plugins import Registry
+
 
 ONE_SIZE = " (one message size)"
 """End of the name of a bound that holds only for messages of the size that was chosen."""
@@ -110,3 +111,74 @@ class Synthesizer:
     options: type = NoOptions
     adapts: bool = False
     estimate: Reference = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRequest:
+    """A collective on a topology for some sizes in bytes, ascending or not.
+
+    `npus`: the NPU of every rank, None for NPU r. `max_work`: limit of the work, in operations of
+    about a nanosecond of one core; counted, never measured, so that the answer is always the same.
+    """
+
+    collective: Collective
+    topology: Topology
+    sizes: tuple[int, ...]
+    npus: tuple[int, ...] | None = None
+    max_work: int = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class BoundResult:
+    """`times_ps`: whole picoseconds for every size of the request, rounded down.
+
+    Empty where the offer proves nothing for the request, or would take more than `max_work`.
+    """
+
+    times_ps: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """`prove(request: BoundRequest, options) -> BoundResult`.
+
+    The bound must hold for every algorithm, with messages of any size, for shared links with the
+    occupancy `serialization`. `kinds`: the collectives that it is asked for. `loading_work`: work
+    of importing its modules, as in `BoundRequest.max_work`: 10^9 for a second. It is asked only if
+    that leaves work to do, and only if a time is not within 2 % of the bounds that are known.
+    """
+
+    name: str
+    description: str
+    prove: Reference
+    kinds: tuple[CollectiveKind, ...]
+    loading_work: int
+    options: type = NoOptions
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """How many tasks at once, and the seconds after which one is ended; None: never.
+
+    An engine that cannot end a task raises `UsageError` for such a time.
+    """
+
+    workers: int
+    task_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """`start(request: EngineRequest, options) -> concurrent.futures.Executor`.
+
+    Tasks, their arguments and results are pickled. The future of a task whose worker died raises
+    `BrokenExecutor`, of one that took too long `TimeoutError`; other tasks go on. A cluster that
+    cannot be reached is a `UsageError` of `start`. `shares_files`: its workers see the files of
+    this machine; no other is given tasks that name some.
+    """
+
+    name: str
+    description: str
+    start: Reference
+    options: type = NoOptions
+    shares_files: bool = False
