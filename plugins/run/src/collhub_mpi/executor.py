@@ -15,8 +15,8 @@ from pathlib import Path
 
 from collhub_execution import LevelledRequest, execute_levelled, launch
 
-from collhub_mpi.options import MpiOptions
-from collhub_mpi.segments import segments_removed
+from collhub_mpi.plugin import MpiOptions
+from collhub_mpi.segments import remove_segments_on_error
 from hub_core.model import PluginError
 from hub_core.plugin_api import (
     CheckLine,
@@ -62,7 +62,7 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
     """Run a levelled request; see `execute`."""
     # A launcher that the user names includes its options, which are unknown here.
-    launcher = shlex.split(options.launcher) if options.launcher else found_launcher()
+    launcher = shlex.split(options.launcher) if options.launcher else find_launcher()
     start = [*launcher, "-n", str(request.program.num_ranks)]
 
     def command(folder: Path) -> list[str]:
@@ -70,12 +70,12 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
         # -P: do not import files of the working folder, such as an mpi4py.py.
         return [*start, sys.executable, "-P", "-m", "collhub_mpi.rank", str(folder)]
 
-    with segments_removed():
+    with remove_segments_on_error():
         shared_bytes = _SEGMENT_BYTES * request.program.num_ranks
         return launch(request, command, _ON_ONE_MACHINE, shared_bytes)
 
 
-def found_launcher() -> Sequence[str]:
+def find_launcher() -> Sequence[str]:
     """Return the command that starts ranks, also more ranks than cores.
 
     An mpiexec in the folder of this Python takes precedence: mpi4py then loads the same MPI. Raises
@@ -131,6 +131,6 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _check_launcher() -> CheckLine:
     """Return a line with the command that starts ranks, or its error."""
     try:
-        return CheckLine("mpiexec", True, " ".join(found_launcher()))
+        return CheckLine("mpiexec", True, " ".join(find_launcher()))
     except PluginError as error:
         return CheckLine("mpiexec", False, error.diagnostics[0].message, INSTALL)

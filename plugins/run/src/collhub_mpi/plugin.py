@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_mpi.options import MpichOptions, MpiOptions, RulesOptions
 from hub_core.plugin_api import (
     Check,
     Executor,
@@ -12,8 +12,41 @@ from hub_core.plugin_api import (
     Layout,
     SelectionWriter,
     Subject,
+    choice,
     hookimpl,
+    optional,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class MpiOptions:
+    """Options of the executor `mpi`."""
+
+    launcher: str | None = optional(
+        "program that starts the ranks, with its arguments "
+        "(default: the mpiexec next to this Python, else on the path)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RulesOptions:
+    """Options of dynamic rules for Open MPI."""
+
+    format: str = choice(
+        ("classic", "json"),
+        "classic text, which all versions read, or json, which they read from 6.0 on",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MpichOptions:
+    """Options of selection files for MPICH."""
+
+    defaults: str | None = optional(
+        "MPICH's own selection file of your release: maint/tuning/coll/mpir/generic.json "
+        "of its sources (default: no file is written)"
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -30,16 +63,16 @@ OPEN_MPI = SelectionWriter(
         (),
         layout=Layout.FOLDER,
     ),
-    "collhub_mpi.tuned.open_mpi_rules:write",
-    "collhub_mpi.tuned.read_open_mpi:read",
+    "collhub_mpi.tuned.open_mpi:write",
+    "collhub_mpi.tuned.open_mpi:read",
     RulesOptions,
 )
 UCC = SelectionWriter(
     Format(
         "ucc", "tune string of UCC: which of its own algorithms, by size", (), layout=Layout.FOLDER
     ),
-    "collhub_mpi.tuned.ucc_tune:write",
-    "collhub_mpi.tuned.ucc_tune:read",
+    "collhub_mpi.tuned.ucc:write",
+    "collhub_mpi.tuned.ucc:read",
 )
 MPICH = SelectionWriter(
     Format(
@@ -48,8 +81,8 @@ MPICH = SelectionWriter(
         (),
         layout=Layout.FOLDER,
     ),
-    "collhub_mpi.tuned.mpich_selection:write",
-    "collhub_mpi.tuned.read_mpich:read",
+    "collhub_mpi.tuned.mpich:write",
+    "collhub_mpi.tuned.mpich:read",
     MpichOptions,
 )
 INSTALLATION = Check(

@@ -37,7 +37,7 @@ def drop_names(world: MPI.Intracomm) -> None:
 
 
 @contextmanager
-def segments_removed() -> Iterator[None]:
+def remove_segments_on_error() -> Iterator[None]:
     """If the block fails, remove segments of ranks that were killed before unlinking them."""
     start = time.time()
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from collhub_execution import LevelledRequest, execute_levelled, launch
 
-from collhub_torch.options import TorchOptions
+from collhub_torch.plugin import TorchOptions
 from hub_core.model import PluginError
 from hub_core.plugin_api import (
     CheckLine,

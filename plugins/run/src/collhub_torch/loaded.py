@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from collhub_torch.manifest import Manifest, read_manifest
-from collhub_torch.native_library import NativeLibrary
-from collhub_torch.options import DEVICES
+from collhub_torch.native_library import Manifest, NativeLibrary, read_manifest
+from collhub_torch.plugin import DEVICES
 from collhub_torch.process_group import GroupOptions, SizeWindow, new_group
 from collhub_torch.session import OPS, SHAPES, Session, check_tensor
 from hub_core.model import CollectiveKind, PluginError, UsageError

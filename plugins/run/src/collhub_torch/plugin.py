@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_torch.options import TorchOptions
-from hub_core.plugin_api import Check, Executor, Subject, hookimpl
+from hub_core.plugin_api import Check, Executor, OptionType, Subject, choice, hookimpl, option
+
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchOptions:
+    """The device of tensors, and how messages start."""
+
+    device: str = choice(DEVICES, "device of the data: cpu (gloo), or cuda (NCCL, a GPU per rank)")
+    batch: bool = option(
+        OptionType.BOOL,
+        False,
+        "start the messages of a level by one batch_isend_irecv; on cuda always so",
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 

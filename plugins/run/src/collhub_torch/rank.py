@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 from collhub_execution import FAILED, JobFolder, RankPart, run_task, serve_rank
 
-from collhub_torch.engine import Array, torch_engine
-from collhub_torch.group import RankPlace, join
-from collhub_torch.options import DEVICES, TorchOptions
+from collhub_torch.engine import Array, RankPlace, join, torch_engine
+from collhub_torch.plugin import DEVICES, TorchOptions
 
 
 @click.command()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from collhub_execution.testing import LaunchedExecutor, request_for
 from collhub_mpi import executor
-from collhub_mpi.options import MpiOptions
+from collhub_mpi.plugin import MpiOptions
 
 import hub_core
 from hub_core.model import PluginError, ReduceOp
@@ -118,7 +118,7 @@ def test_ranks_listen_to_their_own_machine_alone(ranks: LaunchedExecutor) -> Non
 def test_script_runs_under_mpiexec(tmp_path: Path) -> None:
     hub_core.write(SAMPLES["ring-all-reduce"], tmp_path / "ring", format="chakra")
     command = [
-        *executor.found_launcher(),
+        *executor.find_launcher(),
         "-n",
         "4",
         sys.executable,
@@ -148,7 +148,7 @@ def test_absent_mpi4py_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatch) ->
 def test_absent_mpiexec_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
     with pytest.raises(PluginError, match="mpiexec, which is not on the path"):
-        executor.found_launcher()
+        executor.find_launcher()
 
 
 def test_open_mpi_is_told_to_take_more_ranks_than_cores(
@@ -158,7 +158,7 @@ def test_open_mpi_is_told_to_take_more_ranks_than_cores(
     launcher.write_text("#!/bin/sh\necho 'mpiexec (Open MPI) 5.0.11'\n")
     launcher.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda name, path=None: str(launcher))
-    assert list(executor.found_launcher())[:2] == [str(launcher), "--oversubscribe"]
+    assert list(executor.find_launcher())[:2] == [str(launcher), "--oversubscribe"]
 
 
 def test_mpich_starts_ranks_without_listening(
@@ -168,9 +168,9 @@ def test_mpich_starts_ranks_without_listening(
     launcher.write_text("#!/bin/sh\necho 'HYDRA build details:'\n")
     launcher.chmod(0o755)
     monkeypatch.setattr("shutil.which", lambda name, path=None: str(launcher))
-    assert executor.found_launcher() == [str(launcher)]
+    assert executor.find_launcher() == [str(launcher)]
     forking.touch()
-    assert executor.found_launcher() == [str(forking)]
+    assert executor.find_launcher() == [str(forking)]
 
 
 def test_doctor_tells_whether_mpi_is_there() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from collhub_execution.testing import LaunchedExecutor, processes_running, wait_until
 from collhub_mpi import executor
-from collhub_mpi.options import MpiOptions
-from collhub_mpi.segments import segments_removed
+from collhub_mpi.plugin import MpiOptions
+from collhub_mpi.segments import remove_segments_on_error
 
 FOLDER = Path("/dev/shm")
 PREFIXES = ("mpich_shm_", "ucx_shm_", "sm_segment.", "vader_segment.")
@@ -35,7 +35,7 @@ RUN = """
 from functools import partial
 from collhub_execution.testing import levelled_for
 from collhub_mpi import executor
-from collhub_mpi.options import MpiOptions
+from collhub_mpi.plugin import MpiOptions
 from hub_core.testing import ring_all_reduce
 
 request = levelled_for(ring_all_reduce(4), in_place=True, repeats=100000, timeout_s=60.0)
@@ -58,7 +58,7 @@ def made() -> Iterator[Path]:
 def interrupt(work: Callable[[], object]) -> None:
     """Ctrl-C while ranks run, after `work`."""
     try:
-        with segments_removed():
+        with remove_segments_on_error():
             work()
             raise KeyboardInterrupt
     except KeyboardInterrupt:

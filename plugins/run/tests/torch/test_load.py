@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from collhub_execution.testing import in_threads
 from collhub_torch import load
-from collhub_torch.manifest import read_manifest
+from collhub_torch.native_library import read_manifest
 
 import hub_core
 from hub_core.model import Algorithm, HubError, InputError, PluginError, UsageError

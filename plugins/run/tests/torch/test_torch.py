@@ -16,7 +16,7 @@ from collhub_execution import element_type, levelled_request, rank_tasks
 from collhub_execution.testing import LaunchedExecutor, request_for
 from collhub_torch import executor as torch_executor
 from collhub_torch.executor import execute, run_in_processes
-from collhub_torch.options import TorchOptions
+from collhub_torch.plugin import TorchOptions
 
 import hub_core
 from hub_core.model import PluginError, ReduceOp

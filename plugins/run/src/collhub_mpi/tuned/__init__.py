@@ -1,1 +1,28 @@
 """Files with which MPICH, Open MPI and UCC select among their algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from hub_core.model import Diagnostic, InputError, Location
+from hub_core.plugin_api import ServedCalls, Source, SourcePart
+
+PartReader = Callable[[SourcePart], Sequence[ServedCalls]]
+
+
+def read_files(source: Source, readers: Mapping[str, PartReader]) -> list[ServedCalls]:
+    """Return the calls that all files serve; a file with an error, or an unknown name, serves none.
+
+    MPI libraries use all of a file or none of it. Errors are reported with the file's name.
+    """
+    calls: list[ServedCalls] = []
+    for part in source.parts:
+        reader = readers.get(part.name)
+        try:
+            if reader is None:
+                raise InputError("no file of this format", code="unknown-file")
+            calls += reader(part)
+        except InputError as error:
+            first = error.diagnostics[0]
+            source.report(Diagnostic(first.code, first.message, location=Location(part.name)))
+    return calls

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_mpi.executor import found_launcher
-from collhub_mpi.options import MpichOptions
-from collhub_mpi.tuned.mpich_names import COLLECTIVES, VARIABLE
-from collhub_mpi.tuned.mpich_selection import write
-from collhub_mpi.tuned.read_mpich import read
+from collhub_mpi.executor import find_launcher
+from collhub_mpi.plugin import MpichOptions
+from collhub_mpi.tuned.mpich import COLLECTIVES, VARIABLE, read, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -223,7 +221,7 @@ def test_mpich_itself_takes_the_file_and_reduces_right(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text(json.dumps(document))
     bad.write_text(json.dumps({"collective=allreduce": document["collective=allreduce"]}))
-    command = [*found_launcher(), "-n", "4", sys.executable, "-P", "-c", REDUCE]
+    command = [*find_launcher(), "-n", "4", sys.executable, "-P", "-c", REDUCE]
     codes = [
         subprocess.run(
             command, env={**os.environ, VARIABLE: str(one)}, capture_output=True, timeout=60

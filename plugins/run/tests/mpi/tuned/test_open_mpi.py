@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from collhub_mpi.options import RulesOptions
-from collhub_mpi.tuned.open_mpi_rules import write
-from collhub_mpi.tuned.read_open_mpi import read
+from collhub_mpi.plugin import RulesOptions
+from collhub_mpi.tuned.open_mpi import read, write
 
 from hub_core.model import Algorithm, Collective, CollectiveKind, Diagnostic
 from hub_core.plugin_api import SelectedCollective, Selection, Source, SourcePart

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from collhub_mpi.tuned.ucc_tune import read, write
+from collhub_mpi.tuned.ucc import read, write
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from collhub_mpi.tuned.served_files import read_files
+from collhub_mpi.tuned import read_files
 from hub_core.model import CollectiveKind, InputError
 from hub_core.plugin_api import (
     Artifact,

@@ -1,0 +1,313 @@
+"""Write a selection as a file for MPICH's algorithm selection, and determine the calls it serves.
+
+A file replaces all defaults of MPICH, and MPICH exits at the start if a collective is missing. The
+output is therefore the release's file, with the tree of a tuned collective inserted for
+communicators of exactly the tuned number of ranks:
+
+comm_size<N: as before, comm_size<=N: {conditions: {sizes}}, comm_size=any: as before
+
+Names and tests of `maint/tuning/coll/mpir/generic.json`, MPICH 5.0.2. A test is a key; its value
+applies if the test is true, otherwise the next sibling.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from collhub_mpi.plugin import MpichOptions
+from collhub_mpi.tuned import read_files
+from hub_core.model import CollectiveKind, InputError, Location, Loss
+from hub_core.plugin_api import (
+    Artifact,
+    SelectedCollective,
+    SelectedWindow,
+    Selection,
+    ServedCalls,
+    Source,
+    SourcePart,
+    WriteResult,
+)
+from hub_core.selections import first_of_kinds, own_windows
+
+FILE = "coll_selection.json"
+VARIABLE = "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE"
+
+COLLECTIVES: Mapping[CollectiveKind, tuple[str, ...]] = {
+    CollectiveKind.ALL_REDUCE: ("allreduce",),
+    CollectiveKind.ALL_GATHER: ("allgather",),
+    CollectiveKind.ALL_TO_ALL: ("alltoall",),
+    CollectiveKind.BROADCAST: ("bcast",),
+    CollectiveKind.REDUCE: ("reduce",),
+    CollectiveKind.REDUCE_SCATTER: ("reduce_scatter", "reduce_scatter_block"),
+}
+"""Names of a collective; reduce-scatter corresponds to two functions of MPI."""
+
+ALGORITHMS: Mapping[CollectiveKind, Mapping[str, str]] = {
+    CollectiveKind.ALL_REDUCE: {
+        "recursive-doubling": "recursive_doubling",
+        "halving-doubling": "reduce_scatter_allgather",
+        "ring": "ring",
+    },
+    CollectiveKind.ALL_GATHER: {
+        "recursive-doubling": "recursive_doubling",
+        "bruck": "brucks",
+        "ring": "ring",
+    },
+    CollectiveKind.ALL_TO_ALL: {
+        "bruck": "brucks",
+        "pairwise": "pairwise",
+        # All messages at once, in batches of a size that MPICH chooses.
+        "direct": "scattered",
+    },
+    CollectiveKind.BROADCAST: {"binomial": "binomial"},
+    CollectiveKind.REDUCE: {"binomial": "binomial"},
+    CollectiveKind.REDUCE_SCATTER: {"halving-doubling": "recursive_halving"},
+}
+"""MPICH's algorithms by the equivalent classic algorithm."""
+
+SIZE_TESTS: Mapping[CollectiveKind, str] = {
+    CollectiveKind.ALL_REDUCE: "avg_msg_size",
+    CollectiveKind.ALL_GATHER: "total_msg_size",
+    # The bytes sent to one rank.
+    CollectiveKind.ALL_TO_ALL: "avg_msg_size",
+    CollectiveKind.BROADCAST: "avg_msg_size",
+    CollectiveKind.REDUCE: "avg_msg_size",
+    CollectiveKind.REDUCE_SCATTER: "total_msg_size",
+}
+"""The test of the size: that of the full buffer, except for all-to-all."""
+
+CONDITIONS: Mapping[CollectiveKind, tuple[str, ...]] = {
+    CollectiveKind.ALL_REDUCE: ("is_commutative=yes", "is_op_built_in=yes"),
+    CollectiveKind.ALL_TO_ALL: ("is_sendbuf_inplace=no",),
+    CollectiveKind.REDUCE_SCATTER: ("is_commutative=yes",),
+}
+"""Conditions under which the algorithms apply; other calls keep MPICH's choice."""
+
+LARGEST_TEST = (1 << 31) - 1
+"""MPICH reads the number of a test as a C int."""
+
+
+def negate_condition(condition: str) -> str:
+    """Return the negation of a yes/no condition."""
+    name, _, value = condition.partition("=")
+    return f"{name}={'no' if value == 'yes' else 'yes'}"
+
+
+def count_message_parts(kind: CollectiveKind, num_ranks: int) -> int:
+    """Return the size of the full buffer divided by the size that is tested."""
+    return num_ranks if kind is CollectiveKind.ALL_TO_ALL else 1
+
+
+_CURE = "name maint/tuning/coll/mpir/generic.json of the sources of your release of MPICH"
+_INTRA = "comm_type=intra"
+_Tree = dict[str, object]
+
+
+def write(selection: Selection, options: MpichOptions) -> WriteResult:
+    """Write one file; without the release's file write none and report all collectives as losses.
+
+    Raises `InputError` if `options.defaults` is no selection file of MPICH.
+    """
+    chosen, losses = first_of_kinds(selection)
+    if options.defaults is None:
+        cure = f"it chooses itself; {_CURE}: -O mpich.defaults=FILE"
+        losses += [Loss("collective", str(selected.collective.kind), cure) for selected in chosen]
+        return WriteResult([], losses)
+    document = _read_defaults(options.defaults)
+    for selected in chosen:
+        losses += _insert_tuned(document, selected, selection.num_ranks)
+    content = json.dumps(document, indent=1) + "\n"
+    notes = [
+        f"set {VARIABLE} to {FILE}, with the release of MPICH that its defaults are from",
+        "operators that are not built in, or do not commute, keep MPICH's own choice",
+    ]
+    return WriteResult([Artifact(FILE, content.encode("ascii"))], losses, (), notes)
+
+
+def _read_defaults(name: str) -> dict[str, _Tree]:
+    """Read the file of the release. Raises `InputError` if it is not a complete selection file."""
+    try:
+        document = json.loads(Path(name).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _make_refusal(name, str(error)) from None
+    if not isinstance(document, dict):
+        raise _make_refusal(name, "no JSON object")
+    for collective in itertools.chain.from_iterable(COLLECTIVES.values()):
+        tree = document.get(f"collective={collective}")
+        if not isinstance(tree, dict) or not isinstance(tree.get(_INTRA), dict):
+            raise _make_refusal(name, f"no collective={collective} with {_INTRA}")
+    return document
+
+
+def _make_refusal(name: str, reason: str) -> InputError:
+    """Return the error for a file that is no selection of MPICH."""
+    message = f"no selection file of MPICH: {reason}"
+    return InputError(message, code="not-a-selection", location=Location(name), cure=_CURE)
+
+
+def _insert_tuned(
+    document: dict[str, _Tree], selected: SelectedCollective, num_ranks: int
+) -> Sequence[Loss]:
+    """Insert the tree of a collective into `document`; return the losses."""
+    kind = selected.collective.kind
+    windows, losses = own_windows(selected, _get_algorithms(kind, num_ranks), "MPICH")
+    for name in COLLECTIVES.get(kind, ()) if windows else ():
+        tree = document[f"collective={name}"]
+        before = tree[_INTRA]
+        tuned: object = _build_size_tests(kind, windows, name, num_ranks)
+        for condition in reversed(CONDITIONS.get(kind, ())):
+            tuned = {condition: tuned, negate_condition(condition): before}
+        tree[_INTRA] = {
+            f"comm_size<{num_ranks}": before,
+            f"comm_size<={num_ranks}": tuned,
+            "comm_size=any": before,
+        }
+    return losses
+
+
+def _get_algorithms(kind: CollectiveKind, num_ranks: int) -> dict[str, str]:
+    """Return the algorithms that MPICH has for this number of ranks."""
+    algorithms = dict(ALGORITHMS.get(kind, {}))
+    if kind is CollectiveKind.ALL_GATHER and num_ranks & (num_ranks - 1):
+        # MPICH has it only for powers of two.
+        algorithms.pop("recursive-doubling")
+    return algorithms
+
+
+def _build_size_tests(
+    kind: CollectiveKind, windows: Sequence[SelectedWindow], collective: str, num_ranks: int
+) -> _Tree:
+    """Return one test per window, by ascending sizes; the last one applies to all larger sizes."""
+    parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
+    tree: _Tree = {}
+    for window in windows:
+        leaf = _build_leaf(collective, ALGORITHMS[kind][window.algorithm])
+        last = None if window.max_bytes is None else window.max_bytes // parts
+        if last is None or last > LARGEST_TEST:
+            tree[f"{test}=any"] = leaf
+            break
+        # If several windows end at the same tested size, the first one applies.
+        tree.setdefault(f"{test}<={last}", leaf)
+    return tree
+
+
+def _build_leaf(collective: str, algorithm: str) -> _Tree:
+    """Return the algorithm, restricted to the sizes for which it is defined."""
+    leaf: _Tree = {_format_key(collective, algorithm): {}}
+    if algorithm != "reduce_scatter_allgather":
+        return leaf
+    # It needs at least one element per rank of the largest power of two of ranks.
+    return {"count<pow2": {_format_key(collective, "recursive_doubling"): {}}, "count=any": leaf}
+
+
+def _format_key(collective: str, algorithm: str) -> str:
+    """Return the key of a selection tree that names an algorithm."""
+    return f"algorithm=MPIR_{collective.capitalize()}_intra_{algorithm}"
+
+
+_OWN_CHOICE = "MPICH's own choice"
+_ALGORITHM = re.compile(r"algorithm=MPIR_[A-Z][a-z_]*?_intra_(\w+)")
+
+
+def read(source: Source) -> Sequence[ServedCalls]:
+    """Return one row per size test, for built-in operators; none for a file with an error."""
+    return read_files(source, {FILE: _read_calls})
+
+
+def _read_calls(part: SourcePart) -> list[ServedCalls]:
+    """Return the calls of all collectives. Raises `InputError` for other files."""
+    try:
+        document = json.loads(part.load())
+    except (ValueError, RecursionError):
+        raise InputError("no JSON", code="not-a-selection") from None
+    calls: list[ServedCalls] = []
+    for kind, names in COLLECTIVES.items():
+        rows = [list(_read_collective(kind, name, document)) for name in names]
+        if any(name_rows != rows[0] for name_rows in rows):
+            raise _make_error(f"{' and '.join(names)} choose differently")
+        calls += rows[0]
+    return calls
+
+
+def _read_collective(kind: CollectiveKind, name: str, document: object) -> Iterator[ServedCalls]:
+    """Yield the rows of a tuned collective; no rows if the file keeps MPICH's default for it.
+
+    Raises `InputError` for an invalid tree.
+    """
+    tree = _get_subtree(_get_subtree(document, f"collective={name}"), "comm_type=intra")
+    ranks = _find_tuned_ranks(tree)
+    if ranks is None:
+        return
+    tuned = _get_subtree(tree, f"comm_size<={ranks}")
+    has_mode = False
+    for condition in CONDITIONS.get(kind, ()):
+        has_mode |= condition == "is_sendbuf_inplace=no"
+        _get_subtree(tuned, negate_condition(condition))
+        tuned = _get_subtree(tuned, condition)
+    parts = count_message_parts(kind, ranks)
+    for first, last, leaf in _read_windows(tuned, SIZE_TESTS[kind]):
+        min_bytes = (first - 1) * parts + 1 if first else 0
+        max_bytes = None if last is None else last * parts
+        by = f"{_read_algorithm(leaf)} of {ranks} ranks"
+        yield ServedCalls(kind, not has_mode, True, min_bytes, max_bytes, by)
+    if has_mode:
+        yield ServedCalls(kind, True, False, 0, None, _OWN_CHOICE)
+
+
+def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
+    """Return the number of ranks of a tuned tree, None if the tree is not tuned."""
+    keys = list(tree)
+    match = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
+    if match is None or keys != [keys[0], f"comm_size<={match[1]}", "comm_size=any"]:
+        return None
+    return int(match[1])
+
+
+def _read_windows(
+    tree: Mapping[str, object], test: str
+) -> Iterator[tuple[int, int | None, Mapping[str, object]]]:
+    """Yield (first, last, subtree) of the tested sizes, in the order of the tests.
+
+    Raises `InputError` for invalid tests.
+    """
+    first = 0
+    for key, leaf in tree.items():
+        if not isinstance(leaf, dict):
+            raise _make_error(f"no tree below {key!r:.60}")
+        if key == f"{test}=any":
+            yield first, None, leaf
+            if key != list(tree)[-1]:
+                raise _make_error(f"tests follow {key}")
+            return
+        match = re.fullmatch(rf"{test}<=(\d+)", key)
+        if match is None or int(match[1]) < first:
+            raise _make_error(f"{key!r:.60} is no {test}<= of ascending sizes")
+        yield first, int(match[1]), leaf
+        first = int(match[1]) + 1
+    raise _make_error(f"{test}=any is missing")
+
+
+def _read_algorithm(leaf: Mapping[str, object]) -> str:
+    """Return the name of the algorithm for calls of at least one element per rank."""
+    selected = leaf if len(leaf) == 1 else _get_subtree(leaf, "count=any")
+    match = _ALGORITHM.fullmatch(next(iter(selected), ""))
+    if match is None:
+        raise _make_error(f"{next(iter(selected), '')!r:.60} is no algorithm")
+    return match[1]
+
+
+def _get_subtree(tree: object, key: str) -> Mapping[str, object]:
+    """Return the subtree of a key. Raises `InputError` if it is missing."""
+    subtree = tree.get(key) if isinstance(tree, dict) else None
+    if not isinstance(subtree, dict):
+        raise _make_error(f"{key} is missing")
+    return subtree
+
+
+def _make_error(reason: str) -> InputError:
+    """Return the error for a file that does not select as tuned."""
+    return InputError(f"MPICH would not choose as tuned: {reason}", code="not-a-selection")

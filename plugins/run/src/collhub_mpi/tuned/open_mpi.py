@@ -1,0 +1,308 @@
+"""Write a selection as dynamic rules of Open MPI's coll/tuned, and determine the calls they serve.
+
+Rules are classic text or JSON. Open MPI counts the bytes of the full buffer, as the hub does. The
+classic text has one set of rules per collective, for the communicator size 0, because the meaning
+of other sizes differs between versions. A rule applies from its size on, up to the next one.
+
+Identifiers of `ompi/mca/coll/base/coll_base_functions.h`, numbers and names of the algorithms of
+`ompi/mca/coll/tuned`, Open MPI 5.0.11. Number 0 is the built-in decision.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from collhub_mpi.plugin import RulesOptions
+from collhub_mpi.tuned import read_files
+from hub_core.model import CollectiveKind, InputError
+from hub_core.plugin_api import (
+    Artifact,
+    SelectedCollective,
+    SelectedWindow,
+    Selection,
+    ServedCalls,
+    Source,
+    SourcePart,
+    WriteResult,
+)
+from hub_core.selections import first_of_kinds, own_windows
+
+CLASSIC_FILE, JSON_FILE = "tuned_rules.conf", "tuned_rules.json"
+JSON_VERSION = 3
+
+COLLECTIVES: Mapping[CollectiveKind, tuple[int, str]] = {
+    CollectiveKind.ALL_GATHER: (0, "allgather"),
+    CollectiveKind.ALL_REDUCE: (2, "allreduce"),
+    CollectiveKind.ALL_TO_ALL: (3, "alltoall"),
+    CollectiveKind.BROADCAST: (7, "bcast"),
+    CollectiveKind.REDUCE: (11, "reduce"),
+    CollectiveKind.REDUCE_SCATTER: (12, "reduce_scatter"),
+}
+"""Number and name of a collective."""
+
+ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
+    CollectiveKind.ALL_REDUCE: {
+        "recursive-doubling": (3, "recursive_doubling"),
+        "ring": (4, "ring"),
+        "halving-doubling": (6, "rabenseifner"),
+    },
+    CollectiveKind.ALL_GATHER: {
+        "direct": (1, "linear"),
+        "bruck": (2, "bruck"),
+        "recursive-doubling": (3, "recursive_doubling"),
+        "ring": (4, "ring"),
+        "neighbour-exchange": (5, "neighbor"),
+        "sparbit": (7, "sparbit"),
+    },
+    CollectiveKind.ALL_TO_ALL: {
+        "direct": (1, "linear"),
+        "pairwise": (2, "pairwise"),
+        "bruck": (3, "modified_bruck"),
+    },
+    CollectiveKind.BROADCAST: {
+        # A chain with segments.
+        "ring": (3, "pipeline"),
+        "binomial": (6, "binomial"),
+        "k-nomial": (7, "knomial"),
+    },
+    CollectiveKind.REDUCE: {"binomial": (5, "binomial")},
+    CollectiveKind.REDUCE_SCATTER: {
+        "halving-doubling": (2, "recursive_halving"),
+        "ring": (3, "ring"),
+    },
+}
+"""Number and name of an algorithm, by the equivalent classic algorithm."""
+
+
+def get_algorithm_name(kind: CollectiveKind, number: int) -> str:
+    """Return the name of an algorithm of Open MPI, or its number if no classic algorithm is
+    equivalent.
+    """
+    if number == 0:
+        return "the built-in decision"
+    names = dict(ALGORITHMS[kind].values())
+    return names.get(number, f"algorithm {number}")
+
+
+_USE = (
+    "set OMPI_MCA_coll_tuned_use_dynamic_rules=1 and OMPI_MCA_coll_tuned_dynamic_rules_filename"
+    " to {}; only coll/tuned obeys, not han or ucc"
+)
+# A multiple of the sizes of all element types.
+_SEGMENT_MULTIPLE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """An algorithm from a size on.
+
+    `number`, `name`: Open MPI's identifiers in rules as text and as JSON. `segment_bytes`: size of
+    the segments, 0 for unsegmented messages.
+    """
+
+    window: SelectedWindow
+    number: int
+    name: str
+    segment_bytes: int
+
+
+_Rules = dict[CollectiveKind, list[_Rule]]
+
+
+def write(selection: Selection, options: RulesOptions) -> WriteResult:
+    """Write one file; algorithms that Open MPI lacks are replaced by the best available one, as a
+    loss.
+    """
+    rules: _Rules = {}
+    chosen, losses = first_of_kinds(selection)
+    for selected in chosen:
+        kind = selected.collective.kind
+        windows, lost = own_windows(selected, ALGORITHMS.get(kind, {}), "Open MPI")
+        losses += lost
+        if windows:
+            rules[kind] = [_build_rule(selected, window) for window in windows]
+    ordered = dict(sorted(rules.items(), key=lambda item: COLLECTIVES[item[0]]))
+    if options.format == "json":
+        file, content = JSON_FILE, _format_json(ordered, selection.num_ranks)
+        notes = [_USE.format(file), "JSON is read from Open MPI 6.0 on; older ones ignore it"]
+    else:
+        file, content = CLASSIC_FILE, _format_classic(ordered, selection)
+        notes = [_USE.format(file), "the rules hold for communicators of every size"]
+    if CollectiveKind.REDUCE_SCATTER in rules:
+        notes.append("reduce-scatter is MPI_Reduce_scatter, not MPI_Reduce_scatter_block")
+    return WriteResult([Artifact(file, content.encode("ascii", "replace"))], losses, (), notes)
+
+
+def _build_rule(selected: SelectedCollective, window: SelectedWindow) -> _Rule:
+    """Return the rule of a window."""
+    kind = selected.collective.kind
+    number, name = ALGORITHMS[kind][window.algorithm]
+    return _Rule(window, number, name, _compute_segment_bytes(selected, window))
+
+
+def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
+    """Return the bytes of a chunk of a pipelined broadcast (as segments); otherwise 0."""
+    is_pipeline = selected.collective.kind is CollectiveKind.BROADCAST
+    if not is_pipeline or window.algorithm != "ring":
+        return 0
+    size = window.sizes[len(window.sizes) // 2]
+    chunks = selected.made(window.algorithm, size).collective.unit_count
+    segment_bytes = -(-size // (chunks * _SEGMENT_MULTIPLE)) * _SEGMENT_MULTIPLE
+    return segment_bytes if chunks > 1 else 0
+
+
+def _format_classic(rules: _Rules, selection: Selection) -> str:
+    """Return the rules as classic text."""
+    description = f"{selection.topology}, {selection.num_ranks} ranks"
+    lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]
+    for kind, kind_rules in rules.items():
+        number, name = COLLECTIVES[kind]
+        lines += [f"{number} # {name}", "1 # set of rules", "0 # communicators of every size"]
+        lines.append(f"{len(kind_rules)} # rules: from bytes, algorithm, fan, segment")
+        lines += [
+            f"{rule.window.min_bytes} {rule.number} 0 {rule.segment_bytes} # {rule.name}"
+            for rule in kind_rules
+        ]
+    return "\n".join([*lines, ""])
+
+
+def _format_json(rules: _Rules, num_ranks: int) -> str:
+    """Return the rules as JSON."""
+    collectives = {
+        COLLECTIVES[kind][1]: [_build_set(kind_rules, num_ranks)]
+        for kind, kind_rules in rules.items()
+    }
+    document = {
+        "rule_file_version": JSON_VERSION,
+        "module": "tuned",
+        "collectives": collectives,
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _build_set(rules: Sequence[_Rule], num_ranks: int) -> dict[str, object]:
+    """Return the rules of one number of ranks as a JSON object."""
+    return {
+        "comm_size_min": num_ranks,
+        "comm_size_max": num_ranks,
+        "comm_rank_distribution": "any",
+        "rules": [
+            {
+                "msg_size_min": rule.window.min_bytes,
+                "msg_size_max": "inf" if rule.window.max_bytes is None else rule.window.max_bytes,
+                "alg": rule.name,
+                "faninout": 0,
+                "seg_size": rule.segment_bytes,
+                "reqs": 0,
+            }
+            for rule in rules
+        ],
+    }
+
+
+_VERSION_2 = "rule-file-version-2"
+_KIND_OF_NUMBER = {number: kind for kind, (number, _) in COLLECTIVES.items()}
+_KIND_OF_NAME = {name: kind for kind, (_, name) in COLLECTIVES.items()}
+
+
+def read(source: Source) -> Sequence[ServedCalls]:
+    """Return one row per rule; none for a file with an error, which Open MPI ignores."""
+    return read_files(source, {CLASSIC_FILE: _read_classic, JSON_FILE: _read_json})
+
+
+class _Numbers:
+    """The integers of a classic file in sequence, without comments."""
+
+    def __init__(self, text: str) -> None:
+        lines = [line.partition("#")[0] for line in text.splitlines()]
+        self._words = [word for line in lines for word in line.split()]
+        self._place = 0
+        self.has_requests = self._words[:1] == [_VERSION_2]
+        if self.has_requests:
+            self._place = 1
+
+    def next(self, expected: str) -> int:
+        """Return the next number. Raises `InputError`, which names `expected`, if there is none."""
+        word = self._words[self._place] if self._place < len(self._words) else "the end"
+        if not word.isdecimal():
+            message = f"{word!r:.40} where {expected} is expected"
+            raise InputError(message, code="not-a-rule")
+        self._place += 1
+        return int(word)
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all numbers have been read."""
+        return self._place == len(self._words)
+
+
+def _read_classic(part: SourcePart) -> list[ServedCalls]:
+    """Return the calls of a classic file. Raises `InputError` if it is invalid."""
+    numbers = _Numbers(part.load().decode("latin-1"))
+    calls: list[ServedCalls] = []
+    for _ in range(numbers.next("the number of collectives")):
+        kind = _KIND_OF_NUMBER.get(numbers.next("a collective"))
+        if kind is None:
+            raise InputError("a collective that the hub does not write", code="unknown-collective")
+        if numbers.next("the number of sets") != 1 or numbers.next("the communicator size") != 0:
+            # The meaning of a set's communicator size differs between versions.
+            raise InputError(f"{kind}: not exactly one set, for size 0", code="communicator-size")
+        calls += _read_collective(kind, numbers)
+    if not numbers.is_at_end:
+        raise InputError("more follows than is announced", code="not-a-rule")
+    return calls
+
+
+def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
+    """Yield the calls of one collective. Raises `InputError` if sizes do not ascend from 0."""
+    rules = []
+    for _ in range(numbers.next("the number of rules")):
+        first, number = numbers.next("a size"), numbers.next("an algorithm")
+        numbers.next("a fan")
+        segment = numbers.next("a segment")
+        if numbers.has_requests:
+            numbers.next("the number of requests")
+        rules.append((first, number, segment))
+    starts = [first for first, _, _ in rules]
+    if starts[:1] != [0] or any(size >= next_size for size, next_size in pairwise(starts)):
+        raise InputError(f"{kind}: sizes do not ascend from 0", code="not-ascending")
+    ends = [*(start - 1 for start in starts[1:]), None]
+    for (first, number, segment), last in zip(rules, ends, strict=True):
+        by = _describe_algorithm(get_algorithm_name(kind, number), segment)
+        yield ServedCalls(kind, True, True, first, last, by)
+
+
+def _read_json(part: SourcePart) -> list[ServedCalls]:
+    """Return the calls of a JSON file. Raises `InputError` if it is invalid."""
+    try:
+        document = json.loads(part.load())
+        if document["rule_file_version"] != JSON_VERSION or document["module"] != "tuned":
+            raise ValueError("another document")
+        return [
+            _read_rule(name, rule)
+            for name, sets in document["collectives"].items()
+            for rule_set in sets
+            for rule in rule_set["rules"]
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        message = f"no rules of version {JSON_VERSION} in JSON"
+        raise InputError(message, code="not-a-rule") from None
+
+
+def _read_rule(name: str, rule: dict[str, object]) -> ServedCalls:
+    """Return the calls of one rule. Raises `ValueError`, `TypeError` or `KeyError`."""
+    first, last = rule["msg_size_min"], rule["msg_size_max"]
+    if not isinstance(first, int) or not (last == "inf" or isinstance(last, int)):
+        raise ValueError("no sizes")
+    segment = rule.get("seg_size", 0)
+    by = _describe_algorithm(str(rule["alg"]), segment if isinstance(segment, int) else 0)
+    max_bytes = last if isinstance(last, int) else None
+    return ServedCalls(_KIND_OF_NAME[name], True, True, first, max_bytes, by)
+
+
+def _describe_algorithm(name: str, segment: int) -> str:
+    """Describe the algorithm; `segment`: bytes per segment, 0 for unsegmented messages."""
+    return f"{name} in segments of {segment} bytes" if segment else name
