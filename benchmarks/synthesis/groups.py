@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 from collhub_flows.groups.planning import GroupChoices, plan_groups
-from collhub_flows.groups.wishes import GroupWish
+from collhub_flows.groups.shares import GroupWish
 
 from hub_core import parse_topology, verify
 from hub_core.model import CollectiveKind

@@ -16,8 +16,8 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 def _run_every_kernel() -> None:
     # Imported here, as the work of this plugin is: for the kernels.
-    from collhub_flows.groups.schedules import GroupNetwork, fastest_schedule
-    from collhub_flows.groups.wishes import GroupWish
+    from collhub_flows.groups.schedules import GroupNetwork, find_fastest_schedule
+    from collhub_flows.groups.shares import GroupWish
     from collhub_flows.network import FlowNetwork
     from collhub_flows.synthesize import synthesize
 
@@ -29,4 +29,4 @@ def _run_every_kernel() -> None:
         GroupWish(npus, CollectiveKind.ALL_GATHER, work.collective_bytes)
         for npus in ((0, 2), (1, 3))
     ]
-    fastest_schedule(network, groups)
+    find_fastest_schedule(network, groups)

@@ -112,7 +112,7 @@ def groups(
     """
     from collhub_flows.groups.planning import plan_groups
     from collhub_flows.groups.report import HEADER, PlanReport
-    from collhub_flows.groups.wishes import CommonWish, parse_groups
+    from collhub_flows.groups.shares import CommonWish, parse_groups
     from hub_core.model import ReduceOp
 
     if out is not None and output.target_format is None:

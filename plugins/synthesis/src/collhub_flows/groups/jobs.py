@@ -1,14 +1,17 @@
-"""Trees as jobs on links with what they wait for, and the orders in which links take them."""
+"""Trees as jobs on links: their dependencies, their orders, and the algorithms of their starts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_packing.pipelining import windows_of
 
-from collhub_flows.groups.trees import Trees
+from collhub_flows.groups.joining import Turns
+from collhub_flows.groups.shares import GroupWish, Pieces, Shares, Trees, create_share_chunks
 from collhub_flows.network import FlowNetwork
+from hub_core import installed_version
 from hub_core.columns import (
     BoolArray,
     Float64Array,
@@ -16,23 +19,27 @@ from hub_core.columns import (
     csr,
     expanded_ranges,
     inverse,
+    positions_in,
     row_pointer,
 )
+from hub_core.model import Algorithm, Provenance, StepKind
 from hub_core.network import Occupancy, link_times_ps
+from hub_core.schedules import Chunks, Transfers, algorithm_of
+from hub_core.schedules.lowering.link_order import order_links
+from hub_core.schedules.lowering.message_ends import MessageEnds
 
-# Of more jobs, passes forward and backward gain less than they take.
-_FEW = 60_000
+# Maximum number of jobs for passes forward and backward; with more, they take too long.
+_MAX_JOBS_FOR_PASSES = 60_000
 _Edges = tuple[Int64Array, Int64Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TreeJobs:
-    """One job an entry of the trees and link of its arc, by entry; int64 columns.
+    """One job per entry of the trees and link of its arc, sorted by entry; int64 columns.
 
-    `is_forwarded`: whether the link begins at a switch. `busy`, `arrival`: picoseconds that the
-    link is taken, and until the piece is at its end.
-    `first`: where the jobs of each entry begin, with the end. `edges`: (job, job that waits for
-    it). `number`: of the piece within its share.
+    `is_forwarded`: the link starts at a switch. `busy`, `arrival`: picoseconds for which the link
+    is occupied, and until the piece arrives. `first`: first job of each entry, and the number of
+    jobs. `edges`: (job, dependent job). `number`: index of the piece in its share.
     """
 
     link: Int64Array
@@ -48,7 +55,7 @@ class TreeJobs:
     def of(
         cls, network: FlowNetwork, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
     ) -> TreeJobs:
-        """Jobs of all trees; `share_bytes`: of every share."""
+        """Create the jobs of all trees; `share_bytes`: size of every share."""
         topology, routes = network.topology, network.routes
         lengths = np.diff(routes.indptr)[trees.arcs]
         link = routes.links[expanded_ranges(routes.indptr[trees.arcs], lengths)]
@@ -58,53 +65,52 @@ class TreeJobs:
         bandwidth, latency_s = topology.bandwidth_bytes_per_s[link], topology.latency_s[link]
         busy, arrival = link_times_ps(bandwidth, latency_s, size[piece], occupancy)
         first = row_pointer(lengths)
-        edges = _edges(trees, first)
+        edges = _list_dependencies(trees, first)
         number = pieces.number[piece]
         is_forwarded = topology.source[link] >= topology.num_npus
         times = busy, arrival, first
         return cls(link, is_forwarded, *times, edges, number, topology.num_links)
 
     def orders(self, passes: int) -> Iterator[Int64Array]:
-        """Starts of all jobs, int64 picoseconds, by one order after another.
+        """Yield the starts of all jobs in several orders, int64 picoseconds.
 
-        Piece number by piece number, then what has longest to go, improved by `passes` forward and
-        backward.
+        The orders are by piece number, by the longest remaining path, and by `passes` passes
+        forward and backward that improve the latter.
         """
-        tails = self._tails()
-        yield self._starts(self._rank(self.number, -tails))
-        start = self._starts(self._rank(-tails))
+        tails = self._compute_tails()
+        yield self._compute_starts(self._rank_jobs(self.number, -tails))
+        start = self._compute_starts(self._rank_jobs(-tails))
         yield start
-        if len(self.link) > _FEW:
+        if len(self.link) > _MAX_JOBS_FOR_PASSES:
             return
-        turned = self._reversed()
+        backward = self._reverse()
         for _ in range(passes):
-            back = turned._starts(turned._rank(-(start + self.arrival)))
-            start = self._starts(self._rank(-(back + self.arrival)))
+            back = backward._compute_starts(backward._rank_jobs(-(start + self.arrival)))
+            start = self._compute_starts(self._rank_jobs(-(back + self.arrival)))
             yield start
 
     def time_ps(self, start: Int64Array) -> int:
-        """When the last piece arrives."""
+        """Return the arrival time of the last piece."""
         return int((start + self.arrival).max(initial=0))
 
     def least_ps(self) -> int:
-        """What no order goes below: the load of the fullest link."""
-        # Messages on other links can be on their way meanwhile.
+        """Return a lower bound for all orders: the load of the busiest link."""
+        # Latencies are not included, because they overlap with other messages.
         load = np.bincount(self.link, self.busy, self.num_links)
         return int(load.max(initial=0))
 
-    def _reversed(self) -> TreeJobs:
-        """The same with time turned round."""
+    def _reverse(self) -> TreeJobs:
+        """Return the same jobs with reversed time."""
         before, after = self.edges
-        # What came last is first now, and what waited is waited for.
         edges = (after, before)
-        # On the way back nothing has an order of its own.
+        # In reversed time no job is bound to the arrival order of a switch.
         is_forwarded = np.zeros(len(self.link), np.bool_)
         columns = (self.link, is_forwarded, self.busy, self.arrival, self.first)
         return TreeJobs(*columns, edges, self.number, self.num_links)
 
-    def _starts(self, rank: Int64Array) -> Int64Array:
-        """When every job begins where links take their jobs by rank; int64[jobs]."""
-        # Imported here: numba takes a second.
+    def _compute_starts(self, rank: Int64Array) -> Int64Array:
+        """Compute the starts of all jobs if links run their jobs by rank; int64[jobs]."""
+        # Imported here, because the import of numba takes a second.
         from collhub_flows.list_kernel import list_starts
 
         count = len(self.link)
@@ -112,48 +118,177 @@ class TreeJobs:
         links = self.link, indptr, following, self.busy, self.arrival
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
-    def _tails(self) -> Int64Array:
-        """Time from the start of each job until all that follows has arrived, without waits."""
+    def _compute_tails(self) -> Int64Array:
+        """Compute the longest path from the start of each job to an arrival, in picoseconds."""
         from collhub_flows.groups.kernels import longest_tails
 
         indptr, following = csr(*self.edges, len(self.link))
         return longest_tails(indptr, following, self.arrival)
 
-    def _rank(self, *keys: Int64Array) -> Int64Array:
-        """Place of each job by these keys, the first one first, then scattered."""
+    def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
+        """Rank the jobs by these keys; ties are broken by a pseudo-random order."""
         count = len(self.link)
-        # Alike pieces of all sources go round alike, instead of all to NPU 0 first.
+        # Otherwise equal pieces of all sources would be sent to NPU 0 first.
         number = np.arange(count)
         scattered = (number * 2654435761) % max(count, 1)
         return inverse(np.lexsort((scattered, *reversed(keys))))
 
 
-def _edges(trees: Trees, first: Int64Array) -> _Edges:
-    """What waits for what: along every arc, from arc to arc, and from sums to what is spread."""
+def _list_dependencies(trees: Trees, first: Int64Array) -> _Edges:
+    """List dependencies: along every arc, between arcs, and from reduced to distributed pieces."""
     head, last = first[:-1], first[1:] - 1
     inner = np.flatnonzero(np.diff(np.repeat(np.arange(len(head)), np.diff(first))) == 0)
     child = np.flatnonzero(trees.parent >= 0)
     parent = trees.parent[child]
     inward = trees.inward[trees.tree_of_entry[child]]
-    # Towards the root a child comes first.
+    # In inward trees the child is before its parent.
     before = np.where(inward, last[child], last[parent])
     after = np.where(inward, head[parent], head[child])
-    ends, begins = _sums_to_spread(trees)
+    sums, copies = _pair_root_entries(trees)
     return (
-        np.concatenate([inner, before, last[ends]]),
-        np.concatenate([inner + 1, after, head[begins]]),
+        np.concatenate([inner, before, last[sums]]),
+        np.concatenate([inner + 1, after, head[copies]]),
     )
 
 
-def _sums_to_spread(trees: Trees) -> _Edges:
-    """Entries at the root of pieces with two trees: each inward one before each outward one."""
+def _pair_root_entries(trees: Trees) -> _Edges:
+    """Pair every inward root entry of a piece with each of its outward root entries."""
     tree = trees.tree_of_entry
     at_root = np.flatnonzero(trees.parent < 0)
     inward = trees.inward[tree[at_root]]
     piece = trees.piece[tree[at_root]]
     pieces = len(trees.pieces.share)
     indptr, spread = csr(piece[~inward], at_root[~inward], pieces)
-    ends, owner = at_root[inward], piece[inward]
+    sums, owner = at_root[inward], piece[inward]
     counts = np.diff(indptr)[owner]
-    begins = spread[expanded_ranges(indptr[owner], counts)]
-    return np.repeat(ends, counts), begins
+    copies = spread[expanded_ranges(indptr[owner], counts)]
+    return np.repeat(sums, counts), copies
+
+
+NAME = "collhub-flows"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupSchedule:
+    """Trees of all groups, and the starts of their jobs in picoseconds, int64."""
+
+    network: FlowNetwork
+    shares: Shares
+    trees: Trees
+    jobs: TreeJobs
+    start: Int64Array
+
+    def algorithms(self, wishes: Sequence[GroupWish]) -> tuple[Algorithm, ...]:
+        """Create the algorithm of every group, with one rank per NPU of the network."""
+        transfers = self._create_transfers()
+        group = self.shares.group[self.trees.pieces.share]
+        algorithms = []
+        for number, wish in enumerate(wishes):
+            mine = np.flatnonzero(group == number)
+            rows = np.flatnonzero(group[transfers.chunk] == number)
+            position = positions_in(mine, len(group))
+            algorithms.append(
+                self._create_algorithm(wish, mine, _select_transfers(transfers, rows, position))
+            )
+        return tuple(algorithms)
+
+    def turns(self, algorithms: Sequence[Algorithm]) -> Turns:
+        """Return the order of all messages on every link, for the algorithms of this schedule."""
+        transfers = self._create_transfers()
+        pieces = self.trees.pieces.share
+        ends = MessageEnds.from_transfers(transfers, len(pieces), None)
+        group = self.shares.group[pieces[ends.chunk]]
+        # Without the copies, the steps of a group are in the order of its message ends.
+        row = np.empty(len(ends), np.int64)
+        copies = []
+        begin = 0
+        for number, algorithm in enumerate(algorithms):
+            is_copy = algorithm.steps.is_kind(StepKind.COPY)
+            row[group == number] = begin + np.flatnonzero(~is_copy)
+            copies.append(begin + np.flatnonzero(is_copy))
+            begin += len(is_copy)
+        earlier, later = order_links(ends, transfers)
+        return Turns(np.concatenate([row, *copies]), row[earlier], row[later])
+
+    def _create_transfers(self) -> Transfers:
+        """Create one transfer per entry of the trees; chunks are pieces."""
+        trees, network, jobs = self.trees, self.network, self.jobs
+        tree = trees.tree_of_entry
+        # A transfer starts on the first link of its arc and finishes on the last one.
+        first = jobs.first[:-1]
+        last = jobs.first[1:] - 1
+        start = self.start[first]
+        finish = self.start[last] + jobs.arrival[last]
+        # Messages that a link can start immediately are not delayed.
+        at_once = np.zeros(len(first), np.bool_)
+        return Transfers(
+            trees.piece[tree],
+            network.source[trees.arcs],
+            network.destination[trees.arcs],
+            jobs.link[first],
+            start,
+            finish,
+            trees.inward[tree],
+            windows_of(jobs.link[first], start, finish, at_once, len(first)),
+        )
+
+    def _create_algorithm(
+        self, wish: GroupWish, mine: Int64Array, transfers: Transfers
+    ) -> Algorithm:
+        topology = self.network.topology
+        pieces = self.trees.pieces
+        rows = self.shares.row[pieces.share[mine]]
+        return algorithm_of(
+            wish.collective(pieces.share_units),
+            _create_chunks(wish, pieces, mine, rows),
+            transfers,
+            npus=wish.npus,
+            num_npus=topology.num_npus,
+            provenance=own_provenance(topology.name),
+            collective_bytes=wish.size,
+        )
+
+
+def own_provenance(topology: str) -> Provenance:
+    """Return the provenance of algorithms of groups for a network of this name."""
+    # Sources that are imported without an installation have no version.
+    version = installed_version("collhub-synthesis") or ""
+    return Provenance(NAME, version, topology, "", {"groups": "together"})
+
+
+def _select_transfers(transfers: Transfers, rows: Int64Array, position: Int64Array) -> Transfers:
+    """Select transfers, and renumber chunk c to `position[c]`."""
+    return Transfers(
+        position[transfers.chunk[rows]],
+        transfers.source[rows],
+        transfers.destination[rows],
+        transfers.link[rows],
+        transfers.start[rows],
+        transfers.finish[rows],
+        transfers.reduces[rows],
+        transfers.window[rows],
+        None if transfers.channel is None else transfers.channel[rows],
+    )
+
+
+def _create_chunks(
+    wish: GroupWish,
+    pieces: Pieces,
+    mine: Int64Array,
+    rows: Int64Array,
+) -> Chunks:
+    """Return the pieces of a group, then its local shares; `rows`: the share of each piece."""
+    shares = create_share_chunks(wish, pieces.share_units)
+    is_sent = np.zeros(len(shares), np.bool_)
+    is_sent[rows] = True
+    # Local shares are copied within their rank.
+    local = np.flatnonzero(~is_sent)
+    chosen = np.concatenate([rows, local])
+    offset = np.concatenate([pieces.offset[mine], np.zeros_like(local)])
+    return Chunks(
+        shares.origin[chosen],
+        shares.input_offset[chosen] + offset,
+        shares.output_offset[chosen] + offset,
+        np.concatenate([pieces.units[mine], shares.count[local]]),
+        shares.target[chosen],
+    )

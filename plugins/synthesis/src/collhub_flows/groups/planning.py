@@ -1,4 +1,4 @@
-"""Groups together against one by one: the fastest of what was made, all of it simulated."""
+"""Plan groups: simulate joint, simultaneous and consecutive schedules, and choose the fastest."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import hub_core
-from collhub_flows.groups.bounds import joint_bounds
+from collhub_flows.groups.bounds import compute_joint_bounds
+from collhub_flows.groups.jobs import NAME, own_provenance
 from collhub_flows.groups.joining import side_by_side
-from collhub_flows.groups.lowering import NAME, own_provenance
-from collhub_flows.groups.schedules import GroupNetwork, fastest_schedule
-from collhub_flows.groups.shares import Shares
-from collhub_flows.groups.wishes import GroupWish, check_groups
+from collhub_flows.groups.schedules import GroupNetwork, find_fastest_schedule
+from collhub_flows.groups.shares import GroupWish, Shares, check_groups
 from collhub_flows.network import FlowNetwork
 from hub_core import Registry
 from hub_core.model import (
@@ -32,12 +31,11 @@ _Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class GroupChoices:
-    """How groups are planned.
+    """Options of a plan.
 
-    `name`: the synthesizer that also makes each group's algorithm alone, until it has done `work`
-    as counted by `SearchBudget`. `budget`: of the plan, with the time limit of the user.
-    `backend`: the simulator that judges. `registry`: the plugins of the run, None for those of
-    `run_registry`.
+    `name`: the synthesizer that also synthesizes each group separately, up to `work` as counted by
+    `SearchBudget`. `budget`: budget of the plan, with the time limit of the user. `backend`: the
+    simulator. `registry`: the plugins of the run, None for `run_registry`.
     """
 
     name: str = "auto"
@@ -50,13 +48,13 @@ class GroupChoices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupPlan:
-    """One algorithm a group, and how long all take, by simulation.
+    """One algorithm per group, with simulated times.
 
-    `joint`: all of them as one algorithm, None where they are to run one by one. `method`:
-    `together`, `at once` (each made alone) or `one by one`. `time`: of the plan; `alone`: of every
-    group by itself; `alone_makers`: who made the fastest algorithm for it. `bounds_ps`: by name.
-    `not_tried`: for which groups the named synthesizer was not asked, each with the reason.
-    `cuts`: parts of the search that a limit has ended. Ratios are those of picoseconds.
+    `joint`: all of them as one algorithm, None if they run one by one. `method`: `together`,
+    `at once` (each synthesized separately) or `one by one`. `time`: time of the plan; `alone`: time
+    of every group in isolation; `alone_makers`: synthesizer of its fastest algorithm. `bounds_ps`:
+    bounds by name. `not_tried`: groups for which the named synthesizer did not run, with reasons.
+    `cuts`: parts of the search that a limit has stopped. Ratios are computed in picoseconds.
     """
 
     wishes: tuple[GroupWish, ...]
@@ -72,27 +70,27 @@ class GroupPlan:
 
     @property
     def one_by_one(self) -> GroupTime:
-        """Time of all groups one after another."""
+        """The time of all groups one after the other."""
         return GroupTime.total(self.alone)
 
     @property
     def ratio(self) -> float:
-        """How many times faster than one by one."""
+        """The speedup compared with one by one."""
         return self.one_by_one.ps / max(self.time.ps, 1)
 
     @property
     def bounds_ns(self) -> dict[str, int]:
-        """The bounds in whole nanoseconds, rounded down."""
+        """The bounds in integer nanoseconds, rounded down."""
         return {name: time_ps // 1000 for name, time_ps in self.bounds_ps.items()}
 
     @property
     def bound_ns(self) -> int:
-        """The largest bound in whole nanoseconds, rounded down."""
+        """The largest bound in integer nanoseconds, rounded down."""
         return max(self.bounds_ns.values())
 
     @property
     def ratio_to_bound(self) -> float:
-        """Time by the largest bound; below 1 only if the bound is wrong."""
+        """The time divided by the largest bound; below 1 only if the bound is wrong."""
         bound_ps = max(1, *self.bounds_ps.values())
         is_beaten = self.time.ps + self.time.slack_ps < bound_ps
         return self.time.ps / bound_ps if is_beaten else max(1.0, self.time.ps / bound_ps)
@@ -100,9 +98,9 @@ class GroupPlan:
 
 @dataclass(frozen=True, slots=True)
 class GroupTime:
-    """A simulated time: whole nanoseconds as the simulator states them, and picoseconds.
+    """A simulated time: integer nanoseconds of the simulator, and picoseconds.
 
-    `slack_ps`: how much rounding may have taken from the picoseconds.
+    `slack_ps`: maximum rounding error of the picoseconds.
     """
 
     ns: int
@@ -111,17 +109,17 @@ class GroupTime:
 
     @classmethod
     def total(cls, times: Sequence[GroupTime]) -> GroupTime:
-        """One after another."""
+        """Return the sum of the times."""
         return cls(
-            sum(one.ns for one in times),
-            sum(one.ps for one in times),
-            sum(one.slack_ps for one in times),
+            sum(time.ns for time in times),
+            sum(time.ps for time in times),
+            sum(time.slack_ps for time in times),
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Alone:
-    """The fastest algorithm of a group by itself."""
+class _SeparateAlgorithm:
+    """The fastest algorithm of a group in isolation."""
 
     algorithm: Algorithm
     time_ns: int
@@ -132,37 +130,37 @@ def plan_groups(
     wishes: Sequence[GroupWish],
     topology: Topology,
     choices: GroupChoices | None = None,
-    progress: _Progress = lambda fraction, what: None,
+    progress: _Progress = lambda fraction, label: None,
 ) -> GroupPlan:
-    """The fastest plan found for groups that run at the same time; never behind one by one.
+    """Return the fastest plan for groups that run at the same time; never slower than one by one.
 
-    At a time limit the plan is made of the best schedules so far, at least one for each group.
-    Raises `InputError` for NPUs that cannot be reached and for what is too large, `UsageError` for
-    NPUs that are not there, several planes, and sizes below a byte a share.
+    At a time limit the plan consists of the best schedules so far, at least one for each group.
+    Raises `InputError` for unreachable NPUs and for requests that are too large, `UsageError` for
+    unknown NPUs, several planes, and sizes below one byte per share.
     """
     chosen = choices or GroupChoices()
     check_groups(wishes, topology.num_npus, topology.name)
     _check_planes_and_sizes(wishes, topology)
     network = GroupNetwork(FlowNetwork.of(topology), chosen.occupancy)
-    judge = partial(_exact, topology=topology, choices=chosen)
+    judge = partial(_simulate, topology=topology, choices=chosen)
     progress(0.0, "groups together")
     budget = chosen.budget.part()
-    schedule = fastest_schedule(network, wishes, budget=budget)
+    schedule = find_fastest_schedule(network, wishes, budget=budget)
     if budget.is_reached:
         budget.cut("groups together", "more parts and trees")
     together = schedule.algorithms(wishes)
     provenance = own_provenance(topology.name)
     joint = side_by_side(together, provenance, schedule.turns(together))
-    alone, not_tried = _all_alone(network, wishes, chosen, progress)
-    times = tuple(judge(each.algorithm) for each in alone)
-    found: list[_Candidate] = [("together", together, joint, judge(joint))]
-    # Groups of one plan each would have no other candidate.
+    alone, not_tried = _plan_separately(network, wishes, chosen, progress)
+    times = tuple(judge(single.algorithm) for single in alone)
+    candidates: list[_Candidate] = [("together", together, joint, judge(joint))]
+    # For a single group these candidates would be the same.
     if len(wishes) > 1:
-        single = tuple(each.algorithm for each in alone)
-        found += _at_once(single, topology, judge)
-        found.append(("one by one", single, None, GroupTime.total(times)))
+        separate = tuple(single.algorithm for single in alone)
+        candidates += _combine_separate(separate, topology, judge)
+        candidates.append(("one by one", separate, None, GroupTime.total(times)))
     progress(0.95, "bounds")
-    method, algorithms, best, time = min(found, key=lambda each: each[3].ps)
+    method, algorithms, best, time = min(candidates, key=lambda candidate: candidate[3].ps)
     return GroupPlan(
         tuple(wishes),
         algorithms,
@@ -170,8 +168,8 @@ def plan_groups(
         method,
         time,
         times,
-        tuple(each.maker for each in alone),
-        joint_bounds(network.flows, wishes, Shares.of(wishes)),
+        tuple(single.maker for single in alone),
+        compute_joint_bounds(network.flows, wishes, Shares.of(wishes)),
         not_tried,
         tuple(chosen.budget.cuts),
     )
@@ -193,15 +191,15 @@ def _check_planes_and_sizes(wishes: Sequence[GroupWish], topology: Topology) -> 
             )
 
 
-def _simulated(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> int:
-    """Time of an algorithm of stated size, in nanoseconds. Raises `InputError` for none."""
+def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> int:
+    """Simulate an algorithm with a size; return nanoseconds. Raises `InputError` without a time."""
     assert algorithm.collective_bytes is not None
     result = hub_core.simulate(
         algorithm,
         topology,
         algorithm.collective_bytes,
         backend=choices.backend,
-        options=_simulator_options(choices),
+        options=_get_simulator_options(choices),
         registry=choices.registry,
     )
     if result.time_ns is None:
@@ -213,33 +211,33 @@ def _simulated(algorithm: Algorithm, topology: Topology, choices: GroupChoices) 
     return result.time_ns
 
 
-def _exact(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> GroupTime:
-    """Time of an algorithm of stated size, also in picoseconds."""
+def _simulate(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> GroupTime:
+    """Simulate an algorithm with a size; return its time also in picoseconds."""
     assert algorithm.collective_bytes is not None
-    time_ns = _simulated(algorithm, topology, choices)
+    time_ns = _simulate_ns(algorithm, topology, choices)
     exact = hub_core.exact_time(
         algorithm,
         topology,
         algorithm.collective_bytes,
         time_ns,
         backend=choices.backend,
-        options=_simulator_options(choices),
+        options=_get_simulator_options(choices),
         registry=choices.registry,
     )
     return GroupTime(time_ns, exact.time_ps or 1000 * time_ns, exact.slack_ps)
 
 
-def _simulator_options(choices: GroupChoices) -> dict[str, str]:
-    # Some simulators know one link model alone, and have no option for it.
+def _get_simulator_options(choices: GroupChoices) -> dict[str, str]:
+    # Simulators with a single link model have no option for it.
     if choices.occupancy is Occupancy.SERIALIZATION:
         return {}
     return {"occupancy": str(choices.occupancy)}
 
 
-def _at_once(
+def _combine_separate(
     single: tuple[Algorithm, ...], topology: Topology, judge: Callable[[Algorithm], GroupTime]
 ) -> list[_Candidate]:
-    """What was made for each group alone, started at the same time; none for unlike units."""
+    """Return the separate algorithms as one candidate; empty if they have no common unit."""
     try:
         joint = side_by_side(single, own_provenance(topology.name))
     except InputError:
@@ -247,48 +245,55 @@ def _at_once(
     return [("at once", single, joint, judge(joint))]
 
 
-def _all_alone(
+def _plan_separately(
     network: GroupNetwork,
     wishes: Sequence[GroupWish],
     choices: GroupChoices,
     progress: _Progress,
-) -> tuple[list[_Alone], dict[int, str]]:
-    """The fastest algorithm of each group by itself, and why the named synthesizer was not asked.
+) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
+    """Return the fastest algorithm of each group in isolation.
 
-    The second by the number of the group.
+    Also returns the reasons why the named synthesizer did not run, by number of the group.
     """
-    found: list[_Alone] = []
+    fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}
     budget = choices.budget.part(choices.work)
-    for place, wish in enumerate(wishes):
-        progress(0.3 + 0.6 * place / len(wishes), f"group {place} alone")
-        made = [_own(network, wish, choices, 1.0 / len(wishes))]
+    for number, wish in enumerate(wishes):
+        progress(0.3 + 0.6 * number / len(wishes), f"group {number} alone")
+        candidates = [_schedule_separately(network, wish, choices, 1.0 / len(wishes))]
         if reason := budget.reason:
-            not_tried[place] = reason
+            not_tried[number] = reason
         else:
-            made += _by_name(network.flows.topology, wish, choices, budget.part())
-        # Of equal ones the own.
-        found.append(min(made, key=lambda each: each.time_ns))
-    return found, not_tried
+            candidates += _synthesize_separately(
+                network.flows.topology, wish, choices, budget.part()
+            )
+        # Among equally fast ones, the algorithm of this package.
+        fastest.append(min(candidates, key=lambda candidate: candidate.time_ns))
+    return fastest, not_tried
 
 
-def _own(network: GroupNetwork, wish: GroupWish, choices: GroupChoices, effort: float) -> _Alone:
+def _schedule_separately(
+    network: GroupNetwork, wish: GroupWish, choices: GroupChoices, effort: float
+) -> _SeparateAlgorithm:
     budget = choices.budget.part()
-    (algorithm,) = fastest_schedule(network, [wish], effort, budget).algorithms([wish])
-    time_ns = _simulated(algorithm, network.flows.topology, choices)
-    return _Alone(algorithm, time_ns, NAME)
+    (algorithm,) = find_fastest_schedule(network, [wish], effort, budget).algorithms([wish])
+    time_ns = _simulate_ns(algorithm, network.flows.topology, choices)
+    return _SeparateAlgorithm(algorithm, time_ns, NAME)
 
 
-def _by_name(
+def _synthesize_separately(
     topology: Topology, wish: GroupWish, choices: GroupChoices, budget: SearchBudget
-) -> list[_Alone]:
-    """What the named synthesizer makes for a group with all others as relays, if it does."""
+) -> list[_SeparateAlgorithm]:
+    """Return the named synthesizer's algorithm for a group, in which other NPUs may be relays.
+
+    Empty if the synthesizer does not support the request.
+    """
     parts = wish.kind.traits.parts(len(wish.npus))
     collective = replace(wish.collective(1), unit_count=parts)
 
     def time_ns(algorithm: Algorithm) -> int:
-        stated = replace(algorithm, collective_bytes=wish.size)
-        return _simulated(stated, topology, choices)
+        sized = replace(algorithm, collective_bytes=wish.size)
+        return _simulate_ns(sized, topology, choices)
 
     try:
         result = hub_core.synthesize(
@@ -306,5 +311,5 @@ def _by_name(
         return []
     algorithm = replace(result.algorithm, collective_bytes=wish.size)
     steps = len(algorithm.steps)
-    judged = budget.simulated(steps, lambda: time_ns(algorithm), is_checked=False)
-    return [_Alone(algorithm, judged, choices.name)]
+    simulated_ns = budget.simulated(steps, lambda: time_ns(algorithm), is_checked=False)
+    return [_SeparateAlgorithm(algorithm, simulated_ns, choices.name)]

@@ -1,4 +1,4 @@
-"""A plan of groups as JSON and as lines for people."""
+"""The report of a plan of groups, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADER = ("group", "npus", "collective", "size", "alone", "maker")
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """A plan with what it took to make it; `verified`: of how many algorithms."""
+    """A plan with the time of its synthesis; `verified`: number of verified algorithms."""
 
     plan: GroupPlan
     topology: str
@@ -26,7 +26,7 @@ class PlanReport:
     verified: int
 
     def fields(self) -> dict[str, str]:
-        """Name and value of every line."""
+        """Return name and value of every line."""
         plan = self.plan
         ranks = {npu for wish in plan.wishes for npu in wish.npus}
         bounds = ", ".join(f"{name} {format_time(ns)}" for name, ns in plan.bounds_ns.items())
@@ -46,7 +46,7 @@ class PlanReport:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row a group, as in `HEADER`."""
+        """Return one row per group, with the columns of `HEADER`."""
         plan = self.plan
         return [
             (
@@ -61,7 +61,7 @@ class PlanReport:
         ]
 
     def document(self, paths: Sequence[str]) -> dict[str, JsonValue]:
-        """The report of `--json`."""
+        """Return the report for `--json`."""
         plan = self.plan
         return {
             "schema": REPORT_SCHEMA,
@@ -89,18 +89,18 @@ class PlanReport:
 
 
 def _not_tried(plan: GroupPlan) -> dict[str, str]:
-    """The line on the groups for which the named synthesizer was not asked, or nothing."""
+    """Return a line about groups for which the named synthesizer did not run, if any."""
     if not plan.not_tried:
         return {}
     numbers = format_ranks(tuple(plan.not_tried))
-    # One limit ends the search, so all reasons are the same.
+    # A single limit stops the search, so all reasons are equal.
     reason = next(iter(plan.not_tried.values()))
     count = len(plan.not_tried)
     return {"not tried": f"{count} groups alone ({numbers}), so the plan is partial: {reason}"}
 
 
 def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
-    """What lies in a folder of groups: the file of each, and of all as one algorithm."""
+    """Return the contents of a folder of groups: the files of the groups and of the joint one."""
     groups = _groups(plan)
     for group, file in zip(groups, files, strict=True):
         assert isinstance(group, dict)
@@ -117,9 +117,9 @@ def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | 
 
 
 def _groups(plan: GroupPlan) -> list[JsonValue]:
-    found: list[JsonValue] = []
+    groups: list[JsonValue] = []
     for number, wish in enumerate(plan.wishes):
-        found.append(
+        groups.append(
             {
                 "npus": list(wish.npus),
                 "collective": str(wish.kind),
@@ -128,4 +128,4 @@ def _groups(plan: GroupPlan) -> list[JsonValue]:
                 "alone_maker": plan.alone_makers[number],
             }
         )
-    return found
+    return groups

@@ -1,94 +1,175 @@
-"""The fastest schedule found for some groups at once."""
+"""Find the fastest joint schedule of several groups, by packing trees on the network.
+
+Packing grows every tree again with lengths that depend on the load of links, round after round.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from collhub_flows.groups.jobs import TreeJobs
-from collhub_flows.groups.lowering import GroupSchedule
-from collhub_flows.groups.packing import packed_trees
-from collhub_flows.groups.shares import Shares
-from collhub_flows.groups.trees import Trees
-from collhub_flows.groups.wishes import GroupWish
+import numpy as np
+
+from collhub_flows.groups.jobs import GroupSchedule, TreeJobs
+from collhub_flows.groups.shares import GroupWish, Pieces, Shares, Trees
+from collhub_flows.linear_program import unreachable
 from collhub_flows.network import FlowNetwork
+from hub_core.columns import BoolArray, Int64Array, csr, expanded_ranges, row_pointer
 from hub_core.model import InputError
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SearchBudget
 
-# Passes forward and backward; later ones gain next to nothing.
+_ROUNDS = 6
+_STEEPNESS = 10.0
+
+
+def pack_trees(
+    network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares, pieces_each: int
+) -> Trees:
+    """Pack trees for `pieces_each` equal pieces of every share.
+
+    Raises `InputError` if a member cannot reach another one.
+    """
+    # Imported here, because the import of numba takes a second.
+    from collhub_flows.groups.kernels import packed
+
+    if not network.num_arcs:
+        raise unreachable(network)
+    count = len(shares) * pieces_each
+    share = np.repeat(np.arange(len(shares)), pieces_each)
+    pieces = Pieces.one_behind_another(share, np.ones(count, np.int64), pieces_each)
+    piece, inward = _assign_trees(shares, share)
+    of_tree = share[piece]
+    target_indptr, targets = _list_targets(wishes, shares, of_tree)
+    nodes = network.topology.num_npus
+    everyone = np.arange(network.num_arcs)
+    size, arcs, parent = packed(
+        shares.root[of_tree],
+        inward,
+        shares.bytes[of_tree] / pieces_each,
+        target_indptr,
+        targets,
+        *csr(network.source, everyone, nodes),
+        *csr(network.destination, everyone, nodes),
+        network.source,
+        network.destination,
+        network.routes.indptr,
+        network.routes.links,
+        1.0 / network.topology.bandwidth_bytes_per_s,
+        _ROUNDS,
+        _STEEPNESS,
+    )
+    if size.min() < 0:
+        raise unreachable(network)
+    indptr = row_pointer(size)
+    # Rows of the tables have the maximum length of a tree; only the used entries are copied.
+    used = expanded_ranges(np.arange(len(size)) * nodes, size)
+    local = parent.ravel()[used]
+    shift = np.repeat(indptr[:-1], size)
+    global_parent = np.where(local < 0, -1, local + shift)
+    return Trees(pieces, piece, inward, indptr, arcs.ravel()[used], global_parent)
+
+
+def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolArray]:
+    """Return piece and direction of every tree: inward trees reduce, outward trees distribute."""
+    inward = np.flatnonzero(shares.gathers[share])
+    outward = np.flatnonzero(shares.spreads[share])
+    piece = np.concatenate([inward, outward])
+    is_inward = np.arange(len(piece)) < len(inward)
+    # Both trees of a piece are adjacent, the inward one first.
+    order = np.lexsort((~is_inward, piece))
+    return piece[order], is_inward[order]
+
+
+def _list_targets(
+    wishes: Sequence[GroupWish], shares: Shares, of_tree: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return the NPUs of each tree without its root, as row pointers and entries."""
+    rows = []
+    for share in of_tree.tolist():
+        target = int(shares.target[share])
+        npus = wishes[int(shares.group[share])].npus
+        if target >= 0 and not shares.gathers[share]:
+            npus = (target,)
+        root = int(shares.root[share])
+        rows.append([npu for npu in npus if npu != root])
+    lengths = [len(row) for row in rows]
+    return row_pointer(lengths), np.concatenate(rows).astype(np.int64)
+
+
+# Passes forward and backward; the gain of later ones is negligible.
 _PASSES = 4
 _TREES_EACH = (1, 4, 16)
 _PARTS = (1, 2, 4, 8, 16)
-# Below this part of the effort, every other count of parts and fewer passes have to do.
+# Below this effort, every other number of parts is skipped, and only one pass is made.
 _HASTE = 1 / 16
-# Nodes that all searches visit together: some ten seconds.
-_MOST_VISITS = 60_000_000
-_MOST_JOBS = 500_000
-# Even in haste so many are scheduled, or deep pipelines would have too few pieces.
-_LEAST_JOBS = 30_000
-# Tables of trees are as wide as there are NPUs.
-_MOST_ENTRIES = 60_000_000
-# So near to the load of the fullest link, finer pieces are not worth their messages.
-_GOOD = 1.01
+# Maximum number of nodes visited by all searches, about ten seconds.
+_MAX_VISITS = 60_000_000
+_MAX_JOBS = 500_000
+# Minimum limit of jobs at low effort: with fewer jobs, deep pipelines would have too few pieces.
+_MIN_JOB_LIMIT = 30_000
+# Maximum size of the tables of trees, which have a column per NPU.
+_MAX_ENTRIES = 60_000_000
+# Ratio of time to the load of the busiest link below which finer pieces are not tried.
+_GOOD_RATIO = 1.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupNetwork:
-    """The network of all groups, and how long messages keep its links."""
+    """The network of all groups, and the model of the occupancy of links."""
 
     flows: FlowNetwork
     occupancy: Occupancy
 
 
-def fastest_schedule(
+def find_fastest_schedule(
     network: GroupNetwork,
     wishes: Sequence[GroupWish],
     effort: float = 1.0,
     budget: SearchBudget | None = None,
 ) -> GroupSchedule:
-    """Schedule of all groups at once that ends first by its own clock.
+    """Return the joint schedule of all groups with the minimum planned time.
 
-    `effort`: part of the usual number of searches. `budget`: at a limit, the best so far is
-    returned; its `is_reached` is then set. Raises `InputError` for what is too large, and
-    where a member cannot be reached.
+    `effort`: fraction of the usual number of searches. `budget`: at a limit, the best schedule so
+    far is returned, and its `is_reached` is set. Raises `InputError` for too many shares, and for
+    members that cannot be reached.
     """
     budget = budget or SearchBudget()
     shares = Shares.of(wishes)
     best: GroupSchedule | None = None
-    least = 0
+    best_ps = 0
     is_hasty = effort < _HASTE
-    most_jobs = max(_LEAST_JOBS, effort * _MOST_JOBS)
+    max_jobs = max(_MIN_JOB_LIMIT, effort * _MAX_JOBS)
     ladder = _PARTS[::2] if is_hasty else _PARTS
-    for trees in _packings(network, wishes, shares, effort):
+    for trees in _generate_packings(network, wishes, shares, effort):
         for parts in ladder:
             cut = trees.cut(parts)
             is_fine = cut.pieces.share_units > min(shares.bytes)
-            if best is not None and (is_fine or len(cut.arcs) > most_jobs):
+            if best is not None and (is_fine or len(cut.arcs) > max_jobs):
                 break
             jobs = TreeJobs.of(network.flows, cut, shares.bytes, network.occupancy)
             start = min(jobs.orders(passes=1 if is_hasty else _PASSES), key=jobs.time_ps)
-            time = jobs.time_ps(start)
-            if best is None or time < least:
+            time_ps = jobs.time_ps(start)
+            if best is None or time_ps < best_ps:
                 best = GroupSchedule(network.flows, shares, cut, jobs, start)
-                least = time
+                best_ps = time_ps
             budget.count(len(cut.arcs))
             if budget.reason:
                 budget.is_reached = True
                 return best
-            # Finer pieces shorten the way in and out alone.
-            if time <= _GOOD * jobs.least_ps():
+            # Finer pieces only shorten the filling and draining of pipelines.
+            if time_ps <= _GOOD_RATIO * jobs.least_ps():
                 break
     assert best is not None
     return best
 
 
-def _packings(
+def _generate_packings(
     network: GroupNetwork, wishes: Sequence[GroupWish], shares: Shares, effort: float
 ) -> Iterator[Trees]:
-    """Trees of all shares, one a share first, then more where there is time for them."""
+    """Yield trees of all shares, first one per share, then more within the limit of visits."""
     npus = network.flows.topology.num_npus
-    if 2 * len(shares) * npus > _MOST_ENTRIES:
+    if 2 * len(shares) * npus > _MAX_ENTRIES:
         raise InputError(
             f"{len(shares)} shares on {npus} NPUs are too many to schedule together",
             cure="name fewer or smaller groups",
@@ -97,9 +178,9 @@ def _packings(
     ladder = _TREES_EACH[:-1] if effort < _HASTE else _TREES_EACH
     for count in ladder:
         visits = len(shares) * count * npus * 6
-        is_long = visits > effort * _MOST_VISITS
-        # A piece has a byte at least.
+        is_long = visits > effort * _MAX_VISITS
+        # A piece has at least one byte.
         is_fine = count > min(shares.bytes)
         if count > 1 and (is_long or is_fine):
             return
-        yield packed_trees(network.flows, wishes, shares, count)
+        yield pack_trees(network.flows, wishes, shares, count)

@@ -1,4 +1,4 @@
-"""Shares of all groups in one table: who has each, who wants it, and how many bytes it has."""
+"""Requests of groups, the shares of data that they transfer, and pieces and trees of shares."""
 
 from __future__ import annotations
 
@@ -8,19 +8,148 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_flows.demand import FlowDemand
-from collhub_flows.groups.wishes import GroupWish
-from hub_core.columns import BoolArray, ColumnTable, Float64Array, Int64Array
-from hub_core.model import ALL_RANKS
+from hub_core.columns import (
+    BoolArray,
+    ColumnTable,
+    Float64Array,
+    Int64Array,
+    counted_positions,
+    expanded_ranges,
+    first_positions,
+    group_of_entry,
+    row_pointer,
+)
+from hub_core.model import (
+    ALL_RANKS,
+    STANDARD_KINDS,
+    Collective,
+    CollectiveKind,
+    ReduceOp,
+    UsageError,
+    parse_ranks,
+    parse_size,
+    standard_kind,
+)
 from hub_core.schedules import Chunks
+
+_CURE = "write --groups '0-7,8-15', or '0,5,9;1,2,4' where groups are no ranges"
+_FIELDS = "NPUS[:COLLECTIVE[:SIZE]], as 0-7:all-gather:1MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWish:
+    """A requested collective of `size` bytes among `npus`; its rank r runs on `npus[r]`.
+
+    A rooted collective has its root on the first NPU.
+    """
+
+    npus: tuple[int, ...]
+    kind: CollectiveKind
+    size: int
+    reduce_op: ReduceOp = ReduceOp.SUM
+
+    def collective(self, units: int) -> Collective:
+        """Return the collective with this number of units per share."""
+        return Collective(
+            self.kind,
+            len(self.npus),
+            units * self.shares,
+            root=0 if self.kind.traits.is_rooted else None,
+            in_place=True,
+            reduce_op=self.reduce_op,
+        )
+
+    @property
+    def shares(self) -> int:
+        """The number of parts of the full buffer that are sent separately."""
+        # An all-reduce has a share per rank, because a single vector would load a single root.
+        if self.kind is CollectiveKind.ALL_REDUCE:
+            return len(self.npus)
+        return self.kind.traits.parts(len(self.npus))
+
+    @property
+    def share_bytes(self) -> float:
+        """The size of a share in bytes."""
+        return self.size / self.shares
+
+
+@dataclass(frozen=True, slots=True)
+class CommonWish:
+    """Default collective and size of groups; None if there is no default."""
+
+    kind: str | None = None
+    size: str | None = None
+    reduce_op: ReduceOp = ReduceOp.SUM
+
+
+def parse_groups(
+    together: str | None, single: Sequence[str], common: CommonWish
+) -> tuple[GroupWish, ...]:
+    """Parse the groups of `--groups` and of every `--group`, in this order.
+
+    Raises `UsageError` for invalid texts, groups of one NPU, and a missing collective or size.
+    """
+    texts = [] if together is None else _split_groups(together)
+    # A list of NPUs has no colon, so both forms have the same parser.
+    wishes = tuple(_parse_group(text, common) for text in (*texts, *single))
+    if not wishes:
+        raise UsageError("no group is named", cure=_CURE, code="no-groups")
+    return wishes
+
+
+def check_groups(wishes: Sequence[GroupWish], num_npus: int, topology: str) -> None:
+    """Raise `UsageError` for an NPU that the topology lacks."""
+    for wish in wishes:
+        highest = max(wish.npus)
+        if highest >= num_npus:
+            raise UsageError(
+                f"topology {topology} has no NPU {highest}",
+                cure=f"name NPUs of 0..{num_npus - 1}",
+                code="npu-range",
+            )
+
+
+def _split_groups(text: str) -> list[str]:
+    """Split groups at semicolons; without semicolons, at commas."""
+    mark = ";" if ";" in text else ","
+    return [part for part in text.split(mark) if part.strip()]
+
+
+def _parse_group(text: str, common: CommonWish) -> GroupWish:
+    fields = text.split(":")
+    if len(fields) > 3:
+        message = f"{text[:80]!r} is not a group"
+        raise UsageError(message, cure=f"write {_FIELDS}", code="invalid-group")
+    # Empty fields have the default values.
+    values = [*fields, "", ""]
+    kind, size = values[1] or common.kind, values[2] or common.size
+    if not kind or not size:
+        missing = "size" if kind else "collective"
+        message = f"group {text[:80]!r}: its {missing} is not said"
+        raise UsageError(message, cure=f"give --{missing}, or write {_FIELDS}")
+    npus = parse_ranks(fields[0], "NPU")
+    if len(npus) < 2:
+        message = f"group {text[:80]!r} has one NPU, which has nobody to talk to"
+        raise UsageError(message, cure=_CURE, code="group-of-one")
+    return GroupWish(npus, _parse_kind(kind, text), parse_size(size), common.reduce_op)
+
+
+def _parse_kind(name: str, text: str) -> CollectiveKind:
+    kind = standard_kind(name)
+    if kind is None:
+        known = [str(kind) for kind in STANDARD_KINDS]
+        message = f"group {text[:80]!r}: there is no collective {name[:40]!r}"
+        raise UsageError(message, cure=f"use one of {', '.join(known)}", code="unknown-collective")
+    return kind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares(ColumnTable):
-    """One row a share that travels; `row`: its place among the shares of its `group`.
+    """One row per transferred share; `row`: its index among the shares of its `group`.
 
-    `root`: the NPU where it starts, or where it is summed up. `gathers`: all members add to it on
-    the way to the root; `spreads`: it goes from the root to `target`, or to all members where
-    `target` is -1. `bytes`: float64; the others int64 and bool.
+    `root`: the NPU where it starts, or where it is reduced. `gathers`: all members contribute to it
+    on the path to the root; `spreads`: it is sent from the root to `target`, or to all members if
+    `target` is -1. `bytes`: float64; the remaining columns are int64 and bool.
     """
 
     group: Int64Array
@@ -33,18 +162,18 @@ class Shares(ColumnTable):
 
     @classmethod
     def of(cls, wishes: Sequence[GroupWish]) -> Shares:
-        """Shares of all groups, by group."""
-        tables = [_of_group(number, wish) for number, wish in enumerate(wishes)]
+        """Create the shares of all groups, sorted by group."""
+        tables = [_create_columns(number, wish) for number, wish in enumerate(wishes)]
         columns = (np.concatenate(column) for column in zip(*tables, strict=True))
         return cls(*columns)
 
     @property
     def are_pairs(self) -> bool:
-        """Whether every share goes from one NPU to one other, and none is summed up."""
+        """True if every share is sent from one NPU to one other NPU, without reductions."""
         return not bool(self.gathers.any()) and bool(np.all(self.target >= 0))
 
     def demand(self, num_npus: int) -> FlowDemand:
-        """Demand of shares that are pairs; 1 stands for the largest sum of bytes of a pair."""
+        """Return the demand of pairs of NPUs, in units of the largest sum of bytes of a pair."""
         table = np.zeros((num_npus, num_npus))
         # Groups that overlap may have several shares for one pair.
         np.add.at(table, (self.root, self.target), self.bytes)
@@ -52,19 +181,19 @@ class Shares(ColumnTable):
         return FlowDemand(sources, table[sources] / table.max())
 
 
-def _of_group(
+def _create_columns(
     number: int, wish: GroupWish
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
-    """The columns of the shares of one group."""
-    chunks = chunks_of_shares(wish, 1)
+    """Return the columns of the shares of one group."""
+    chunks = create_share_chunks(wish, 1)
     members = np.asarray(wish.npus)
     summed, wide = chunks.origin == ALL_RANKS, chunks.target == ALL_RANKS
-    # A sum for all has its root on every member in turn.
-    turn = np.arange(len(chunks)) % len(members)
-    end = np.where(wide, turn, chunks.target)
+    # Sums for all members have their roots on the members, round robin.
+    round_robin = np.arange(len(chunks)) % len(members)
+    end = np.where(wide, round_robin, chunks.target)
     root = members[np.where(summed, end, chunks.origin)]
     target = np.where(wide, -1, members[chunks.target])
-    # What stays with its rank does not travel.
+    # Shares that stay at their rank are not transferred.
     row = np.flatnonzero(summed | wide | (root != target))
     same = np.full(len(row), number, np.int64)
     size = np.full(len(row), wish.share_bytes)
@@ -72,9 +201,85 @@ def _of_group(
     return same, row, root[row], target[row], summed[row], spreads[row], size
 
 
-def chunks_of_shares(wish: GroupWish, units: int) -> Chunks:
-    """A chunk of `units` for every share of a group, those that stay with their rank included."""
+def create_share_chunks(wish: GroupWish, units: int) -> Chunks:
+    """Return a chunk of `units` for every share of a group, including those that are not sent."""
     collective = wish.collective(units)
-    # More than one where a vector that is not split has a share for every rank.
+    # More than one if an unsplit vector has a share per rank.
     pieces = collective.units_per_rank // units
     return Chunks.cut(collective, [units] * pieces)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Piece p is `units[p]` units of share `share[p]`, from `offset[p]` on; int64, by share.
+
+    A share has `share_units` units; `number[p]`: index of the piece in its share.
+    """
+
+    share: Int64Array
+    offset: Int64Array
+    units: Int64Array
+    number: Int64Array
+    share_units: int
+
+    @classmethod
+    def one_behind_another(cls, share: Int64Array, units: Int64Array, share_units: int) -> Pieces:
+        """Create consecutive pieces of these sizes; `share` ascends, every share has a piece."""
+        begin = first_positions(units)
+        counts = np.bincount(share)
+        first = begin[first_positions(counts)]
+        return cls(share, begin - first[share], units, counted_positions(counts), share_units)
+
+    def cut(self, parts: int) -> Pieces:
+        """Divide every piece into `parts` of equal size; units are divided by `parts`."""
+        piece = np.repeat(np.arange(len(self.share)), parts)
+        part = np.tile(np.arange(parts), len(self.share))
+        units = self.units[piece]
+        pieces_of_share = np.bincount(self.share)[self.share[piece]]
+        return Pieces(
+            self.share[piece],
+            self.offset[piece] * parts + part * units,
+            units,
+            # The first parts of all pieces have lower numbers than the second ones.
+            part * pieces_of_share + self.number[piece],
+            self.share_units * parts,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees:
+    """Tree t carries piece `piece[t]` on the entries `indptr[t]:indptr[t + 1]`; int64 and bool.
+
+    Entry e is the arc `arcs[e]`, and its parent is entry `parent[e]`, -1 at the root. In `inward`
+    trees data flow towards the root, else away from it. A piece with two trees uses the inward tree
+    first.
+    """
+
+    pieces: Pieces
+    piece: Int64Array
+    inward: BoolArray
+    indptr: Int64Array
+    arcs: Int64Array
+    parent: Int64Array
+
+    @property
+    def tree_of_entry(self) -> Int64Array:
+        """The tree of every entry, int64."""
+        return group_of_entry(self.indptr)
+
+    def cut(self, parts: int) -> Trees:
+        """Return the same trees for pieces that are divided into `parts` of equal size."""
+        trees = len(self.piece)
+        # Copies of a tree are adjacent, so that its pieces are in order.
+        tree = np.repeat(np.arange(trees), parts)
+        copy = np.tile(np.arange(parts), trees)
+        lengths = np.diff(self.indptr)[tree]
+        entry = expanded_ranges(self.indptr[tree], lengths)
+        indptr = row_pointer(lengths)
+        shift = np.repeat(indptr[:-1] - self.indptr[tree], lengths)
+        hung = self.parent[entry]
+        parent = np.where(hung < 0, -1, hung + shift)
+        piece = self.piece[tree] * parts + copy
+        return Trees(
+            self.pieces.cut(parts), piece, self.inward[tree], indptr, self.arcs[entry], parent
+        )
