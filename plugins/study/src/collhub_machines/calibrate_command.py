@@ -187,8 +187,13 @@ def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
         return [out]
     if out == "-":
         raise UsageError("several machines cannot share standard output", cure="give --select TEXT")
-    path = Path(out)
-    return [str(path.with_name(f"{path.stem}-{one.profile.name}{path.suffix}")) for one in machines]
+    path, names = Path(out), [one.profile.name for one in machines]
+    # Labels that differ only beyond the length of a name get numbers.
+    parts = [
+        name if names.count(name) == 1 else f"{name}-{names[:place].count(name) + 1}"
+        for place, name in enumerate(names)
+    ]
+    return [str(path.with_name(f"{path.stem}-{part}{path.suffix}")) for part in parts]
 
 
 def _document(

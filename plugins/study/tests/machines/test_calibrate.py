@@ -359,3 +359,14 @@ def test_tables_of_several_node_counts_predict_twice_as_many(corpus: Path) -> No
     assert len(errors) == len(tested) == 12
     assert np.median(errors) <= 0.06
     assert extrapolate_nodes(tables[:3], tested[0]) is None
+
+
+def test_machines_with_equal_names_get_their_own_files(collhub, tmp_path) -> None:
+    files = []
+    for number, end in enumerate("ab"):
+        files.append(tmp_path / f"{end}.txt")
+        label = f"NVIDIA H100 {'x' * 60}{end}"
+        files[-1].write_text(_output(label, {1024 * (number + 1): 15.0}))
+    run = collhub("calibrate", *files, "-o", tmp_path / "m.json")
+    assert run.code == 0, run.err
+    assert len(list(tmp_path.glob("m-*.json"))) == 2
