@@ -48,11 +48,15 @@ class Statements:
     def add(self, operations: Iterable[Operation]) -> int:
         """Add the statement of a node that performs these operations, and return its number."""
         # Several nodes may state one operation. Results serve tools without typing rules.
-        stated = [*self._views, *operations]
+        operations_of_node = [*self._views, *operations]
         self._views = []
-        self._statements.append({"operations": [self._operation(one) for one in stated]})
-        self._declare(self._statements[-1], (name for one in stated for name in one.reads))
-        group = self._group_of(stated)
+        self._statements.append(
+            {"operations": [self._operation(one) for one in operations_of_node]}
+        )
+        self._declare(
+            self._statements[-1], (name for one in operations_of_node for name in one.reads)
+        )
+        group = self._group_of(operations_of_node)
         if group:
             self._statements[-1]["fused_group"] = group
         return len(self._statements) - 1

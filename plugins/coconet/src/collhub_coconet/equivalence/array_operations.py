@@ -18,20 +18,20 @@ OnRanks = list[Array]
 """One array per rank."""
 
 
-def take_block(whole: Array, dimension: int, num_ranks: int, rank: int) -> Array:
+def take_block(tensor: Array, dimension: int, num_ranks: int, rank: int) -> Array:
     """Copy the block of one rank along a dimension of a complete tensor."""
-    first, stop = block_bounds(whole.shape[dimension], num_ranks, rank)
+    first, stop = block_bounds(tensor.shape[dimension], num_ranks, rank)
     # Contiguous, since some loops of numpy round differently for strided arrays.
-    return np.ascontiguousarray(whole[(slice(None),) * dimension + (slice(first, stop),)])
+    return np.ascontiguousarray(tensor[(slice(None),) * dimension + (slice(first, stop),)])
 
 
-def distribute(whole: Array, kind: TensorType, num_ranks: int) -> OnRanks:
+def distribute(tensor: Array, kind: TensorType, num_ranks: int) -> OnRanks:
     """Distribute a tensor over its ranks; the first dimension of a local one is the rank."""
     if kind.layout == LOCAL:
-        return list(whole)
+        return list(tensor)
     if not kind.layout.is_sliced:
-        return [whole] * num_ranks
-    return [take_block(whole, kind.layout.dimension, num_ranks, rank) for rank in range(num_ranks)]
+        return [tensor] * num_ranks
+    return [take_block(tensor, kind.layout.dimension, num_ranks, rank) for rank in range(num_ranks)]
 
 
 def collect(parts: Sequence[Array], kind: TensorType) -> Array:
@@ -67,10 +67,10 @@ def compute_global_indices(
     `bounds`: first and last (exclusive) position along `dimension` of a block; None: the complete
     tensor.
     """
-    whole = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(shape)
+    indices = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(shape)
     if bounds is None:
-        return whole
-    return whole.take(np.arange(*bounds), axis=dimension)
+        return indices
+    return indices.take(np.arange(*bounds), axis=dimension)
 
 
 def draw_dropout_mask(

@@ -164,14 +164,14 @@ def _compute_reduce_scatter(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 def _compute_all_gather(run: SimulatedRun, operation: Operation) -> OnRanks:
     name = operation.reads[0]
-    whole = collect(run.values[name], run.program.types[name])
-    return [whole] * run.binding.num_ranks
+    tensor = collect(run.values[name], run.program.types[name])
+    return [tensor] * run.binding.num_ranks
 
 
 def _compute_all_to_all(run: SimulatedRun, operation: Operation) -> OnRanks:
     name = operation.reads[0]
-    whole = collect(run.values[name], run.program.types[name])
-    return distribute(whole, run.program.types[operation.name], run.binding.num_ranks)
+    tensor = collect(run.values[name], run.program.types[name])
+    return distribute(tensor, run.program.types[operation.name], run.binding.num_ranks)
 
 
 def _compute_broadcast(run: SimulatedRun, operation: Operation) -> OnRanks:

@@ -82,15 +82,15 @@ class Grid:
 
     def _block(self, block: int) -> Int64Array:
         """Indices of the elements of a block, in row-major order."""
-        whole = np.arange(int(np.prod(self.shape, dtype=np.int64))).reshape(self.shape)
+        indices = np.arange(int(np.prod(self.shape, dtype=np.int64))).reshape(self.shape)
         if self.blocks == 1:
-            return whole.reshape(-1)
-        place = [slice(None)] * len(self.shape)
+            return indices.reshape(-1)
+        index = [slice(None)] * len(self.shape)
         source, target = (block, 0) if self.across is None else divmod(block, self.blocks)
-        place[self.dimension] = self._bounds(self.dimension, source)
+        index[self.dimension] = self._bounds(self.dimension, source)
         if self.across is not None:
-            place[self.across] = self._bounds(self.across, target)
-        return whole[tuple(place)].reshape(-1)
+            index[self.across] = self._bounds(self.across, target)
+        return indices[tuple(index)].reshape(-1)
 
     def _bounds(self, dimension: int, block: int) -> slice:
         """Range of a block along one dimension."""

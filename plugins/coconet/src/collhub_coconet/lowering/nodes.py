@@ -89,11 +89,11 @@ class Ready:
     def nodes_of(self, rank: Int64Array, chunk: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Find all pairs (index into `chunk`, node that produces this chunk on this rank)."""
         width = 1 + max(int(self.chunk.max(initial=0)), int(chunk.max(initial=0)))
-        key, asked = self.rank * width + self.chunk, rank * width + chunk
+        key, requested_key = self.rank * width + self.chunk, rank * width + chunk
         order = np.argsort(key, kind="stable")
-        first = np.searchsorted(key[order], asked, side="left")
-        counts = np.searchsorted(key[order], asked, side="right") - first
-        index = np.repeat(np.arange(len(asked)), counts)
+        first = np.searchsorted(key[order], requested_key, side="left")
+        counts = np.searchsorted(key[order], requested_key, side="right") - first
+        index = np.repeat(np.arange(len(requested_key)), counts)
         return index, self.node[order][expanded_ranges(first, counts)]
 
 
