@@ -32,30 +32,30 @@ def _prospects(*slow_ps: int | None) -> Prospects:
 def test_a_way_is_given_up_when_it_is_often_far_behind(slow_ps, is_good):
     prospects = _prospects(*slow_ps)
     pieces = 2 ** len(slow_ps)
-    assert prospects.are_good(SLOW, pieces) is is_good
-    assert prospects.are_good(FAST, pieces)
+    assert prospects.is_promising(SLOW, pieces) is is_good
+    assert prospects.is_promising(FAST, pieces)
 
 
 def test_a_way_that_is_given_up_stays_so_with_more_pieces():
     prospects = _prospects(300, 300, 300)
     prospects.note(FAST, 8, 100)
-    assert not prospects.are_good(SLOW, 16)
+    assert not prospects.is_promising(SLOW, 16)
 
 
 def test_numbers_of_pieces_near_each_other_do_not_tell_a_gain():
     prospects = _prospects(300, 250)
     prospects.note(FAST, 3, 100)
     prospects.note(SLOW, 3, 200)
-    assert prospects.are_good(SLOW, 4)
+    assert prospects.is_promising(SLOW, 4)
     prospects.note(FAST, 4, 100)
     # As many as with 3 pieces, but far fewer than with 2.
     prospects.note(SLOW, 4, 200)
-    assert prospects.are_good(SLOW, 5)
+    assert prospects.is_promising(SLOW, 5)
 
 
 def test_a_spreading_is_made_for_any_of_its_rules():
     prospects = _prospects(300, 300, 300)
-    assert not prospects.has_place("form", 1, 8)
+    assert not prospects.is_worth_building("form", 1, 8)
     prospects.note(Variant("form", 1, "another rule"), 2, 100)
-    assert prospects.has_place("form", 1, 8)
-    assert prospects.has_place("form", 2, 8)
+    assert prospects.is_worth_building("form", 1, 8)
+    assert prospects.is_worth_building("form", 2, 8)

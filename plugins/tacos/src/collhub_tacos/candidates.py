@@ -35,12 +35,12 @@ _MAX_FINAL_SLOWDOWN, _REMAINING_GAINS = 1.02, 2.0
 class Variant:
     """Variant of a candidate, independent of the number of pieces.
 
-    `form`: of the algorithm. `place`: index of its spreading among those of the form. `rule`:
+    `form`: of the algorithm. `index`: number of its spreading among those of the form. `rule`:
     window rule.
     """
 
     form: str
-    place: int
+    index: int
     rule: Hashable
 
 
@@ -70,7 +70,7 @@ class Prospects:
         times = self._times.get(pieces, {})
         return min(times.values(), default=math.inf)
 
-    def are_good(self, variant: Variant, pieces: int) -> bool:
+    def is_promising(self, variant: Variant, pieces: int) -> bool:
         """Whether to try a variant with `pieces` pieces, given its times with fewer."""
         # Piece counts without a trial of the variant are ignored.
         tried = [
@@ -113,11 +113,11 @@ class Prospects:
         required_gain: float = _PIPELINE_GAIN ** math.log2(most_pieces / fewer[-1])
         return self._times[most_pieces][variant] < required_gain * self._times[fewer[-1]][variant]
 
-    def has_place(self, form: str, place: int, pieces: int) -> bool:
+    def is_worth_building(self, form: str, index: int, pieces: int) -> bool:
         """Whether to build a spreading: one of its variants is promising, or it is new."""
         variants = {variant for times in self._times.values() for variant in times}
-        known = [variant for variant in variants if (variant.form, variant.place) == (form, place)]
-        return not known or any(self.are_good(variant, pieces) for variant in known)
+        known = [variant for variant in variants if (variant.form, variant.index) == (form, index)]
+        return not known or any(self.is_promising(variant, pieces) for variant in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +127,13 @@ class Trials:
     prospects: Prospects = field(default_factory=Prospects)
     pieces: int = 1
 
-    def is_worth(self, place: int) -> bool:
+    def is_promising(self, index: int) -> bool:
         """Whether a plan is promising, given its times with fewer pieces."""
-        return self.prospects.are_good(Variant("plan", place, None), self.pieces)
+        return self.prospects.is_promising(Variant("plan", index, None), self.pieces)
 
-    def note(self, place: int, time_ps: int) -> None:
+    def note(self, index: int, time_ps: int) -> None:
         """Record the time of a plan in picoseconds."""
-        self.prospects.note(Variant("plan", place, None), self.pieces, time_ps)
+        self.prospects.note(Variant("plan", index, None), self.pieces, time_ps)
 
 
 Nodes = Sequence[int] | None

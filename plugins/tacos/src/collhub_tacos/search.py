@@ -112,7 +112,7 @@ class _BestCandidate:
     def _compare(self, candidate: SynthesisCandidate) -> None:
         limit = None if self._compared is None else self._compared[0]
         variant, pieces = candidate.variant, candidate.pieces
-        if variant is not None and not self.prospects.are_good(variant, pieces):
+        if variant is not None and not self.prospects.is_promising(variant, pieces):
             return
         time_ps, judged = evaluate_candidate(self._setting, self._request, candidate, limit)
         if variant is not None:

@@ -34,12 +34,12 @@ def ignore_fraction(fraction: float) -> None:
     """Ignore a reported fraction."""
 
 
-def report_part(progress: Progress, place: int, places: int) -> Progress:
-    """Return a progress function for part `place` of `places` equal parts of the work."""
+def report_part(progress: Progress, part: int, num_parts: int) -> Progress:
+    """Return a progress function for part number `part` of `num_parts` equal parts."""
 
     def report(fraction: float, activity: str) -> None:
         """Report a fraction of the part, 0..1, as a fraction of the whole."""
-        progress((place + fraction) / places, activity)
+        progress((part + fraction) / num_parts, activity)
 
     return report
 

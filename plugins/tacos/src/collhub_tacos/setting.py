@@ -32,8 +32,8 @@ class Setting:
 
     `members`: int64, the NPU of each rank. `pieces`: requested chunks of a share, or None.
     `network`: NPUs only; switches are contracted into arcs or unwound. `seeds`: requested number of
-    seeds, 0 to choose it by size. `threads`: seeds tried in parallel. `memory`: bytes. `wanted`:
-    ranks whose steps are requested, None for all. `budget`: counts the work.
+    seeds, 0 to choose it by size. `threads`: seeds tried in parallel. `memory`: bytes.
+    `requested_ranks`: ranks whose steps are requested, None for all. `budget`: counts the work.
     """
 
     collective: Collective
@@ -91,10 +91,10 @@ class Setting:
         collective, size = self.collective, self.collective_bytes
         units = pieces * collective.kind.traits.parts(collective.num_ranks)
         if units > size:
-            most = max(1, size * pieces // units)
+            max_pieces = max(1, size * pieces // units)
             raise UsageError(
                 f"{size} bytes are too few for {units} chunks",
-                cure=f"choose a larger size, or at most {most} chunks a share",
+                cure=f"choose a larger size, or at most {max_pieces} chunks a share",
                 code="size-too-small",
             )
         return units
@@ -124,8 +124,8 @@ class Setting:
 
     def is_compared(self, unit_count: int) -> bool:
         """Whether `unit_count` units are few enough to simulate all windows and chunk counts."""
-        others = self.network.num_npus - 1
-        return unit_count * others <= MAX_COMPARED_TRANSFERS
+        num_others = self.network.num_npus - 1
+        return unit_count * num_others <= MAX_COMPARED_TRANSFERS
 
     def choose_piece_counts(self, ladder: Sequence[int], parts: int = 1) -> list[int]:
         """Return the numbers of pieces to try.
@@ -140,8 +140,8 @@ class Setting:
         max_by_size = self.collective_bytes // shares
         pairs = self.network.num_links * shares
         max_by_time = _MAX_PAIRS // pairs if pairs else max_by_size
-        most = min(max_by_size, max_by_time, self._max_by_resolution(shares))
-        tried = [pieces for pieces in ladder if pieces <= most]
+        max_pieces = min(max_by_size, max_by_time, self._max_by_resolution(shares))
+        tried = [pieces for pieces in ladder if pieces <= max_pieces]
         return tried or list(ladder[:1])
 
     def _max_by_resolution(self, shares: int) -> int:

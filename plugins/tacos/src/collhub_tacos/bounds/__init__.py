@@ -1,1 +1,1 @@
-"""Lower bounds on the time of a collective, and the cuts that they follow from."""
+"""Lower bounds on the time of a collective, and the cuts that prove them."""

@@ -1,1 +1,1 @@
-"""Networks as the kernels see them: links by destination, arcs over switches, distances."""
+"""Networks for the kernels: links by destination, arcs over switches, distances, symmetries."""

@@ -1,1 +1,1 @@
-"""Phases: put spreadings, reversals, routes and trees together to the whole of a collective."""
+"""Phases: algorithms of collectives, combined from spreadings, reversals, routes and trees."""

@@ -148,17 +148,17 @@ class _Phases:
         return all(spread.replay(progress) for spread in distinct_spreads)
 
     def candidates(
-        self, form: str, pieces: int, parts: tuple[Collective, Chunks], place: int
+        self, form: str, pieces: int, parts: tuple[Collective, Chunks], index: int
     ) -> list[SynthesisCandidate]:
         """Return candidates with the window rule of the plan and with the other rules.
 
-        `place`: index of these spreadings among those of the form.
+        `index`: number of these spreadings among those of the form.
         """
         candidates = []
         for rule in self._list_window_rules():
             phases = replace(self, times=replace(self.times, rule=rule))
             candidate = phases._build_candidate(form, pieces, parts)
-            candidates.append(replace(candidate, variant=Variant(form, place, rule)))
+            candidates.append(replace(candidate, variant=Variant(form, index, rule)))
         return candidates
 
     def _list_window_rules(self) -> tuple[WindowRule, ...]:
@@ -218,13 +218,13 @@ def _build_spread(
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
     task = _create_task(setting, parts[0].unit_count, setting.members[parts[1].origin], trials)
-    is_planned = prospects.has_place("spread", 0, pieces)
+    is_planned = prospects.is_worth_building("spread", 0, pieces)
     planned = [spread_out(task, progress)] if is_planned else []
     return [
         candidate
-        for place, result in _number_variants(planned, spread_freely(task))
+        for index, result in _number_variants(planned, spread_freely(task))
         for candidate in _Phases(setting.network, result.times, (result,)).candidates(
-            "spread", pieces, parts, place
+            "spread", pieces, parts, index
         )
     ]
 
@@ -238,17 +238,17 @@ def _build_collect(
     trials = Trials(prospects.of_part("backwards"), pieces)
     task = _create_transposed_task(setting, unit_count, target, trials)
     times = setting.link_times(unit_count)
-    is_planned = prospects.has_place("reversed", 0, pieces)
+    is_planned = prospects.is_worth_building("reversed", 0, pieces)
     planned = [_spread_for_reduction(task, times, progress)] if is_planned else []
     return [
         candidate
-        for place, result in _number_variants(planned, spread_freely(task))
+        for index, result in _number_variants(planned, spread_freely(task))
         for candidate in _Phases(
             setting.network,
             replace(times, rule=result.times.rule),
             (result,),
             is_first_reversed=True,
-        ).candidates("reversed", pieces, parts, place)
+        ).candidates("reversed", pieces, parts, index)
     ]
 
 
@@ -265,7 +265,7 @@ def _build_two_phase(
     trials = Trials(prospects.of_part("forwards"), pieces)
     task = _create_task(setting, unit_count, origin, trials)
     times = task.times
-    is_planned = prospects.has_place("two-phase", 0, pieces)
+    is_planned = prospects.is_worth_building("two-phase", 0, pieces)
     all_gathers = [spread_out(task, progress)] if is_planned else []
     free_spreadings = spread_freely(task)
     # The same spreading, reversed, collects.
@@ -284,10 +284,10 @@ def _build_two_phase(
         )
     return [
         candidate
-        for place, pair in _number_variants(*pairs)
+        for index, pair in _number_variants(*pairs)
         for candidate in _Phases(
             setting.network, pair[1].times, pair, is_first_reversed=True
-        ).candidates("two-phase", pieces, parts, place)
+        ).candidates("two-phase", pieces, parts, index)
     ]
 
 
@@ -302,17 +302,17 @@ def _build_routed(
     times = setting.link_times(collective.unit_count)
     origin, target = setting.members[chunks.origin], setting.members[chunks.target]
     routed = []
-    if prospects.has_place("routed", 0, pieces):
+    if prospects.is_worth_building("routed", 0, pieces):
         schedule = route_all(setting.network, times, origin, target, setting.seed)
         routed = [SpreadResult(schedule, times, origin, None, "routing", setting.seed)]
     progress(1.0, "routing")
     return [
         candidate
-        for place, result in _number_variants(
+        for index, result in _number_variants(
             routed, _spread_directly(setting, times, origin, target)
         )
         for candidate in _Phases(setting.network, result.times, (result,)).candidates(
-            "routed", pieces, (collective, chunks), place
+            "routed", pieces, (collective, chunks), index
         )
     ]
 

@@ -1,1 +1,1 @@
-"""Routing: a path or a tree a chunk, over links that cost more the fuller they are."""
+"""Routing: a path or a tree per chunk, over links whose cost increases with their load."""

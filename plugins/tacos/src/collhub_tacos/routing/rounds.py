@@ -200,8 +200,8 @@ def _sum_rates_of_nodes(
 ) -> Float64Array:
     """Return the sum of the rates of the links of every node; several arcs may share a link."""
     # A link counts once per node, also if several arcs share it.
-    ends = np.unique(np.stack([node, link]), axis=1)
-    total = np.bincount(ends[0], rate[ends[1]], num_nodes)
+    pairs = np.unique(np.stack([node, link]), axis=1)
+    total = np.bincount(pairs[0], rate[pairs[1]], num_nodes)
     rates: Float64Array = np.maximum(total, _MIN_RATE)
     return rates
 
@@ -236,6 +236,6 @@ def _allocate_workspace(nodes: int) -> TreeWorkspace:
         in_tree=zeros(),
         key=np.zeros(nodes),
         node=zeros(),
-        place=np.full(nodes, -1, np.int64),
+        slot=np.full(nodes, -1, np.int64),
         trail=zeros(),
     )

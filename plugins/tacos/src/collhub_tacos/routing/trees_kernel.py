@@ -85,7 +85,7 @@ class TreeWorkspace(NamedTuple):
 
     `cost`: distance from the tree. `arc`: arc by which it was reached. `entry`: transfer that
     brings the chunk. `stamp`: mark of the last search that reached it. `in_tree`: mark of the last
-    tree that contains it. `key`, `node`: a binary heap. `place`: position in the heap, -1 if
+    tree that contains it. `key`, `node`: a binary heap. `slot`: position in the heap, -1 if
     absent. `trail`: a path back to the tree.
     """
 
@@ -96,14 +96,14 @@ class TreeWorkspace(NamedTuple):
     in_tree: Int64Array
     key: Float64Array
     node: Int64Array
-    place: Int64Array
+    slot: Int64Array
     trail: Int64Array
 
 
 @part
 def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Integer) -> Integer:
     """Insert a node into the heap or decrease its key; return the size of the heap."""
-    keys, nodes, places = space.key, space.node, space.place
+    keys, nodes, places = space.key, space.node, space.slot
     # A node in the heap moves up from its position.
     hole = places[node]
     if hole < 0:
@@ -124,7 +124,7 @@ def _push_or_decrease(space: TreeWorkspace, size: Integer, key: float, node: Int
 @part
 def _pop(space: TreeWorkspace, size: Integer) -> Integer:
     """Remove and return the node with the smallest key of a heap with `size` entries."""
-    keys, nodes, places = space.key, space.node, space.place
+    keys, nodes, places = space.key, space.node, space.slot
     top: Integer = nodes[0]
     places[top] = -1
     size -= 1
@@ -232,8 +232,8 @@ def _attach(
     length = _trace_path(mark, node, arcs, space)
     # From the tree outwards, so that parents are earlier rows than children.
     first = state.new_first[chunk]
-    for place in range(length - 1, -1, -1):
-        node = space.trail[place]
+    for slot in range(length - 1, -1, -1):
+        node = space.trail[slot]
         arc = space.arc[node]
         space.in_tree[node] = mark
         space.entry[node] = used
@@ -251,11 +251,11 @@ def _add_new_starts(
 
     Their distance is reduced because they are now part of the tree.
     """
-    for place in range(length):
-        node = space.trail[place]
+    for slot in range(length):
+        node = space.trail[slot]
         space.cost[node] *= depth_weight
         # The search continues from the end of the path immediately.
-        if place:
+        if slot:
             size = _push_or_decrease(space, size, space.cost[node], node)
     return size
 
@@ -280,8 +280,8 @@ def _relax_arcs(
             continue
         # The cost of an arc is the sum over its links.
         cost = base
-        for place in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
-            cost += state.cost[arcs.path[place]]
+        for slot in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
+            cost += state.cost[arcs.path[slot]]
         if space.stamp[head] != mark or cost < space.cost[head]:
             space.stamp[head] = mark
             space.cost[head] = cost
@@ -325,7 +325,7 @@ def _grow(
         size = _relax_arcs(node, mark, row, size, arcs, state, space)
     # Clear the positions of the remaining heap entries for the next search.
     for slot in range(size):
-        space.place[space.node[slot]] = -1
+        space.slot[space.node[slot]] = -1
     return used
 
 
@@ -370,15 +370,15 @@ def reroute(
         scale = 1.0 / max(reference_load if reference_load > 0 else max_load, 1)
         # Remove the chunk's own load of the previous round.
         first = state.old_first[chunk]
-        for place in range(first, first + state.old_size[chunk]):
-            _change_load(state.old_arc[place], -1, arcs, state, scale, steepness)
+        for slot in range(first, first + state.old_size[chunk]):
+            _change_load(state.old_arc[slot], -1, arcs, state, scale, steepness)
         state.new_first[chunk] = used
         mark = round_number * len(order) + position + 1
         count = _count_targets(chunk, num_needed, state)
         size = _grow(chunk, mark, count, depth_weight, arcs, state, space)
         state.new_size[chunk] = size
-        for place in range(used, used + size):
-            arc = state.new_arc[place]
+        for slot in range(used, used + size):
+            arc = state.new_arc[slot]
             _change_load(arc, 1, arcs, state, scale, steepness)
             for link_place in range(arcs.path_indptr[arc], arcs.path_indptr[arc + 1]):
                 max_load = max(max_load, state.load[arcs.path[link_place]])

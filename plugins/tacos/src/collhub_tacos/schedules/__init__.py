@@ -1,1 +1,1 @@
-"""Schedules on the links of a network: their times, and an independent check of them."""
+"""Schedules on the links of a network: their times, and an independent verification."""

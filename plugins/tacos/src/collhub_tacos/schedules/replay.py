@@ -30,12 +30,12 @@ _OFFENCES = ("", "names no chunk", "is sent before it is there", "is there alrea
 
 
 def replay(
-    schedule: LinkSchedule, times: LinkTimes, origin: Int64Array, wanted: Pairs | None = None
+    schedule: LinkSchedule, times: LinkTimes, origin: Int64Array, needed: Pairs | None = None
 ) -> int:
     """Verify a schedule and return its time in picoseconds.
 
     Raises `InputError` that names the first offence. Chunk x starts at NPU `origin[x]`, or ends
-    there if it is reduced, or both in an all-reduce. `wanted`: (chunk, node) columns of the NPUs
+    there if it is reduced, or both in an all-reduce. `needed`: (chunk, node) columns of the NPUs
     that need a chunk or, in a reduction, contribute to it; default all NPUs for all chunks. Rules:
     a transfer takes the time of its link; a link carries one message at a time; a chunk is sent
     only after its arrival (a sum: after all its parts); no node receives a chunk, or contributes to
@@ -45,7 +45,7 @@ def replay(
     _check_ranges(movements, len(origin))
     _check_times(movements, times)
     _check_links(movements, times)
-    pairs = _list_all_pairs(schedule.network, len(origin)) if wanted is None else wanted
+    pairs = _list_all_pairs(schedule.network, len(origin)) if needed is None else needed
     ready = np.zeros(len(origin), np.int64)
     if schedule.reduces.any():
         sums = movements.select(schedule.reduces)
@@ -150,15 +150,15 @@ class _Movements:
     @property
     def source(self) -> Int64Array:
         """Source node of each transfer, or its destination if mirrored: int64."""
-        ends = self.network.destination if self.is_mirrored else self.network.source
-        source: Int64Array = ends[self.link]
+        nodes = self.network.destination if self.is_mirrored else self.network.source
+        source: Int64Array = nodes[self.link]
         return source
 
     @property
     def destination(self) -> Int64Array:
         """Destination node of each transfer, or its source if mirrored: int64."""
-        ends = self.network.source if self.is_mirrored else self.network.destination
-        destination: Int64Array = ends[self.link]
+        nodes = self.network.source if self.is_mirrored else self.network.destination
+        destination: Int64Array = nodes[self.link]
         return destination
 
     def select(self, rows: BoolArray) -> _Movements:
@@ -243,11 +243,11 @@ def _check_links(movements: _Movements, times: LinkTimes) -> None:
 
 
 def _check_spread(
-    movements: _Movements, origin: Int64Array, ready: Int64Array, wanted: Pairs
+    movements: _Movements, origin: Int64Array, ready: Int64Array, needed: Pairs
 ) -> None:
     """Check that chunk x, available at `origin[x]` from `ready[x]` on, is spread correctly.
 
-    Every transfer starts after the arrival at its source, and all `wanted` pairs are reached. Rows
+    Every transfer starts after the arrival at its source, and all `needed` pairs are reached. Rows
     are looked up by a key of (chunk, node).
     """
     num_nodes = movements.network.num_nodes
@@ -256,7 +256,7 @@ def _check_spread(
     ordered = key[order]
     _check_once(movements, origin, order, ordered)
     _check_causes(movements, origin, ready, order, ordered)
-    _check_wanted(movements, origin, ordered, wanted)
+    _check_needed(movements, origin, ordered, needed)
 
 
 def _check_once(
@@ -293,11 +293,11 @@ def _check_causes(
     movements.refuse(int(np.argmax(early)), offence)
 
 
-def _check_wanted(
-    movements: _Movements, origin: Int64Array, ordered: Int64Array, wanted: Pairs
+def _check_needed(
+    movements: _Movements, origin: Int64Array, ordered: Int64Array, needed: Pairs
 ) -> None:
     """Check that every requested pair is reached or, mirrored, contributes its part of the sum."""
-    chunk, node = wanted
+    chunk, node = needed
     _, exists = _find(ordered, chunk * movements.network.num_nodes + node)
     # Nodes that have the chunk initially need not receive it.
     has_it = origin[chunk] == node
@@ -311,11 +311,11 @@ def _check_wanted(
     _refuse(f"chunk {int(chunk[pair])} {offence} NPU {int(node[pair])}")
 
 
-def _find(ordered: Int64Array, wanted: Int64Array) -> tuple[Int64Array, BoolArray]:
+def _find(ordered: Int64Array, keys: Int64Array) -> tuple[Int64Array, BoolArray]:
     """Return the index of each key in sorted keys, and whether it exists."""
     last = max(len(ordered) - 1, 0)
-    index = np.minimum(np.searchsorted(ordered, wanted), last)
+    index = np.minimum(np.searchsorted(ordered, keys), last)
     # An empty array must not be indexed.
     if not len(ordered):
-        return index, np.zeros(len(wanted), np.bool_)
-    return index, ordered[index] == wanted
+        return index, np.zeros(len(keys), np.bool_)
+    return index, ordered[index] == keys

@@ -28,14 +28,14 @@ def sort_by_group(order: Int64Array, group: Int64Array, num_groups: int) -> Int6
     Counting sort: O(indices + groups).
     """
     begin = np.zeros(num_groups + 1, np.int64)
-    for place in order:
-        begin[group[place] + 1] += 1
+    for index in order:
+        begin[group[index] + 1] += 1
     for number in range(num_groups):
         begin[number + 1] += begin[number]
     sorted_places = np.empty(len(order), np.int64)
-    for place in order:
-        number = group[place]
-        sorted_places[begin[number]] = place
+    for index in order:
+        number = group[index]
+        sorted_places[begin[number]] = index
         begin[number] += 1
     return sorted_places
 
@@ -74,8 +74,8 @@ def find_waits_within_chunks(
                 previous[transfer] = last[destination[transfer]]
                 last[destination[transfer]] = transfer
                 end += 1
-            for place in range(begin, end):
-                transfer = by_start[place]
+            for index in range(begin, end):
+                transfer = by_start[index]
                 arrived = last[source[transfer]]
                 while arrived >= 0:
                     if finish[arrived] <= start[transfer]:
@@ -84,8 +84,8 @@ def find_waits_within_chunks(
                             after[number] = transfer
                         number += 1
                     arrived = previous[arrived]
-            for place in range(begin, end):
-                last[destination[by_start[place]]] = -1
+            for index in range(begin, end):
+                last[destination[by_start[index]]] = -1
             begin = end
     return source_cell, after
 
@@ -150,15 +150,15 @@ def _compute_earliest_starts(
     for transfer in order:
         used = link[transfer]
         begin = max(free[used], present[at_source[transfer]])
-        place = first_turn[used]
+        index = first_turn[used]
         number = turn[used]
         awaited = number - window[used]
         # The first message of a link does not wait.
         if at_once > 0 and number > 0:
             awaited = max(awaited, (number - 1) // at_once)
         if awaited >= 0:
-            begin = max(begin, arrived[place + awaited])
-        arrived[place + number] = begin + arrival[used]
+            begin = max(begin, arrived[index + awaited])
+        arrived[index + number] = begin + arrival[used]
         turn[used] = number + 1
         start[transfer] = begin
         free[used] = begin + busy[used]

@@ -1,1 +1,1 @@
-"""Spreading: bring every chunk from its origin to all who need it, as TACOS does."""
+"""Spreading: bring every chunk from its origin to all NPUs that need it, as in TACOS."""

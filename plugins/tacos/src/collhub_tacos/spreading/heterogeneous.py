@@ -181,7 +181,7 @@ class _EventGather:
         busy, arrival = _clamp_times(times)
         # Relative to the fastest link: at most 1 in any unit.
         rate = (busy.min(initial=_LONGEST_PS) / busy).astype(np.float32)
-        supply, turn = _draw_variant(seed, shape, num_links, float(rate.min(initial=1.0)))
+        supply, tie_rank = _draw_variant(seed, shape, num_links, float(rate.min(initial=1.0)))
         out_indptr, out_links = network.out_links()
         self._links = DeliveryLinks(
             source=network.source,
@@ -189,7 +189,7 @@ class _EventGather:
             busy=busy,
             arrival=arrival,
             rate=rate,
-            turn=turn,
+            tie_rank=tie_rank,
             patience=arrival - busy if is_patient else np.zeros(num_links, np.int64),
             out_indptr=out_indptr,
             out_links=out_links,
@@ -276,9 +276,9 @@ def _draw_variant(
     """
     if seed == 0:
         return np.zeros(shape, np.float32), np.arange(num_links)
-    turn = np.argsort(_draw_random(seed, num_links, 0), kind="stable")
+    tie_rank = np.argsort(_draw_random(seed, num_links, 0), kind="stable")
     supply = _draw_random(seed, shape[0] * shape[1], num_links) * (min_rate / 2)
-    return supply.reshape(shape).astype(np.float32), turn
+    return supply.reshape(shape).astype(np.float32), tie_rank
 
 
 def _draw_random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:

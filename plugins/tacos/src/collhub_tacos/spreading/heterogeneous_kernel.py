@@ -39,8 +39,8 @@ _UNCHANGED, _NEVER = -1, -2
 class DeliveryLinks(NamedTuple):
     """Network: per link `source`, `destination`, `busy`, `arrival` (ps) and `rate` (relative).
 
-    `turn`: order in ties. `patience`: ps by which a message may start later for a rarer chunk. The
-    out-links of node v are `out_links[out_indptr[v]:out_indptr[v + 1]]`.
+    `tie_rank`: order in ties. `patience`: ps by which a message may start later for a rarer chunk.
+    The out-links of node v are `out_links[out_indptr[v]:out_indptr[v + 1]]`.
     """
 
     source: Int64Array
@@ -48,7 +48,7 @@ class DeliveryLinks(NamedTuple):
     busy: Int64Array
     arrival: Int64Array
     rate: Float32Array
-    turn: Int64Array
+    tie_rank: Int64Array
     patience: Int64Array
     out_indptr: Int64Array
     out_links: Int64Array
@@ -95,7 +95,7 @@ def advance(
     nodes. `waiting`: number of links in the heap. If all logs are empty, every chunk is first put
     at its origin.
     """
-    source, destination, busy, arrival, rate, turn, patience, out_indptr, out_links = links
+    source, destination, busy, arrival, rate, tie_rank, patience, out_indptr, out_links = links
     supply, log, via, when, filled, start, finish, first, known, is_idle, has_waited, heap = state
     # Every chunk first arrives at its origin, at time 0 and without a link.
     remaining_origins = len(origin) if not filled.any() else 0
@@ -106,31 +106,21 @@ def advance(
             node, now, link = origin[chunk], np.int64(0), -1
         else:
             # Links are processed in the order of delivery, ties by seed.
-            link = _pop(heap, waiting, finish, turn)
+            link = _pop(heap, waiting, finish, tie_rank)
             waiting -= 1
             sender, node, now = source[link], destination[link], finish[link]
             end = filled[sender]
-            chunk_supply, chunks, times = supply[node], log[sender], when[sender]
+            offers, chunks, times = supply[node], log[sender], when[sender]
             # Skip entries that are present at the destination; they stay present.
-            entry = _skip_present(chunk_supply, chunks, first[link], end)
+            entry = _skip_present(offers, chunks, first[link], end)
             first[link] = entry
             # Causality: only entries that the source had at the start of the message.
             latest = _skip_until(times, max(entry, known[link]), end, start[link])
             known[link] = latest
             budget -= latest - entry + _WORK_PER_EVENT
-            best = _find_rarest(chunk_supply, chunks, entry, latest)
+            best = _find_rarest(offers, chunks, entry, latest)
             start_time = _find_later_start(
-                link,
-                best,
-                latest,
-                end,
-                chunk_supply,
-                chunks,
-                times,
-                start,
-                first,
-                patience,
-                has_waited,
+                link, best, latest, end, offers, chunks, times, start, first, patience, has_waited
             )
             # `first` is now the end of the log: all earlier entries are `_PRESENT`.
             if start_time == _NEVER:
@@ -144,17 +134,17 @@ def advance(
             else:
                 start[link] = start_time
             finish[link] = start[link] + arrival[link]
-            waiting = _push(heap, waiting, finish, turn, link)
+            waiting = _push(heap, waiting, finish, tie_rank, link)
             if start_time != _UNCHANGED:
                 continue
-        place = filled[node]
-        log[node, place], via[node, place], when[node, place] = chunk, link, now
-        filled[node] = place + 1
+        position = filled[node]
+        log[node, position], via[node, position], when[node, position] = chunk, link, now
+        filled[node] = position + 1
         # No other link may bring it from now on.
         supply[node, chunk] = _PRESENT
         # Every out-neighbour can get it from here, at the rate of the link.
-        for place in range(out_indptr[node], out_indptr[node + 1]):
-            onward = int(out_links[place])
+        for position in range(out_indptr[node], out_indptr[node + 1]):
+            onward = int(out_links[position])
             neighbour = destination[onward]
             # Infinity plus a rate is infinity, so present chunks stay present.
             supply[neighbour, chunk] += rate[onward]
@@ -163,7 +153,7 @@ def advance(
                 is_idle[onward] = False
                 start[onward] = max(start[onward], now)
                 finish[onward] = start[onward] + arrival[onward]
-                waiting = _push(heap, waiting, finish, turn, onward)
+                waiting = _push(heap, waiting, finish, tie_rank, onward)
     return waiting, missing
 
 
@@ -244,40 +234,40 @@ def _is_rarer(supply: Float32Array, log: Int32Array, one: int, other: int) -> bo
 
 
 @lean_part
-def _push(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array, link: int) -> int:
+def _push(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array, link: int) -> int:
     """Insert a link into the heap by finish and turn; return the new size."""
     # The hole moves up while its parent is later.
-    place = size
-    while place > 0:
-        parent = (place - 1) >> 1
-        if not _is_sooner(finish, turn, link, heap[parent]):
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if not _is_sooner(finish, tie_rank, link, heap[parent]):
             break
-        heap[place] = heap[parent]
-        place = parent
-    heap[place] = link
+        heap[hole] = heap[parent]
+        hole = parent
+    heap[hole] = link
     return size + 1
 
 
 @lean_part
-def _pop(heap: Int64Array, size: int, finish: Int64Array, turn: Int64Array) -> int:
+def _pop(heap: Int64Array, size: int, finish: Int64Array, tie_rank: Int64Array) -> int:
     """Remove and return the first link of a heap with `size` links."""
     end = size - 1
-    top, link, place = heap[0], heap[end], 0
-    while 2 * place + 1 < end:
-        child = 2 * place + 1
-        if child + 1 < end and _is_sooner(finish, turn, heap[child + 1], heap[child]):
+    top, link, hole = heap[0], heap[end], 0
+    while 2 * hole + 1 < end:
+        child = 2 * hole + 1
+        if child + 1 < end and _is_sooner(finish, tie_rank, heap[child + 1], heap[child]):
             child += 1
-        if not _is_sooner(finish, turn, heap[child], link):
+        if not _is_sooner(finish, tie_rank, heap[child], link):
             break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = link
+        heap[hole] = heap[child]
+        hole = child
+    heap[hole] = link
     return int(top)
 
 
 @lean_part
-def _is_sooner(finish: Int64Array, turn: Int64Array, one: int, other: int) -> bool:
+def _is_sooner(finish: Int64Array, tie_rank: Int64Array, one: int, other: int) -> bool:
     """Whether link `one` comes before link `other` in the heap."""
     if finish[one] != finish[other]:
         return bool(finish[one] < finish[other])
-    return bool(turn[one] < turn[other])
+    return bool(tie_rank[one] < tie_rank[other])

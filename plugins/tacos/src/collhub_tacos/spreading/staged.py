@@ -91,25 +91,28 @@ class _Growth:
 
     def send_directly(self, grid: _Grid, axis: int) -> _Growth:
         """Let every holder send to all others along an axis, the next one first."""
-        others = grid.size(axis) - 1
-        steps = np.tile(np.arange(1, others + 1), len(self.held_chunk))
-        source = np.repeat(self.holder, others)
+        num_others = grid.size(axis) - 1
+        steps = np.tile(np.arange(1, num_others + 1), len(self.held_chunk))
+        source = np.repeat(self.holder, num_others)
         target = grid.shift(source, axis, steps)
         return self.append(
-            np.repeat(self.held_chunk, others), source, target, np.repeat(self.bringer, others)
+            np.repeat(self.held_chunk, num_others),
+            source,
+            target,
+            np.repeat(self.bringer, num_others),
         )
 
     def send_around(self, grid: _Grid, axis: int) -> _Growth:
         """Let every holder send to the next NPU along an axis, which forwards, and so on."""
-        others = grid.size(axis) - 1
-        if not others:
+        num_others = grid.size(axis) - 1
+        if not num_others:
             return self
-        steps = np.tile(np.arange(1, others + 1), len(self.held_chunk))
-        start = np.repeat(self.holder, others)
+        steps = np.tile(np.arange(1, num_others + 1), len(self.held_chunk))
+        start = np.repeat(self.holder, num_others)
         row = len(self.chunk) + np.arange(len(start))
-        parent = np.where(steps == 1, np.repeat(self.bringer, others), row - 1)
+        parent = np.where(steps == 1, np.repeat(self.bringer, num_others), row - 1)
         return self.append(
-            np.repeat(self.held_chunk, others),
+            np.repeat(self.held_chunk, num_others),
             grid.shift(start, axis, steps - 1),
             grid.shift(start, axis, steps),
             parent,
@@ -160,9 +163,10 @@ def build_all_gather_plans(
     network: LinkNetwork, times: LinkTimes, origin: Int64Array
 ) -> list[RoutePlan]:
     """Return plans in which every chunk reaches all NPUs and for which the network has all arcs."""
-    start, whole = _Growth.at(origin), _Grid(network.num_npus, 1)
+    start, all_npus = _Growth.at(origin), _Grid(network.num_npus, 1)
     methods = [
-        partial(method, start, whole, 0) for method in (_Growth.send_directly, _Growth.send_around)
+        partial(method, start, all_npus, 0)
+        for method in (_Growth.send_directly, _Growth.send_around)
     ]
     for grid in find_group_grids(network, times):
         methods += [
@@ -201,13 +205,13 @@ def generate_staged_broadcasts(
     `trials` considers promising; their times are recorded there.
     """
     origin = np.full(chunks, root, np.int64)
-    whole = _Grid(network.num_npus, 1)
-    direct = _Growth.at(origin).send_directly(whole, 0).plan(network)
+    all_npus = _Grid(network.num_npus, 1)
+    direct = _Growth.at(origin).send_directly(all_npus, 0).plan(network)
     if direct is not None:
         yield from _schedule_promising(
             {0: direct}, times, lambda plan: plan.schedule_farthest_first(times), trials
         )
-    for level, grid in enumerate((whole, *find_group_grids(network, times)), 1):
+    for level, grid in enumerate((all_npus, *find_group_grids(network, times)), 1):
         # With a single group both methods are equal.
         methods = _LANE_METHODS if grid.groups > 1 else _LANE_METHODS[:1]
         candidates = {
@@ -227,7 +231,7 @@ def _schedule_promising(
 ) -> Iterator[LinkSchedule]:
     """Yield schedules of the plans, except those whose bound exceeds the best time."""
     best: int | None = None
-    promising = {index: plan for index, plan in plans.items() if trials.is_worth(index)}
+    promising = {index: plan for index, plan in plans.items() if trials.is_promising(index)}
     bounds = sorted((plan.minimum_ps(times), index) for index, plan in promising.items())
     for bound, index in bounds:
         if best is not None and bound > best:
@@ -295,15 +299,15 @@ def _rank_by_rounds(plan: RoutePlan, grid: _Grid, root: int) -> Int64Array:
     from s. So the NPU that receives its chunk in slot i sends to i + 2, i + 4, ..., one per slot.
     """
     network = plan.network
-    others = network.num_npus - 1
+    num_others = network.num_npus - 1
     source, target = network.source[plan.link], network.destination[plan.link]
     ahead = (target - source) % network.num_npus
     if grid.groups > 1:
         return inverse(np.lexsort((plan.chunk, ahead, plan.chunk // grid.lanes)))
-    if others % 2:
+    if num_others % 2:
         # Numbers among the other NPUs; half of the distance modulo an odd number.
         distance = (target - root - 1) % network.num_npus - (source - root - 1) % network.num_npus
-        ahead = distance % others * (others + 1) // 2 % others
+        ahead = distance % num_others * (num_others + 1) // 2 % num_others
     slot = plan.chunk + np.where(source == root, 0, ahead)
     return inverse(np.lexsort((plan.chunk, slot)))
 

@@ -49,7 +49,7 @@ def deliver_cells(
     urgency: Float64Array,
     latest: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the in-link and the start of every chunk: int64[chunks] each (start, link).
+    """Return the start and the in-link of every chunk: int64[chunks] each.
 
     The start is `NEVER` for a chunk that does not arrive. `shift[j, x]`: number at this node of
     chunk x of the source of in-link j; x reaches the source when it reaches this node. Chunks
@@ -235,7 +235,7 @@ def find_all_gather(
     examines the chunks of one node only. Raises `InputError` if the network is not connected.
     """
     gather = _SymmetricGather(network, translations, times, origin)
-    found = find_best_of_seeds(
+    best = find_best_of_seeds(
         lambda seed, report: gather.part(seed),
         gather.time_ps,
         range(first_seed, first_seed + seeds),
@@ -244,8 +244,8 @@ def find_all_gather(
         progress=report_activity(progress, "all-gather"),
         after_trial=after_trial,
     )
-    schedule = gather.schedule(found.result)
-    return Best(schedule, found.seed, found.tried, found.is_interrupted)
+    schedule = gather.schedule(best.result)
+    return Best(schedule, best.seed, best.tried, best.is_interrupted)
 
 
 def all_gather(
