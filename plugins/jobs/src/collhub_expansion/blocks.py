@@ -1,4 +1,4 @@
-"""Blocks of nodes one behind the other: lists of nodes, and dependencies between blocks."""
+"""Blocks of consecutive nodes: lists of nodes, and dependencies between blocks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hub_core.columns import Int64Array, counted_positions, expanded_ranges, inv
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Catalogue:
-    """All that a block may be: a node of the workload, or the part of a template on one rank.
+    """Possible contents of blocks: a node of the workload, or the nodes of a template on one rank.
 
-    Entry i of the first `nodes` is the workload's row i; those of template t begin at `entry[t]`,
-    one a position. Nodes are numbered likewise: those of template t begin at `node[t]`. `first`,
+    Entry i of the first `nodes` is row i of the workload; entries of template t begin at
+    `entry[t]`, one per position. Likewise, nodes of template t begin at `node[t]`. `first`,
     `length`: nodes of an entry. `starts`, `ends`: nodes by entry. `data`, `control`: dependencies
     within entries, (row pointer by entry, parents, children).
     """
@@ -33,7 +33,7 @@ class Catalogue:
 
 
 def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
-    """The entries of a workload of so many nodes, and of these templates."""
+    """Build the entries of a workload with `nodes` nodes, and of these templates."""
     positions = [len(template.first) - 1 for template in templates]
     node = nodes + row_pointer([len(template) for template in templates])
     firsts = [template.first[:-1] + at for template, at in zip(templates, node[:-1], strict=True)]
@@ -68,45 +68,44 @@ def _all_edges(
     shifted = [(p + at, c + at) for (p, c), at in zip(parts, node[:-1], strict=True)]
     parents = np.concatenate([none, *(pair[0] for pair in shifted)])
     children = np.concatenate([none, *(pair[1] for pair in shifted)])
-    # Children ascend, and the nodes of an entry lie together.
+    # Children are ascending, and the nodes of an entry are consecutive.
     pointer = np.searchsorted(children, np.append(first, node[-1])).astype(np.int64)
     return pointer, parents, children
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """Blocks in the order of their nodes: int64 by block, the entry, the new first node."""
+    """Blocks in node order: int64 per block, the entry and the first new node."""
 
     catalogue: Catalogue
     entry: Int64Array
     first: Int64Array
 
     @classmethod
-    def of(cls, found: Catalogue, entry: Int64Array) -> Blocks:
-        """Lay blocks of these entries one behind the other."""
-        return cls(found, entry, row_pointer(found.length[entry])[:-1])
+    def of(cls, entries: Catalogue, entry: Int64Array) -> Blocks:
+        """Create consecutive blocks of these entries."""
+        return cls(entries, entry, row_pointer(entries.length[entry])[:-1])
 
     @property
     def shift(self) -> Int64Array:
-        """New number of a block's node less its number in the catalogue, int64[blocks]."""
-        # Added to dependencies within a block.
+        """Difference between new node numbers and numbers in the catalogue, int64[blocks]."""
         return self.first - self.catalogue.first[self.entry]
 
     def rows(self) -> tuple[Int64Array, Int64Array]:
-        """(node of the catalogue, block) of every new node."""
+        """Return (node of the catalogue, block) of every new node."""
         length = self.catalogue.length[self.entry]
         nodes = expanded_ranges(self.catalogue.first[self.entry], length)
         return nodes, np.repeat(np.arange(len(length)), length)
 
     def lists(self, listed: Lists) -> Lists:
-        """The starts or ends of the catalogue as those of the blocks."""
+        """Convert the starts or ends of entries to those of the blocks."""
         pointer, values = listed
         counts = np.diff(pointer)[self.entry]
         taken = values[expanded_ranges(pointer[self.entry], counts)]
         return row_pointer(counts), taken + np.repeat(self.shift, counts)
 
     def inner(self, edges: tuple[Int64Array, Int64Array, Int64Array]) -> Edges:
-        """The dependencies within blocks."""
+        """Return the dependencies within blocks."""
         pointer, parents, children = edges
         counts = np.diff(pointer)[self.entry]
         chosen = expanded_ranges(pointer[self.entry], counts)
@@ -115,7 +114,7 @@ class Blocks:
 
 
 def joined(edges: Edges, ends: Lists, starts: Lists) -> Edges:
-    """Dependencies of things as those of their parts: every end before every start."""
+    """Expand dependencies: every end of the parent precedes every start of the child."""
     parents, children = edges
     before = np.diff(ends[0])[parents]
     behind = np.diff(starts[0])[children]
@@ -126,10 +125,10 @@ def joined(edges: Edges, ends: Lists, starts: Lists) -> Edges:
 
 
 def spread(template: Template, members: Sequence[int], stride: int) -> Template:
-    """The template among ranks `stride` apart, for all ranks in groups of its positions.
+    """Copy a template to all groups of ranks at distance `stride`.
 
-    Rank r stands at position r // stride modulo the positions. The result is by place in
-    `members`, which lists all ranks.
+    Rank r has position r // stride modulo the number of positions. The result is indexed by
+    position in `members`, which lists all ranks.
     """
     positions = len(template.first) - 1
     rank = np.asarray(members, np.int64)
@@ -140,7 +139,7 @@ def spread(template: Template, members: Sequence[int], stride: int) -> Template:
     number, block = blocks.rows()
     peer = template.peer[number]
     lowest = (rank - position * stride)[block]
-    # Local work has no peer.
+    # Local operations have no peer.
     met = np.where(peer < 0, 0, lowest + peer * stride)
     return built(
         template.kind[number],

@@ -1,4 +1,4 @@
-"""`collhub expand`: the collectives of a workload become the steps of algorithms."""
+"""`collhub expand`: replace the collectives of a workload by the steps of algorithms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WARNING = Severity.WARNING
 
 
 class _Choices(TypedDict):
-    """What the user chooses of an expansion."""
+    """Options of an expansion."""
 
     collectives: tuple[str, ...]
     topology: str | None
@@ -100,20 +100,25 @@ def expand(
     rules = _rules(context, choices["collectives"])
     workload = context.read_workload(opened, given["reader"])
     topology = _topology(context, opened, choices["topology"], workload)
-    found = _expanded(context, workload, topology, rules, choices, given["simulator"])
+    expansion = _expanded(context, workload, topology, rules, choices, given["simulator"])
     context.report(
         Diagnostic("no-match", f"--collective {use.rule.text} matches no collective", _WARNING)
-        for use in found.uses
+        for use in expansion.uses
         if not use.collectives
     )
     written = context.write_output(
-        found.workload, target, given["writer"], output, losses=found.losses, work="expansion"
+        expansion.workload,
+        target,
+        given["writer"],
+        output,
+        losses=expansion.losses,
+        work="expansion",
     )
     if output.as_json:
-        context.print_json(_document(opened, target, topology, choices, found, written))
+        context.print_json(_document(opened, target, topology, choices, expansion, written))
         return
     if out != "-":
-        _show(context, workload, topology, choices, found)
+        _print_report(context, workload, topology, choices, expansion)
     context.say_written(written)
 
 
@@ -125,8 +130,8 @@ def _expanded(
     choices: _Choices,
     options: Mapping[str, str],
 ) -> Expanded:
-    """The expansion, behind a simulation with these options where slots are to be frozen."""
-    # Imported here: the help of a command needs no numpy.
+    """Expand the workload, after a simulation with these options if slots are frozen."""
+    # Lazy imports: `--help` must not import numpy.
     from collhub_expansion.expand import expand_workload
     from collhub_expansion.making import Maker
     from collhub_expansion.native import native_system
@@ -150,10 +155,10 @@ def _expanded(
 
 
 def _check_queues(options: Mapping[str, str]) -> None:
-    """Raise `UsageError` for several queues a dimension."""
+    """Raise `UsageError` for several queues per dimension."""
     if options.get("queues", "1") == "1":
         return
-    # Half of them run anticlockwise, and which stream gets which one depends on all before it.
+    # Half of the queues run anticlockwise, and the queue of a stream depends on earlier streams.
     message = "with several queues a dimension, the streams of a collective are no fixed graph"
     cure = "expand with one queue, or simulate the job itself with -O queues=N"
     raise UsageError(message, cure=cure, code="queues")
@@ -169,13 +174,13 @@ def _rules(context: CommandContext, texts: tuple[str, ...]) -> list[CollectiveRu
 def _topology(
     context: CommandContext, opened: OpenedInput, text: str | None, workload: Workload
 ) -> Topology:
-    """The network that the user names, or else the one of the input."""
-    from collhub_expansion.native import stated_network
+    """Return the network of the option, otherwise the network of the input."""
+    from collhub_expansion.native import read_recorded_network
 
     if text is not None:
         topology: Topology | None = context.read_topology(text)
     else:
-        stated = stated_network(workload, context.registry())
+        stated = read_recorded_network(workload, context.registry())
         topology = stated or context.own_topology(opened)
     if topology is None:
         cure = "name one, for example --topology ring:8"
@@ -196,22 +201,22 @@ def _slot_rule(slots: str) -> str:
     return "frozen: one node a slot, in the order of a simulation"
 
 
-def _show(
+def _print_report(
     context: CommandContext,
     workload: Workload,
     topology: Topology,
     choices: _Choices,
-    found: Expanded,
+    expansion: Expanded,
 ) -> None:
-    flat = found.workload
+    flat = expansion.workload
     context.print_fields(
         {
             "workload": f"{workload.num_ranks} ranks, {len(workload.nodes)} nodes",
             "expanded": f"{len(flat.nodes)} nodes",
             "topology": topology.name,
             "slots": _slot_rule(choices["slots"]),
-            "algorithms": f"{len(found.made)} for {sum(use.collectives for use in found.uses)}"
-            " collectives",
+            "algorithms": f"{len(expansion.made)} for"
+            f" {sum(use.collectives for use in expansion.uses)} collectives",
         }
     )
     rows = [
@@ -222,7 +227,7 @@ def _show(
             format_bytes(use.bytes),
             str(use.nodes),
         )
-        for use in found.uses
+        for use in expansion.uses
     ]
     head = ("rule", "algorithm", "collectives", "bytes", "nodes")
     context.print_table(head, rows, right=head[2:])
@@ -233,10 +238,10 @@ def _document(
     target: OutputTarget,
     topology: Topology,
     choices: _Choices,
-    found: Expanded,
+    expansion: Expanded,
     written: WrittenFiles,
 ) -> dict[str, JsonValue]:
-    """The report that `--json` prints."""
+    """Build the report that `--json` prints."""
     return {
         "schema": "collhub/report-expand-1",
         "source": opened.name,
@@ -245,8 +250,8 @@ def _document(
         "topology": topology.name,
         "slots": choices["slots"],
         "split": choices["split"],
-        "num_ranks": found.workload.num_ranks,
-        "nodes": len(found.workload.nodes),
+        "num_ranks": expansion.workload.num_ranks,
+        "nodes": len(expansion.workload.nodes),
         "rules": [
             {
                 "rule": use.rule.text,
@@ -255,17 +260,17 @@ def _document(
                 "bytes": use.bytes,
                 "nodes": use.nodes,
             }
-            for use in found.uses
+            for use in expansion.uses
         ],
         "algorithms": [
             {
-                "algorithm": made.maker,
-                "collective": str(made.kind),
-                "num_ranks": made.num_ranks,
-                "bytes": made.size,
-                "steps": made.steps,
+                "algorithm": algorithm.maker,
+                "collective": str(algorithm.kind),
+                "num_ranks": algorithm.num_ranks,
+                "bytes": algorithm.size,
+                "steps": algorithm.steps,
             }
-            for made in found.made
+            for algorithm in expansion.made
         ],
         "artifacts": [str(path) for path in written.paths],
         "losses": [loss_object(loss) for loss in written.losses],

@@ -1,8 +1,9 @@
-"""Phases in several dimensions as one algorithm of the hub, whose contents can be verified.
+"""Compose phases in several dimensions to one verifiable algorithm, and order their streams.
 
-The buffer of a rank is an array with an axis for each dimension that it is still, or again, cut
-in, the highest first. A phase works on the first axis, so that its parts lie together; local copies
-of no time turn the axes. Every phase reads what the one before wrote, and both stay in SCRATCH.
+The buffer of a rank is an array with one axis per dimension in which it is currently partitioned,
+the highest dimension first. A phase works on the first axis, so that its chunks are contiguous;
+local copies with zero duration reorder the axes. Every phase reads the output of the previous
+phase, and both are in SCRATCH.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from hub_core.model import (
     StepTable,
 )
 
-# Every dimension is met twice at most.
-_MOST_PHASES = 64
+# Upper limit: every dimension has at most two phases.
+_MAX_PHASES = 64
 
 Columns = dict[str, npt.NDArray[np.generic]]
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseSteps:
-    """A phase: its algorithm among `npus`, by position, in dimension `level`."""
+    """Phase with its algorithm among `npus`, by position, in dimension `level`."""
 
     kind: CollectiveKind
     level: int
@@ -47,7 +48,7 @@ class PhaseSteps:
 
 @dataclass(slots=True)
 class _Steps:
-    """Steps of all ranks while they are collected; `units` of SCRATCH are taken on each rank."""
+    """Collects the steps of all ranks; `units`: allocated units of SCRATCH per rank."""
 
     num_ranks: int
     units: int = 0
@@ -57,13 +58,13 @@ class _Steps:
     barrier: Int64Array | None = None
 
     def take(self, units: int) -> int:
-        """The first one of so many new units."""
+        """Allocate units of SCRATCH, and return the first one."""
         first = self.units
         self.units += units
         return first
 
     def add(self, rank: Int64Array, columns: Columns, edges: Int64Array) -> None:
-        """Add steps behind all that were added before; `edges`: between them, [2, edges]."""
+        """Add steps after all previous steps; `edges`: dependencies between them, [2, edges]."""
         new = np.arange(len(rank)) + self.rows
         self.columns.append({**columns, "rank": rank})
         self.edges.append(edges + self.rows)
@@ -81,7 +82,7 @@ class _Steps:
     def copy(
         self, source: tuple[Buffer, int], target: tuple[Buffer, int], order: Int64Array
     ) -> None:
-        """On every rank: unit i of the target becomes unit `order[i]` of the source."""
+        """Copy unit `order[i]` of the source to unit i of the target on every rank."""
         size = len(order)
         turn = np.tile(np.arange(size), self.num_ranks)
         columns = {
@@ -97,7 +98,7 @@ class _Steps:
         self.add(rank, columns, np.zeros((2, 0), np.int64))
 
     def table(self) -> StepTable:
-        """All steps."""
+        """Build the table of all steps."""
         columns = {name: np.concatenate([_column(one, name) for one in self.columns])
                    for name in COLUMN_DTYPES}  # fmt: skip
         parents, children = np.concatenate(self.edges, axis=1)
@@ -105,20 +106,18 @@ class _Steps:
 
 
 def _column(columns: Columns, name: str) -> npt.NDArray[np.generic]:
-    """A column of some steps, with its default where they have none."""
+    """Return a column, filled with its default if it is missing."""
     if name in columns:
         return columns[name]
     steps = len(columns["rank"])
-    # The rank and the kind are always there.
     default = COLUMN_DEFAULTS[name]
     return np.full(steps, default)
 
 
 def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
-    """The collective of the ranks that differ in the dimensions of the phases.
+    """Compose phases to one collective of the ranks that differ in the dimensions of the phases.
 
-    Lowest dimensions vary fastest in the numbers of ranks. Whether it is right is for the hub's
-    verification to say.
+    The lowest dimension varies fastest in rank numbers. The result is not verified here.
     """
     sizes = {phase.level: len(phase.npus) for phase in phases}
     levels = sorted(sizes, reverse=True)
@@ -128,14 +127,14 @@ def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
     place = Buffer.INPUT, 0
     for turn, phase in enumerate(phases):
         if phase.level in axes and phase.kind is not CollectiveKind.ALL_REDUCE:
-            place = _turned(steps, place, axes, [phase.level], sizes)
+            place = _reorder_axes(steps, place, axes, [phase.level], sizes)
             axes = [phase.level, *(level for level in axes if level != phase.level)]
         place = _run(steps, phase, place, turn, _stride(sizes, phase.level), _units(axes, sizes))
         if phase.kind is CollectiveKind.REDUCE_SCATTER:
             axes.remove(phase.level)
         elif phase.kind is CollectiveKind.ALL_GATHER:
             axes.insert(0, phase.level)
-        place = _turned(steps, place, axes, sorted(axes, reverse=True), sizes)
+        place = _reorder_axes(steps, place, axes, sorted(axes, reverse=True), sizes)
         axes.sort(reverse=True)
     steps.copy(place, (Buffer.OUTPUT, 0), np.arange(_units(axes, sizes)))
     collective = Collective(kind, ranks, ranks)
@@ -150,19 +149,19 @@ def _stride(sizes: dict[int, int], level: int) -> int:
     return _units([one for one in sizes if one < level], sizes)
 
 
-def _turned(
+def _reorder_axes(
     steps: _Steps,
     place: tuple[Buffer, int],
     axes: Sequence[int],
     first: Sequence[int],
     sizes: dict[int, int],
 ) -> tuple[Buffer, int]:
-    """Where the buffer lies with the axes `first` in front."""
-    wanted = [*first, *(level for level in axes if level not in first)]
-    if wanted == list(axes):
+    """Reorder the axes of the buffer to begin with `first`, and return its location."""
+    target_axes = [*first, *(level for level in axes if level not in first)]
+    if target_axes == list(axes):
         return place
     numbers = np.arange(_units(axes, sizes)).reshape([sizes[level] for level in axes])
-    order = numbers.transpose([list(axes).index(level) for level in wanted]).ravel()
+    order = numbers.transpose([list(axes).index(level) for level in target_axes]).ravel()
     target = Buffer.SCRATCH, steps.take(len(order))
     steps.copy(place, target, order)
     return target
@@ -176,26 +175,26 @@ def _run(
     stride: int,
     units: int,
 ) -> tuple[Buffer, int]:
-    """Run a phase on a buffer of so many units; where its output lies."""
+    """Add a phase on a buffer of `units` units, and return the location of its output."""
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)
     is_gather = phase.kind is CollectiveKind.ALL_GATHER
     whole = units * positions if is_gather else units
     scale = whole // algorithm.collective.unit_count
-    made = units // positions if phase.kind is CollectiveKind.REDUCE_SCATTER else whole
-    output = steps.take(made)
+    output_units = units // positions if phase.kind is CollectiveKind.REDUCE_SCATTER else whole
+    output = steps.take(output_units)
     scratch = steps.take(int(algorithm.scratch_units.max(initial=0)) * scale)
     bases = place, (Buffer.SCRATCH, output), (Buffer.SCRATCH, scratch)
-    # The steps of a position, on every rank that stands there.
+    # Copy the steps of each position to every rank at this position.
     position = positions_in(np.asarray(phase.npus), algorithm.num_ranks)
     at = np.arange(steps.num_ranks) // stride % positions
     pairs = np.argwhere(position[table.rank][None, :] == at[:, None])
     rank, row = pairs[:, 0], pairs[:, 1]
-    columns = _moved(table, row, bases, scale)
+    columns = _shift_steps(table, row, bases, scale)
     met = rank + (position[table.peer[row]] - at[rank]) * stride
     columns["peer"] = np.where(table.peer[row] < 0, -1, met)
-    # Messages of different phases never meet.
-    columns["channel"] = table.channel[row].astype(np.int64) * _MOST_PHASES + turn
+    # Messages of different phases use different channels.
+    columns["channel"] = table.channel[row].astype(np.int64) * _MAX_PHASES + turn
     number = np.full((steps.num_ranks, len(table)), -1)
     number[rank, row] = np.arange(len(row))
     parents, children = table.edges()
@@ -204,14 +203,14 @@ def _run(
     return Buffer.SCRATCH, output
 
 
-def _moved(
+def _shift_steps(
     table: StepTable, row: Int64Array, bases: Sequence[tuple[Buffer, int]], scale: int
 ) -> Columns:
-    """Steps with units `scale` times as many, and each of the three buffers where its base is."""
+    """Scale the units of steps, and shift the three buffers to their bases."""
     names = ("kind", "duration_ns", "lane")
     columns: Columns = {name: getattr(table, name)[row] for name in names}
     columns["count"] = table.count[row] * scale
-    # An unused side stays unknown.
+    # An unused side has an UNKNOWN buffer.
     kinds = np.array([*(buffer for buffer, _ in bases), Buffer.UNKNOWN])
     shift = np.array([*(first for _, first in bases), 0])
     for side in ("src", "dst"):
@@ -223,7 +222,7 @@ def _moved(
 
 
 class Phase(NamedTuple):
-    """A phase of a stream: number of its template, its dimension, and roughly its time."""
+    """Phase of a stream: number of its template, dimension, and estimated time."""
 
     template: int
     level: int
@@ -231,44 +230,44 @@ class Phase(NamedTuple):
 
 
 Waits = tuple[tuple[int, int], ...]
-"""(earlier, later): phases by number, those of the first stream first."""
+"""(earlier, later) phase numbers; phases of the first stream come first."""
 
 
-def in_turn(count: int, at_once: int) -> Waits:
-    """Streams of one phase, of which so many are under way at once."""
+def limit_concurrency(count: int, at_once: int) -> Waits:
+    """Let at most `at_once` of `count` single-phase streams run concurrently."""
     return tuple((one, one + at_once) for one in range(count - at_once))
 
 
-def waits_of(streams: Sequence[Sequence[Phase]], at_once: int) -> Waits:
-    """What each phase of streams waits for: the one before it, and its turn in the dimension.
+def order_streams(streams: Sequence[Sequence[Phase]], at_once: int) -> Waits:
+    """Return the dependencies of phases: on the previous phase, and on the queue of the dimension.
 
-    A dimension has one queue, in order of arrival, and so many streams of it are active. Where
-    streams meet that go to and fro, which one comes first depends on times; rough ones decide.
+    A dimension has one FIFO queue and at most `at_once` active streams. If streams traverse
+    dimensions in both directions, the order in a queue depends on times; estimates are used.
     """
     first = streams[0] if streams else ()
-    # All streams have as many bytes, so that only their trees differ.
+    # All streams have equal bytes; only their trees differ.
     levels = tuple(phase.level for phase in first)
     return _waits(levels, tuple(phase.time_ns for phase in first), len(streams), at_once)
 
 
 @cache
 def _waits(levels: tuple[int, ...], times: tuple[int, ...], streams: int, at_once: int) -> Waits:
-    # Parents always start before their children do: no circle, whatever the times are.
+    # Parents always start before their children: acyclic for any times.
     steps = len(levels)
-    found = [
+    pairs = [
         (stream * steps + step, stream * steps + step + 1)
         for stream in range(streams)
         for step in range(steps - 1)
     ]
-    for started in _started(levels, times, streams, at_once).values():
-        found += zip(started, started[at_once:], strict=False)
-    return tuple(sorted(set(found)))
+    for started in _simulate_queues(levels, times, streams, at_once).values():
+        pairs += zip(started, started[at_once:], strict=False)
+    return tuple(sorted(set(pairs)))
 
 
-def _started(
+def _simulate_queues(
     levels: Sequence[int], times: Sequence[int], streams: int, at_once: int
 ) -> dict[int, list[int]]:
-    """The phases that each dimension starts, in order (`proceed_to_next_vnet_baseline`)."""
+    """Return the phases in start order per dimension (`proceed_to_next_vnet_baseline`)."""
     steps = len(levels)
     waiting: dict[int, deque[int]] = {level: deque() for level in levels}
     started: dict[int, list[int]] = {level: [] for level in levels}
@@ -294,7 +293,7 @@ def _started(
             pump(left, now)
             continue
         entered = levels[following % steps]
-        # It stands in line before the one that it leaves goes on.
+        # The phase is queued before the dimension that it leaves starts its next phase.
         waiting[entered].append(following)
         pump(left, now)
         pump(entered, now)

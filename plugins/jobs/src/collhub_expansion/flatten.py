@@ -1,4 +1,4 @@
-"""Expand a workload: every collective becomes the nodes of its algorithm, in numpy columns."""
+"""Replace every collective by the nodes of its algorithm, and order nodes in slots."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy.typing as npt
 from collhub_templates import Edges, Template, marker
 
 from collhub_expansion.blocks import Blocks, catalogue, joined
-from collhub_expansion.plan import Calls, Pieces, Plan, plan_of
+from collhub_expansion.plan import Calls, Pieces, Plan, plan_blocks
 from hub_core import InputError
 from hub_core.columns import Int64Array, row_pointer
 from hub_core.model import NODE_DEFAULTS, NODE_DTYPES, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import WorkloadTimes
 
 _TAGS = 500_000_000
-# What a collective becomes keeps these; other columns are those of templates, or not stated.
+# Columns copied from the collective; others come from templates or have defaults.
 _KEPT = ("rank", "name", "group")
 _OF_TEMPLATES = ("kind", "bytes", "duration_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Expansion:
-    """A flat workload, and where it comes from: by node, the row of the workload before."""
+    """Flat nodes; `origin`: row of the original workload per node."""
 
     nodes: NodeColumns
     origin: Int64Array
@@ -40,19 +40,19 @@ def expanded(
 ) -> Expansion:
     """Replace calls by nodes; `turns`: further control dependencies of rows; `duration_ns` by row.
 
-    Dependencies on a collective become those on its ends, its own those of its starts. Every
-    message of a collective has a tag of its own among those of its two ranks. Cost: a few sorts.
-    Raises `InputError` where tags run out.
+    Children of a collective depend on its ends; its starts depend on the parents of the collective.
+    Every message of a collective has a unique tag between its two ranks. Cost: a few sorts. Raises
+    `InputError` if tags are exhausted.
     """
     book = [*templates, marker(1)]
     entries = catalogue(len(workload.nodes), book)
-    plan = plan_of(workload.nodes, calls, pieces, entries)
+    plan = plan_blocks(workload.nodes, calls, pieces, entries)
     blocks = Blocks.of(entries, plan.entry)
     number, block = blocks.rows()
     columns = _columns(workload, plan, book, number, block)
     old = np.flatnonzero(number < len(workload.nodes))
     columns["duration_ns"][old] = duration_ns[number[old]]
-    _address(columns, workload, calls, pieces, book, number, plan.piece[block])
+    _set_peers_and_tags(columns, workload, calls, pieces, book, number, plan.piece[block])
     table = NodeColumns.from_columns(
         workload.num_ranks, columns, *_dependencies(workload.nodes, plan, blocks, turns)
     )
@@ -62,19 +62,24 @@ def expanded(
 def _dependencies(
     nodes: NodeColumns, plan: Plan, blocks: Blocks, turns: Edges
 ) -> tuple[Edges, Edges]:
-    """Data and control dependencies of the new nodes."""
-    # Ends of a block stand for the node, starts for what waits.
+    """Build data and control dependencies of the new nodes."""
     entries = blocks.catalogue
     exits, entrances = blocks.lists(entries.ends), blocks.lists(entries.starts)
-    between_data = _both(joined(nodes.data_edges, plan.exits, plan.entrances), plan.chains)
-    between_control = joined(_both(nodes.control_edges, turns), plan.exits, plan.entrances)
+    between_data = _concatenate_edges(
+        joined(nodes.data_edges, plan.exits, plan.entrances), plan.chains
+    )
+    between_control = joined(
+        _concatenate_edges(nodes.control_edges, turns), plan.exits, plan.entrances
+    )
     return (
-        _both(joined(between_data, exits, entrances), blocks.inner(entries.data)),
-        _both(joined(between_control, exits, entrances), blocks.inner(entries.control)),
+        _concatenate_edges(joined(between_data, exits, entrances), blocks.inner(entries.data)),
+        _concatenate_edges(
+            joined(between_control, exits, entrances), blocks.inner(entries.control)
+        ),
     )
 
 
-def _both(one: Edges, other: Edges) -> Edges:
+def _concatenate_edges(one: Edges, other: Edges) -> Edges:
     return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
 
 
@@ -85,14 +90,14 @@ def _columns(
     number: Int64Array,
     block: Int64Array,
 ) -> dict[str, npt.NDArray[np.generic]]:
-    """The columns of the new nodes; `number`: nodes of the catalogue, `block`: their blocks."""
+    """Build columns of the new nodes; `number`: nodes of the catalogue, `block`: their blocks."""
     nodes, row = workload.nodes, plan.row[block]
     # The catalogue lists the nodes of the job first, then those of templates.
     is_old = number < len(nodes)
     at = number[~is_old] - len(nodes)
     columns: dict[str, npt.NDArray[np.generic]] = {}
     for name, dtype in NODE_DTYPES.items():
-        # Positions become numbers; records and algorithms are used up.
+        # Ids are renumbered; records and algorithms no longer apply.
         if name in ("identity", "extra", "algorithm"):
             continue
         taken = getattr(nodes, name)[row]
@@ -104,7 +109,7 @@ def _columns(
     return columns
 
 
-def _address(
+def _set_peers_and_tags(
     columns: dict[str, npt.NDArray[np.generic]],
     workload: Workload,
     calls: Calls,
@@ -113,28 +118,28 @@ def _address(
     number: Int64Array,
     piece: Int64Array,
 ) -> None:
-    """Write peers and tags of the messages of templates; `piece` by new node."""
+    """Set peers and tags of template messages; `piece` per new node."""
     new = np.flatnonzero(number >= len(workload.nodes))
     at = number[new] - len(workload.nodes)
     peer = np.concatenate([one.peer for one in book])[at]
     message = np.concatenate([one.message for one in book])[at]
     is_message = peer >= 0
     rows, place = new[is_message], piece[new[is_message]]
-    # Group -1, all ranks, comes first.
+    # The first list is group -1: all ranks.
     lists = [workload.members(group) for group in range(-1, len(workload.groups))]
     pointer = row_pointer([len(members) for members in lists])
     members = np.concatenate([np.asarray(one, np.int64) for one in lists])
     group = calls.group[pieces.instance[place]]
     columns["peer"][rows] = members[pointer[group + 1] + peer[is_message]]
-    columns["tag"][rows] = _first_tags(workload, pieces, book)[place] + message[is_message]
+    columns["tag"][rows] = _assign_first_tags(workload, pieces, book)[place] + message[is_message]
 
 
-def _first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:
-    """The first tag of every piece, above those of the workload's own messages."""
+def _assign_first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:
+    """Assign the first tag of every piece, above the tags in the workload."""
     nodes = workload.nodes
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     free = int(nodes.tag[is_message].max(initial=-1)) + 1
-    # As many tags as a template has, one piece behind the other.
+    # Each piece gets a consecutive range of its template's number of tags.
     needed = np.array([template.tags for template in book], np.int64)
     first = free + row_pointer(needed[pieces.template])
     if first[-1] > _TAGS:
@@ -148,11 +153,11 @@ _HOST, _COMPUTE, _COMMUNICATION = range(3)
 _SLOTS = 3
 
 
-def occupants_in_order(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
-    """(previous occupant, next one) of every slot of every rank, rows of the workload.
+def order_occupants(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
+    """Return (previous, next) occupant rows of every slot of every rank.
 
-    Slots are ASTRA-sim's: one for computation, one for that of the host, one for all communication
-    but receives. Raises `InputError` for nodes that never ended.
+    Slots as in ASTRA-sim: device computation, host computation, and communication except receives.
+    Raises `InputError` for nodes that never end.
     """
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     never = np.flatnonzero(end < 0)
@@ -162,30 +167,30 @@ def occupants_in_order(nodes: NodeColumns, times: WorkloadTimes) -> Edges:
         cure = "see collhub simulate, or expand with --slots free"
         raise InputError(message, location=nodes.location(row), cure=cure, code="never-ends")
     rows = np.flatnonzero(~nodes.is_kind(NodeKind.RECV, NodeKind.MARKER))
-    slot = nodes.rank[rows] * np.int64(_SLOTS) + _slot(nodes)[rows]
+    slot = nodes.rank[rows] * np.int64(_SLOTS) + _classify_slots(nodes)[rows]
     order = np.lexsort((nodes.identity[rows], end[rows], start[rows], slot))
     rows, slot = rows[order], slot[order]
     is_followed = slot[1:] == slot[:-1]
     return rows[:-1][is_followed], rows[1:][is_followed]
 
 
-def in_order_of_start(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
-    """The collectives of every rank in the order in which they began."""
+def sort_by_start(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
+    """Return the collectives of every rank in start order."""
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     start, end = np.asarray(times.step_start_ns)[rows], np.asarray(times.step_end_ns)[rows]
     return rows[np.lexsort((nodes.identity[rows], end, start, nodes.rank[rows]))]
 
 
-def taken_ns(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
-    """Durations by row: as stated, and of other computations as simulated."""
+def measure_durations_ns(nodes: NodeColumns, times: WorkloadTimes) -> Int64Array:
+    """Return durations per row: simulated for computations, otherwise as in the workload."""
     start, end = np.asarray(times.step_start_ns), np.asarray(times.step_end_ns)
     is_simulated = nodes.is_kind(NodeKind.COMPUTE)
     return np.where(is_simulated, end - start, nodes.duration_ns)
 
 
-def _slot(nodes: NodeColumns) -> Int64Array:
+def _classify_slots(nodes: NodeColumns) -> Int64Array:
     is_compute = nodes.is_kind(NodeKind.COMPUTE)
     on_device = np.where(is_compute, _COMPUTE, _COMMUNICATION)
     is_host = nodes.on_host & nodes.is_kind(NodeKind.COMPUTE, NodeKind.COLLECTIVE)
-    found: Int64Array = np.where(is_host, _HOST, on_device).astype(np.int64)
-    return found
+    slot: Int64Array = np.where(is_host, _HOST, on_device).astype(np.int64)
+    return slot

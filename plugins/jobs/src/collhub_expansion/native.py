@@ -1,4 +1,4 @@
-"""Native algorithms: those that ASTRA-sim's system configuration of a job names, else rings."""
+"""Native algorithms (of ASTRA-sim's system configuration, else rings), and named algorithms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SYNTHESIZERS = {
     "halving-doubling": "astra-halving-doubling",
     "double-binary-tree": "astra-double-binary-tree",
 }
-# As the system configuration spells them, in lower case.
+# Spellings in the system configuration, in lower case.
 _SPELLINGS = {
     "halvingdoubling": "halving-doubling",
     "doublebinarytree": "double-binary-tree",
@@ -36,18 +36,18 @@ NATIVE_KINDS = (
     CollectiveKind.REDUCE_SCATTER,
     CollectiveKind.ALL_TO_ALL,
 )
-# At more than this no reduction takes a nanosecond, and it is no bandwidth for the hub.
-_MOST_GB_PER_S = 9e8
+# Above this, a reduction takes less than 1 ns, and the hub refuses the bandwidth.
+_MAX_GB_PER_S = 9e8
 
 
 @dataclass(frozen=True, slots=True)
 class NativeSystem:
-    """What a system configuration says of native algorithms.
+    """Native algorithms in a system configuration.
 
-    `endpoint_ns`: before every message. `memory_gb_per_s`: None where reductions take no time.
-    `splits`: streams of a collective, of which `active` run at once. `names`: algorithms of a kind,
-    one a dimension. `custom`: algorithms that the job brings along. `optimization`: how an
-    all-reduce goes through dimensions. `is_stated`: whether the job came with a configuration.
+    `endpoint_ns`: delay before every message. `memory_gb_per_s`: None if reductions take no time.
+    `splits`: streams per collective, of which `active` run concurrently. `names`: algorithms per
+    kind, one per dimension. `custom`: algorithms in the job. `optimization`: order of dimensions
+    in an all-reduce. `is_stated`: whether the job has a configuration.
     """
 
     endpoint_ns: int = 10
@@ -60,20 +60,20 @@ class NativeSystem:
     is_stated: bool = False
 
 
-def stated_network(workload: Workload, registry: Registry) -> Topology | None:
-    """The network of the folder that a job came from, None where there is none."""
+def read_recorded_network(workload: Workload, registry: Registry) -> Topology | None:
+    """Read the network in the folder of a job; None without one."""
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("network") if isinstance(stated, dict) else None
     if not isinstance(text, str):
         return None
     reader = registry.find(TopologyReader, _NETWORK_FORMAT)
     source = Source.of_bytes("network.yml", text.encode())
-    found = resolve(reader.offer.read)(source, NoOptions())
-    return found if isinstance(found, Topology) else None
+    topology = resolve(reader.offer.read)(source, NoOptions())
+    return topology if isinstance(topology, Topology) else None
 
 
 def native_system(workload: Workload) -> NativeSystem:
-    """The system that a job came with. Raises `InputError` for what cannot be expanded."""
+    """Read the system of a job. Raises `InputError` for unsupported configurations."""
     stated = workload.extensions.get(EXTENSION)
     text = stated.get("system") if isinstance(stated, dict) else None
     if not isinstance(stated, dict) or not isinstance(text, str):
@@ -97,7 +97,7 @@ def native_system(workload: Workload) -> NativeSystem:
 
 
 def _custom(workload: Workload, stated: Mapping[str, JsonValue]) -> dict[CollectiveKind, Algorithm]:
-    """The algorithms that the job's folder has traces of, by kind."""
+    """Return the algorithms with traces in the job's folder, by kind."""
     prefixes, by_kind = stated.get("custom"), stated.get("by_kind")
     if not isinstance(prefixes, list) or not isinstance(by_kind, dict):
         return {}
@@ -109,23 +109,22 @@ def _custom(workload: Workload, stated: Mapping[str, JsonValue]) -> dict[Collect
 
 @dataclass(frozen=True, slots=True)
 class NativeChoice:
-    """A native algorithm: the synthesizer that makes it, and its options."""
+    """Native algorithm: its synthesizer, and the options."""
 
     synthesizer: str
     options: Mapping[str, str]
 
     @property
     def alternates(self) -> bool:
-        """Whether every other stream goes up another tree."""
+        """Whether streams alternate between two trees."""
         return self.synthesizer == _SYNTHESIZERS["double-binary-tree"]
 
 
 @dataclass(frozen=True, slots=True)
 class NativePhase:
-    """A part of a native collective: `kind` among the ranks that differ in one dimension alone.
+    """Phase of a native collective among the ranks that differ only in one dimension.
 
-    `level`: the dimension. `stride`: between the numbers of these `ranks`. `size`: bytes that each
-    of them puts in.
+    `level`: the dimension. `stride`: distance between these `ranks`. `size`: input bytes of each.
     """
 
     kind: CollectiveKind
@@ -139,51 +138,51 @@ class NativePhase:
 def native_phases(
     system: NativeSystem, kind: CollectiveKind, size: int, sizes: Sequence[int], mask: int
 ) -> list[NativePhase]:
-    """The phases of a stream of all ranks, one after the other (`generate_collective`).
+    """Return the sequential phases of a stream of all ranks (`generate_collective`).
 
-    `sizes`: of the dimensions. `mask`: bit d says that dimension d takes part. Raises `InputError`
-    where ASTRA-sim aborts, never ends, or leaves the order to chance.
+    `sizes`: of the dimensions. `mask`: bit d selects dimension d. Raises `InputError` if ASTRA-sim
+    aborts, never ends, or has an undefined order.
     """
-    names = _stated_names(system, kind)
+    names = _configured_names(system, kind)
     if names[0].startswith("one"):
-        # One dimension of all ranks; what else is named counts for nothing.
+        # One dimension of all ranks; further names are ignored.
         names, sizes = names[:1], (prod(sizes),)
     levels = [level for level in range(len(names)) if sizes[level:] and mask >> level & 1]
     levels = [level for level in levels if sizes[level] > 1]
     _check_levels(system, kind, len(names), len(sizes), len(levels))
-    found = []
-    for one, level in _in_order(system, kind, levels):
-        name, width = _spelt(names[level])
+    phases = []
+    for one, level in _order_phases(system, kind, levels):
+        name, width = _parse_spelling(names[level])
         choice = _choice(system, name, width, is_small=False)
-        found.append(NativePhase(one, choice, level, prod(sizes[:level]), sizes[level], size))
+        phases.append(NativePhase(one, choice, level, prod(sizes[:level]), sizes[level], size))
         if one is CollectiveKind.REDUCE_SCATTER:
             size //= sizes[level]
         elif one is CollectiveKind.ALL_GATHER:
             size *= sizes[level]
-    return found
+    return phases
 
 
 def _check_levels(
     system: NativeSystem, kind: CollectiveKind, names: int, dimensions: int, levels: int
 ) -> None:
-    """Raise `InputError` for what has no phases, or none that are certain."""
+    """Raise `InputError` for configurations without phases, or with undefined phases."""
     cure = f"name an algorithm, for example --collective {kind}=torus-rings"
     if names > dimensions:
-        wrong = f"the job's system names {names} algorithms of {kind} for {dimensions} dimensions"
+        reason = f"the job's system names {names} algorithms of {kind} for {dimensions} dimensions"
     elif not levels:
-        # ASTRA-sim waits for ever for a stream without phases.
-        wrong = f"no dimension with an algorithm takes part in this {kind}"
+        # ASTRA-sim never finishes a stream without phases.
+        reason = f"no dimension with an algorithm takes part in this {kind}"
     elif kind is CollectiveKind.ALL_REDUCE and levels > 1 and not system.optimization:
-        wrong = "collective-optimization is not stated, and ASTRA-sim guesses"
+        reason = "collective-optimization is not stated, and ASTRA-sim guesses"
     else:
         return
-    raise InputError(wrong, cure=cure, code="several-dimensions")
+    raise InputError(reason, cure=cure, code="several-dimensions")
 
 
-def _in_order(
+def _order_phases(
     system: NativeSystem, kind: CollectiveKind, levels: list[int]
 ) -> list[tuple[CollectiveKind, int]]:
-    """(collective, dimension) of every phase."""
+    """Return (collective, dimension) of every phase, in order."""
     if kind is CollectiveKind.ALL_GATHER:
         return [(kind, level) for level in reversed(levels)]
     if kind is not CollectiveKind.ALL_REDUCE or system.optimization == "baseline":
@@ -199,10 +198,10 @@ def _in_order(
 def native_choice(
     system: NativeSystem, kind: CollectiveKind, wanted: str | None, *, is_small: bool
 ) -> NativeChoice:
-    """The native algorithm of a kind.
+    """Return the native algorithm of a kind.
 
-    `wanted`: by name, None for the configured one. `is_small`: of a group smaller than the job.
-    Raises `InputError` and `UsageError` where there is none.
+    `wanted`: its name, None for the configured one. `is_small`: the group is smaller than the job.
+    Raises `InputError` or `UsageError` if it does not exist.
     """
     if kind not in NATIVE_KINDS:
         message = f"ASTRA-sim has no native algorithm of {kind}"
@@ -216,10 +215,10 @@ def native_choice(
 
 
 def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> NativeChoice:
-    """The algorithm with the delays of the system."""
+    """Return the algorithm with the delays of the system."""
     options = {"endpoint_delay": str(system.endpoint_ns)}
     if system.memory_gb_per_s:
-        rate = min(system.memory_gb_per_s, _MOST_GB_PER_S)
+        rate = min(system.memory_gb_per_s, _MAX_GB_PER_S)
         options["memory_bandwidth"] = f"{rate:.17g}GB/s"
     if is_small:
         options["small_group"] = "true"
@@ -229,15 +228,15 @@ def _choice(system: NativeSystem, name: str, width: int, *, is_small: bool) -> N
 
 
 def _configured(system: NativeSystem, kind: CollectiveKind, is_small: bool) -> tuple[str, int]:
-    """(name, messages at once) of the algorithm that the configuration names, or ring."""
+    """Return (name, concurrent messages) of the configured algorithm, or ring."""
     if not system.is_stated:
         return "ring", 0
-    names = _stated_names(system, kind)
-    return ("ring", 0) if is_small and len(names) > 1 else _spelt(names[0])
+    names = _configured_names(system, kind)
+    return ("ring", 0) if is_small and len(names) > 1 else _parse_spelling(names[0])
 
 
-def _stated_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, ...]:
-    """The algorithms that the configuration names, one a dimension."""
+def _configured_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, ...]:
+    """Return the configured algorithms, one per dimension."""
     names = system.names.get(kind, ())
     if not names:
         message = f"the job's system names no algorithm of {kind}"
@@ -245,8 +244,8 @@ def _stated_names(system: NativeSystem, kind: CollectiveKind) -> tuple[str, ...]
     return names
 
 
-def _spelt(name: str) -> tuple[str, int]:
-    """(name, messages at once) of an algorithm as the configuration spells it."""
+def _parse_spelling(name: str) -> tuple[str, int]:
+    """Parse the spelling in the configuration as (name, concurrent messages)."""
     spelling = name.removeprefix("one").lower()
     if direct := re.fullmatch(r"direct(\d*)", spelling):
         return "direct", int(direct[1] or 0)
@@ -254,33 +253,31 @@ def _spelt(name: str) -> tuple[str, int]:
 
 
 def tree_root(turn: int) -> str:
-    """The root of the double binary trees' next tree."""
-    # The one with the highest rank as root comes first.
+    """Return the root of the next double binary tree; the highest rank comes first."""
     return "lowest" if turn % 2 else "highest"
 
 
-def native_pieces(system: NativeSystem, kind: CollectiveKind, size: int, ranks: int) -> list[int]:
-    """Bytes of the streams into which ASTRA-sim cuts a collective (its `generate_collective`).
+def split_native(system: NativeSystem, kind: CollectiveKind, size: int, ranks: int) -> list[int]:
+    """Return the bytes of ASTRA-sim's streams of a collective (its `generate_collective`).
 
-    At least a byte for every rank of the job; what is left over is one more stream of full size.
+    At least one byte per rank of the job; a remainder becomes one more stream of full size.
     """
-    # Rounded down, as there.
     chunk = size // system.splits
     if kind is not CollectiveKind.ALL_GATHER and chunk < ranks:
         return [ranks] * system.splits
     return [chunk] * -(-size // max(chunk, 1))
 
 
-def own_algorithms(workload: Workload, calls: Calls) -> Int64Array:
-    """Index in `Workload.algorithms` by collective, -1 where the job names none: int64.
+def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
+    """Return the index in `Workload.algorithms` per collective, -1 without a name: int64.
 
-    From the column `algorithm`, else from the names by node of a folder for ASTRA-sim. Raises
-    `InputError` where the ranks of a collective name different ones.
+    Names are in the column `algorithm`, or by node in a folder for ASTRA-sim. Raises `InputError`
+    if ranks of a collective name different algorithms.
     """
-    named = _named(workload)[calls.row]
-    found = np.full(len(calls.group), -1, np.int64)
-    found[calls.instance] = named
-    differs = np.flatnonzero(found[calls.instance] != named)
+    named = _list_named_algorithms(workload)[calls.row]
+    algorithm_of_call = np.full(len(calls.group), -1, np.int64)
+    algorithm_of_call[calls.instance] = named
+    differs = np.flatnonzero(algorithm_of_call[calls.instance] != named)
     if len(differs):
         row = int(calls.row[differs[0]])
         file = workload.provenance.source_name or None
@@ -288,22 +285,22 @@ def own_algorithms(workload: Workload, calls: Calls) -> Int64Array:
         message = f"node {workload.nodes.identity[row]} names another algorithm than its group"
         cure = "name one algorithm for a collective on all its ranks"
         raise InputError(message, location=place, cure=cure, code="algorithm")
-    return found
+    return algorithm_of_call
 
 
-def _named(workload: Workload) -> Int64Array:
-    """The algorithm that each node names, int64 by row."""
+def _list_named_algorithms(workload: Workload) -> Int64Array:
+    """Return the algorithm that each node names: int64 per row."""
     column = workload.nodes.algorithm.astype(np.int64)
     stated = workload.extensions.get(EXTENSION)
-    numbers = _by_node(stated) if isinstance(stated, dict) else {}
+    numbers = _index_by_node(stated) if isinstance(stated, dict) else {}
     if not numbers:
         return column
     of_node = [numbers.get(one, -1) for one in workload.nodes.identity.tolist()]
     return np.where(column >= 0, column, np.array(of_node, np.int64))
 
 
-def _by_node(stated: Mapping[str, JsonValue]) -> dict[int, int]:
-    """Index of the algorithm by identity of the node, the same on all ranks."""
+def _index_by_node(stated: Mapping[str, JsonValue]) -> dict[int, int]:
+    """Return the algorithm index by node id, equal on all ranks."""
     prefixes, by_node = stated.get("custom"), stated.get("per_node")
     if not isinstance(prefixes, list) or not isinstance(by_node, dict):
         return {}

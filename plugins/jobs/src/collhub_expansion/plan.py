@@ -1,4 +1,4 @@
-"""Which blocks the rows of a workload become, in which order, and how those of a row depend."""
+"""Match calls of collectives, and plan the blocks of nodes that replace the rows of a workload."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from hub_core.model import CollectiveKind, JobCollective, NodeColumns, Workload
 class Calls:
     """Collectives, and the rows of the workload that call them.
 
-    By call, int64: `row`, `position` of its rank in the group, `instance`: which collective. By
-    collective, int64: `group`, `collective` (`JobCollective`), `bytes`, `root`: a position, -1
-    where none is stated; `dimensions`: a mask, -1 for all.
+    Per call, int64: `row`, `position` of its rank in the group, `instance`: number of the
+    collective. Per collective, int64: `group`, `collective` (`JobCollective`), `bytes`, `root`: a
+    position, -1 if unknown; `dimensions`: a mask, -1 for all.
     """
 
     row: Int64Array
@@ -41,11 +41,11 @@ class Calls:
     dimensions: Int64Array
 
 
-def calls_of(workload: Workload, rows: Int64Array) -> Calls:
-    """Match the calls `rows`, of each rank in the order in which it issues them.
+def match_calls(workload: Workload, rows: Int64Array) -> Calls:
+    """Match the calls `rows`, which are in issue order per rank.
 
-    The k-th call of every rank in a group is its k-th collective. Raises `InputError` where the
-    ranks of a group differ in number, kind or bytes of their collectives, or a rank is no member.
+    The k-th call of every rank in a group is its k-th collective. Raises `InputError` if the ranks
+    of a group differ in number, kind or bytes of their collectives, or if a rank is not a member.
     """
     nodes = workload.nodes
     rank, group = nodes.rank[rows].astype(np.int64), nodes.group[rows].astype(np.int64)
@@ -68,25 +68,25 @@ def calls_of(workload: Workload, rows: Int64Array) -> Calls:
 
 
 def kind_of(collective: int) -> CollectiveKind | None:
-    """The kind of algorithms of a collective; None for a barrier, and where none is stated."""
+    """Return the kind of algorithms of a collective; None for barriers and unknown kinds."""
     return JobCollective(collective).kind if collective >= 0 else None
 
 
 def _check(
-    workload: Workload, rows: Int64Array, is_wrong: npt.NDArray[np.bool_], what: str
+    workload: Workload, rows: Int64Array, is_wrong: npt.NDArray[np.bool_], difference: str
 ) -> None:
     if is_wrong.any():
         row = int(rows[np.argmax(is_wrong)])
         message = f"node {workload.nodes.identity[row]}: on a rank of its group this collective "
         cure = "all ranks of a group issue the same collectives in the same order"
         place = workload.nodes.location(row, workload.provenance.source_name or None)
-        raise InputError(message + what, location=place, cure=cure, code="collectives-differ")
+        raise InputError(message + difference, location=place, cure=cure, code="collectives-differ")
 
 
 def _positions(
     workload: Workload, rows: Int64Array, rank: Int64Array, group: Int64Array
 ) -> Int64Array:
-    """The place of every call's rank in its group."""
+    """Return the position of every call's rank in its group."""
     position = np.zeros(len(rows), np.int64)
     for number in np.unique(group).tolist():
         place = np.full(workload.num_ranks, -1, np.int64)
@@ -99,26 +99,26 @@ def _positions(
 
 
 def _roots(workload: Workload, root: npt.NDArray[np.int32], group: Int64Array) -> Int64Array:
-    """Roots as positions; where none is stated, or it is no member, -1."""
-    found = np.full(len(root), -1, np.int64)
+    """Convert roots to positions; -1 for unknown roots and non-members."""
+    positions = np.full(len(root), -1, np.int64)
     for index in np.flatnonzero(root >= 0).tolist():
         members = workload.members(int(group[index]))
         if int(root[index]) in members:
-            found[index] = members.index(int(root[index]))
-    return found
+            positions[index] = members.index(int(root[index]))
+    return positions
 
 
-# Where more nodes than this would wait for as many others, a MARKER stands between them.
-_MOST_ENDS = 16
+# With more starts or ends than this, a MARKER joins the dependencies.
+_MAX_ENDS = 16
 _FRONT, _PIECE, _BACK = range(3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Parts in which collectives run: int64 by piece, ascending in `instance`, then in order.
+    """Pieces of collectives: int64 per piece, ascending in `instance`, then in order.
 
-    `template`: number of its nodes. `waits`: (earlier, later) pieces of one collective, ascending
-    in collectives.
+    `template`: template number. `waits`: (earlier, later) pieces of one collective, ascending in
+    collectives.
     """
 
     instance: Int64Array
@@ -128,10 +128,10 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The blocks of all rows, in the order of their nodes.
+    """Blocks of all rows, in node order.
 
-    By block, int64: `row`, `entry` of the catalogue, `piece` (-1: of none). `exits`, `entrances`:
-    blocks by row, behind and before all that depends on it. `chains`: dependencies between blocks
+    Per block, int64: `row`, `entry` of the catalogue, `piece` (-1: none). `exits`, `entrances`:
+    last and first blocks per row, which dependencies connect. `chains`: dependencies between blocks
     of one row.
     """
 
@@ -145,10 +145,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """Pieces of all calls, one call after the other: int64 by part.
+    """Pieces of all calls, call by call: int64 per part.
 
-    `call`: which one. `is_first`: whether a part waits for no other one of its call; `is_last`:
-    whether no other one waits for it. `waits`: (earlier, later) parts.
+    `call`: number of the call. `is_first`: no dependency on a part of its call; `is_last`: no part
+    of its call depends on it. `waits`: (earlier, later) parts.
     """
 
     call: Int64Array
@@ -159,16 +159,16 @@ class _Parts:
     waits: Edges
 
 
-def plan_of(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
+def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catalogue) -> Plan:
     """Plan the blocks; the last template of the catalogue is a MARKER.
 
-    Rows are in the order of their ids, of which the smallest goes first where several may go.
+    Rows are in id order, because the smallest ready id is issued first.
     """
     called = np.zeros(len(nodes), np.bool_)
     called[calls.row] = True
     plain, parts = np.flatnonzero(~called), _parts(calls, pieces, entries)
-    fronts = _crowded(parts, parts.is_first, entries.starts, len(calls.row))
-    backs = _crowded(parts, parts.is_last, entries.ends, len(calls.row))
+    fronts = _find_calls_with_marker(parts, parts.is_first, entries.starts, len(calls.row))
+    backs = _find_calls_with_marker(parts, parts.is_last, entries.ends, len(calls.row))
     groups = plain, calls.row[parts.call], calls.row[fronts], calls.row[backs]
     kinds = _PIECE, _PIECE, _FRONT, _BACK
     row = np.concatenate(groups)
@@ -205,7 +205,7 @@ def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
     size = len(pieces.instance)
     is_first = np.bincount(later, minlength=size) == 0
     is_last = np.bincount(earlier, minlength=size) == 0
-    # Every call of a collective has the waits of its pieces.
+    # Every call of a collective has the dependencies of its pieces.
     edges = np.bincount(pieces.instance[earlier], minlength=len(calls.group))
     times = edges[calls.instance]
     edge = expanded_ranges(row_pointer(edges)[calls.instance], times)
@@ -214,10 +214,12 @@ def _parts(calls: Calls, pieces: Pieces, entries: Catalogue) -> _Parts:
     return _Parts(call, piece, entry, is_first[piece], is_last[piece], waits)
 
 
-def _crowded(parts: _Parts, is_outer: BoolArray, listed: Lists, calls: int) -> Int64Array:
-    """Calls with too many starts, or ends, for dependencies of each on each."""
+def _find_calls_with_marker(
+    parts: _Parts, is_outer: BoolArray, listed: Lists, calls: int
+) -> Int64Array:
+    """Find calls with so many starts or ends that they need a MARKER."""
     counts = np.diff(listed[0])[parts.entry[is_outer]]
-    return np.flatnonzero(np.bincount(parts.call[is_outer], counts, calls) > _MOST_ENDS)
+    return np.flatnonzero(np.bincount(parts.call[is_outer], counts, calls) > _MAX_ENDS)
 
 
 def _joined(*edges: Edges) -> Edges:
@@ -227,9 +229,9 @@ def _joined(*edges: Edges) -> Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Doors:
-    """Blocks by which rows are entered and left.
+    """First and last blocks of rows.
 
-    `plain` rows are the blocks `whole`; the parts of calls, of the rows `row_of`, are `inner`.
+    `whole`: blocks of the `plain` rows; `inner`: blocks of the parts of calls in rows `row_of`.
     """
 
     nodes: int
@@ -240,7 +242,7 @@ class _Doors:
     inner: Int64Array
 
     def lists(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Lists:
-        """Of every row the marker of its call, or else the outer parts."""
+        """List per row the marker of its call, otherwise the outer parts."""
         has_marker = np.zeros(len(self.row_of), np.bool_)
         has_marker[marked] = True
         chosen = is_outer & ~has_marker[self.parts.call]
@@ -249,7 +251,7 @@ class _Doors:
         return csr(np.concatenate(rows), np.concatenate(blocks), self.nodes)
 
     def between(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Edges:
-        """(marker, outer part) of the calls that have one."""
+        """Return (marker, outer part) of the calls with a marker."""
         place = np.full(len(self.row_of), -1, np.int64)
         place[marked] = marker
         chosen = is_outer & (place[self.parts.call] >= 0)

@@ -1,6 +1,6 @@
-"""Parts of workloads that are made once and laid out many times.
+"""Templates of workloads that are built once and copied many times.
 
-Algorithms by position in a group, and programs of ranks that do the same.
+Algorithms by position in a group, and programs shared by several ranks.
 """
 
 from collhub_templates.programs import RankProgram, RankPrograms, job_of

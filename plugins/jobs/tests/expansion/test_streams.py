@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collhub_expansion.composed import Phase, in_turn, waits_of
+from collhub_expansion.composed import Phase, limit_concurrency, order_streams
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,19 +13,19 @@ def _streams(count: int, *levels: int, times: tuple[int, ...] = ()) -> list[list
 
 
 def test_one_dimension_is_a_chain() -> None:
-    assert in_turn(4, 1) == ((0, 1), (1, 2), (2, 3))
-    assert waits_of(_streams(4, 0), 1) == in_turn(4, 1)
-    assert waits_of(_streams(4, 0), 2) == in_turn(4, 2) == ((0, 2), (1, 3))
+    assert limit_concurrency(4, 1) == ((0, 1), (1, 2), (2, 3))
+    assert order_streams(_streams(4, 0), 1) == limit_concurrency(4, 1)
+    assert order_streams(_streams(4, 0), 2) == limit_concurrency(4, 2) == ((0, 2), (1, 3))
 
 
 def test_a_stream_waits_for_its_last_phase_and_for_the_stream_before() -> None:
     # Phases 0 and 1 of the first stream, 2 and 3 of the second.
-    assert waits_of(_streams(2, 0, 1), 1) == ((0, 1), (0, 2), (1, 3), (2, 3))
+    assert order_streams(_streams(2, 0, 1), 1) == ((0, 1), (0, 2), (1, 3), (2, 3))
 
 
 def test_streams_that_come_back_stand_behind_those_that_wait() -> None:
     # There and back: all go there before the first one comes back.
-    waits = waits_of(_streams(3, 0, 1, 0), 1)
+    waits = order_streams(_streams(3, 0, 1, 0), 1)
     assert {(0, 3), (3, 6), (6, 2), (2, 5), (5, 8)} <= set(waits)
 
 
@@ -36,7 +36,7 @@ def test_streams_that_come_back_stand_behind_those_that_wait() -> None:
 )
 def test_no_phase_waits_for_itself(count: int, at_once: int, phases: list[tuple[int, int]]) -> None:
     levels, times = zip(*phases, strict=True)
-    waits = waits_of(_streams(count, *levels, times=times), at_once)
+    waits = order_streams(_streams(count, *levels, times=times), at_once)
     total = count * len(phases)
     left = {phase: {one for one, other in waits if other == phase} for phase in range(total)}
     done: set[int] = set()
