@@ -15,7 +15,14 @@ import sys
 import time
 from fractions import Fraction
 
-from collhub_pipeline.catalogue import Shape, bound, closed_form, fastest, least, schedule_of
+from collhub_pipeline.catalogue import (
+    Shape,
+    bound,
+    closed_form,
+    compute_lower_bound,
+    fastest,
+    schedule_of,
+)
 from collhub_pipeline.orders import (
     eager_warmups,
     gpipe_warmups,
@@ -86,7 +93,9 @@ def _disagreements(generator: random.Random) -> int:
             schedule = in_turns(name, warmups(stages, micros), micros, delayed=delayed)
             makespan = timed(schedule, times).makespan
             stated = closed_form(name, stages, micros, times, delayed=delayed)
-            below = makespan < least(stages, micros, times, floating=False, delayed=delayed)
+            below = makespan < compute_lower_bound(
+                stages, micros, times, floating=False, delayed=delayed
+            )
             wrong += below or stated not in (None, makespan)
     return wrong
 

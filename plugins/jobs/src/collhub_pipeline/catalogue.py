@@ -1,4 +1,10 @@
-"""Schedules by name, and the search for the fastest one within a memory limit."""
+"""Schedules by name, bounds, closed forms, and the search for the fastest schedule.
+
+Bounds apply to one direction with one stage per device, `p` stages and `m` micro-batches. If the
+weight gradient directly follows the input gradient, the last stage cannot start before p - 1
+forward passes and transfers, computes both passes m times, and its last gradient must return to the
+first stage. If weight gradients may be delayed, they hide this return time.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +38,13 @@ from hub_core import UsageError
 from hub_core.plugin_api import BudgetReached, SearchBudget
 
 
-def least(stages: int, micros: int, times: PassTimes, *, floating: bool, delayed: bool) -> Time:
-    """The bound of the makespan.
+def compute_lower_bound(
+    stages: int, micros: int, times: PassTimes, *, floating: bool, delayed: bool
+) -> Time:
+    """Return the lower bound of the makespan.
 
-    `delayed`: gradients leave before those of weights; `floating`: these may wait for long.
+    `delayed`: gradients are sent before weight gradients are computed; `floating`: weight gradients
+    may be delayed without limit.
     """
     work = micros * (times.forward + times.input_gradient + times.weight_gradient)
     ahead = (stages - 1) * (times.forward + times.transfer)
@@ -48,7 +57,7 @@ def least(stages: int, micros: int, times: PassTimes, *, floating: bool, delayed
 def closed_form(
     schedule: str, stages: int, micros: int, times: PassTimes, *, delayed: bool
 ) -> Time | None:
-    """The makespan of `gpipe`, `1f1b` or `eager-1f1b` by formula; None outside its range."""
+    """Return the makespan of `gpipe`, `1f1b` or `eager-1f1b` in closed form, or None."""
     backward = times.input_gradient + times.weight_gradient
     both, transfer = times.forward + backward, times.transfer
     hidden = times.weight_gradient if delayed else 0
@@ -57,7 +66,7 @@ def closed_form(
     if stages == 1:
         return micros * both
     if times.is_blocking:
-        return None if delayed else _blocking(schedule, stages, micros, times, whole)
+        return None if delayed else _compute_blocking_form(schedule, stages, micros, times, whole)
     if schedule == "gpipe":
         slowest = max(times.forward, transfer) + max(backward, transfer)
         return (stages - 1) * (both - hidden + 2 * transfer) + both + (micros - 1) * slowest
@@ -71,10 +80,10 @@ def closed_form(
     return whole + lag * max(stages - 1, rounds)
 
 
-def _blocking(
+def _compute_blocking_form(
     schedule: str, stages: int, micros: int, times: PassTimes, whole: Time
 ) -> Time | None:
-    """Of senders that wait for their transfers."""
+    """Return the makespan in closed form if senders wait for their transfers."""
     backward = times.input_gradient + times.weight_gradient
     if times.transfer > min(times.forward, backward) or schedule == "eager-1f1b" or micros < 2:
         return None
@@ -93,12 +102,12 @@ _TURNS = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A pipeline: its devices, the micro-batches, the chunks of a device, and the times.
+    """Pipeline: devices, micro-batches, chunks per device (maximum in a search), and times.
 
-    `times`: of the passes of a whole stage. `delayed`: of `gpipe`, `1f1b` and `eager-1f1b`,
-    gradients leave before those of weights. `memory`: activations that a device may hold, of whole
-    stages; None for any number. `warmups`: forward passes ahead on each stage, in place of those of
-    a schedule by name; of a search, chunks are the most.
+    `times`: of the passes of a complete stage. `delayed`: `gpipe`, `1f1b` and `eager-1f1b` send
+    gradients before they compute weight gradients. `memory`: maximum number of activations of
+    complete stages per device, None for any. `warmups`: forward passes before the first backward
+    pass per stage; empty for the defaults of the schedule.
     """
 
     devices: int
@@ -110,32 +119,30 @@ class Shape:
     warmups: tuple[int, ...] = ()
 
     def times_in(self, schedule: Schedule) -> PassTimes:
-        """Times of the passes of one chunk of a schedule."""
+        """Return the times of the passes of one chunk of a schedule."""
         return self.times.shared(self._chunks_of(schedule))
 
     def timed(self, schedule: Schedule) -> Timing:
-        """The schedule in the times of its chunks."""
-        # Each pass of a chunk takes its part of the stage's.
+        """Compute the times of a schedule from the times of its chunks."""
         return timed(schedule, self.times_in(schedule))
 
     def fits(self, schedule: Schedule) -> bool:
-        """Whether a schedule keeps to the memory."""
+        """Return whether a schedule fits in the memory."""
         most = max(schedule.peaks())
         return self.memory is None or most <= self.memory * self._chunks_of(schedule)
 
     def _chunks_of(self, schedule: Schedule) -> int:
-        """Chunks of the model that a device has."""
+        """Return the number of model chunks per device."""
         return len(schedule.device_of[0]) // self.devices
 
 
 def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> Schedule:
-    """The schedule of a name; `budget`: of a search.
+    """Build the schedule of a name; `budget`: of a search.
 
-    Raises `UsageError` for a shape or a memory that it does not fit.
+    Raises `UsageError` if it does not fit the shape or the memory.
     """
     if name == SEARCHED:
         return fastest(shape, budget)
-    # Whoever names a schedule learns why it does not fit.
     found = _named(name, shape)
     if not shape.fits(found):
         most = -(-max(found.peaks()) // shape.chunks)
@@ -145,20 +152,19 @@ def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> 
 
 
 def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
-    """The schedule of least makespan within the memory, of equals the one that holds least.
+    """Search the schedule with the minimum makespan in the memory, then with the minimum peak.
 
-    Tried: every schedule of one way by name, interleaving with all numbers of chunks that divide
-    the stated one, warm-ups between those of 1F1B and of eager 1F1B with and without delayed
-    weights, delays of the zero-bubble orders, and what is most urgent first. Each counts its passes
-    in `budget`, at a limit of which the fastest so far is returned. Raises `UsageError` where
-    nothing fits, `BudgetReached` if nothing was found in time.
+    Candidates: all named schedules in one direction, interleaving with every divisor of the chunks,
+    warm-ups from 1F1B to eager 1F1B with and without delayed weight gradients, delays of the
+    zero-bubble orders, and greedy orders by urgency. The passes of each candidate count in
+    `budget`; at its limit, the best candidate so far is returned. Raises `UsageError` if no
+    schedule fits, `BudgetReached` if the limit is reached before a candidate fits.
     """
     budget = budget or SearchBudget()
     best: tuple[Time, int, Schedule] | None = None
-    for number, found in enumerate(_tried(shape), 1):
+    for number, found in enumerate(_generate_candidates(shape), 1):
         if shape.fits(found):
             key = shape.timed(found).makespan, max(found.peaks())
-            # Of equals the first.
             if best is None or key < best[:2]:
                 best = *key, found
         budget.count(sum(len(order) for order in found.orders))
@@ -174,9 +180,11 @@ def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
 
 
 def bound(shape: Shape, name: str) -> Time:
-    """What no schedule of this kind can beat, of one chunk a device and one way."""
+    """Return the lower bound for schedules of this kind, one chunk per device, one direction."""
     floating = name in ("zb-h1", "zb-h2", SEARCHED)
-    return least(shape.devices, shape.micros, shape.times, floating=floating, delayed=shape.delayed)
+    return compute_lower_bound(
+        shape.devices, shape.micros, shape.times, floating=floating, delayed=shape.delayed
+    )
 
 
 def _named(name: str, shape: Shape) -> Schedule:
@@ -195,8 +203,8 @@ def _named(name: str, shape: Shape) -> Schedule:
 
 
 def _warmups(shape: Shape) -> list[int]:
-    """The stated warm-ups, no more than micro-batches. Raises `UsageError` for wrong ones."""
-    # Without one, the backward pass of a stage would wait for its own forward pass.
+    """Return the given warm-ups, limited to the micro-batches. Raises `UsageError`."""
+    # Without warm-up, the backward pass would precede the forward pass of a stage.
     if shape.warmups and (len(shape.warmups) != shape.devices or min(shape.warmups) < 1):
         message = f"{len(shape.warmups)} warm-ups do not state one, 1 or more, for each stage"
         cure = "write as many numbers as -O stages, such as 4,3,2,1"
@@ -204,17 +212,17 @@ def _warmups(shape: Shape) -> list[int]:
     return [min(shape.micros, one) for one in shape.warmups]
 
 
-def _tried(shape: Shape) -> Iterator[Schedule]:
-    """What the search compares."""
+def _generate_candidates(shape: Shape) -> Iterator[Schedule]:
+    """Yield the candidates of the search."""
     devices, micros = shape.devices, shape.micros
     for chunks in range(2, shape.chunks + 1):
-        # Interleaving goes by groups of as many micro-batches as there are devices.
+        # Interleaving processes groups of `devices` micro-batches.
         if shape.chunks % chunks == 0 and micros % devices == 0:
             yield interleaved(devices, micros, chunks)
     one_chunk = replace(shape, chunks=1, warmups=())
     for name in ("gpipe", "zb-h1", "zb-h2"):
         yield _named(name, one_chunk)
-    # From 1F1B to eager 1F1B and on, by as many forward passes more on every stage but the last.
+    # From 1F1B to eager 1F1B, with additional forward passes on every stage except the last.
     for more in range(micros + 1):
         warmups = [
             min(micros, devices - stage + min(more, devices - stage - 1))
@@ -227,11 +235,11 @@ def _tried(shape: Shape) -> Iterator[Schedule]:
             yield with_delays(SEARCHED, warmups, delays, micros)
         if more >= devices:
             break
-    yield from _urgent(shape)
+    yield from _generate_greedy(shape)
 
 
-def _urgent(shape: Shape) -> Iterator[Schedule]:
-    """Most urgent first, with the memory of ZB-H1, of ZB-H2, and as much as there is."""
+def _generate_greedy(shape: Shape) -> Iterator[Schedule]:
+    """Yield greedy schedules with the memory of ZB-H1, of ZB-H2, and the available memory."""
     devices = shape.devices
     passes = [
         Operation(kind, 0, stage, micro)

@@ -1,8 +1,8 @@
-"""A training step as a job: the passes of a schedule, the messages between stages, the collectives.
+"""Generate a training step as a job: passes of a schedule, messages between stages, collectives.
 
-What ranks hold of activations, and how that is handed on, is a layout's. Behind every pass but that
-of the gradient of weights, ranks that hold the same add up their partial results; at the end those
-with the same weights add up their gradients.
+A layout distributes activations to ranks and defines the messages between stages. After every pass
+except weight gradients, ranks with equal tiles reduce their partial results; at the end of the
+step, ranks with equal weights reduce their gradients.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
 from hub_core.plugin_api import SearchBudget
 
-_MOST_PASSES = 10**6
+_MAX_PASSES = 10**6
 
 
 def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Workload:
-    """One step; `budget`: of the search. Raises `UsageError` for options that fit no pipeline."""
+    """Generate one step; `budget`: of the search. Raises `UsageError` for invalid options."""
     shape, layout = shape_of(options), layout_of(options)
     widths = layout.ranks.widths
     passes = 3 * options.stages * options.chunks * options.micro_batches * max(widths)
-    if passes > _MOST_PASSES:
-        message = f"{passes} passes are too many (limit {_MOST_PASSES})"
+    if passes > _MAX_PASSES:
+        message = f"{passes} passes are too many (limit {_MAX_PASSES})"
         raise UsageError(message, cure="choose fewer micro-batches or stages", code="too-large")
     schedule = schedule_of(options.schedule, shape, budget)
     programs = [
-        _programs(schedule, layout, options, (device, member))
+        _build_programs(schedule, layout, options, (device, member))
         for device, width in enumerate(widths)
         for member in range(width)
     ]
@@ -40,10 +40,10 @@ def generate(options: PipelineOptions, budget: SearchBudget | None = None) -> Wo
 
 
 def layout_of(options: PipelineOptions) -> Layout:
-    """What ranks hold. Raises `HubError` for options that contradict one another."""
+    """Build the layout. Raises `HubError` for contradictory options."""
     tensor, meshes = options.activation_tensor, options.meshes
     if tensor is None and meshes is None:
-        return EvenSlices(Ranks(tuple(_widths(options)), options.data), options.activation)
+        return EvenSlices(Ranks(tuple(_parse_widths(options)), options.data), options.activation)
     if tensor is None or meshes is None or options.tensor != "1":
         message = "meshes need -O activation_tensor and -O meshes, and take the place of -O tensor"
         cure = "write -O activation_tensor=8x1024x4096:bfloat16 -O 'meshes=mesh(2,2): S0 R S1'"
@@ -52,11 +52,11 @@ def layout_of(options: PipelineOptions) -> Layout:
 
 
 def shape_of(options: PipelineOptions) -> Shape:
-    """The pipeline in nanoseconds. Raises `UsageError` for warm-ups that are no numbers."""
+    """Build the pipeline with times in ns. Raises `UsageError` for invalid warm-ups."""
     seconds = options.forward, options.input_gradient, options.weight_gradient, options.transfer
     forward, inputs, weights, transfer = (round(one * 1e9) for one in seconds)
     times = PassTimes(forward, inputs, weights, transfer, options.transport == "blocking")
-    warmups = () if options.warmups is None else tuple(_numbers(options.warmups))
+    warmups = () if options.warmups is None else tuple(_parse_numbers(options.warmups))
     return Shape(
         options.stages,
         options.micro_batches,
@@ -68,10 +68,10 @@ def shape_of(options: PipelineOptions) -> Shape:
     )
 
 
-def _widths(options: PipelineOptions) -> list[int]:
-    """Ranks of every stage."""
+def _parse_widths(options: PipelineOptions) -> list[int]:
+    """Parse the number of ranks of every stage."""
     cure = "write one number, or one for every stage, such as 4,4,2,2"
-    widths = _numbers(options.tensor)
+    widths = _parse_numbers(options.tensor)
     if len(widths) == 1:
         widths *= options.stages
     if len(widths) != options.stages or min(widths) < 1:
@@ -80,29 +80,28 @@ def _widths(options: PipelineOptions) -> list[int]:
     return widths
 
 
-def _numbers(text: str) -> list[int]:
-    """Numbers with commas between them; for what is none, a 0 that nothing allows."""
+def _parse_numbers(text: str) -> list[int]:
+    """Parse comma-separated numbers; returns [0], which callers refuse, for invalid text."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
         return [0]
 
 
-def _programs(
+def _build_programs(
     schedule: Schedule, layout: Layout, options: PipelineOptions, place: tuple[int, int]
 ) -> RankPrograms:
-    """What a member of a device does in a step, on its rank of every replica."""
+    """Build the program of a member of a device, for its rank in every replica."""
     writer = _Writer(schedule, layout, options, place)
     for operation in schedule.orders[place[0]]:
         writer.run(operation)
-    # Gradients come last.
     writer.finish()
     ranks = layout.ranks
     return RankPrograms(writer.program, ranks.in_replicas(ranks.rank(*place)))
 
 
 class _Writer:
-    """Writes the passes of one rank; `_before`: what the next pass has to stand behind."""
+    """Writes the passes of one rank; `_before`: rows that must precede the next pass."""
 
     def __init__(
         self, schedule: Schedule, layout: Layout, options: PipelineOptions, place: tuple[int, int]
@@ -115,12 +114,12 @@ class _Writer:
         self._summed = layout.summed_bytes(*place)
         self._times = shape_of(options).times_in(schedule)
         self._before: list[int] = []
-        self._made: dict[tuple[bool, int, int, int], int] = {}
+        self._row_of_result: dict[tuple[bool, int, int, int], int] = {}
 
     def run(self, operation: Operation) -> None:
-        """A pass: what it waits for, itself, and what it sends."""
+        """Add a pass with its receives and sends."""
         kind, way, stage, micro = operation
-        after = [*self._own_inputs(operation), *self._received(operation)]
+        after = [*self._find_inputs(operation), *self._add_receives(operation)]
         behind = [row for row in self._before if row not in after]
         duration = max(1, round(self._times.of(kind)))
         name = f"{kind.value} {stage}"
@@ -131,64 +130,63 @@ class _Writer:
                 row = self.program.collective(
                     f"{name} reduce", kind_of_sum, self._summed, "tensor", [row]
                 )
-            self._made[kind.is_backward, way, stage, micro] = row
+            self._row_of_result[kind.is_backward, way, stage, micro] = row
         self._before = [row]
-        sent = self._sent(operation, row)
+        sent = self._add_sends(operation, row)
         if self._times.is_blocking:
             self._before += sent
 
     def finish(self) -> None:
-        """Gradients of the same weights are added up."""
+        """Add the reduction of gradients of shared weights."""
         if self._layout.has_copies(self._place[0]):
             size = self._options.gradients
             kind = JobCollective.ALL_REDUCE
             self.program.collective("gradients", kind, size, "data", self._before[:1])
 
-    def _own_inputs(self, operation: Operation) -> list[int]:
-        """Results of this rank that a pass reads: its activations, or the gradient of its input."""
+    def _find_inputs(self, operation: Operation) -> list[int]:
+        """Return the rows of this rank whose results a pass reads."""
         kind, way, stage, micro = operation
         keys = []
         if kind is Pass.WEIGHT_GRADIENT:
             keys.append((True, way, stage, micro))
         elif kind.is_backward:
             keys.append((False, way, stage, micro))
-        before = self._neighbour(operation, -1)
+        before = self._find_neighbour(operation, -1)
         if before is not None and before == self._place[0]:
-            # A chunk of the same device: nothing is sent.
+            # The previous chunk is on the same device: no message.
             onward = stage + 1 if kind.is_backward else stage - 1
             keys.append((kind.is_backward, way, onward, micro))
-        return [self._made[key] for key in keys]
+        return [self._row_of_result[key] for key in keys]
 
-    def _neighbour(self, operation: Operation, step: int) -> int | None:
-        """The device that a pass gets its input from (-1), or sends its result to (1), if any."""
+    def _find_neighbour(self, operation: Operation, step: int) -> int | None:
+        """Return the device that sends the input (step -1) or receives the result (step 1)."""
         kind, way, stage, _ = operation
         devices = self._schedule.device_of[way]
         at = stage - step if kind.is_backward else stage + step
         exists = 0 <= at < len(devices) and kind is not Pass.WEIGHT_GRADIENT
         return devices[at] if exists else None
 
-    def _received(self, operation: Operation) -> list[int]:
-        """What comes for a pass from the other device, then from ranks that pass it on."""
-        device = self._neighbour(operation, -1)
+    def _add_receives(self, operation: Operation) -> list[int]:
+        """Add receives for a pass: from the other device, then from forwarding ranks."""
+        device = self._find_neighbour(operation, -1)
         if device is None or device == self._place[0]:
             return []
         before = operation.stage + 1 if operation.kind.is_backward else operation.stage - 1
-        legs = self._own_legs(device, self._place[0])
-        arrived = self._messages(NodeKind.RECV, operation, before, legs[False], ())
-        # Neighbours wait for it: before what this rank waits for from them.
-        self._messages(NodeKind.SEND, operation, before, legs[True], arrived)
-        return arrived + self._messages(NodeKind.RECV, operation, before, legs[True], ())
+        legs = self._select_legs(device, self._place[0])
+        arrived = self._add_messages(NodeKind.RECV, operation, before, legs[False], ())
+        # Forward before receiving forwarded data: neighbours wait for these messages.
+        self._add_messages(NodeKind.SEND, operation, before, legs[True], arrived)
+        return arrived + self._add_messages(NodeKind.RECV, operation, before, legs[True], ())
 
-    def _sent(self, operation: Operation, row: int) -> list[int]:
-        device = self._neighbour(operation, 1)
+    def _add_sends(self, operation: Operation, row: int) -> list[int]:
+        device = self._find_neighbour(operation, 1)
         if device is None or device == self._place[0]:
             return []
-        legs = self._own_legs(self._place[0], device)
-        return self._messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
+        legs = self._select_legs(self._place[0], device)
+        return self._add_messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
 
-    def _own_legs(self, sender: int, receiver: int) -> Mapping[bool, Sequence[Leg]]:
-        """This rank's messages between two devices, by whether they are forwarded."""
-        # Found once, for all micro-batches.
+    def _select_legs(self, sender: int, receiver: int) -> Mapping[bool, Sequence[Leg]]:
+        """Return this rank's messages between two devices by `is_forwarded`, cached."""
         if (sender, receiver) not in self._legs:
             own = [
                 leg
@@ -201,7 +199,7 @@ class _Writer:
             }
         return self._legs[sender, receiver]
 
-    def _messages(
+    def _add_messages(
         self,
         kind: NodeKind,
         operation: Operation,
@@ -209,11 +207,11 @@ class _Writer:
         legs: Sequence[Leg],
         after: Sequence[int],
     ) -> list[int]:
-        """This rank's ends of some messages; `sender`: the stage that sends."""
+        """Add this rank's sends or receives of messages; `sender`: the sending stage."""
         name = "gradient" if operation.kind.is_backward else "activation"
         micros = self._options.micro_batches
         stages = len(self._schedule.device_of[operation.way])
-        # Tells messages apart that two ranks exchange.
+        # The tag distinguishes the messages between two ranks.
         flow = 2 * operation.way + operation.kind.is_backward
         tag = (flow * stages + sender) * micros + operation.micro
         rows = []

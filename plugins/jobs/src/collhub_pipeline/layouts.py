@@ -1,8 +1,10 @@
-"""Where the ranks of a pipeline stand, what each holds of an activation, and what is handed on.
+"""Layouts of a pipeline: ranks of stages, slices of activations, messages between stages.
 
-Ranks of a replica stand together, stage by stage. Without meshes, the activations of a micro-batch
-are cut evenly among the ranks of a stage, and every rank sends what the other one is to hold of its
-slice.
+Ranks of a replica are consecutive, stage by stage. Without meshes, the activations of a micro-batch
+are cut evenly among the ranks of a stage, and a rank sends the overlap of its slice and that of the
+receiver. On meshes, each stage has a sharding spec, and activations are resharded: a stage sends
+the boxes in which its tiles intersect those of the next stage (`collhub_shardings.unit_tasks`),
+each from the replica that has sent the fewest bytes. The last axis of a mesh is a host.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Leg(NamedTuple):
-    """A message between ranks of the first replica; `is_forwarded`: of what a message brought."""
+    """Message between ranks of the first replica; `is_forwarded`: its data was received before."""
 
     source: int
     destination: int
@@ -41,54 +43,53 @@ class Leg(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Where ranks stand: `widths` ranks a device, `replicas` times."""
+    """Numbering of ranks: `widths` ranks per device, `replicas` times."""
 
     widths: tuple[int, ...]
     replicas: int
 
     def rank(self, device: int, member: int) -> int:
-        """The rank of a member of a device in the first replica."""
-        # Stages of fewer ranks take fewer numbers.
+        """Return the rank of a member of a device in the first replica."""
         return sum(self.widths[:device]) + member
 
     def in_replicas(self, rank: int) -> Ints:
-        """A rank of the first replica in every replica: int64[replicas]."""
+        """Return the ranks that correspond to a rank of the first replica: int64[replicas]."""
         return rank + sum(self.widths) * np.arange(self.replicas, dtype=np.int64)
 
 
 class Layout(Protocol):
-    """What the ranks of stages hold of activations."""
+    """Distribution of activations to the ranks of stages."""
 
     @property
     def ranks(self) -> Ranks:
         """Where they stand."""
 
     def groups(self) -> dict[str, Ints]:
-        """By role: ranks that add up partial results, and gradients; a group a row, -1: no rank."""
+        """Return by role the groups that reduce partial results and gradients; rows end with -1."""
 
     def summed_bytes(self, device: int, member: int) -> int:
-        """What a rank adds up behind a pass with others that hold the same; 0 where nobody does."""
+        """Return the bytes that a rank reduces after a pass; 0 without a reduction."""
 
     def has_copies(self, device: int) -> bool:
-        """Whether several ranks hold the same weights of a device, and add up their gradients."""
+        """Return whether several ranks have the same weights of a device and reduce gradients."""
 
     def legs(
         self,
         sender: int,
         receiver: int,
     ) -> tuple[Leg, ...]:
-        """The messages that hand an activation or gradient from one device to another."""
+        """Return the messages that send an activation or gradient to another device."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvenSlices:
-    """Slices of `activation` bytes in the order of ranks; partial results are whole."""
+    """Even slices of `activation` bytes in rank order; partial results are complete."""
 
     ranks: Ranks
     activation: int
 
     def groups(self) -> dict[str, Ints]:
-        """All ranks of a device; the same rank of all replicas."""
+        """Return the ranks of each device, and corresponding ranks of all replicas."""
         ranks, widths = self.ranks, self.ranks.widths
         rows = []
         for device, width in enumerate(widths):
@@ -96,21 +97,21 @@ class EvenSlices:
             first = ranks.in_replicas(ranks.rank(device, 0))
             row[:, :width] = first[:, None] + np.arange(width)
             rows.append(row)
-        # Replica by replica, as ranks are.
+        # Replica by replica, in rank order.
         tensor = np.stack(rows, axis=1).reshape(-1, max(widths))
         data = np.stack([ranks.in_replicas(rank) for rank in range(sum(widths))])
         return dict(zip(ROLES, (tensor, data), strict=True))
 
     def summed_bytes(self, device: int, member: int) -> int:
-        """The whole activation, among all ranks of a device."""
+        """Return the bytes of the activation if the device has several ranks."""
         return self.activation if self.ranks.widths[device] > 1 else 0
 
     def has_copies(self, device: int) -> bool:
-        """Replicas alone hold the same weights."""
+        """Return whether replicas exist; only they have the same weights."""
         return self.ranks.replicas > 1
 
     def legs(self, sender: int, receiver: int) -> tuple[Leg, ...]:
-        """What slices of both devices have in common."""
+        """Return the intersections of slices of both devices."""
         return tuple(self._common(sender, receiver))
 
     def _common(self, sender: int, receiver: int) -> Iterator[Leg]:
@@ -126,12 +127,12 @@ class EvenSlices:
 
 
 def _slice(member: int, members: int, size: int) -> tuple[int, int]:
-    """First byte and end of the slice of a member."""
+    """Return the first byte and the end of the slice of a member."""
     return member * size // members, (member + 1) * size // members
 
 
 def grouped(rows: Mapping[object, list[int]]) -> Ints:
-    """Groups of ranks as a table, a group a row, filled up with -1."""
+    """Convert groups of ranks to a table, one group per row, filled with -1."""
     width = max(map(len, rows.values()))
     table = np.full((len(rows), width), -1, np.int64)
     for at, members in enumerate(rows.values()):
@@ -147,7 +148,7 @@ def sides_of(
     tensor: TensorType,
     stages: int,
 ) -> list[Side]:
-    """The meshes and specs of all stages, devices one after another. Raises `HubError`."""
+    """Parse the meshes and specs of all stages, with consecutive devices. Raises `HubError`."""
     texts = [part.strip() for part in text.split(";")]
     if len(texts) == 1:
         texts *= stages
@@ -161,7 +162,7 @@ def sides_of(
         if side.placement.partial:
             message = f"-O meshes: activations of {one!r} are summands"
             raise UsageError(message, cure="name S and R alone", code="option-value")
-        # A move to itself refuses more tiles than elements.
+        # `Move` refuses specs with more tiles than elements.
         Move(tensor, side, side, name="activation")
         sides.append(side)
         first += side.mesh.num_devices
@@ -170,10 +171,10 @@ def sides_of(
 
 @dataclass(frozen=True)
 class MeshLayout:
-    """Activations of a tensor type on the meshes of stages; `hand_over`: how boxes get to replicas.
+    """Activations of a tensor type on the meshes of stages; `hand_over`: transfer to replicas.
 
-    `send-recv`: a message to every receiver. `broadcast`: one to each host, which passes it on.
-    `all-gather`: a part to every receiver on a host, which pass their parts on to one another.
+    `send-recv`: a message to every receiver. `broadcast`: one message to each host, whose receiver
+    forwards it. `all-gather`: a chunk to every receiver on a host, which exchange their chunks.
     """
 
     tensor: TensorType
@@ -183,18 +184,18 @@ class MeshLayout:
 
     @classmethod
     def of(cls, tensor: str, meshes: str, stages: int, replicas: int, hand_over: str) -> MeshLayout:
-        """The layout of options. Raises `HubError` for texts that are none."""
+        """Parse a layout from options. Raises `HubError` for invalid texts."""
         made = parse_tensor(tensor)
         return cls(made, sides_of(meshes, made, stages), replicas, hand_over)
 
     @cached_property
     def ranks(self) -> Ranks:
-        """Where ranks stand."""
+        """Numbering of the ranks."""
         widths = tuple(side.mesh.num_devices for side in self.sides)
         return Ranks(widths, self.replicas)
 
     def groups(self) -> dict[str, Ints]:
-        """Ranks of the same tile; ranks that hold the same weights for other rows of the batch."""
+        """Return ranks with equal tiles, and ranks with equal weights for different batch rows."""
         tensor: dict[object, list[int]] = {}
         data: dict[object, list[int]] = {}
         for device, side in enumerate(self.sides):
@@ -206,20 +207,19 @@ class MeshLayout:
         return dict(zip(ROLES, (grouped(tensor), grouped(data)), strict=True))
 
     def summed_bytes(self, device: int, member: int) -> int:
-        """The tile of a rank, where others hold the same one."""
+        """Return the bytes of the tile of a rank if several ranks have this tile."""
         side = self.sides[device]
         keys = [tile for tile, _ in self._keys(side)]
         is_shared = keys.count(keys[member]) > 1
         return self._tile_bytes(side, keys[member]) if is_shared else 0
 
     def has_copies(self, device: int) -> bool:
-        """Replicas, and ranks with other rows of the batch."""
+        """Return whether replicas, or ranks with different batch rows, share weights."""
         weights = [weights for _, weights in self._keys(self.sides[device])]
         return self.replicas > 1 or len(set(weights)) < len(weights)
 
     def legs(self, sender: int, receiver: int) -> tuple[Leg, ...]:
-        """The boxes of a reshard, those of one pair of ranks together."""
-        # Nearly all calls are for a few pairs of devices.
+        """Return the messages of a reshard, one per pair of ranks; cached by pair of devices."""
         if (sender, receiver) not in self._legs:
             self._legs[sender, receiver] = tuple(self._resharded(sender, receiver))
         return self._legs[sender, receiver]
@@ -229,7 +229,7 @@ class MeshLayout:
         return {}
 
     def _keys(self, side: Side) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Of every device its tile, and its place along the axes that do not split the batch."""
+        """Yield per device its tile, and its coordinates on axes that do not split the batch."""
         tiles = side.placement.tile_coordinates(side.mesh).tolist()
         batch = side.placement.axes[0]
         for tile, place in zip(tiles, side.mesh.coordinates().tolist(), strict=True):
@@ -241,7 +241,7 @@ class MeshLayout:
         return int(np.prod(lengths)) * self.tensor.element_bytes
 
     def _resharded(self, sender: int, receiver: int) -> Iterator[Leg]:
-        """Legs in the order of ranks, what is forwarded behind what it is forwarded of."""
+        """Yield legs in rank order; forwarded legs follow the legs that bring their data."""
         units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
         size = self.sides[receiver].mesh.shape[-1]
         first = self.ranks.rank(receiver, 0)
@@ -264,7 +264,7 @@ class MeshLayout:
         sent: dict[int, int],
         found: dict[tuple[bool, int, int], int],
     ) -> None:
-        """The messages that bring a box to its receivers on one host."""
+        """Add the messages that bring a box to its receivers on one host."""
         total = int(units.bytes[row])
         holders = units.senders_of(row).tolist()
         entries = members[:1] if self.hand_over == "broadcast" else members

@@ -1,8 +1,16 @@
-"""Orders with a warm-up: forward passes ahead, then a backward and a forward pass in turn.
+"""Orders of passes: warm-up orders, interleaving, zero bubble, and two directions.
 
-GPipe (Huang et al., arXiv 1811.06965) runs all forward passes first; 1F1B (Narayanan et al.,
-arXiv 1806.03377) as few as fill the pipeline; eager 1F1B (Zhuang et al., MLSys 2023) twice as many,
-so that transfers hide.
+Warm-up orders alternate backward and forward passes after initial forward passes: GPipe (Huang et
+al., arXiv 1811.06965) runs all forward passes first; 1F1B (Narayanan et al., arXiv 1806.03377) the
+minimum that fills the pipeline; eager 1F1B (Zhuang et al., MLSys 2023) twice as many, to hide
+transfers. Interleaved 1F1B (Narayanan et al., SC 2021) has several model chunks per device.
+Zero-bubble orders (Qi et al., arXiv 2401.10241) fill idle times with weight gradients.
+
+Two directions follow DualPipe (DeepSeek-V3, arXiv 2412.19437) and Chimera (Li and Hoefler, SC
+2021): micro-batches enter at both ends, each device has a stage of both directions, and parameters
+are stored twice. The order has not been published as a rule. Here each device selects, among the
+ready passes, input gradients first, then forward passes while it has fewer activations of the
+direction than 1F1B (p + 1 in total), then weight gradients. The order depends on exact times.
 """
 
 from __future__ import annotations
@@ -14,24 +22,24 @@ from hub_core import UsageError
 
 
 def gpipe_warmups(stages: int, micros: int) -> list[int]:
-    """All forward passes before the first backward one."""
+    """Return warm-ups that run all forward passes before the first backward pass."""
     return [micros] * stages
 
 
 def one_forward_one_backward_warmups(stages: int, micros: int) -> list[int]:
-    """As many as there are stages from here on."""
+    """Return warm-ups equal to the number of remaining stages, including the stage itself."""
     return [min(micros, stages - stage) for stage in range(stages)]
 
 
 def eager_warmups(stages: int, micros: int) -> list[int]:
-    """Of 1F1B, twice as many but one."""
+    """Return twice the warm-ups of 1F1B minus one."""
     return [min(micros, 2 * (stages - stage) - 1) for stage in range(stages)]
 
 
 def in_turns(name: str, warmups: Sequence[int], micros: int, *, delayed: bool) -> Schedule:
-    """Stage i runs `warmups[i]` forward passes, then a backward and a forward pass in turn.
+    """Run `warmups[i]` forward passes on stage i, then alternate backward and forward passes.
 
-    `delayed`: the gradient of the weights waits until that of the input has left.
+    `delayed`: the input gradient is sent before the weight gradient is computed.
     """
     orders = [
         _order_with_warmup(stage, warmup, micros, delayed=delayed)
@@ -51,22 +59,21 @@ def _order_with_warmup(stage: int, warmup: int, micros: int, *, delayed: bool) -
             order += [step(Pass.INPUT_GRADIENT, micro), step(Pass.WEIGHT_GRADIENT, micro)]
         else:
             order.append(step(Pass.BACKWARD, micro))
-        # One forward pass for each backward one, while there are any.
+        # One forward pass per backward pass, until all have run.
         if warmup + micro < micros:
             order.append(step(Pass.FORWARD, warmup + micro))
     return order
 
 
 def interleaved(devices: int, micros: int, chunks: int) -> Schedule:
-    """Device i holds stages i, i + p, ... of p devices.
+    """Interleave stages i, i + p, ... on device i of p devices.
 
-    Raises `UsageError` unless the devices divide the micro-batches.
+    Raises `UsageError` unless the number of micro-batches is a multiple of p.
     """
     if micros % devices:
         message = f"{micros} micro-batches are no multiple of {devices} stages"
         cure = "interleaving needs one: change -O micro_batches"
         raise UsageError(message, cure=cure, code="micro-batches")
-    # Chunks go round the devices.
     device_of = tuple(stage % devices for stage in range(devices * chunks))
     orders = tuple(_order_chunks(device, devices, micros, chunks) for device in range(devices))
     return Schedule("interleaved", (device_of,), orders)
@@ -75,7 +82,7 @@ def interleaved(devices: int, micros: int, chunks: int) -> Schedule:
 def _order_chunks(device: int, devices: int, micros: int, chunks: int) -> tuple[Operation, ...]:
     units = micros * chunks
     ahead = min(units, 2 * (devices - device - 1) + (chunks - 1) * devices)
-    # With as many micro-batches as devices there is no steady part.
+    # With as many micro-batches as devices, there is no steady phase.
     warmup = units if micros == devices else ahead
     steady = units - warmup
     order = [_forward(unit, device, devices, chunks) for unit in range(warmup)]
@@ -97,16 +104,16 @@ def _backward(unit: int, device: int, devices: int, chunks: int) -> Operation:
 
 
 def _micro(unit: int, devices: int, chunks: int) -> int:
-    """Micro-batches go through all chunks of a device in groups of as many as there are devices."""
+    """Return the micro-batch of a unit; groups of `devices` micro-batches pass all chunks."""
     return unit // (devices * chunks) * devices + unit % devices
 
 
 def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
-    """Half of the micro-batches each way. Raises `UsageError` for odd numbers."""
-    for number, what in ((micros, "micro_batches"), (devices, "stages")):
+    """Send half of the micro-batches in each direction. Raises `UsageError` for odd numbers."""
+    for number, option in ((micros, "micro_batches"), (devices, "stages")):
         if number % 2:
-            message = f"{number} {what.replace('_', '-')} cannot be split in two directions"
-            raise UsageError(message, cure=f"make -O {what} even", code="two-directions")
+            message = f"{number} {option.replace('_', '-')} cannot be split in two directions"
+            raise UsageError(message, cure=f"make -O {option} even", code="two-directions")
     up = tuple(range(devices))
     passes = [
         Operation(kind, way, stage, micro)
@@ -115,28 +122,28 @@ def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
         for micro in range(micros // 2)
         for kind in (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
     ]
-    # As 1F1B each way, which together is one more than there are devices.
-    most = [devices - stage for stage in range(devices)]
-    return greedy("two-directions", (up, up[::-1]), passes, times, most_held=(most, most))
+    # As in 1F1B per direction; the sum is the number of devices plus 1.
+    max_held = [devices - stage for stage in range(devices)]
+    return greedy("two-directions", (up, up[::-1]), passes, times, most_held=(max_held, max_held))
 
 
 def zb_h1(stages: int, micros: int) -> Schedule:
-    """ZB-H1: the memory of 1F1B, a third of its bubble where all passes take equally long."""
+    """Build ZB-H1: memory of 1F1B, and a third of its bubble if all passes take equal times."""
     warmups = [min(micros, stages - stage) for stage in range(stages)]
     return with_delays("zb-h1", warmups, list(range(stages)), micros)
 
 
 def zb_h2(stages: int, micros: int) -> Schedule:
-    """ZB-H2: twice the memory, and no bubble where all passes take equally long."""
+    """Build ZB-H2: twice the memory of 1F1B, and no bubble if all passes take equal times."""
     warmups = [min(micros, 2 * (stages - stage) - 1) for stage in range(stages)]
     return with_delays("zb-h2", warmups, [2 * stage for stage in range(stages)], micros)
 
 
 def with_delays(name: str, warmups: Sequence[int], delays: Sequence[int], micros: int) -> Schedule:
-    """Stage i runs `warmups[i]` forward passes, then for every backward pass its input's gradient.
+    """Run `warmups[i]` forward passes on stage i, then all input gradients.
 
-    Behind it one gradient of weights as soon as more than `delays[i]` are open, then one forward
-    pass while there are any; at the end the gradients that are open.
+    Each input gradient is followed by a weight gradient if more than `delays[i]` are pending, and
+    by a remaining forward pass; pending weight gradients run at the end.
     """
     orders = [
         _order_with_delay(stage, warmup, delay, micros)

@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: the generator of pipelines."""
+"""Offer of this distribution to the hub: the generator of pipelines, and its options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hub_core.plugin_api import OptionType, WorkloadGenerator, choice, hookimpl,
 
 SEARCHED = "search"
 NAMES = ("1f1b", "eager-1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "two-directions", SEARCHED)
-"""Names of schedules. Defined here, because a listing of the plugin's options needs no schedule."""
+"""Names of schedules, defined here so that listing options imports no schedules."""
 
 HAND_OVERS = ("all-gather", "broadcast", "send-recv")
 

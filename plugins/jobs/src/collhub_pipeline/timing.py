@@ -1,7 +1,7 @@
-"""Exact times of a schedule: every pass as early as its order, its data and the transfers allow.
+"""Exact times of a schedule: every pass starts as early as order, data and transfers allow.
 
-Model: section 2 of Narayanan et al. (SC 2021) with transfers. Between two devices there is one
-channel a direction, on which transfers go one after another in the order in which they are sent.
+Model: section 2 of Narayanan et al. (SC 2021) with transfers. Two devices are connected by one
+channel per direction, which transfers sequentially in send order.
 Cost: linear in the passes.
 """
 
@@ -18,10 +18,10 @@ from hub_core import UsageError
 
 
 class Pass(Enum):
-    """What a stage does with a micro-batch.
+    """Kind of work of a stage on a micro-batch.
 
-    `BACKWARD` computes the gradients of inputs and of weights; the two others are its halves, after
-    the first of which the gradient leaves.
+    `BACKWARD` computes the gradients of inputs and weights. `INPUT_GRADIENT` and `WEIGHT_GRADIENT`
+    are its halves; the gradient is sent after the first half.
     """
 
     FORWARD = "forward"
@@ -31,12 +31,12 @@ class Pass(Enum):
 
     @property
     def is_backward(self) -> bool:
-        """Whether its result goes to the stage before."""
+        """Whether its result is sent to the previous stage."""
         return self in (Pass.BACKWARD, Pass.INPUT_GRADIENT)
 
 
 class Operation(NamedTuple):
-    """A pass of a stage: of direction `way`, stage `stage` of it, and micro-batch `micro`."""
+    """Pass of a stage: direction `way`, stage `stage` in this direction, micro-batch `micro`."""
 
     kind: Pass
     way: int
@@ -48,8 +48,8 @@ class Operation(NamedTuple):
 class Schedule:
     """Orders of passes.
 
-    `device_of[way][stage]`: the device that holds a stage; a way is one direction in which
-    micro-batches go through all stages. `orders`: the passes of each device in their order.
+    `device_of[way][stage]`: device of a stage; a way is a direction in which micro-batches pass
+    all stages. `orders`: ordered passes of each device.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Schedule:
         return len(self.orders)
 
     def peaks(self) -> list[int]:
-        """Most activations held at once, by device: micro-batches, or chunks of them.
+        """Return the maximum number of stored activations per device: micro-batches or chunks.
 
-        From the start of the forward pass to the end of the gradient of the weights.
+        Activations are stored from the start of the forward pass to the end of the weight gradient.
         """
         return [_peak(order) for order in self.orders]
 
@@ -81,7 +81,7 @@ def _peak(order: Sequence[Operation]) -> int:
 
 
 def in_a_row(name: str, orders: Sequence[Sequence[Operation]]) -> Schedule:
-    """A schedule of one way with stage i on device i."""
+    """Create a schedule in one direction with stage i on device i."""
     device_of = (tuple(range(len(orders))),)
     return Schedule(name, device_of, tuple(tuple(order) for order in orders))
 
@@ -92,10 +92,10 @@ _Key = tuple[bool, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class PassTimes:
-    """What the passes of one stage take, in any one unit; exact numbers.
+    """Durations of the passes of one stage: exact numbers in any common unit.
 
     `transfer`: of one activation, or its gradient, between two devices. `is_blocking`: the sender
-    computes nothing meanwhile.
+    does not compute during a transfer.
     """
 
     forward: Time
@@ -105,13 +105,13 @@ class PassTimes:
     is_blocking: bool = False
 
     def shared(self, chunks: int) -> PassTimes:
-        """Of one of several equal chunks of a stage; a transfer takes as long."""
+        """Return the times of one of `chunks` equal chunks of a stage, with equal transfer time."""
         passes = (self.forward, self.input_gradient, self.weight_gradient)
         forward, inputs, weights = (Fraction(one) / chunks for one in passes)
         return PassTimes(forward, inputs, weights, self.transfer, self.is_blocking)
 
     def of(self, kind: Pass) -> Time:
-        """What a pass takes."""
+        """Return the duration of a pass."""
         if kind is Pass.BACKWARD:
             return self.input_gradient + self.weight_gradient
         return {
@@ -123,7 +123,7 @@ class PassTimes:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When passes start and end, by device in the order of the schedule."""
+    """Start and end times of passes, per device in schedule order."""
 
     schedule: Schedule
     starts: list[list[Time]]
@@ -131,12 +131,12 @@ class Timing:
 
     @property
     def makespan(self) -> Time:
-        """From 0 to the end of the last pass."""
+        """Time from 0 to the end of the last pass."""
         # A device without passes has no end.
         return max((ends[-1] for ends in self.ends if ends), default=0)
 
     def bubble(self) -> Time:
-        """The longest span of a device, from its first start to its last end, less its work."""
+        """Return the maximum idle time of a device between its first start and its last end."""
         idle: list[Time] = [0]
         for starts, ends in zip(self.starts, self.ends, strict=True):
             if starts:
