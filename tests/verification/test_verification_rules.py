@@ -29,7 +29,7 @@ from hub_core.verification import (
     values,
     verify,
 )
-from hub_core.verification.step_order import happens_before
+from hub_core.verification.step_order import happens_before, sequential_positions
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
 IN, OUT, TMP, UNKNOWN = Buffer
@@ -186,6 +186,33 @@ def test_what_waits_behind_a_deadlock_is_said_per_rank() -> None:
     algorithm = custom(lambda b: (crossed(b), b.send(1, 2, data=[3]), b.receive(2, 1)), ranks=3)
     blocked = [found for found in verify(algorithm).diagnostics if found.code == "blocked"]
     assert [found.location.rank for found in blocked] == [2]
+
+
+def test_the_cause_of_a_wait_is_a_step_that_never_runs() -> None:
+    def build(builder: CustomSteps) -> None:
+        # The first step of the order runs, and is a parent of the blocked step too.
+        ran = builder.add(2, COPY, src_buffer=IN, dst_buffer=TMP, count=1)
+        crossed(builder)
+        builder.send(0, 2, channel=1, data=[ran + 2])
+        builder.receive(2, 0, channel=1, data=[ran])
+
+    report = verify(custom(build, 3))
+    (found,) = [
+        one for one in report.diagnostics if one.code == "blocked" and one.location.rank == 2
+    ]
+    assert "waits for rank 0" in found.message
+
+
+def test_a_message_of_a_higher_rank_is_available_in_the_next_round() -> None:
+    def build(builder: CustomSteps) -> None:
+        first = builder.add(0, COPY, src_buffer=IN, dst_buffer=TMP, count=1)
+        builder.receive(0, 1, data=[first])
+        builder.send(1, 0)
+        builder.add(1, COPY, src_buffer=IN, dst_buffer=TMP, count=1)
+
+    steps = custom(build).steps
+    relation = happens_before(steps, match_messages(steps, Findings()))
+    assert sequential_positions(relation).tolist() == [0, 3, 1, 2]
 
 
 def test_narrow_and_deep_graphs_get_the_same_levels_as_wide_ones() -> None:
@@ -396,8 +423,19 @@ def test_unordered_pairs_equal_the_closure(
     for k in range(len(steps)):
         reach |= np.outer(reach[:, k], reach[k])
     earlier, later = (side.ravel() for side in np.nonzero(~np.eye(len(steps), dtype=np.bool_)))
-    unordered = unordered_in(OrderGraph(steps, relation), earlier, later)
-    assert np.array_equal(unordered, np.flatnonzero(~reach[earlier, later]))
+    graph = OrderGraph(steps, relation)
+    assert np.array_equal(
+        unordered_in(graph, earlier, later), np.flatnonzero(~reach[earlier, later])
+    )
+    # Among the last steps alone: marks start at a level behind the first one.
+    late = np.flatnonzero(
+        np.minimum(relation.order.position[earlier], relation.order.position[later])
+        > len(steps) // 2
+    )
+    earlier, later = earlier[late], later[late]
+    assert np.array_equal(
+        unordered_in(graph, earlier, later), np.flatnonzero(~reach[earlier, later])
+    )
 
 
 # ---- contents ------------------------------------------------------------------------------------
@@ -432,6 +470,36 @@ def test_doubled_contribution_is_named() -> None:
         "OUTPUT[0] holds more than once INPUT[0] of rank 0 after its last write, this reduction"
     )
     assert (found.location.rank, found.location.step) == (0, 1)
+
+
+def test_a_foreign_contribution_is_not_doubled() -> None:
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, 0, 0)))
+
+    def build(builder: CustomSteps) -> None:
+        first = builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1)
+        builder.add(0, REDUCE, src_buffer=IN, src_offset=1, dst_buffer=OUT, count=1, data=[first])
+
+    message = verify(custom(build, expected=expected)).diagnostics[0].message
+    assert message.startswith("OUTPUT[0] holds as foreign INPUT[1] of rank 0 after its last write")
+
+
+@pytest.mark.parametrize(("exact_cells", "method"), [(1 << 20, "exact"), (0, "fingerprint")])
+def test_a_sum_over_all_ranks_with_unequal_inputs(
+    exact_cells: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "MAX_EXACT_CELLS", exact_cells)
+    expected = Contributions(*(np.asarray([value], np.int64) for value in (0, 0, -1, 0)))
+    contract = CustomContract(
+        np.asarray([2, 1]), np.asarray([1, 1]), np.ones(2, np.bool_), expected
+    )
+    builder = StepTableBuilder(2)
+    first = builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1)
+    builder.add(1, SEND, peer=0, src_buffer=IN, count=1)
+    columns = {"src_buffer": OUT, "dst_buffer": OUT, "count": 1}
+    builder.add(0, RECV_REDUCE, peer=1, data=[first], **columns)
+    collective = Collective(CollectiveKind.CUSTOM, 2, 2, contract=contract)
+    report = verify(Algorithm(collective, builder.build(), np.zeros(2, np.int64)))
+    assert (report.ok, report.method) == (True, method)
 
 
 def test_read_of_undefined_unit_is_a_finding_and_poisons_the_result() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hub_core.model import CollectiveKind
-from hub_core.network import Occupancy
 from hub_core.plugin_api import (
     Check,
     CheckReport,
@@ -135,6 +134,7 @@ def _run_every_kernel() -> None:
     from collhub_tacos.spreading.heterogeneous import find_all_gather
     from collhub_tacos.spreading.matching import build_matched_all_gather, search_with_deadlines
     from collhub_tacos.synthesize import synthesize
+    from hub_core.network import Occupancy
 
     # Rings, other networks of equal links, switches, and trees use different kernels.
     requests = [

@@ -33,7 +33,7 @@ def read_copies(
     ids = [document.texts[code] for code in document.gpus.column("id")]
     rows = []
     for gpu, attributes, line in document.copies:
-        rank = int(ids[gpu])
+        rank = int(ids[gpu] or 0)
         sizes = int(program.input_chunks[rank]), int(program.output_chunks[rank])
         offsets = [_parse_offset(attributes.get(name, "")) for name in ("i_off", "o_off")]
         if not all(0 <= at < size for at, size in zip(offsets, sizes, strict=True)):
