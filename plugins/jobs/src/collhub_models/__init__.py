@@ -1,1 +1,1 @@
-"""Jobs from the numbers of a model: training steps of transformers and of recommendation models."""
+"""Generate jobs from model sizes: training steps of transformers and recommendation models."""

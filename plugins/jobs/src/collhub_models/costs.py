@@ -17,7 +17,7 @@ from collhub_models.plugin import TransformerOptions
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Half a layer on one rank, for one microbatch, forward.
+    """Costs of half a layer on one rank, for one microbatch, forward.
 
     `operations`; `parameters`: that the rank holds; `bytes`: of weights and activations.
     """
@@ -28,10 +28,10 @@ class Part:
 
 
 class Costs:
-    """Sizes of a layer of a model that is cut into tensor-parallel and expert-parallel parts."""
+    """Sizes of a layer of a model with tensor and expert parallelism."""
 
     def __init__(self, options: TransformerOptions) -> None:
-        """Sizes for these options."""
+        """Compute the sizes for these options."""
         self.options = options
         self.width = options.feed_forward or 4 * options.hidden
         kv_heads = options.kv_heads or options.heads
@@ -48,7 +48,7 @@ class Costs:
 
     @property
     def shard_bytes(self) -> int:
-        """Of the hidden state that stands between layers on one rank."""
+        """Bytes of the hidden state between layers on one rank."""
         parts = self.options.tensor if self.options.sequence_parallel else 1
         return self.activation_bytes // parts
 
@@ -86,7 +86,7 @@ class Costs:
 
     @property
     def experts_held(self) -> int:
-        """Experts of a rank, 0 where the MLP is a plain one."""
+        """Experts of a rank, 0 for a plain MLP."""
         # They are spread evenly, or refused before.
         return self.options.experts // self.options.expert if self.options.experts > 1 else 0
 

@@ -22,10 +22,10 @@ _BACKWARD = 2
 
 
 class DlrmSizes:
-    """Numbers of one rank's share of the model."""
+    """Sizes of one rank's part of the model."""
 
     def __init__(self, options: DlrmOptions) -> None:
-        """Numbers for options. Raises `UsageError` for those that fit no job."""
+        """Compute the sizes for options. Raises `UsageError` for invalid options."""
         for name, value in (("tables", options.tables), ("batch", options.batch)):
             if value % options.ranks:
                 message = f"{name} {value} is no multiple of ranks {options.ranks}"
@@ -66,7 +66,7 @@ class DlrmSizes:
 
 
 def generate(options: DlrmOptions) -> Workload:
-    """One step. Raises `UsageError` for options that fit no job."""
+    """Generate one step. Raises `UsageError` for invalid options."""
     sizes = DlrmSizes(options)
     program = RankProgram(("all",))
     rows = _forward(program, options, sizes)
@@ -89,7 +89,7 @@ def _forward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes) -> in
 
 
 def _backward(program: RankProgram, options: DlrmOptions, sizes: DlrmSizes, last: int) -> None:
-    """Gradients; each reduction overlaps with what is computed behind it."""
+    """Add gradients; each reduction overlaps with the following computation."""
     top = _mlp(program, "backward top", sizes, sizes.top, [last], ())
     _reduce(program, "gradients top", options, sizes.parameters(sizes.top), top)
     touched = _BACKWARD * sizes.interaction_bytes
@@ -129,7 +129,7 @@ def _reduce(program: RankProgram, name: str, options: DlrmOptions, count: int, a
 
 
 def _widths(text: str, name: str) -> list[int]:
-    """The numbers in `13-512-256`. Raises `UsageError`."""
+    """Parse numbers such as `13-512-256`. Raises `UsageError`."""
     words = text.split("-")
     if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 1 << 31 for word in words):
         message = f"{name} {text!r:.60} is not a list of widths"

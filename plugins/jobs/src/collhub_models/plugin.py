@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: generators of jobs."""
+"""Offers of this distribution to the hub: generators of jobs, and their options."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hub_core.plugin_api import OptionType, WorkloadGenerator, hookimpl, option,
 
 @dataclass(frozen=True, slots=True)
 class MachineOptions:
-    """What one NPU can do: the times of computations follow from it by the roofline."""
+    """Peak rates of one NPU, from which the roofline gives times of computations."""
 
     tflops: float = option(
         OptionType.FLOAT, 312.0, "peak of an NPU, in 1e12 operations/s; 0: no times", minimum=0

@@ -29,13 +29,13 @@ ROLES = ("tensor", "data", "expert", "expert data", "embedding")
 
 
 def stage_ranks(options: TransformerOptions, stage: int) -> npt.NDArray[np.int64]:
-    """The ranks of a stage: tensor-parallel ones are neighbours, stages are farthest apart."""
+    """Return the ranks of a stage; tensor-parallel ranks are consecutive, stages outermost."""
     count = options.data * options.tensor
     return np.arange(stage * count, (stage + 1) * count, dtype=np.int64)
 
 
 def role_groups(options: TransformerOptions) -> dict[str, npt.NDArray[np.int64]]:
-    """The groups of every role, one a row: int64[groups, members]."""
+    """Return the groups of every role, one per row: int64[groups, members]."""
     cube = (options.pipeline, options.data // options.expert, options.expert, options.tensor)
     ranks = np.arange(np.prod(cube), dtype=np.int64).reshape(cube)
     by_data = ranks.reshape(options.pipeline, options.data, options.tensor)
@@ -56,7 +56,7 @@ _BACKWARD = 2
 
 
 class StageProgram:
-    """The program of a stage as it grows.
+    """Builder of the program of a stage.
 
     `_flow`: the rows whose data the next node takes. `_computes`: computations so far, of which
     each waits for the one before it, in the order of the schedule.
@@ -98,14 +98,14 @@ class StageProgram:
             self._send(1, microbatch)
 
     def backward(self, microbatch: int) -> None:
-        """The same way back, with the reduction of gradients."""
+        """Add the backward pass, with the reduction of gradients."""
         if self._is_last:
             self._flow = []
             self._compute("backward logits", self._costs.logits(), _BACKWARD)
         else:
             self._flow = [self._received(1, microbatch)]
         for layer in reversed(self._layers):
-            # Weights that were freed behind the forward pass come back.
+            # Gather weights that were freed after the forward pass.
             gathered = self._gathered_weights(f"backward {layer}")
             # The parts of a layer in the opposite order.
             self._experts_or_mlp(f"backward {layer}", gathered)
@@ -115,7 +115,7 @@ class StageProgram:
             self._send(-1, microbatch)
 
     def finish(self) -> None:
-        """Reduce what is left: gradients without overlap, and those of the embeddings."""
+        """Reduce the remaining gradients: those without overlap, and of the embeddings."""
         for name, size, role in self._gradients:
             self._all_reduce(name, size, role, self._computes[-1:])
         # Stages in the middle hold no embeddings.
@@ -185,7 +185,7 @@ class StageProgram:
         return self._message(NodeKind.RECV, shift, microbatch, ())
 
     def _send(self, shift: int, microbatch: int) -> None:
-        """Send what a microbatch made to a neighbour."""
+        """Send the result of a microbatch to a neighbour."""
         # Nothing of this stage waits until it has arrived.
         self._message(NodeKind.SEND, shift, microbatch, self._flow)
 
@@ -240,7 +240,7 @@ class StageProgram:
                 self._gradients.append(gradients)
 
     def _all_reduce(self, name: str, size: int, role: str, after: Sequence[int]) -> list[int]:
-        """Reduce in the group of a role; nothing where that has one rank."""
+        """Reduce in the group of a role; no collective in groups of one rank."""
         ranks = {
             "data": self._options.data,
             "expert data": self._options.data // self._options.expert,
@@ -257,7 +257,7 @@ MOST_COMPUTATIONS = 10**7
 
 
 def generate(options: TransformerOptions) -> Workload:
-    """One step. Raises `UsageError` for degrees that do not divide what they cut."""
+    """Generate one step. Raises `UsageError` for degrees that are not divisors."""
     _check(options)
     costs = Costs(options)
     microbatches = options.batch // options.data // options.microbatch
@@ -276,7 +276,7 @@ def generate(options: TransformerOptions) -> Workload:
 
 
 def schedule(stage: int, stages: int, microbatches: int) -> list[tuple[bool, int]]:
-    """(whether forward, microbatch) in the order of 1F1B on one stage.
+    """Return (is forward, microbatch) in 1F1B order on one stage.
 
     As many forward passes as there are later stages, then one of each kind in turn, then the
     backward passes that are left.

@@ -1,4 +1,9 @@
-"""Device meshes: devices in a grid of any number of axes, and the hosts that they stand in."""
+"""Device meshes, sharding specs in three notations, and the tile boundaries of tensors.
+
+A mesh is a grid of devices with any number of axes. Notations of specs: `S0 R S1` (Alpa),
+`('x', None, 'y')` (PartitionSpec of JAX) and `Shard(0), Replicate()` (DTensor of PyTorch, with
+`_StridedShard(0, split_factor=2)` of FSDP2 over tensor parallelism).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ _MOST_DEVICES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """A grid of devices, row major.
+    """Grid of devices in row-major order.
 
     `shape`: devices along every axis. `axis_names`: one an axis, `0`, `1`, ... where none are
     stated. `devices`: the rank of every device. `hosts`: the host of every device; devices of one
@@ -40,7 +45,7 @@ class Mesh:
             raise InputError(f"{self}: {reason}", cure=f"write {_EXAMPLE}", code="invalid-mesh")
 
     def __str__(self) -> str:
-        """As it would be written, devices named."""
+        """Format the mesh with its device numbers."""
         # Names of axes are left out: specs are shown by number.
         sizes = ",".join(map(str, self.shape))
         return f"mesh({sizes})@{format_ranks(self.devices)}"
@@ -63,14 +68,14 @@ class Mesh:
         return len(self.devices)
 
     def coordinates(self) -> Int64Array:
-        """Place of every device along every axis: int64[devices, axes]."""
+        """Return the coordinates of every device: int64[devices, axes]."""
         # Row major, as the devices are listed:
         # the last axis runs fastest.
         grid = np.indices(self.shape).reshape(len(self.shape), -1)
         return np.ascontiguousarray(grid.T, np.int64)
 
     def axis(self, name: str) -> int | None:
-        """The number of an axis by its name or number, None where there is none."""
+        """Return the number of an axis by its name or number, None if it does not exist."""
         if name in self.axis_names:
             return self.axis_names.index(name)
         if name.isdecimal() and int(name) < len(self.shape):
@@ -79,7 +84,7 @@ class Mesh:
 
 
 def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -> Mesh:
-    """A mesh from `mesh(2,4)`, `mesh(x=2,y=4)` or `mesh(2,4)@8-15`.
+    """Parse a mesh such as `mesh(2,4)`, `mesh(x=2,y=4)` or `mesh(2,4)@8-15`.
 
     Devices are numbered from `first_device` unless they are named. `host_size`: devices of one
     host, device d on host d // host_size; by default the size of the last axis. Raises
@@ -104,7 +109,7 @@ def parse_mesh(text: str, first_device: int = 0, host_size: int | None = None) -
 
 
 def _devices(text: str | None, count: int, first_device: int) -> tuple[int, ...]:
-    """The devices that are named; `@8` alone is the first of them."""
+    """Parse device numbers; `@8` gives only the first device."""
     if text is None:
         return tuple(range(first_device, first_device + count))
     if text.isdecimal():
@@ -119,7 +124,7 @@ _CURE = "write 'S0 R S1', \"('x', None, 'y')\" or 'Shard(0), Replicate()'"
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which mesh axes split every dimension of a tensor, major axis first.
+    """Mesh axes that split each dimension of a tensor, major axis first.
 
     `partial`: axes along which devices hold summands. `is_nested`: every axis cuts the tiles of the
     axis before it, as DTensor does, else all axes of a dimension cut it at once. The two differ
@@ -145,7 +150,7 @@ class Placement:
         return " ".join(words)
 
     def _dtensor_words(self, mesh: Mesh) -> list[str]:
-        """One word of DTensor's notation for each mesh axis."""
+        """Format one placement of DTensor per mesh axis."""
         words = ["Replicate()"] * len(mesh.shape)
         for axis in self.partial:
             words[axis] = "Partial()"
@@ -159,12 +164,12 @@ class Placement:
         return words
 
     def parts(self, mesh: Mesh) -> tuple[int, ...]:
-        """Tiles along every dimension."""
+        """Return the number of tiles along every dimension."""
         sizes = mesh.shape
         return tuple(int(np.prod([sizes[axis] for axis in axes])) for axes in self.axes)
 
     def tile_coordinates(self, mesh: Mesh) -> Int64Array:
-        """Which tile every device holds, along every dimension: int64[devices, dimensions]."""
+        """Return the tile of every device per dimension: int64[devices, dimensions]."""
         places = mesh.coordinates()
         found = np.zeros((mesh.num_devices, len(self.axes)), np.int64)
         for dimension, axes in enumerate(self.axes):
@@ -174,7 +179,7 @@ class Placement:
         return found
 
     def boundaries(self, shape: Sequence[int], mesh: Mesh) -> list[Int64Array]:
-        """Where the tiles of every dimension begin, and where the last ends.
+        """Return the start of every tile per dimension, and the end of the last tile.
 
         Blocks of ceil(n / parts), the last shorter, later ones empty.
         """
@@ -190,7 +195,7 @@ class Placement:
 
 
 def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
-    """A spec for a tensor of `rank` dimensions on a mesh. Raises `InputError`, one clear line."""
+    """Parse a spec for a tensor of `rank` dimensions on a mesh. Raises `InputError`."""
     text = stripped = text.strip()
     if _DTENSOR.search(stripped):
         placement = _dtensor(stripped, rank, mesh)
@@ -203,13 +208,13 @@ def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
 
 
 def _joined(axes: Sequence[int]) -> str:
-    """Axes as digits; with commas where one has two."""
+    """Format axes as digits, separated by commas if an axis has two digits."""
     # Digits alone stand for axes below ten.
     return ("" if max(axes) < 10 else ",").join(map(str, axes))
 
 
 def _cut(ends: Int64Array, parts: int) -> Int64Array:
-    """Cut every tile in `parts` blocks of one length, the last ones shorter or empty."""
+    """Cut every tile in `parts` blocks of equal length; the last ones may be shorter or empty."""
     starts, stops = ends[:-1], ends[1:]
     block = -(-(stops - starts) // parts)
     steps = block[:, None] * np.arange(parts)
@@ -218,7 +223,7 @@ def _cut(ends: Int64Array, parts: int) -> Int64Array:
 
 
 def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
-    """`S0 R S01`: a word a dimension."""
+    """Parse `S0 R S01`, one word per dimension."""
     words = text.split()
     partial: tuple[int, ...] = ()
     if words and re.fullmatch(r"P[\d,]+", words[-1]):
@@ -236,13 +241,13 @@ def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
 
 
 def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
-    """Mesh axes of one word: `01`, or `0,11` where a number has two digits."""
+    """Parse the mesh axes of a word: `01`, or `0,11` with two-digit numbers."""
     names = [name for name in digits.split(",") if name] if "," in digits else list(digits)
     return tuple(_axis(name, text, mesh) for name in names)
 
 
 def _axis(name: str, text: str, mesh: Mesh) -> int:
-    """The number of an axis that a spec names."""
+    """Return the number of an axis in a spec."""
     found = mesh.axis(name)
     if found is None:
         # A mesh has few axes: all of them fit in the message.
@@ -252,7 +257,7 @@ def _axis(name: str, text: str, mesh: Mesh) -> int:
 
 
 def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:
-    """`('x', None, ('y', 'z'))`; dimensions that are left out are whole."""
+    """Parse `('x', None, ('y', 'z'))`; omitted dimensions are not split."""
     tuple_text = text.removeprefix("PartitionSpec").removeprefix("P")
     try:
         entries = ast.literal_eval(tuple_text)
@@ -274,7 +279,7 @@ def _entry_axes(entry: object, text: str, mesh: Mesh) -> tuple[int, ...]:
 
 
 def _dtensor(text: str, rank: int, mesh: Mesh) -> Placement:
-    """`Shard(0), Replicate()`: a placement for each mesh axis.
+    """Parse `Shard(0), Replicate()`, one placement per mesh axis.
 
     Axes cut a dimension in their order. A strided shard cuts it after as many of the later axes as
     have `split_factor` tiles together (PyTorch, `torch/distributed/tensor/placement_types.py`).
@@ -320,7 +325,7 @@ def _cuts_before(later: Sequence[int], split_factor: int, mesh: Mesh, text: str)
 
 
 def _dimension(kind: str, argument: str, rank: int, text: str) -> int:
-    """The dimension that `Shard(d)` names, counted from the end if it is negative."""
+    """Return the dimension of `Shard(d)`; negative numbers count from the end."""
     digits = re.sub(r"dim\s*=\s*", "", argument).strip()
     if not re.fullmatch(r"-?\d+", digits) or not -rank <= int(digits) < rank:
         raise _wrong(f"spec {text!r:.80}: {kind}({argument}) names no dimension of {rank}")
@@ -328,7 +333,7 @@ def _dimension(kind: str, argument: str, rank: int, text: str) -> int:
 
 
 def _summed_axis(axis: int, argument: str, text: str) -> int:
-    """An axis of summands; other reductions are refused."""
+    """Parse an axis of summands; other reductions are refused."""
     # `Partial()` means a sum in PyTorch as well.
     if argument.strip("'\"") not in ("", "sum"):
         raise _wrong(f"spec {text!r:.80}: only sums can be moved, not Partial({argument})")
@@ -336,14 +341,14 @@ def _summed_axis(axis: int, argument: str, text: str) -> int:
 
 
 def _check_rank(words: int, rank: int, text: str) -> None:
-    """Refuse a spec for a tensor of other dimensions."""
+    """Raise `InputError` for a spec with another number of dimensions."""
     # Trailing dimensions are never guessed in this notation.
     if words != rank:
         raise _wrong(f"spec {text!r:.80} places {words} dimensions, the tensor has {rank}")
 
 
 def _check_once(placement: Placement, text: str, mesh: Mesh) -> None:
-    """Refuse an axis that splits twice."""
+    """Raise `InputError` for an axis that splits twice."""
     # Splitting and summing along one axis
     # contradict each other as well.
     named = [axis for axes in placement.axes for axis in axes] + list(placement.partial)

@@ -1,4 +1,8 @@
-"""A tensor with the mesh and spec that it has and those that it is to get."""
+"""Moves of tensors between two shardings, and their unit tasks.
+
+A unit task is the intersection (box) of a source tile and a destination tile, with the devices
+that have it and the devices that need it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from hub_core.columns import (
 )
 from hub_core.model import InputError
 
-# Bytes of an element by the names that numpy and torch use.
+# Bytes per element by the type names of numpy and torch.
 _ELEMENT_BYTES = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 1,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
@@ -31,7 +35,7 @@ _MOST_ELEMENTS = 1 << 50
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Shape and element type. Raises `InputError` for one that nobody has."""
+    """Shape and element type. Raises `InputError` for unknown types."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -50,7 +54,7 @@ class TensorType:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the whole tensor."""
+        """Bytes of the complete tensor."""
         return math.prod(self.shape) * self.element_bytes
 
     def __str__(self) -> str:
@@ -59,7 +63,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One end of a move: a mesh and the placement on it."""
+    """Source or destination of a move: a mesh and the placement on it."""
 
     mesh: Mesh
     placement: Placement
@@ -71,7 +75,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A tensor on its way from one side to the other.
+    """Move of a tensor from one side to the other.
 
     A dimension may be cut in more tiles than it has elements: the last devices then hold no
     elements, as `torch.chunk` and DTensor leave them.
@@ -96,7 +100,7 @@ class Move:
 
 
 def parse_tensor(text: str) -> TensorType:
-    """`1024x1024x512:float32`. Raises `InputError`."""
+    """Parse `1024x1024x512:float32`. Raises `InputError`."""
     match = re.fullmatch(r"(\d+(?:x\d+)*):(\w+)", text.strip())
     if match is None:
         cure = "write for example 1024x1024x512:float32"
@@ -107,7 +111,7 @@ def parse_tensor(text: str) -> TensorType:
 
 
 def parse_side(text: str, rank: int, first_device: int = 0, host_size: int | None = None) -> Side:
-    """`mesh(2,4): S0 R R` for a tensor of `rank` dimensions. Raises `InputError`."""
+    """Parse `mesh(2,4): S0 R R` for a tensor of `rank` dimensions. Raises `InputError`."""
     # Neither meshes nor specs hold a colon.
     mesh_text, colon, spec = text.partition(":")
     if not colon:
@@ -128,7 +132,7 @@ def parse_move(
     release_s: float = 0.0,
     due_s: float | None = None,
 ) -> Move:
-    """A move from three texts; devices of the destination follow those of the source.
+    """Parse a move from three texts; destination devices follow source devices.
 
     Unless `@` names them: then the meshes may share devices. Raises `InputError`.
     """
@@ -148,7 +152,7 @@ def parse_move(
 
 
 def _on_other_hosts(side: Side, first_host: int) -> Side:
-    """The side on hosts of its own, numbered from `first_host`."""
+    """Place a side on separate hosts, numbered from `first_host`."""
     mesh = side.mesh
     size = mesh.shape[-1]
     hosts = tuple(first_host + place // size for place in range(mesh.num_devices))
@@ -190,26 +194,26 @@ class UnitTasks:
         return len(self.move)
 
     def senders_of(self, task: int) -> Int64Array:
-        """Devices that hold the box of a task."""
+        """Return the devices that have the box of a task."""
         # In the order of the mesh, so that choices
         # are the same everywhere.
         return self.senders[self.sender_indptr[task] : self.sender_indptr[task + 1]]
 
     def receivers_of(self, task: int) -> Int64Array:
-        """Devices that need the box of a task."""
+        """Return the devices that need the box of a task."""
         # In the order of the mesh: the first of a host
         # is its entry.
         return self.receivers[self.receiver_indptr[task] : self.receiver_indptr[task + 1]]
 
     def hosts_of(self, devices: Int64Array) -> tuple[int, ...]:
-        """The hosts of devices, ascending."""
+        """Return the hosts of devices, ascending."""
         # Python integers: they are compared and written down.
         return tuple(distinct(self.host_of[devices]).tolist())
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """The tiles of one side: per dimension their cuts, and the devices of every tile and summand.
+    """Tiles of one side: cuts per dimension, and devices of every tile and summand.
 
     `group_of_device`: int64[devices], tile * summands + summand.
     """
@@ -221,18 +225,18 @@ class _Tiles:
     devices: Int64Array
 
     def members(self) -> tuple[Int64Array, Int64Array]:
-        """(indptr, devices) of every group, in the order of the mesh."""
+        """Return (indptr, devices) of every group, in mesh order."""
         # Summands of one tile are groups of their own.
         groups = int(np.prod(self.counts)) * self.num_summands
         # Stable: within a group the order of the mesh stays.
         order = np.argsort(self.group_of_device, kind="stable")
-        # Some tiles may have nobody where a mesh is a part.
+        # Some tiles may have no devices if a mesh is a part.
         sizes = np.bincount(self.group_of_device, minlength=groups)
         return row_pointer(sizes), self.devices[order]
 
 
 def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
-    """All unit tasks of some moves. Raises `InputError` where meshes disagree on a host.
+    """Build the unit tasks of moves. Raises `InputError` if meshes disagree on a host.
 
     Every element of every destination tile is in exactly one box of the tile (one a summand). Cost:
     linear in tasks and their devices.
@@ -252,7 +256,7 @@ def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
 
 
 def _hosts(moves: Sequence[Move]) -> Int64Array:
-    """The host of every device, -1 of numbers that no mesh names."""
+    """Return the host of every device, -1 for unused numbers."""
     meshes = [side.mesh for move in moves for side in (move.source, move.destination)]
     found = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)
     for mesh in meshes:
@@ -287,7 +291,7 @@ def _tiles(side: Side, shape: Sequence[int]) -> _Tiles:
 
 
 def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
-    """The columns of one move; counts instead of row pointers."""
+    """Build the columns of one move, with counts instead of row pointers."""
     shape = move.tensor.shape
     source, destination = _tiles(move.source, shape), _tiles(move.destination, shape)
     grid = [_cells(*cuts) for cuts in zip(source.cuts, destination.cuts, strict=True)]
@@ -295,7 +299,7 @@ def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
     if np.prod(sizes, dtype=np.float64) * source.num_summands > _MOST_TASKS:
         message = f"{move.name}: more than {_MOST_TASKS} unit tasks"
         raise InputError(message, cure="use coarser specs", code="too-many-tasks")
-    # A cell of the common grid lies in one tile of either side, so it is the box of one task.
+    # A cell of the common grid is in one tile of each side: it is the box of one task.
     places = np.unravel_index(np.arange(int(np.prod(sizes))), sizes)
     columns = [np.stack([grid[d][k][places[d]] for d in range(len(grid))], 1) for k in range(4)]
     start, stop, source_at, destination_at = columns
@@ -331,17 +335,17 @@ def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
 def _cells(
     source: Int64Array, destination: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """(start, stop, source tile, destination tile) of the intervals between all cuts."""
+    """Return (start, stop, source tile, destination tile) of the intervals between cuts."""
     ends = distinct(np.concatenate([source, destination]))
     start, stop = ends[:-1], ends[1:]
-    # Tiles may be empty: the last of those that begin here is the one that holds the interval.
+    # Tiles may be empty: the last tile that starts at a cut contains the interval.
     source_tile = np.searchsorted(source, start, side="right") - 1
     destination_tile = np.searchsorted(destination, start, side="right") - 1
     return start, stop, source_tile, destination_tile
 
 
 def _expanded(tiles: _Tiles, groups: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(count, devices) of the groups that tasks name, one behind the other."""
+    """Return (count, devices) of the groups of tasks, concatenated."""
     # Replicas of a tile are found once,
     # whatever the number of its boxes.
     indptr, members = tiles.members()
@@ -351,7 +355,7 @@ def _expanded(tiles: _Tiles, groups: Int64Array) -> tuple[Int64Array, Int64Array
 
 
 def device_pairs(tasks: UnitTasks) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """(task, receiver, has it already) of every receiver of every task."""
+    """Return (task, receiver, receiver already has the box) of every receiver."""
     task = group_of_entry(tasks.receiver_indptr)
     width = len(tasks.host_of)
     held = group_of_entry(tasks.sender_indptr) * width + tasks.senders
@@ -360,5 +364,5 @@ def device_pairs(tasks: UnitTasks) -> tuple[Int64Array, Int64Array, BoolArray]:
 
 
 def ordinal_in_task(indptr: Int64Array) -> Int64Array:
-    """The place of every sender or receiver within its task."""
+    """Return the position of every sender or receiver in its task."""
     return counted_positions(np.diff(indptr))

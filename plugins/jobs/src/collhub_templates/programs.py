@@ -1,4 +1,4 @@
-"""The nodes of one rank, and the job of many ranks that run the same nodes in other groups."""
+"""Programs of ranks, and jobs of many ranks that run one program in different groups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = (
 
 
 class RankProgram:
-    """Nodes of a rank in the order in which they take a slot.
+    """Nodes of a rank in slot order.
 
     Groups are named by roles (`tensor`, `data`), and peers by how much higher their rank is, so
     that all ranks of a stage share one program.
@@ -108,7 +108,7 @@ def job_of(
     roles: Mapping[str, npt.NDArray[np.int64]],
     producer: str,
 ) -> Workload:
-    """The job of all stages, whose ranks are 0, 1, ... in order.
+    """Build the job of all stages, whose ranks are 0, 1, ... in order.
 
     `roles`: for each role an int64 array with a group a row, -1 for no rank; the groups of a role
     share no rank. Groups of one rank and of no node are left out. Cost: linear in the nodes.
@@ -128,7 +128,7 @@ def job_of(
 def _groups(
     stages: Sequence[RankPrograms], roles: Mapping[str, Ints]
 ) -> tuple[tuple[ProcessGroup, ...], Ints]:
-    """The groups that nodes name, and the index of each by role and rank."""
+    """Return the groups of nodes, and their indices by role and rank."""
     ranks = sum(len(stage.ranks) for stage in stages)
     group_of = np.full((len(roles), ranks), -1, np.int64)
     used = [np.zeros(ranks, np.bool_) for _ in roles]
@@ -147,7 +147,7 @@ def _groups(
 
 
 def _columns(stage: RankPrograms, group_of: Ints, names: dict[str, int]) -> dict[str, Ints]:
-    """The columns of the nodes of a stage, rank by rank."""
+    """Build the columns of the nodes of a stage, rank by rank."""
     program, count = stage.program, len(stage.ranks)
     index = [names.setdefault(name, len(names)) for name in program.names]
     own = {name: np.asarray(values, np.int64) for name, values in program.columns.items()}

@@ -1,4 +1,4 @@
-"""An algorithm at one size as nodes of a workload, once for all collectives that use it."""
+"""Templates: the nodes of an algorithm at one size, shared by all collectives that use it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Template(ColumnTable):
 
 
 def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Template:
-    """The nodes of an algorithm whose full buffer has `size` bytes; `members`: rank by position.
+    """Build the nodes of an algorithm with a full buffer of `size` bytes; `members`: ranks.
 
     As in Chakra traces of algorithms, a receive that reduces is two nodes, and a local step without
     a stated duration has 0, for which ASTRA-sim takes a nanosecond. One that states 0 takes no time
@@ -96,7 +96,7 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
 
 
 def marker(positions: int) -> Template:
-    """One node that takes no time for every position."""
+    """Build a template with one node of zero duration per position."""
     nothing = np.full(positions, -1, np.int64)
     kind = np.full(positions, NodeKind.MARKER, np.uint8)
     none = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -114,7 +114,7 @@ def built(
     data: Edges,
     control: Edges,
 ) -> Template:
-    """The template of these columns; its starts, ends and tags follow from them."""
+    """Build a template from columns, and derive its starts, ends and tags."""
     rows, positions = len(kind), len(first) - 1
     parents, children = (np.concatenate(side) for side in zip(data, control, strict=True))
     position = group_of_entry(first)
@@ -153,7 +153,7 @@ def _by_child(edges: Edges) -> Edges:
 
 
 def _check_members(steps: StepTable, position: Int64Array) -> None:
-    """Raise `InputError` where ranks outside the group take part, as relays do."""
+    """Raise `InputError` for algorithms with relays, which are ranks outside the group."""
     # A relay would be a rank of another group.
     strangers = np.flatnonzero(position[steps.rank] < 0)
     if len(strangers):
