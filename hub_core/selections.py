@@ -1,4 +1,4 @@
-"""Windows of the algorithms that a library itself has, and what is lost with the others."""
+"""Size windows of a library's built-in algorithms, and the losses of a restriction to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from hub_core.plugin_api import SelectedCollective, SelectedWindow, Selection
 
 
 def first_of_kinds(selection: Selection) -> tuple[list[SelectedCollective], list[Loss]]:
-    """One selection a collective: the libraries choose alike for calls in and out of place."""
+    """Return one selection per collective kind, and a loss for each further one.
+
+    The libraries do not distinguish calls in place from calls out of place.
+    """
     found: dict[CollectiveKind, SelectedCollective] = {}
     losses = []
     for selected in selection.collectives:
@@ -27,9 +30,9 @@ def own_windows(
     library: str,
     otherwise: str = "it chooses itself",
 ) -> tuple[Sequence[SelectedWindow], list[Loss]]:
-    """Windows of the algorithms named in `own`; none, and one loss, where none of them fits.
+    """Return the windows of the algorithms named in `own`, or none and one loss if none fits.
 
-    `otherwise`: how calls without a window are served.
+    `otherwise`: how the library serves calls without a window.
     """
     windows = selected.windows(own) if own else ()
     if windows:
@@ -45,7 +48,7 @@ def _losses(
     own: Mapping[str, object],
     library: str,
 ) -> Iterator[Loss]:
-    """What the best algorithm is, wherever the library has another one."""
+    """Yield a loss for each window in which the library lacks the fastest algorithm."""
     for best in selected.windows(None):
         for window in windows:
             sizes = [size for size in best.sizes if size in window.sizes]

@@ -1,4 +1,4 @@
-"""How the report of a check is printed, as text and as JSON."""
+"""Print the report of a check as text, or return it as a JSON object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_check(name: str, report: CheckReport) -> None:
-    """Print the verdict, what was computed, the lines that were looked at, and what is wrong."""
+    """Print the verdict, the computed details, the examined lines and the findings."""
     lines = {
         line.subject: f"{'ok' if line.is_ok else 'BAD'}: {line.details}".rstrip(": ")
         for line in report.lines
@@ -24,7 +24,7 @@ def print_check(name: str, report: CheckReport) -> None:
 
 
 def check_object(report: CheckReport) -> dict[str, JsonValue]:
-    """The report of a check as a member of another report; its facts stand beside `ok`."""
+    """Return the JSON object of a check report; its facts are members next to `ok`."""
     return {
         "ok": report.ok,
         **dict(report.facts),

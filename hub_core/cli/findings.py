@@ -1,4 +1,4 @@
-"""How the program says findings and losses: with the file as the user named it."""
+"""Print losses, and give findings the path of the file as the user named it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def say_losses(written: Written, out: str, work: str) -> None:
-    """Say what an output has lost, and what its writer notes."""
+    """Print the losses of an output as warnings, and the notes of its writer."""
     for loss in written.losses:
         message = f"the {work} loses: {loss}"
         # A warning: whoever wants an error asks for --strict.
@@ -27,7 +27,7 @@ def say_losses(written: Written, out: str, work: str) -> None:
 
 
 def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:
-    """Findings that name the file as the user did, where the algorithm was read from that file."""
+    """Return the findings with the user's path if the algorithm was read from that file."""
     name = algorithm.provenance.source_name
     if not name or os.path.basename(source) != name:
         return list(found)
@@ -35,6 +35,6 @@ def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) ->
 
 
 def _at(found: Diagnostic, file: str) -> Diagnostic:
-    """The finding with the path that the user gave."""
+    """Return the finding with the path that the user gave."""
     # Readers know the name alone.
     return replace(found, location=replace(found.location, file=file))

@@ -1,4 +1,4 @@
-"""Findings and losses as the reports of commands carry them."""
+"""JSON objects of findings, losses and cut searches in the reports of commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
-    """A finding as the reports carry it; parts of the location that are not known are null."""
+    """Return the JSON object of a finding; unknown parts of the location are null."""
     place = diagnostic.location
     return {
         "code": diagnostic.code,
@@ -29,7 +29,7 @@ def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
 
 
 def cut_objects(cuts: Sequence[SearchCut]) -> list[JsonValue]:
-    """Parts of a search that a limit has ended, as in a report."""
+    """Return the JSON objects of the parts of a search that a limit cut."""
     return [
         {"name": one.name, "work": one.work, "reason": one.reason, "not_tried": one.not_tried}
         for one in cuts
@@ -37,12 +37,12 @@ def cut_objects(cuts: Sequence[SearchCut]) -> list[JsonValue]:
 
 
 def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
-    """The line on parts of a search that a limit has ended, or nothing."""
+    """Return the text field on parts of a search that a limit cut; empty without such parts."""
     if not cuts:
         return {}
     return {"cut": f"so the answer is partial: {'; '.join(map(str, cuts))}"}
 
 
 def loss_object(loss: Loss) -> dict[str, JsonValue]:
-    """A loss as the reports carry it."""
+    """Return the JSON object of a loss."""
     return {"feature": loss.feature, "where": loss.where, "consequence": loss.consequence}

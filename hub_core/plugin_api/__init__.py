@@ -1,4 +1,4 @@
-"""The border: what plugins offer, what they are asked for, and what they return."""
+"""The plugin interface: offers of plugins, requests to them and their results."""
 
 from __future__ import annotations
 
