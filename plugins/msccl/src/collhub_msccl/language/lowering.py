@@ -1,4 +1,9 @@
-"""Lower a traced program to the steps of an algorithm: order, instances, collective, steps."""
+"""Lower a trace to an algorithm: order of the operations, instances, collective, steps.
+
+Operations become messages and local steps with their dependencies, in an order that keeps every
+rank busy. Source of the order: the scheduler of MSCCLang (Cowan et al., ASPLOS 2023, section on
+lowering); fusion and thread blocks are left to the writer of the runtime's file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Steps of an algorithm from operations in the order of their execution, and their places."""
+"""Steps of an algorithm from operations in the order of their execution, and their places.
+
+A step belongs to the rank whose memory it accesses, even if another rank executes the operation: a
+transfer to another rank is a SEND there and a RECV here, one-sided or not.
+"""
 
 from __future__ import annotations
 

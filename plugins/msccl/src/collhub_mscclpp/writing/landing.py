@@ -1,4 +1,7 @@
-"""Where messages land at the receiver, and messages that the receiver reads itself."""
+"""Where messages land at the receiver: at their destination, or in scratch.
+
+Messages that the receiver adds directly from the memory of the sender (`rre`, `rres`) need no place.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Addresses of data in the buffers of a plan, and the segments that operations move."""
+"""Addresses of data, and thread blocks divided into as many as the executor's tables need.
+
+Remote addresses depend on the offsets of buffers in the caller's allocations: the executor adds the
+offset of the *local* rank's buffer to the start of the peer's allocation, and a port channel reads
+at the start of the local allocation, without any offset (release 1f5f065d). In place, one buffer is
+a part of the other, at another offset on every rank.
+"""
 
 from __future__ import annotations
 
