@@ -1,6 +1,6 @@
 """Where messages land at the receiver: at their destination, or in scratch.
 
-Messages that the receiver adds directly from the memory of the sender (`rre`, `rres`) need no place.
+Messages that the receiver adds directly from the memory of the sender (`rre`, `rres`) need none.
 """
 
 from __future__ import annotations
