@@ -73,11 +73,10 @@ if TYPE_CHECKING:
         choose_rule,
         parse_rule,
     )
-    from hub_core.pipeline.execution import execute
+    from hub_core.pipeline.generation import execute, transform
     from hub_core.pipeline.inputs import read, read_workload
     from hub_core.pipeline.job_algorithms import with_algorithms
     from hub_core.pipeline.outputs import Written, write
-    from hub_core.pipeline.passes import transform
     from hub_core.pipeline.simulation import ExactTime, exact_time, simulate
     from hub_core.pipeline.synthesis import estimate_synthesis, synthesize
     from hub_core.pipeline.topology_input import parse_topology, read_topology
@@ -237,11 +236,10 @@ _HOMES = {
     "hub_core.pipeline.collective_rules": (
         "DEFAULT_RULE NATIVE CollectiveRule choose_rule parse_rule"
     ),
-    "hub_core.pipeline.execution": "execute",
+    "hub_core.pipeline.generation": "execute transform",
     "hub_core.pipeline.inputs": "read read_workload",
     "hub_core.pipeline.job_algorithms": "with_algorithms",
     "hub_core.pipeline.outputs": "Written write",
-    "hub_core.pipeline.passes": "transform",
     "hub_core.pipeline.simulation": "ExactTime exact_time simulate",
     "hub_core.pipeline.synthesis": "estimate_synthesis synthesize",
     "hub_core.pipeline.topology_input": "parse_topology read_topology",

@@ -214,7 +214,7 @@ class Session:
         self, request: WorkloadRequest, backend: str, options: Mapping[str, str]
     ) -> WorkloadTimes:
         """The times of a workload by the simulator of a name."""
-        from hub_core.pipeline.workload_simulation import simulate_job
+        from hub_core.pipeline.simulation import simulate_job
 
         with self.progress("simulating (the first run compiles the simulator)"):
             return simulate_job(request, backend, options, self.registry())

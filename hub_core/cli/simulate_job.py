@@ -131,7 +131,7 @@ def _times(
     options: Mapping[str, str],
     name: str,
 ) -> WorkloadTimes:
-    from hub_core.pipeline.workload_simulation import simulate_job
+    from hub_core.pipeline.simulation import simulate_job
 
     with session.progress(f"simulating {name} (the first run compiles the simulator)"):
         return simulate_job(request, backend, options, session.registry())

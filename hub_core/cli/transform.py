@@ -268,7 +268,7 @@ def _applied(
     session: Session, model: Algorithm | Workload, name: str, options: Assignments
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
     # Imported here: the help of the command needs no numpy.
-    from hub_core.pipeline.passes import transform as run_pass
+    from hub_core.pipeline.generation import transform as run_pass
 
     with session.progress(f"running the pass {name}"):
         result, report = run_pass(model, name, options=options, registry=session.registry())
@@ -285,7 +285,7 @@ def _searched(
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
     """Run a pass that searches: with workers, within limits, and telling how far it is."""
-    from hub_core.pipeline.passes import transform as run_pass
+    from hub_core.pipeline.generation import transform as run_pass
 
     registry = session.registry()
     bar = session.progress_bar(f"running the pass {name}")

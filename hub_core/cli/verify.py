@@ -106,8 +106,7 @@ def _names_of_runtimes(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
     """Complete the names of runtimes in a shell and, after `@`, their versions."""
-    from hub_core.pipeline.checks import checks_of
-    from hub_core.pipeline.runtime_versions import NEWEST
+    from hub_core.pipeline.checks import NEWEST, checks_of
 
     offers = [check.offer for check in checks_of(Subject.RUNTIME, context.obj.registry())]
     texts = [offer.name for offer in offers]

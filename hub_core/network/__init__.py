@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     )
     from hub_core.network.clusters import group_of_nodes
     from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
-    from hub_core.network.group_networks import GroupNetwork, group_network
     from hub_core.network.links import Links, Occupancy, link_times_ns, link_times_ps
-    from hub_core.network.planes import side_by_side
+    from hub_core.network.planes import GroupNetwork, group_network, side_by_side
     from hub_core.network.routes import Routes
     from hub_core.network.texts import (
         DEFAULT_BANDWIDTH_BYTES_PER_S,
@@ -41,10 +40,9 @@ _HOMES = {
     "hub_core.network.bounds": "UNICAST cut_bounds_ps distance_bounds_ps lower_bound_ns"
     " lower_bounds_ps",
     "hub_core.network.clusters": "group_of_nodes",
-    "hub_core.network.group_networks": "GroupNetwork group_network",
+    "hub_core.network.planes": "GroupNetwork group_network side_by_side",
     "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
     "hub_core.network.links": "Links Occupancy link_times_ns link_times_ps",
-    "hub_core.network.planes": "side_by_side",
     "hub_core.network.routes": "Routes",
     "hub_core.network.texts": "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S TopologyFunction"
     " TopologyText build_topology",

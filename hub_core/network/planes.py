@@ -1,12 +1,13 @@
-"""Join several networks on the same NPUs, such as NVLink and PCIe of one machine."""
+"""Planes of a network, and the networks of groups of NPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hub_core.model import InputError
 from hub_core.model.diagnostics import UsageError
 from hub_core.network.links import Links
 from hub_core.network.topology import Topology
@@ -71,3 +72,37 @@ def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]
         is_taken = stated in taken or stated in names
         names.append(f"{stated} of plane {plane}" if is_taken else stated)
     return names
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNetwork:
+    """A network, the NPU of each position of the group, and a key.
+
+    Groups with equal `identity` and equally many members can share an algorithm.
+    """
+
+    topology: Topology
+    npus: tuple[int, ...]
+    identity: Hashable
+
+
+def group_network(topology: Topology, members: tuple[int, ...]) -> GroupNetwork:
+    """Return the network restricted to the group; the full network if that is not connected.
+
+    Connected means routes from and to the first member. Cost: building a subset of the topology.
+    """
+    if members == tuple(range(topology.num_npus)):
+        return GroupNetwork(topology, members, ())
+    subset = topology.subset(members)
+    ranks = np.arange(1, len(members))
+    first = np.zeros_like(ranks)
+    try:
+        subset.routes(np.concatenate([first, ranks]), np.concatenate([ranks, first]))
+    except InputError:
+        return GroupNetwork(topology, members, members)
+    columns = (
+        *(subset.source, subset.destination, subset.bandwidth_bytes_per_s, subset.latency_s),
+        subset.plane,
+    )
+    identity = tuple(column.tobytes() for column in columns)
+    return GroupNetwork(subset, tuple(range(len(members))), identity)

@@ -1,4 +1,4 @@
-"""Time an algorithm on a topology with a simulator."""
+"""Simulate algorithms and workloads by the simulators of the run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hub_core.model import (
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.topology_input import as_topology
+from hub_core.plugin_api import WorkloadRequest, WorkloadSimulator, WorkloadTimes
 from hub_core.plugin_api.runs import SimulationRequest, SimulationResult, Simulator
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import run_registry
@@ -145,3 +146,15 @@ def check_size(collective_bytes: int) -> None:
     if collective_bytes < 1:
         message = f"a collective of {collective_bytes} bytes moves nothing"
         raise UsageError(message, cure="state a size, such as 1MiB")
+
+
+def simulate_job(
+    request: WorkloadRequest, name: str, options: OptionText, registry: Registry
+) -> WorkloadTimes:
+    """The times of a workload by the simulator of a name. Raises `HubError`."""
+    found = registry.find(WorkloadSimulator, name)
+    result = call(found, WorkloadTimes, request, bound_options(found, options))
+    ranks = request.workload.num_ranks
+    if {len(result.rank_finish_ns), len(result.rank_exposed_ns)} != {ranks}:
+        raise PluginError(f"{found.plugin}: {name} returned times for other than {ranks} ranks")
+    return result

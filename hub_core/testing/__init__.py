@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         staged_all_to_all,
         weighted_broadcast,
     )
-    from hub_core.testing.selection_samples import sample_selection, selected
+    from hub_core.testing.selection_checks import sample_selection, selected
     from hub_core.testing.strategies import (
         algorithms,
         collectives,
@@ -71,7 +71,7 @@ _HOMES = {
         "ring_all_gather ring_all_reduce ring_reduce_scatter shift_to_next staged_all_to_all "
         "weighted_broadcast"
     ),
-    "hub_core.testing.selection_samples": "sample_selection selected",
+    "hub_core.testing.selection_checks": "sample_selection selected",
     "hub_core.testing.workload_samples": "pipeline sample_workloads training_step",
     "hub_core.testing.strategies": "algorithms collectives json_values some_npus step_tables",
 }

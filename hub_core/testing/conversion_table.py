@@ -37,8 +37,7 @@ from hub_core.testing.checked_plugin import (
 )
 from hub_core.testing.declared import Model, find_differences, find_loss_problem
 from hub_core.testing.samples import all_samples
-from hub_core.testing.topology_samples import sample_topologies
-from hub_core.testing.workload_samples import sample_workloads
+from hub_core.testing.workload_samples import sample_topologies, sample_workloads
 
 _Family = tuple[type[Model], type[AnyReader], type[AnyWriter], Callable[[], Mapping[str, Model]]]
 # Per kind of model: its class, its kind of reader, its kind of writer, its samples.

@@ -91,7 +91,7 @@ CHAKRA_JSON_READER = FormatReader(
     CHAKRA_JSON,
     "hub_core.trace_profile.read:read",
     ChakraReadOptions,
-    samples="hub_core.testing.trace_samples:json_trace_samples",
+    samples="hub_core.testing.workload_samples:json_trace_samples",
 )
 CHAKRA_WRITER = FormatWriter(
     CHAKRA, "hub_core.trace_profile.algorithms.write:write", ChakraWriteOptions

@@ -8,7 +8,7 @@ from hub_core.verification.fifo import FifoBuffers
 from hub_core.verification.order_graph import OrderGraph
 from hub_core.verification.reachability import unordered_in
 from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
-from hub_core.verification.report import ModeReport, VerifyReport
+from hub_core.verification.report import ModeReport, VerificationInput, VerifyReport
 from hub_core.verification.step_order import (
     HappensBefore,
     describe_cycle,
@@ -18,7 +18,6 @@ from hub_core.verification.step_order import (
     report_deadlock,
     sequential_positions,
 )
-from hub_core.verification.verification_input import VerificationInput
 from hub_core.verification.verifier import verify, verify_input
 
 __all__ = [

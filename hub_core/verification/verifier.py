@@ -14,7 +14,7 @@ from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.kinds import CollectiveKind
-from hub_core.model.wording import action, describe
+from hub_core.model.rank_lists import action, describe
 from hub_core.verification.conflicts import adjacent_conflicts
 from hub_core.verification.contents import (
     MAX_CELLS,
@@ -26,10 +26,9 @@ from hub_core.verification.contents import (
 from hub_core.verification.fifo import report_fifo_deadlock
 from hub_core.verification.reachability import unordered_in
 from hub_core.verification.regions import Regions, common_unit, find_regions
-from hub_core.verification.report import ModeReport, VerifyReport
+from hub_core.verification.report import ModeReport, VerificationInput, VerifyReport
 from hub_core.verification.step_order import order_with, report_deadlock, sequential_positions
 from hub_core.verification.step_program import compile_steps
-from hub_core.verification.verification_input import VerificationInput
 
 # Addresses and their sums stay within int64.
 _MAX_ADDRESSES = 2.0**61

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hub_core.pipeline.checks import checks_of
-from hub_core.pipeline.runtime_versions import span_text
+from hub_core.pipeline.checks import checks_of, span_text
 from hub_core.plugin_api import Subject
 from hub_core.registry.discovery import discover
 

@@ -16,7 +16,7 @@ from hub_core.model.losses import Loss, LossPolicy
 from hub_core.model.placement import placed
 from hub_core.network.links import Occupancy
 from hub_core.pipeline.checks import check_installation
-from hub_core.pipeline.execution import execute
+from hub_core.pipeline.generation import execute
 from hub_core.pipeline.inputs import open_algorithm
 from hub_core.pipeline.synthesis import synthesize
 from hub_core.pipeline.topology_input import own_topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hub_core.model import Severity, UsageError
-from hub_core.pipeline.runtime_versions import chosen_versions, refused_by_version, with_newest
+from hub_core.pipeline.checks import chosen_versions, refused_by_version, with_newest
 from hub_core.plugin_api import Check, CheckReport, RuntimeVersions, Subject
 
 OLD = RuntimeVersions("1.2", "1.9", False, "https://old", "2025-01", "files came with 2.0")
