@@ -1,6 +1,6 @@
 """The table of all kinds of offer: their names, the hooks that return them, where their code is.
 
-To add a kind: one file that defines the offer, its request and its result, and one line here.
+To add a kind: define the offer, its request and its result in a module, and add one line here.
 """
 
 from __future__ import annotations
