@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hub_core.cli.collective_rules import apply_rules
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
-    from hub_core.cli.job_path import job_partners
+    from hub_core.cli.jobs.job_path import job_partners
     from hub_core.cli.output import folded_ranks
     from hub_core.cli.parameter_types import (
         COLLECTIVE,
@@ -41,7 +41,12 @@ if TYPE_CHECKING:
         OfferName,
         complete_offers,
     )
-    from hub_core.cli.report_objects import cut_fields, cut_objects, diagnostic_object, loss_object
+    from hub_core.cli.reports.report_objects import (
+        cut_fields,
+        cut_objects,
+        diagnostic_object,
+        loss_object,
+    )
     from hub_core.columns.public_names import names_from
     from hub_core.documents.schema_check import SchemaViolation, schema_violations
     from hub_core.documents.strict_json import json_document, parse_json_object
@@ -213,10 +218,10 @@ _HOMES = {
     "hub_core.cli.collective_rules": "apply_rules",
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
-    "hub_core.cli.job_path": "job_partners",
+    "hub_core.cli.jobs.job_path": "job_partners",
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
-    "hub_core.cli.report_objects": "cut_fields cut_objects diagnostic_object loss_object",
+    "hub_core.cli.reports.report_objects": "cut_fields cut_objects diagnostic_object loss_object",
     "hub_core.documents.schema_check": "SchemaViolation schema_violations",
     "hub_core.documents.strict_json": "json_document parse_json_object",
     "hub_core.documents.topologies": "topology_to_json",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from hub_core.cli.offer_scaffolds import SCAFFOLDS
+from hub_core.cli.commands.offer_scaffolds import SCAFFOLDS
 from hub_core.installed import installed_version
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from hub_core.cli import output
-from hub_core.cli.findings import say_losses, with_path
+from hub_core.cli.reports.findings import say_losses, with_path
 from hub_core.model import (
     Diagnostic,
     InputError,
@@ -204,7 +204,7 @@ class Session:
 
     def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
         """Read a workload and judge it as `--verify` says."""
-        from hub_core.cli.workloads import admit_workload, read_workload
+        from hub_core.cli.jobs.workloads import admit_workload, read_workload
 
         workload = read_workload(self, cast("OpenedAlgorithm", opened), options)
         admit_workload(self, workload, opened.name)

@@ -64,7 +64,7 @@ _COMMANDS = {
     "doctor": "Report on the installation and its plugins.",
 }
 OWN_COMMANDS = tuple(
-    Command(name, description, f"hub_core.cli.{name}:{name}")
+    Command(name, description, f"hub_core.cli.commands.{name}:{name}")
     for name, description in _COMMANDS.items()
 )
 

@@ -115,7 +115,7 @@ def test_a_character_that_the_encoding_lacks_is_escaped(ring: Path) -> None:
 PRINTERS = {"output.py"}
 COMMANDS = [
     file
-    for file in sorted((REPOSITORY / "hub_core" / "cli").glob("*.py"))
+    for file in sorted((REPOSITORY / "hub_core" / "cli").rglob("*.py"))
     if file.name not in PRINTERS
 ]
 

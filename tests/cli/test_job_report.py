@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hub_core.cli.job_path import critical_path, job_partners
-from hub_core.cli.job_report import job_report
+from hub_core.cli.jobs.job_path import critical_path, job_partners
+from hub_core.cli.jobs.job_report import job_report
 from hub_core.testing import pipeline, training_step
 
 # Two ranks of: compute, all-reduce, compute, all-reduce. Rank 1 begins its first all-reduce late.

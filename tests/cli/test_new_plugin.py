@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import hub_core
-from hub_core.cli.offer_scaffolds import SCAFFOLDS, noun_of
+from hub_core.cli.commands.offer_scaffolds import SCAFFOLDS, noun_of
 from hub_core.model.diagnostics import ExitCode
 from hub_core.plugin_api import OFFER_KINDS, SimulationResult
 from hub_core.registry.discovery import discover

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from hub_core.cli.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
+from hub_core.cli.commands.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
 from hub_core.plugin_api import Option, OptionType
 
 

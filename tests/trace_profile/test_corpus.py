@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hub_core.cli.workload_survey import survey
+from hub_core.cli.jobs.workload_survey import survey
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError
 from hub_core.plugin_api import Source, SourcePart

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core.chakra import encode_metadata, varint
-from hub_core.cli.workload_survey import survey
+from hub_core.cli.jobs.workload_survey import survey
 from hub_core.model.diagnostics import HubError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce

@@ -20,14 +20,19 @@ from hub_core.cli.arguments import (
     source_argument,
     timeout_option,
 )
+from hub_core.cli.commands.pass_arguments import (
+    PassCommand,
+    PassStep,
+    pass_steps,
+    shared_pairs,
+    show_moves,
+)
+from hub_core.cli.jobs.workloads import admit_workload, read_workload
 from hub_core.cli.parameter_types import FILE, TOPOLOGY, OfferName
-from hub_core.cli.pass_arguments import PassCommand, PassStep, pass_steps, shared_pairs
-from hub_core.cli.pass_moves import show_moves
 from hub_core.cli.placed_output import placed
-from hub_core.cli.report_objects import cut_fields, cut_objects, loss_object
+from hub_core.cli.reports.report_objects import cut_fields, cut_objects, loss_object
 from hub_core.cli.search_workers import SearchWorkers, is_search
 from hub_core.cli.session import ChosenOutput, Session, written_paths
-from hub_core.cli.workloads import admit_workload, read_workload
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import AlgorithmPass, Engine
 

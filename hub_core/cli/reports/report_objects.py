@@ -1,15 +1,16 @@
-"""JSON objects of findings, losses and cut searches in the reports of commands."""
+"""JSON objects of findings, losses, cut searches and checks in the reports of commands."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hub_core.cli.output import print_diagnostic, print_fields
+
 if TYPE_CHECKING:
-    # The help of commands needs no numpy.
     from collections.abc import Sequence
 
     from hub_core.model import Diagnostic, JsonValue, Loss
-    from hub_core.plugin_api import SearchCut
+    from hub_core.plugin_api import CheckReport, SearchCut
 
 
 def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
@@ -46,3 +47,23 @@ def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
 def loss_object(loss: Loss) -> dict[str, JsonValue]:
     """Return the JSON object of a loss."""
     return {"feature": loss.feature, "where": loss.where, "consequence": loss.consequence}
+
+
+def print_check(name: str, report: CheckReport) -> None:
+    """Print the verdict, the computed details, the examined lines and the findings."""
+    lines = {
+        line.subject: f"{'ok' if line.is_ok else 'BAD'}: {line.details}".rstrip(": ")
+        for line in report.lines
+    }
+    print_fields({name: report.verdict, **report.details, **lines})
+    for found in report.diagnostics:
+        print_diagnostic(found)
+
+
+def check_object(report: CheckReport) -> dict[str, JsonValue]:
+    """Return the JSON object of a check report; its facts are members next to `ok`."""
+    return {
+        "ok": report.ok,
+        **dict(report.facts),
+        "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+    }

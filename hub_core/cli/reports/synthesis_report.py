@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_diagnostic, print_fields, print_json
-from hub_core.cli.report_objects import cut_fields, cut_objects, diagnostic_object, loss_object
+from hub_core.cli.reports.report_objects import (
+    cut_fields,
+    cut_objects,
+    diagnostic_object,
+    loss_object,
+)
 from hub_core.model import format_bytes, format_time
 from hub_core.plugin_api import ONE_SIZE
 

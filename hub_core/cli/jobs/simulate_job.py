@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from hub_core.cli.jobs.workloads import LISTED
 from hub_core.cli.output import (
     folded_ranks,
     print_fields,
@@ -14,8 +15,7 @@ from hub_core.cli.output import (
     print_note,
     print_table,
 )
-from hub_core.cli.report_objects import diagnostic_object
-from hub_core.cli.workloads import LISTED
+from hub_core.cli.reports.report_objects import diagnostic_object
 from hub_core.model import (
     Diagnostic,
     ExitCode,
@@ -29,7 +29,7 @@ from hub_core.model import (
 from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
 
 if TYPE_CHECKING:
-    from hub_core.cli.job_report import JobReport, Spent
+    from hub_core.cli.jobs.job_report import JobReport, Spent
     from hub_core.cli.session import Session
     from hub_core.model import JsonValue, Workload
     from hub_core.network import Topology
@@ -80,7 +80,7 @@ def simulate_workload(
         unlimited = _times(session, request, backend, {**options, **UNLIMITED}, name)
     report = _report(workload, times)
     if wanted.steps_out is not None:
-        from hub_core.cli.step_times import write_step_times
+        from hub_core.cli.reports.step_times import write_step_times
 
         write_step_times(workload.nodes, times, wanted.steps_out)
     if wanted.timeline_out is not None:
@@ -140,7 +140,7 @@ def _times(
 def _report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
     """Where the time goes, for simulators that tell the times of nodes."""
     # Imported here: the help of the command needs no numpy.
-    from hub_core.cli.job_report import job_report
+    from hub_core.cli.jobs.job_report import job_report
 
     if times.step_start_ns is None or times.step_end_ns is None:
         return None
@@ -155,7 +155,7 @@ def _document(
     unlimited: WorkloadTimes | None,
     report: JobReport | None,
 ) -> dict[str, JsonValue]:
-    from hub_core.cli.job_report import report_object
+    from hub_core.cli.jobs.job_report import report_object
 
     document: dict[str, JsonValue] = {
         "schema": "collhub/report-simulate-workload-1",
@@ -226,7 +226,7 @@ def _utilisation(report: JobReport | None, rank: int, finish_ns: int | None) -> 
 
 def _print_report(workload: Workload, report: JobReport) -> None:
     """The sorts of communication, then the critical path."""
-    from hub_core.cli.job_report import node_name, node_sort, path_shares
+    from hub_core.cli.jobs.job_report import node_name, node_sort, path_shares
 
     if report.spent:
         shown = min(_LISTED_SORTS, len(report.spent))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
 
 if TYPE_CHECKING:
-    from hub_core.cli.workload_survey import TraceSurvey
+    from hub_core.cli.jobs.workload_survey import TraceSurvey
     from hub_core.model import JsonValue
 
 

@@ -21,8 +21,12 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.output import progress_bar
 from hub_core.cli.parameter_types import COLLECTIVE, TOPOLOGY, OfferName
+from hub_core.cli.reports.synthesis_report import (
+    SynthesisWish,
+    SynthesizedAlgorithm,
+    print_synthesis,
+)
 from hub_core.cli.session import ChosenOutput, Session
-from hub_core.cli.synthesis_report import SynthesisWish, SynthesizedAlgorithm, print_synthesis
 from hub_core.model import (
     STANDARD_KINDS,
     CollectiveKind,

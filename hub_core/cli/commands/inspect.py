@@ -17,7 +17,9 @@ from hub_core.cli.arguments import (
     option_pairs,
     source_argument,
 )
-from hub_core.cli.inspect_workload import print_survey
+from hub_core.cli.jobs.inspect_workload import print_survey
+from hub_core.cli.jobs.workload_survey import survey
+from hub_core.cli.jobs.workloads import print_workload, read_workload
 from hub_core.cli.output import (
     print_fields,
     print_json,
@@ -26,8 +28,7 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
-from hub_core.cli.session import Session
-from hub_core.cli.summary import (
+from hub_core.cli.reports.summary import (
     CriticalPath,
     Lanes,
     Traffic,
@@ -37,8 +38,7 @@ from hub_core.cli.summary import (
     lanes,
     traffic,
 )
-from hub_core.cli.workload_survey import survey
-from hub_core.cli.workloads import print_workload, read_workload
+from hub_core.cli.session import Session
 from hub_core.model.diagnostics import InputError, Severity
 from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size

@@ -20,15 +20,14 @@ from hub_core.cli.arguments import (
     number_option,
     option_pairs,
 )
-from hub_core.cli.check_report import check_object, print_check
-from hub_core.cli.findings import with_path
-from hub_core.cli.judgements import judge
+from hub_core.cli.commands.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verdict
+from hub_core.cli.jobs.workloads import WorkloadVerdict, judged_workload, read_workload
 from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
 from hub_core.cli.parameter_types import FILE, TOPOLOGY
-from hub_core.cli.report_objects import diagnostic_object
-from hub_core.cli.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verdict
+from hub_core.cli.reports.findings import with_path
+from hub_core.cli.reports.judgements import judge
+from hub_core.cli.reports.report_objects import check_object, diagnostic_object, print_check
 from hub_core.cli.session import Session
-from hub_core.cli.workloads import WorkloadVerdict, judged_workload, read_workload
 from hub_core.model import InputError, PluginError, UsageError
 from hub_core.plugin_api import Subject
 

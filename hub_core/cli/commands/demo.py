@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
+from hub_core.cli.commands.simulate import TIMING_COLUMNS, timing_cells
 from hub_core.cli.output import print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
-from hub_core.cli.simulate import TIMING_COLUMNS, timing_cells
 from hub_core.model import InputError, PluginError
 
 if TYPE_CHECKING:
-    from hub_core.cli.timing import Timing
+    from hub_core.cli.reports.timing import Timing
     from hub_core.model import Algorithm, JsonValue
     from hub_core.registry.plugins import Registry
 
@@ -125,7 +125,7 @@ def _examples(registry: Registry, folder: Path, *, are_kept: bool) -> Iterator[_
 
 
 def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
-    from hub_core.cli.timing import judge
+    from hub_core.cli.reports.timing import judge
     from hub_core.pipeline.simulation import simulate
     from hub_core.pipeline.topology_input import read_topology
 

@@ -19,7 +19,7 @@ from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from hub_core.cli.comparison import Comparison, PairDifference, PairTraffic
+    from hub_core.cli.reports.comparison import Comparison, PairDifference, PairTraffic
     from hub_core.model import Algorithm, JsonValue
 
 LISTED_PAIRS = 10
@@ -41,7 +41,7 @@ def diff(session: Session, a: str, b: str, assignments: Assignments, as_json: bo
     b.KEY name one of them.
     """
     # Imported here: the help of a command needs no numpy.
-    from hub_core.cli.comparison import compare
+    from hub_core.cli.reports.comparison import compare
 
     if a == b == "-":
         raise UsageError("standard input can be read once alone", cure="give - once")

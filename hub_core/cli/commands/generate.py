@@ -14,10 +14,10 @@ from hub_core.cli.arguments import (
     output_options,
     timeout_option,
 )
+from hub_core.cli.jobs.workloads import admit_workload
 from hub_core.cli.parameter_types import OfferName
-from hub_core.cli.report_objects import cut_fields, cut_objects, loss_object
+from hub_core.cli.reports.report_objects import cut_fields, cut_objects, loss_object
 from hub_core.cli.session import Session, written_paths
-from hub_core.cli.workloads import admit_workload
 from hub_core.plugin_api import WorkloadGenerator
 
 if TYPE_CHECKING:

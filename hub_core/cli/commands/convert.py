@@ -14,10 +14,10 @@ from hub_core.cli.arguments import (
     output_options,
     source_argument,
 )
+from hub_core.cli.jobs.workloads import admit_workload, read_workload
 from hub_core.cli.placed_output import placed
-from hub_core.cli.report_objects import loss_object
+from hub_core.cli.reports.report_objects import loss_object
 from hub_core.cli.session import Session, written_paths
-from hub_core.cli.workloads import admit_workload, read_workload
 
 if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue, Workload

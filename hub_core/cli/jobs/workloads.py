@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hub_core.cli.check_report import check_object
 from hub_core.cli.output import (
     print_diagnostic,
     print_fields,
@@ -15,7 +14,7 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
-from hub_core.cli.report_objects import diagnostic_object
+from hub_core.cli.reports.report_objects import check_object, diagnostic_object
 from hub_core.model import (
     InputError,
     JobCollective,

@@ -19,7 +19,7 @@ from hub_core.cli.output import (
     print_note,
     print_table,
 )
-from hub_core.cli.plugin_report import default_text, description_of, plugin_object, report
+from hub_core.cli.reports.plugin_report import default_text, description_of, plugin_object, report
 from hub_core.cli.session import Session
 from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError
@@ -150,8 +150,8 @@ def new(session: Session, name: str, directory: str | None, offers: str) -> int:
 
     A name that an installed plugin, package or offer has is refused.
     """
-    from hub_core.cli.install_plugin import spell_target
-    from hub_core.cli.new_plugin import offers_of, write_plugin
+    from hub_core.cli.commands.install_plugin import spell_target
+    from hub_core.cli.commands.new_plugin import offers_of, write_plugin
 
     folder, files = write_plugin(name, directory, offers_of(offers), session.registry())
     for file in files:
@@ -174,7 +174,7 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
     Options for pip follow after `--`: `collhub plugins install ./collhub-x -- --no-index`.
     """
-    from hub_core.cli.install_plugin import install_plugin
+    from hub_core.cli.commands.install_plugin import install_plugin
 
     changed = install_plugin(target, pip_options)
     if as_json:

@@ -16,7 +16,7 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
-from hub_core.cli.report_objects import diagnostic_object
+from hub_core.cli.reports.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 
 if TYPE_CHECKING:

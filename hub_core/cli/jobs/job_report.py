@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hub_core.cli.job_path import PathNode, critical_path, job_partners
-from hub_core.cli.workloads import collective_name
+from hub_core.cli.jobs.job_path import PathNode, critical_path, job_partners
+from hub_core.cli.jobs.workloads import collective_name
 from hub_core.columns import Int64Array, distinct
 from hub_core.model import JobCollective, NodeKind, Workload
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from hub_core.cli.output import print_diagnostic, print_json, print_line
-from hub_core.cli.report_objects import diagnostic_object
+from hub_core.cli.reports.report_objects import diagnostic_object
 from hub_core.model import Diagnostic, ExitCode, HubError, UsageError
 
 if TYPE_CHECKING:

@@ -19,19 +19,19 @@ from hub_core.cli.arguments import (
     source_argument,
 )
 from hub_core.cli.collective_rules import apply_rules
+from hub_core.cli.jobs.simulate_job import JobOutputs, refuse_overlap, simulate_workload
+from hub_core.cli.jobs.workloads import read_workload, workload_warnings
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.parameter_types import FILE, TOPOLOGY
-from hub_core.cli.report_objects import diagnostic_object
+from hub_core.cli.reports.report_objects import diagnostic_object
 from hub_core.cli.session import Session
-from hub_core.cli.simulate_job import JobOutputs, refuse_overlap, simulate_workload
-from hub_core.cli.workloads import read_workload, workload_warnings
 from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
 from hub_core.plugin_api import Simulator, WorkloadSimulator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hub_core.cli.timing import Timing
+    from hub_core.cli.reports.timing import Timing
     from hub_core.model import Algorithm, JsonValue
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
@@ -134,7 +134,7 @@ def simulate(
     sizes = sizes or _stated_size(opened.name, algorithm)
     timings = _timings(session, algorithm, topology, sizes, backend, given["simulator"])
     if steps_out is not None:
-        from hub_core.cli.step_times import write_step_times
+        from hub_core.cli.reports.step_times import write_step_times
 
         write_step_times(algorithm.steps, timings[0].result, steps_out)
     if timeline_out is not None:
@@ -198,7 +198,7 @@ def _timings(
     backend: str,
     options: Assignments,
 ) -> list[Timing]:
-    from hub_core.cli.timing import judge
+    from hub_core.cli.reports.timing import judge
     from hub_core.pipeline.simulation import simulate as run_simulator
 
     registry = session.registry()

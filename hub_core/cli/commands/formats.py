@@ -17,7 +17,7 @@ from hub_core.cli.output import (
     print_table,
 )
 from hub_core.cli.parameter_types import complete_offers
-from hub_core.cli.plugin_report import default_text, description_of, option_object
+from hub_core.cli.reports.plugin_report import default_text, description_of, option_object
 from hub_core.cli.session import Session
 from hub_core.pipeline.checks import span_text
 from hub_core.plugin_api.formats import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hub_core.cli.summary import channel_count, critical_path, kind_counts, lanes, traffic
+from hub_core.cli.reports.summary import channel_count, critical_path, kind_counts, lanes, traffic
 from hub_core.model import Algorithm, StepTable
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import COLUMN_DTYPES

@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from hub_core.cli.offer_scaffolds import SCAFFOLDS, kinds_of, noun_of, plugin_module, readme
+from hub_core.cli.commands.offer_scaffolds import (
+    SCAFFOLDS,
+    kinds_of,
+    noun_of,
+    plugin_module,
+    readme,
+)
 from hub_core.installed import canonical_name
 from hub_core.model import UsageError
 from hub_core.model.diagnostics import closest

@@ -1,0 +1,1 @@
+"""Commands on workloads: entire jobs instead of single collectives."""

@@ -1,0 +1,1 @@
+"""Reports of commands: their JSON objects and their texts."""
