@@ -55,8 +55,9 @@ if TYPE_CHECKING:
         parse_size,
         parse_time,
     )
-    from hub_core.model.rank_lists import action, describe, format_ranks, parse_ranks, region
+    from hub_core.model.rank_lists import format_ranks, parse_ranks
     from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepTable, StepTableBuilder
+    from hub_core.model.wording import action, describe, region
     from hub_core.model.workload import (
         NODE_DEFAULTS,
         NODE_DTYPES,
@@ -99,8 +100,9 @@ _HOMES = {
     "hub_core.model.quantities": (
         "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
     ),
-    "hub_core.model.rank_lists": "format_ranks parse_ranks action describe region",
+    "hub_core.model.rank_lists": "format_ranks parse_ranks",
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",
+    "hub_core.model.wording": "action describe region",
     "hub_core.model.workload": "NODE_DEFAULTS NODE_DTYPES NodeColumns ProcessGroup Workload",
 }
 

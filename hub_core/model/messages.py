@@ -13,8 +13,8 @@ import numpy as np
 
 from hub_core.columns import BoolArray, Int64Array, IntArray, distinct, is_sorted, sorted_ordinals
 from hub_core.model.findings import CAP, Findings
-from hub_core.model.rank_lists import action, describe
 from hub_core.model.steps import StepTable
+from hub_core.model.wording import action, describe
 
 
 @dataclass(frozen=True, slots=True)

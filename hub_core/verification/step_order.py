@@ -11,8 +11,8 @@ import numpy as np
 from hub_core.columns import Int64Array, Order, csr, distinct, positions_in, topological_levels
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.messages import Messages
-from hub_core.model.rank_lists import action, describe
 from hub_core.model.steps import StepTable
+from hub_core.model.wording import action, describe
 
 _NAMED_STEPS = 8
 
