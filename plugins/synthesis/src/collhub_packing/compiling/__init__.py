@@ -7,6 +7,7 @@ run.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -68,4 +69,25 @@ def _compile_cached(function: _Function, options: dict[str, Any]) -> _Function:
     except RuntimeError:
         # numba finds no writable cache folder, as in read-only containers.
         compiled = numba.njit(nogil=True, **options)(function)
+    _ignore_unreadable_index(compiled)
     return cast(_Function, compiled)
+
+
+def _ignore_unreadable_index(compiled: Any) -> None:
+    """Let a cache whose index cannot be read count as empty.
+
+    numba reads the types of all stored signatures before it compares the stamp of the source, so
+    that an index of an earlier version fails if it names a class that has moved since.
+    """
+    index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    load = getattr(index, "_load_index", None)
+    if index is None or load is None:
+        return
+
+    def load_index() -> Any:
+        try:
+            return load()
+        except (ImportError, AttributeError, EOFError, pickle.UnpicklingError):
+            return {}
+
+    index._load_index = load_index
