@@ -25,11 +25,12 @@ from hub_core.verification import (
     fifo,
     parse_expectation,
     reachability,
+    step_program,
     unordered_in,
     values,
     verify,
 )
-from hub_core.verification.step_order import happens_before, sequential_positions
+from hub_core.verification.step_order import find_cycle, happens_before, sequential_positions
 
 SEND, RECV, RECV_REDUCE, COPY, REDUCE, COMPUTE = StepKind
 IN, OUT, TMP, UNKNOWN = Buffer
@@ -186,6 +187,13 @@ def test_what_waits_behind_a_deadlock_is_said_per_rank() -> None:
     algorithm = custom(lambda b: (crossed(b), b.send(1, 2, data=[3]), b.receive(2, 1)), ranks=3)
     blocked = [found for found in verify(algorithm).diagnostics if found.code == "blocked"]
     assert [found.location.rank for found in blocked] == [2]
+
+
+def test_a_cycle_has_only_steps_that_never_run() -> None:
+    # The first and the last node run; 1, 2 and 3 wait for each other, and 4 for 1.
+    parents, children = np.asarray([1, 2, 3, 1]), np.asarray([2, 3, 1, 4])
+    order = topological_levels(6, parents, children)
+    assert find_cycle(parents, children, order) == [1, 2, 3]
 
 
 def test_the_cause_of_a_wait_is_a_step_that_never_runs() -> None:
@@ -517,6 +525,23 @@ def test_undefined_reads_beyond_the_listed_ones_are_counted() -> None:
     report = verify(custom(build, units=CAP + 3))
     assert codes(report).count("undefined-read") == CAP
     assert any(one.message == "and 3 more findings of this kind" for one in report.diagnostics)
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 64])
+@pytest.mark.parametrize("exact_cells", [values.MAX_EXACT_CELLS, 0])
+def test_contents_do_not_depend_on_the_operations_at_once(
+    at_once: int, exact_cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ring = ring_all_reduce(5)
+    kind = ring.steps.kind.copy()
+    kind[np.flatnonzero(kind == RECV_REDUCE)[-1]] = RECV
+    wrong = replace(ring, steps=replace(ring.steps, kind=kind))
+    monkeypatch.setattr(values, "MAX_EXACT_CELLS", exact_cells)
+    expected = [verify(one).diagnostics for one in (ring, wrong)]
+    monkeypatch.setattr(step_program, "_OPERATIONS_AT_ONCE", at_once)
+    assert [verify(one).diagnostics for one in (ring, wrong)] == expected
+    assert expected[0] == ()
+    assert expected[1]
 
 
 def test_wrong_outputs_beyond_the_listed_ones_are_counted() -> None:
