@@ -409,3 +409,35 @@ def test_where_switches_multicast_a_partition_bounds_nothing() -> None:
     document["network"] = network_object(switch)
     messages = [found.message for found in check_certificate(document).diagnostics]
     assert "where switches multicast or reduce, a partition bounds nothing" in messages
+
+
+@pytest.mark.parametrize("kind", ["reduce", "gather", "broadcast", "scatter"])
+def test_data_flow_to_the_root_or_from_it(kind: str) -> None:
+    """Links that lead to the root alone carry what is collected, and nothing that is spread."""
+    one_way = Topology(
+        "one way", 3, 3, np.asarray([1, 2]), np.asarray([0, 1]), np.full(2, 1e10), np.zeros(2)
+    )
+    document = copy.deepcopy(CORRECT[kind])
+    document["network"] = network_object(one_way)
+    report = check_certificate(document)
+    assert report.ok == (kind in ("reduce", "gather"))
+
+
+def test_a_weight_of_half_a_unit_too_much_is_no_multiple() -> None:
+    document = copy.deepcopy(CORRECT["broadcast"])
+    document["tree_count"]["unit"] = str(4 * GB)
+    assert codes(document) == ["certificate-trees"]
+
+
+def test_without_trees_their_claims_are_not_proved() -> None:
+    names = {"rate", "is_optimal", "tree_count.trees", "planes.share", "planes.rate"}
+    document = copy.deepcopy(CORRECT["broadcast"])
+    assert not names & set(check_certificate(document).unproved)
+    del document["trees"]
+    assert names <= set(check_certificate(document).unproved)
+
+
+def test_trees_of_another_plane_carry_nothing_on_the_only_one() -> None:
+    document = copy.deepcopy(CORRECT["broadcast"])
+    document["trees"][0]["plane"] = 5
+    assert codes(document) == ["certificate-rate"]

@@ -222,3 +222,15 @@ def test_a_price_may_be_zero_but_not_negative() -> None:
 
     assert priced(0).ok
     assert "negative" in messages(priced(-1))
+
+
+def test_ranks_of_a_flow_are_different() -> None:
+    algorithm = synthesized("flows", RING, CollectiveKind.ALL_TO_ALL)
+    changed = with_changes(algorithm, "flow_certificate", lambda c: c.update(ranks=[0, 0, 2, 3]))
+    report = check_flow(CheckRequest(algorithm=changed), NoOptions())
+    assert "ranks are named twice" in messages(report)
+
+
+def test_a_bound_of_another_collective_is_refused(all_gather: Algorithm) -> None:
+    flaw = flaw_of(all_gather, lambda document: document.update(collective="all-to-all"))
+    assert "the bound certificate is for another collective" in flaw
