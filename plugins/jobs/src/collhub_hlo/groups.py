@@ -1,0 +1,256 @@
+"""Replica groups of collectives in all spellings and modes, as groups of ranks.
+
+Sources: openxla/xla `xla/hlo/ir/replica_group.cc`, `mesh_and_axis.cc`, `tile_assignment.cc` and
+`xla/service/collective_ops_utils.cc`. The device assignment is not part of HLO text: the rank of
+(replica, partition) is assumed to be replica * num_partitions + partition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from collhub_hlo.text import parse_integers, to_integer
+from hub_core.columns import Int64Array
+
+Groups = tuple[tuple[int, ...], ...]
+
+_IOTA = re.compile(r"\[([\d,\s]*)\]\s*<=\s*\[([\d,\s]*)\](?:\s*T\(([\d,\s]*)\))?\s*\Z")
+_MESH = re.compile(
+    r"@?mesh\s*\[([^\]]*)\]\s*"
+    r"(?:,?\s*device_ids\s*=\s*(\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\](?:<=[^{]*)?))?\s*"
+    r"\{([^{}]*)\}\s*\Z"
+)
+_DEVICE_IOTA = re.compile(
+    r"\[([\d,\s]*)\](?:\s*<=\s*\[([\d,\s]*)\])?(?:\s*T\(([\d,\s]*)\))?\s*\Z"
+)
+_AXIS_SIZE = re.compile(r"\s*['\"]?([\w.\-]+)['\"]?\s*=\s*(\d{1,9})\s*\Z")
+_AXIS = re.compile(r"\s*['\"]?([\w.\-]+)['\"]?\s*(?::\s*\((\d{1,9})\)\s*(\d{1,9}))?\s*\Z")
+_PAIRS = re.compile(r"\{\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*\}")
+_GROUP = re.compile(r"\{([\d,\s]*)\}")
+# Collectives without the attribute `use_global_device_ids`.
+_PARTITION_OPERATIONS = frozenset(
+    ("all-to-all", "collective-permute", "collective-broadcast", "ragged-all-to-all", "send", "recv")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Numbers of replicas and partitions of a module."""
+
+    replicas: int
+    partitions: int
+
+    @property
+    def count(self) -> int:
+        """Number of ranks."""
+        return self.replicas * self.partitions
+
+    def grid(self) -> Int64Array:
+        """Return the ranks by replica and partition: int64[replicas, partitions]."""
+        return np.arange(self.count, dtype=np.int64).reshape(self.replicas, self.partitions)
+
+
+def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
+    """Return the groups of ranks of a collective.
+
+    Raises `ValueError` with the reason for groups that the verifier of XLA refuses.
+    """
+    is_flat, columns = _mode(opcode, attributes, devices)
+    text = attributes.get("replica_groups", "{}")
+    if text.lstrip().startswith(("mesh", "@mesh")) and "device_ids" in attributes:
+        # The comma before `device_ids` separated it from the mesh.
+        text = f"{text}, device_ids={attributes['device_ids']}"
+    groups = parse_groups(text, len(columns))
+    if not groups:
+        if is_flat:
+            raise ValueError("empty replica_groups are not allowed with use_global_device_ids")
+        groups = (tuple(range(len(columns))),)
+    _check_ids(groups, len(columns), is_partial=opcode == "collective-broadcast")
+    if is_flat:
+        return groups
+    if _is_joined(opcode, attributes):
+        return tuple(tuple(columns[list(ids)].reshape(-1).tolist()) for ids in groups)
+    return tuple(
+        tuple(columns[list(ids), other].tolist())
+        for other in range(columns.shape[1])
+        for ids in groups
+    )
+
+
+def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: Devices) -> Groups:
+    """Return the (source, target) ranks of a permutation. Raises `ValueError` with the reason."""
+    pairs = [(int(source), int(target)) for source, target in _PAIRS.findall(text)]
+    if re.sub(r"[\s,{}]", "", _PAIRS.sub("", text)):
+        raise ValueError(f"source_target_pairs {text[:60]!r} is no list of pairs")
+    _, columns = _mode(opcode, attributes, devices)
+    for place, side in enumerate(("source", "target")):
+        _check_ids(tuple((pair[place],) for pair in pairs), len(columns), side, is_partial=True)
+    return tuple(
+        (int(columns[source, other]), int(columns[target, other]))
+        for other in range(columns.shape[1])
+        for source, target in pairs
+    )
+
+
+def parse_groups(text: str, count: int) -> Groups:
+    """Parse groups of ids: explicit, iota or mesh; () for `{}`.
+
+    `count`: number of ids, the size of every iota and mesh. Raises `ValueError`.
+    """
+    text = text.strip()
+    if match := _IOTA.match(text):
+        sizes = parse_integers(match[1])
+        if len(sizes) != 2:
+            raise ValueError(f"replica_groups {text[:60]!r}: not [groups, size]<=[...]")
+        return _to_groups(_iota(match[2], match[3], count), sizes[1], text)
+    if match := _MESH.match(text):
+        return _mesh_groups(match, count, text)
+    if not text.startswith("{") or re.sub(r"[\s,{}\d]", "", text):
+        raise ValueError(f"replica_groups {text[:60]!r} is no list, iota or mesh")
+    groups = tuple(parse_integers(one) for one in _GROUP.findall(text[1:-1]))
+    if not groups and re.search(r"\d", text):
+        raise ValueError(f"replica_groups {text[:60]!r} is no list of groups")
+    return tuple(group for group in groups if group)
+
+
+def _mode(
+    opcode: str, attributes: Mapping[str, str], devices: Devices
+) -> tuple[bool, Int64Array]:
+    """Return whether ids are ranks, and the ranks by id (first axis) and other coordinate."""
+    has_channel = to_integer(attributes.get("channel_id", "0")) > 0
+    is_global = attributes.get("use_global_device_ids") == "true"
+    grid = devices.grid()
+    if is_global and not has_channel:
+        raise ValueError("use_global_device_ids needs a channel_id")
+    if not has_channel:
+        return False, grid
+    if opcode in _PARTITION_OPERATIONS:
+        return False, grid.T
+    return (True, grid.reshape(-1, 1)) if is_global else (False, grid)
+
+
+def _is_joined(opcode: str, attributes: Mapping[str, str]) -> bool:
+    """Whether a group of replicas includes all their partitions."""
+    has_channel = to_integer(attributes.get("channel_id", "0")) > 0
+    return has_channel and opcode not in _PARTITION_OPERATIONS
+
+
+def _check_ids(
+    groups: Groups, count: int, noun: str = "id", *, is_partial: bool = False
+) -> None:
+    seen = bytearray(count)
+    for group in groups:
+        for one in group:
+            if not 0 <= one < count:
+                raise ValueError(f"{noun} {one} is not in 0..{count - 1}")
+            if seen[one]:
+                raise ValueError(f"{noun} {one} occurs twice")
+            seen[one] = 1
+    if not is_partial and (missing := seen.find(0)) >= 0:
+        raise ValueError(f"{noun} {missing} is in no group")
+
+
+def _iota(dimensions: str, order: str | None, count: int) -> Int64Array:
+    """Return 0, 1, ... in the given dimensions, transposed and flattened."""
+    sizes = parse_integers(dimensions)
+    if _product(sizes) != count:
+        raise ValueError(f"an iota of {_product(sizes)} ids, but there are {count}")
+    values = np.arange(count, dtype=np.int64)
+    if order is None:
+        return values
+    axes = parse_integers(order)
+    if sorted(axes) != list(range(len(sizes))):
+        raise ValueError(f"T({order[:40]}) is no order of {len(sizes)} dimensions")
+    return _transposed(values, sizes, axes)
+
+
+def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
+    """Build groups along the named axes of a mesh, which become the last ones in that order."""
+    axes = {}
+    for part in filter(str.strip, match[1].split(",")):
+        if not (axis := _AXIS_SIZE.match(part)) or axis[1] in axes:
+            raise ValueError(f"replica_groups {text[:60]!r}: no axis {part.strip()!r}")
+        axes[axis[1]] = int(axis[2])
+    if _product(tuple(axes.values())) != count:
+        size = _product(tuple(axes.values()))
+        raise ValueError(f"replica_groups {text[:60]!r}: {size} devices, but there are {count}")
+    sizes, used = _split_axes(axes, match[3], text)
+    rest = [place for place in range(len(sizes)) if place not in used]
+    devices = np.arange(count, dtype=np.int64)
+    if match[2]:
+        devices = _device_ids(match[2], count)
+    size = _product(tuple(sizes[place] for place in used))
+    return _to_groups(_transposed(devices, tuple(sizes), (*rest, *used)), size, text)
+
+
+def _device_ids(text: str, count: int) -> Int64Array:
+    """Parse the devices of a mesh: a list, or an iota with or without parentheses."""
+    text = text.strip()
+    inside = text[1:-1] if text.startswith("(") else text
+    if match := _DEVICE_IOTA.match(inside):
+        devices = _iota(match[2] or match[1], match[3], count)
+    else:
+        devices = np.array(parse_integers(inside), np.int64)
+    if sorted(devices.tolist()) != list(range(count)):
+        raise ValueError(f"device_ids {text[:60]!r} is no permutation of {count} devices")
+    return devices
+
+
+def _split_axes(axes: Mapping[str, int], named: str, text: str) -> tuple[list[int], list[int]]:
+    """Return the sizes of the axes after splitting sub-axes, and the positions of those named.
+
+    A sub-axis `(before)size` splits an axis into (before, size, the rest) and takes the middle.
+    """
+    cuts: dict[str, set[int]] = {name: {1, size} for name, size in axes.items()}
+    parts = []
+    for piece in filter(str.strip, named.split(",")):
+        axis = _AXIS.match(piece)
+        if not axis or axis[1] not in axes:
+            raise ValueError(f"replica_groups {text[:60]!r}: there is no axis {piece.strip()!r}")
+        before, size = (int(axis[2]), int(axis[3])) if axis[2] else (1, axes[axis[1]])
+        if before < 1 or size < 1 or axes[axis[1]] % (before * size):
+            part = piece.strip()
+            raise ValueError(f"replica_groups {text[:60]!r}: sub-axis {part!r} is no factor")
+        cuts[axis[1]] |= {before, before * size}
+        parts.append((axis[1], before, before * size))
+    sizes: list[int] = []
+    position: dict[tuple[str, int], int] = {}
+    for name, bounds in cuts.items():
+        ends = sorted(bounds)
+        for first, last in zip(ends, ends[1:], strict=False):
+            if last % first:
+                raise ValueError(f"replica_groups {text[:60]!r}: sub-axes of {name!r} overlap")
+            position[name, first] = len(sizes)
+            sizes.append(last // first)
+    used = [
+        position[name, first]
+        for name, before, after in parts
+        for first in sorted(cuts[name])
+        if before <= first < after
+    ]
+    if len(set(used)) < len(used):
+        raise ValueError(f"replica_groups {text[:60]!r} names a part of an axis twice")
+    return sizes, used
+
+
+def _to_groups(ids: Int64Array, size: int, text: str) -> Groups:
+    if size < 1 or len(ids) % size:
+        raise ValueError(f"replica_groups {text[:60]!r}: {len(ids)} ids in groups of {size}")
+    return tuple(tuple(group) for group in ids.reshape(-1, size).tolist())
+
+
+def _transposed(values: Int64Array, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Int64Array:
+    if len(sizes) > 32:
+        raise ValueError(f"{len(sizes)} dimensions; at most 32 are read")
+    return values.reshape(sizes).transpose(axes).reshape(-1)
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total

@@ -1,0 +1,350 @@
+"""Computations of a module, read one statement at a time, with their loops and total work.
+
+HLO text defines a computation before its first use, so totals of called computations are known
+when a computation ends, and bodies of fusions are dropped once their totals are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from collhub_hlo.groups import Devices
+from collhub_hlo.text import (
+    Instruction,
+    InstructionParser,
+    StatementReader,
+    invalid,
+    parse_attributes,
+    parse_computation_name,
+    to_integer,
+)
+from collhub_hlo.work import FREE, count_accessed_bytes, count_bytes, count_operations, is_product
+
+MAX_RANKS = 1 << 16
+_MAX_TOTAL = 1 << 62
+_TRIP_COUNT = re.compile(r'"?known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*[:=]\s*"?(\d{1,18})\b')
+_NAME = re.compile(r"%?([\w.\-$:/@]+)")
+_DUMP_AGAIN = "dump the module again as text"
+COLLECTIVES = frozenset(
+    "all-reduce all-gather reduce-scatter all-to-all ragged-all-to-all collective-permute"
+    " collective-broadcast send recv".split()
+)
+_SUFFIX = "-start"
+
+
+def collective_of(opcode: str) -> str | None:
+    """Return the collective that an instruction issues; None for others, and for `-done`."""
+    base = opcode.removesuffix(_SUFFIX)
+    return base if base in COLLECTIVES else None
+
+
+@dataclass(slots=True)
+class Computation:
+    """Instructions in order, by name, and totals over the computations that they call.
+
+    `operations`: including fusions and calls, without loops. `products`, `product_operations`:
+    matrix products, loops included. `visits`: instructions to evaluate, 0 without work.
+    `accessed`: of a fused computation, see `count_accessed_bytes`; its instructions are dropped.
+    """
+
+    name: str
+    line: int
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+    operations: int = 0
+    products: int = 0
+    product_operations: int = 0
+    communications: int = 0
+    visits: int = 0
+    accessed: tuple[dict[int, int], int | None] | None = None
+
+    @property
+    def root(self) -> Instruction | None:
+        """The instruction marked as root, or the last one."""
+        every = list(self.instructions.values())
+        return next((one for one in reversed(every) if one.is_root), every[-1] if every else None)
+
+
+@dataclass(slots=True)
+class Module:
+    """A module: its header, its computations, and facts of its text.
+
+    `trip_counts`: iterations by the line of the loop, None if unknown. `is_sharded`: instructions
+    have shardings, which precede partitioning or remain on parameters.
+    """
+
+    name: str
+    devices: Devices
+    is_scheduled: bool
+    computations: dict[str, Computation] = field(default_factory=dict)
+    entry: Computation | None = None
+    trip_counts: dict[int, int | None] = field(default_factory=dict)
+    is_sharded: bool = False
+
+
+def read_module(statements: StatementReader, trip_count: int | None) -> Module:
+    """Read a module. `trip_count`: iterations of loops whose count is unknown.
+
+    Raises `InputError` with the line for damaged text and for names without a definition.
+    """
+    reader = _ModuleReader(statements.file, trip_count)
+    for statement in statements:
+        if statement.kind == "module":
+            reader.begin(statement.text, statement.line)
+        elif reader.module is None:
+            message = "the file does not begin with HloModule"
+            raise invalid(message, statements.file, statement.line, _DUMP_AGAIN, "format")
+        elif statement.kind == "computation":
+            reader.open(*parse_computation_name(statement), statement.line)
+        elif statement.kind == "instruction":
+            reader.add(reader.parser.parse(statement))
+        else:
+            reader.close()
+    module = reader.module
+    if module is None or module.entry is None:
+        message = "the module has no ENTRY computation" if module else "the file has no HloModule"
+        raise invalid(message, statements.file, 1, "copy or dump the file again", "cut")
+    return module
+
+
+def called_names(instruction: Instruction) -> list[str]:
+    """Return the computations that an instruction executes, without reducers.
+
+    Of a loop the body, of a conditional all branches.
+    """
+    attributes, opcode = instruction.attributes, instruction.opcode
+    if opcode == "while":
+        return _names(attributes.get("body", ""))
+    if opcode == "conditional":
+        keys = ("branch_computations", "true_computation", "false_computation")
+        return [name for key in keys for name in _names(attributes.get(key, ""))]
+    if opcode == "call":
+        return _names(attributes.get("to_apply", attributes.get("calls", "")))
+    return _names(attributes.get("calls", ""))
+
+
+class _ModuleReader:
+    """Module under construction; the current computation is the last one that was opened."""
+
+    def __init__(self, file: str, trip_count: int | None) -> None:
+        self.file = file
+        self.module: Module | None = None
+        self.parser = InstructionParser(file)
+        self._trip_count = trip_count
+        self._current: Computation | None = None
+        self._is_entry = False
+
+    def begin(self, text: str, line: int) -> None:
+        """Read the header. Raises `InputError` for numbers of devices out of range."""
+        if self.module is not None:
+            cure = "split the file: one module per file"
+            raise invalid("the file has a second HloModule", self.file, line, cure)
+        name = re.match(r"HloModule\s+([^\s,]+)", text)
+        try:
+            attributes = parse_attributes(text, name.end() if name else len("HloModule"))
+            counts = [
+                to_integer(attributes.get(key, "1")) for key in ("replica_count", "num_partitions")
+            ]
+        except ValueError as error:
+            message = f"the header cannot be read: {error}"
+            raise invalid(message, self.file, line, _DUMP_AGAIN) from None
+        devices = Devices(*counts)
+        if min(counts) < 1 or devices.count > MAX_RANKS:
+            message = f"{counts[0]} replicas x {counts[1]} partitions; 1 to {MAX_RANKS} are read"
+            cure = "correct replica_count or num_partitions"
+            raise invalid(message, self.file, line, cure, "rank-range")
+        is_scheduled = attributes.get("is_scheduled") == "true"
+        self.module = Module(name[1] if name else "", devices, is_scheduled)
+
+    def open(self, name: str, is_entry: bool, line: int) -> None:
+        """Begin a computation. Raises `InputError` for a second one of the name."""
+        assert self.module
+        if name in self.module.computations:
+            message = f"computation {name!r} is defined twice"
+            raise invalid(message, self.file, line, _DUMP_AGAIN)
+        if is_entry and self.module.entry is not None:
+            raise invalid("a second ENTRY computation", self.file, line, _DUMP_AGAIN)
+        self._current, self._is_entry = Computation(name, line), is_entry
+
+    def add(self, instruction: Instruction) -> None:
+        """Append an instruction, and add its work to the totals of its computation."""
+        assert self.module and self._current
+        computation = self._current
+        if instruction.name in computation.instructions:
+            message = f"instruction {instruction.name!r} is defined twice in {computation.name!r}"
+            raise invalid(message, self.file, instruction.line, _DUMP_AGAIN)
+        for name in instruction.operands:
+            if name not in computation.instructions:
+                message = f"operand {name!r} is not defined before this instruction"
+                raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
+        called = self._find_called(instruction)
+        self.module.is_sharded |= "sharding" in instruction.attributes
+        try:
+            if instruction.opcode == "parameter":
+                to_integer(instruction.literal)
+            own = count_operations(instruction, computation.instructions)
+        except ValueError as error:
+            message = f"the work of {instruction.name!r} cannot be computed: {error}"
+            raise invalid(message, self.file, instruction.line, _DUMP_AGAIN) from None
+        computation.instructions[instruction.name] = instruction
+        self._add_totals(instruction, own, called)
+        if instruction.opcode == "fusion":
+            for body in called:
+                _drop_instructions(body)
+
+    def close(self) -> None:
+        """End the computation."""
+        assert self.module and self._current
+        if not self._current.instructions:
+            message = f"computation {self._current.name!r} is empty"
+            raise invalid(message, self.file, self._current.line, _DUMP_AGAIN)
+        self.module.computations[self._current.name] = self._current
+        if self._is_entry:
+            self.module.entry = self._current
+
+    def _find_called(self, instruction: Instruction) -> list[Computation]:
+        assert self.module
+        names = called_names(instruction)
+        condition = _names(instruction.attributes.get("condition", ""))
+        for name in (*names, *condition):
+            if name not in self.module.computations:
+                message = f"computation {name!r} is not defined before its use"
+                raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
+        if instruction.opcode in ("while", "call", "fusion", "async-start") and not names:
+            message = f"{instruction.opcode} {instruction.name!r} names no computation"
+            raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
+        return [self.module.computations[name] for name in names]
+
+    def _add_totals(self, instruction: Instruction, own: int, called: list[Computation]) -> None:
+        assert self.module and self._current
+        total, is_loop = self._current, instruction.opcode == "while"
+        repeats = 1
+        if is_loop:
+            trips = self._find_trip_count(instruction, called[0])
+            self.module.trip_counts[instruction.line] = trips
+            repeats = trips or 0
+        if instruction.opcode == "conditional":
+            called = [choose_branch(called)] if called else []
+        is_fusion = instruction.opcode == "fusion"
+        total.visits = min(_MAX_TOTAL, total.visits + int(instruction.opcode not in FREE))
+        if is_product(instruction):
+            total.products += 1
+            total.product_operations += own
+        total.operations += own
+        total.communications += collective_of(instruction.opcode) is not None
+        for one in called:
+            total.products = min(_MAX_TOTAL, total.products + repeats * one.products)
+            more = repeats * one.product_operations
+            total.product_operations = min(_MAX_TOTAL, total.product_operations + more)
+            total.communications = min(_MAX_TOTAL, total.communications + one.communications)
+            if not is_loop:
+                total.operations = min(_MAX_TOTAL, total.operations + one.operations)
+            if not is_fusion:
+                visits = max(1, repeats) * (one.visits and one.visits + len(one.instructions))
+                total.visits = min(_MAX_TOTAL, total.visits + visits)
+
+    def _find_trip_count(self, loop: Instruction, body: Computation) -> int | None:
+        """Return the iterations of a loop: as recorded, by its counter, or from the option."""
+        assert self.module and self._current
+        text = loop.attributes.get("backend_config", "").replace("\\", "")
+        if match := _TRIP_COUNT.search(text):
+            return int(match[1])
+        condition = self.module.computations.get(
+            next(iter(_names(loop.attributes.get("condition", ""))), "")
+        )
+        counted = _count_iterations(loop, self._current, condition, body) if condition else None
+        return self._trip_count if counted is None else counted
+
+
+def choose_branch(branches: Sequence[Computation]) -> Computation:
+    """Return the branch that is assumed to be taken: the one with the most communication."""
+    return max(branches, key=lambda one: (one.communications, one.operations))
+
+
+def count_work(
+    instruction: Instruction, others: dict[str, Instruction], body: Computation | None
+) -> tuple[int, int]:
+    """Return operations and accessed bytes. `body`: the fused computation of a fusion."""
+    if body is None or body.accessed is None:
+        return count_operations(instruction, others), count_bytes(instruction, others)
+    read, written = body.accessed
+    sizes = [others[name].shape.bytes for name in instruction.operands]
+    touched = sum(min(size, read.get(place, size)) for place, size in enumerate(sizes))
+    result = instruction.shape.bytes
+    return body.operations, touched + (result if written is None else min(result, written))
+
+
+def _drop_instructions(body: Computation) -> None:
+    """Replace the instructions of a fused computation by the bytes that it accesses."""
+    if body.accessed is None and not body.communications:
+        body.accessed = count_accessed_bytes(body.instructions)
+        body.instructions = {}
+        body.visits = 1
+
+
+def _names(text: str) -> list[str]:
+    return _NAME.findall(text)
+
+
+def _count_iterations(
+    loop: Instruction, caller: Computation, condition: Computation, body: Computation
+) -> int | None:
+    """Return the iterations of `for (i = first; i < end; i += step)`; None for other loops.
+
+    The root of the condition compares element i of the state with a constant, and the body returns
+    this element plus a constant.
+    """
+    test = condition.root
+    if test is None or test.opcode != "compare" or len(test.operands) != 2 or not loop.operands:
+        return None
+    counter, limit = (condition.instructions[name] for name in test.operands)
+    direction = test.attributes.get("direction")
+    if counter.opcode == "constant":
+        counter, limit = limit, counter
+        direction = {"GT": "LT", "GE": "LE"}.get(direction or "")
+    index, end = counter.attributes.get("index"), _constant(limit)
+    if counter.opcode != "get-tuple-element" or index is None or not index.isdecimal():
+        return None
+    step = _step_of(body, index)
+    state = caller.instructions[loop.operands[0]]
+    first = _element(caller, state, index)
+    start = _constant(first) if first else None
+    if end is None or step is None or start is None or step <= 0:
+        return None
+    if direction not in ("LT", "LE"):
+        return None
+    span = end - start + (direction == "LE")
+    return max(0, -(-span // step))
+
+
+def _step_of(body: Computation, index: str) -> int | None:
+    """Return the constant that a loop body adds to an element of its state."""
+    result = _element(body, body.root, index)
+    if result is None or result.opcode != "add":
+        return None
+    terms: Iterable[Instruction] = [body.instructions[name] for name in result.operands]
+    steps = [_constant(one) for one in terms if one.opcode == "constant"]
+    is_counter = any(
+        one.opcode == "get-tuple-element" and one.attributes.get("index") == index for one in terms
+    )
+    return steps[0] if is_counter and len(steps) == 1 else None
+
+
+def _element(
+    computation: Computation, state: Instruction | None, index: str
+) -> Instruction | None:
+    """Return the element of a tuple, through copies."""
+    if state is None or state.opcode != "tuple" or int(index[:9]) >= len(state.operands):
+        return None
+    element = computation.instructions[state.operands[int(index[:9])]]
+    while element.opcode == "copy" and element.operands:
+        element = computation.instructions[element.operands[0]]
+    return element
+
+
+def _constant(instruction: Instruction) -> int | None:
+    """Return the value of a scalar integer constant; None for others."""
+    text = instruction.literal
+    is_integer = instruction.opcode == "constant" and re.fullmatch(r"-?\d{1,18}", text)
+    return int(text) if is_integer else None

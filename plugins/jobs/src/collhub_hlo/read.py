@@ -1,0 +1,230 @@
+"""Read HLO text as a workload: the program of one device, for all replicas and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collhub_hlo.module import Module, read_module
+from collhub_hlo.options import HLO, HloOptions
+from collhub_hlo.text import StatementReader
+from collhub_hlo.walking import KINDS, NONE, Call, Program, evaluate
+from collhub_models.plugin import work_of
+from hub_core.columns import Int64Array
+from hub_core.model import (
+    Diagnostic,
+    JsonValue,
+    Location,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+    Provenance,
+    Severity,
+    Workload,
+    format_bytes,
+)
+from hub_core.plugin_api import Source, decompressed
+
+EXTENSION = "hlo"
+_MAX_LISTED_CALLS = 1000
+
+
+def read(source: Source, options: HloOptions) -> Workload:
+    """Read a module as a workload of replica_count x num_partitions ranks.
+
+    Assumptions and losses are passed to `source.report`. Raises `InputError` with the line for
+    damaged text, invalid groups, loops of unknown length and too many nodes.
+    """
+    (part,) = source.parts if len(source.parts) == 1 else (None,)
+    if part is None:
+        # Raises the error that names the number of files.
+        source.content()
+        raise AssertionError
+    with decompressed(part.stream(), part.name) as stream:
+        module = read_module(StatementReader(stream, part.name), options.trip_count)
+    program = evaluate(module, options, part.name)
+    notes = list(_notes(module, program, options))
+    for code, text, severity in notes:
+        source.report(Diagnostic(code, text, severity, Location(part.name)))
+    return _workload(module, program, options, source)
+
+
+def lines(workload: Workload) -> Sequence[str]:
+    """Describe the module of a workload for `inspect`."""
+    facts = workload.extensions.get(EXTENSION)
+    if not isinstance(facts, dict):
+        return []
+    described = [
+        f"module          {facts['module']}: {facts['replicas']} replicas x"
+        f" {facts['partitions']} partitions",
+        f"matrix products {facts['products']}, {facts['product_operations']} operations a device",
+    ]
+    calls = facts["collectives"]
+    for one in calls if isinstance(calls, list) else []:
+        assert isinstance(one, dict) and isinstance(one["operand_bytes"], int)
+        reduction = f" ({one['reduction']})" if one["reduction"] else ""
+        described.append(
+            f"{one['calls']} x {one['kind']}{reduction} {one['name']}:"
+            f" {format_bytes(one['operand_bytes'])} {one['dtype']}, {one['groups']}"
+        )
+    return described
+
+
+def _notes(
+    module: Module, program: Program, options: HloOptions
+) -> Sequence[tuple[str, str, Severity]]:
+    """Return code, text and severity of the findings."""
+    notes = [
+        ("hlo-loss", f"{count} evaluations of {text}", Severity.WARNING)
+        for text, count in program.losses.items()
+    ]
+    if module.devices.count > 1 and not program.calls and module.is_sharded:
+        text = (
+            "the module has shardings but no collectives: it is a dump before partitioning, with"
+            " shapes of all devices together; read the dump after optimizations"
+        )
+        notes.append(("hlo-unpartitioned", text, Severity.WARNING))
+    if module.devices.replicas > 1 and module.devices.partitions > 1:
+        text = "rank = replica x partitions + partition is assumed: the text has no devices"
+        notes.append(("hlo-devices", text, Severity.NOTE))
+    if options.tflops:
+        rate = f"{options.tflops:g} TFLOP/s and {options.memory_bandwidth / 1e12:g} TB/s"
+        notes.append(("hlo-roofline", f"durations are estimates for {rate}", Severity.NOTE))
+    return notes
+
+
+def _workload(
+    module: Module, program: Program, options: HloOptions, source: Source
+) -> Workload:
+    count = module.devices.count
+    tables = _Tables(program.calls, count)
+    columns, rows = tables.columns(program, options), len(program.kind)
+    first = np.repeat(np.arange(count, dtype=np.int64) * rows, len(program.before))
+    edges = tuple(
+        np.tile(np.array(side, np.int64), count) + first for side in (program.before, program.after)
+    )
+    is_data = not module.is_scheduled or options.order == "data"
+    no_edges = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    nodes = NodeColumns.from_columns(
+        count,
+        columns,
+        (edges[0], edges[1]) if is_data else no_edges,
+        no_edges if is_data else (edges[0], edges[1]),
+        source.name,
+    )
+    calls: list[JsonValue] = [_call_to_json(one) for one in program.calls[:_MAX_LISTED_CALLS]]
+    entry = module.entry
+    assert entry
+    facts: dict[str, JsonValue] = {
+        "module": module.name,
+        "replicas": module.devices.replicas,
+        "partitions": module.devices.partitions,
+        "is_scheduled": module.is_scheduled,
+        "products": entry.products,
+        "product_operations": entry.product_operations,
+        "collectives": calls,
+    }
+    return Workload(
+        nodes,
+        tuple(program.names),
+        tables.groups,
+        provenance=Provenance(HLO, "", source.name, source.sha256()),
+        extensions={EXTENSION: facts},
+    )
+
+
+def _call_to_json(call: Call) -> dict[str, JsonValue]:
+    sizes = sorted({len(group) for group in call.groups})
+    noun = "pairs" if call.opcode not in KINDS else "groups"
+    spread = "" if noun == "pairs" else " of " + ", ".join(map(str, sizes))
+    return {
+        "name": call.name,
+        "kind": call.opcode,
+        "dtype": call.dtype,
+        "reduction": call.reduction,
+        "operand_bytes": call.operand_bytes,
+        "result_bytes": call.result_bytes,
+        "calls": call.calls,
+        "line": call.line,
+        "groups": f"{len(call.groups)} {noun}{spread}",
+    }
+
+
+class _Tables:
+    """Groups of the job, and the group, root and peers of each collective by rank.
+
+    The last row of every table is for rows that do not communicate.
+    """
+
+    def __init__(self, calls: Sequence[Call], count: int) -> None:
+        every = tuple(range(count))
+        shape = len(calls) + 1, count
+        self.is_member = np.zeros(shape, np.bool_)
+        self.group = np.full(shape, NONE, np.int64)
+        self.root = np.full(shape, NONE, np.int64)
+        self.target = np.full(shape, NONE, np.int64)
+        self.source = np.full(shape, NONE, np.int64)
+        numbers: dict[tuple[int, ...], int] = {}
+        for row, call in enumerate(calls):
+            for ranks in call.groups:
+                members = list(ranks)
+                if call.opcode not in KINDS:
+                    if ranks[0] != ranks[1]:
+                        self.target[row, ranks[0]], self.source[row, ranks[1]] = ranks[1], ranks[0]
+                    continue
+                # A collective of one rank does not communicate.
+                self.is_member[row, members] = len(ranks) > 1
+                if ranks != every and len(ranks) > 1:
+                    self.group[row, members] = numbers.setdefault(ranks, len(numbers))
+                if call.opcode == "collective-broadcast":
+                    self.root[row, members] = ranks[0]
+        self.groups = tuple(ProcessGroup(str(place), ranks) for place, ranks in enumerate(numbers))
+        kinds = [int(KINDS.get(call.opcode, NONE)) for call in calls]
+        self._collective = np.array([*kinds, NONE], np.int64)
+        # Both ends of a message have one tag; `send` and `recv` share a channel.
+        tags = [
+            call.channel if call.opcode in ("send", "recv") else len(calls) + place
+            for place, call in enumerate(calls)
+        ]
+        self._tag = np.array([*(tag & 0x7FFFFFFF for tag in tags), 0], np.int64)
+
+    def columns(self, program: Program, options: HloOptions) -> dict[str, Int64Array]:
+        """Build the columns of all ranks: the rows of rank 0, of rank 1, ..."""
+        count, rows = self.group.shape[1], len(program.kind)
+        kind = np.tile(np.array(program.kind, np.int64), count)
+        call = np.tile(np.array(program.call, np.int64), count)
+        rank = np.repeat(np.arange(count, dtype=np.int64), rows)
+        is_send, is_receive = kind == NodeKind.SEND, kind == NodeKind.RECV
+        peer = np.where(is_send, self.target[call, rank], self.source[call, rank])
+        is_absent = (kind == NodeKind.COLLECTIVE) & ~self.is_member[call, rank]
+        is_absent |= (is_send | is_receive) & (peer < 0)
+        kind[is_absent] = int(NodeKind.MARKER)
+        is_message = (kind == NodeKind.SEND) | (kind == NodeKind.RECV)
+        is_collective = kind == NodeKind.COLLECTIVE
+        is_compute = kind == NodeKind.COMPUTE
+
+        def only(mask: np.ndarray, values: Int64Array, default: int = NONE) -> Int64Array:  # type: ignore[type-arg]
+            return np.where(mask, values, default)
+
+        operations, size = (
+            np.array(column, np.int64) for column in (program.operations, program.bytes)
+        )
+        works = [
+            work_of(options, *pair).get("duration_ns", NONE)
+            for pair in zip(program.operations, program.bytes, strict=True)
+        ]
+        durations = np.array([min(one, (1 << 62) - 1) for one in works], np.int64)
+        return {
+            "rank": rank,
+            "kind": kind,
+            "name": np.tile(np.array(program.name, np.int64), count),
+            "operations": only(is_compute, np.tile(operations, count)),
+            "bytes": only(is_compute | is_collective | is_message, np.tile(size, count)),
+            "duration_ns": only(is_compute, np.tile(durations, count)),
+            "collective": only(is_collective, self._collective[call]),
+            "group": only(is_collective, self.group[call, rank]),
+            "root": only(is_collective, self.root[call, rank]),
+            "peer": only(is_message, peer),
+            "tag": only(is_message, self._tag[call], 0),
+        }

@@ -1,0 +1,84 @@
+"""Small modules for the conformance kit, the fuzzer and the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hub_core.plugin_api import Source
+
+TRAINING_LOOP = """\
+HloModule train, is_scheduled=true, num_partitions=4
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%body (state: (s32[], f32[256,1024], f32[64,1024])) -> (s32[], f32[256,1024], f32[64,1024]) {
+  %state = (s32[], f32[256,1024]{1,0}, f32[64,1024]{1,0}) parameter(0)
+  %layer = s32[] get-tuple-element(%state), index=0
+  %activation = f32[256,1024]{1,0} get-tuple-element(%state), index=1
+  %weight = f32[64,1024]{1,0} get-tuple-element(%state), index=2
+  %gather-start = (f32[64,1024]{1,0}, f32[256,1024]{1,0}) all-gather-start(%weight), channel_id=1,\
+ replica_groups=[1,4]<=[4], dimensions={0}, use_global_device_ids=true
+  %product = f32[256,256]{1,0} dot(%activation, %activation), lhs_contracting_dims={1},\
+ rhs_contracting_dims={1}
+  %gather-done = f32[256,1024]{1,0} all-gather-done(%gather-start)
+  %next = f32[256,1024]{1,0} dot(%product, %gather-done), lhs_contracting_dims={1},\
+ rhs_contracting_dims={0}
+  %reduced = f32[256,1024]{1,0} all-reduce(%next), channel_id=2, replica_groups={{0,1},{2,3}},\
+ use_global_device_ids=true, to_apply=%add
+  %one = s32[] constant(1)
+  %following = s32[] add(%layer, %one)
+  ROOT %result = (s32[], f32[256,1024]{1,0}, f32[64,1024]{1,0}) tuple(%following, %reduced, %weight)
+}
+
+%condition (state.1: (s32[], f32[256,1024], f32[64,1024])) -> pred[] {
+  %state.1 = (s32[], f32[256,1024]{1,0}, f32[64,1024]{1,0}) parameter(0)
+  %layer.1 = s32[] get-tuple-element(%state.1), index=0
+  %layers = s32[] constant(3)
+  ROOT %is-left = pred[] compare(%layer.1, %layers), direction=LT
+}
+
+ENTRY %main (input: f32[256,1024], shard: f32[64,1024]) -> f32[256,1024] {
+  %input = f32[256,1024]{1,0} parameter(0)
+  %shard = f32[64,1024]{1,0} parameter(1)
+  %first = s32[] constant(0)
+  %start = (s32[], f32[256,1024]{1,0}, f32[64,1024]{1,0}) tuple(%first, %input, %shard)
+  %loop = (s32[], f32[256,1024]{1,0}, f32[64,1024]{1,0}) while(%start), condition=%condition,\
+ body=%body, backend_config={"known_trip_count":{"n":"3"}}
+  %output = f32[256,1024]{1,0} get-tuple-element(%loop), index=1
+  ROOT %shifted = f32[256,1024]{1,0} collective-permute(%output), channel_id=3,\
+ source_target_pairs={{0,1},{1,2},{2,3},{3,0}}
+}
+"""
+
+FUSED = """\
+HloModule fused, replica_count=2, num_partitions=2
+
+%scaled (p.0: bf16[8,16], p.1: bf16[16,4]) -> bf16[8,4] {
+  %p.0 = bf16[8,16]{1,0} parameter(0)
+  %p.1 = bf16[16,4]{1,0} parameter(1)
+  %product = bf16[8,4]{1,0} dot(%p.0, %p.1), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %twice = bf16[8,4]{1,0} add(%product, %product)
+}
+
+ENTRY %main (a: bf16[8,16], b: bf16[16,4]) -> bf16[16,4] {
+  %a = bf16[8,16]{1,0} parameter(0)
+  %b = bf16[16,4]{1,0} parameter(1)
+  %fusion = bf16[8,4]{1,0} fusion(%a, %b), kind=kOutput, calls=%scaled
+  %exchanged = bf16[8,4]{1,0} all-to-all(%fusion), channel_id=1, replica_groups={{0,1}},\
+ dimensions={0}
+  ROOT %gathered = bf16[16,4]{1,0} all-gather(%exchanged), channel_id=2,\
+ replica_groups=mesh['x'=2,'y'=2] {'x'}, dimensions={0}, use_global_device_ids=true
+}
+"""
+
+
+def modules() -> Sequence[Source]:
+    """Return a loop with overlapped collectives, and a fusion with groups in two modes."""
+    return [
+        Source.of_bytes("train.hlo", TRAINING_LOOP.encode()),
+        Source.of_bytes("fused.hlo", FUSED.encode()),
+    ]

@@ -1,0 +1,356 @@
+"""Split HLO text into statements, and statements into shape, opcode, operands and attributes.
+
+The grammar is that of openxla/xla `hlo_lexer.cc` and `hlo_parser.cc`. Quoted strings and
+`metadata={...}` contain braces and opcodes, so text is tokenized and never searched for words.
+A statement is held in memory, the file is not. Nested brackets are counted, without recursion.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from hub_core.model import InputError, Location
+
+MAX_STATEMENT_CHARACTERS = 16 << 20
+_MAX_DIMENSIONS = 64
+_MAX_SIZE = 1 << 62
+_QUOTED = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+_STRING = re.compile(_QUOTED)
+_TOKEN = re.compile(_QUOTED + r"|[()\[\]{},]")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_NAME = r"%?([\w.\-$:/@]+)"
+_COMPUTATION = re.compile(rf"(ENTRY\s+)?{_NAME}\s*[({{]")
+_ASSIGNMENT = re.compile(rf"(ROOT\s+)?{_NAME}\s*=\s*")
+_ARRAY_SHAPE = re.compile(r"[a-z]\w*\[[^\]]*\](?:\{[^{}]*\})?")
+_OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
+_OPERAND = re.compile(rf"(?:.*\s)?{_NAME}\s*\Z", re.DOTALL)
+_LEAF = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
+_ATTRIBUTE = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*=\s*")
+# Tables of newer modules between the header and the computations; they contain paths.
+_TABLES = re.compile(r"FileNames|FunctionNames|FileLocations|StackFrames|\d")
+_BITS = {
+    "pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128,
+    "f8e5m2": 8, "f8e4m3": 8, "f8e4m3fn": 8, "f8e4m3b11fnuz": 8, "f8e5m2fnuz": 8,
+    "f8e4m3fnuz": 8, "f8e3m4": 8, "f8e8m0fnu": 8, "f4e2m1fn": 4,
+    "bf16": 16, "f16": 16, "f32": 32, "f64": 64,
+    "s1": 1, "s2": 2, "s4": 4, "s8": 8, "s16": 16, "s32": 32, "s64": 64,
+    "u1": 1, "u2": 2, "u4": 4, "u8": 8, "u16": 16, "u32": 32, "u64": 64,
+}  # fmt: skip
+# Attributes that the reader uses; the others are dropped as they are parsed.
+_USED_ATTRIBUTES = frozenset(
+    "backend_config body branch_computations calls channel_id condition custom_call_target"
+    " device_ids dim_labels dimensions direction false_computation feature_group_count"
+    " frontend_attributes index is_host_transfer lhs_contracting_dims replica_groups sharding"
+    " source_target_pairs to_apply true_computation use_global_device_ids".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Arrays of a shape: element type and dimensions; several, or none, for a tuple."""
+
+    leaves: tuple[tuple[str, tuple[int, ...]], ...]
+    is_tuple: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of all arrays."""
+        return sum(_product(dimensions) for _, dimensions in self.leaves)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all arrays without the padding of tiles; elements below a byte are packed."""
+        bits = [_BITS[dtype] * _product(dimensions) for dtype, dimensions in self.leaves]
+        return sum(-(-one // 8) for one in bits)
+
+    @property
+    def dtype(self) -> str:
+        """Element types, without repetition."""
+        return "+".join(dict.fromkeys(dtype for dtype, _ in self.leaves))
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction. `operands`: names; `literal`: text of a constant or parameter number."""
+
+    name: str
+    opcode: str
+    shape: Shape
+    operands: tuple[str, ...]
+    attributes: Mapping[str, str]
+    literal: str
+    line: int
+    is_root: bool
+
+
+def invalid(message: str, file: str, line: int, cure: str, code: str = "hlo") -> InputError:
+    """Return the error for an invalid module, located at a line."""
+    return InputError(message, location=Location(file, line=line), cure=cure, code=code)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A header (`HloModule ...`), the opening or end of a computation, or an instruction."""
+
+    kind: str
+    text: str
+    line: int
+
+
+class StatementReader:
+    """Iterator over the statements of a file."""
+
+    def __init__(self, stream: BinaryIO, file: str) -> None:
+        self.file = file
+        self._stream = stream
+        self._line = 0
+        self._next: str | None = None
+
+    def __iter__(self) -> Iterator[Statement]:
+        """Yield the statements. Raises `InputError` with the line for damaged text."""
+        is_inside = False
+        while (text := self._take_line()) is not None:
+            line = self._line
+            if not text or text.startswith("//") or not is_inside and _TABLES.match(text):
+                continue
+            if text.startswith("HloModule") and not is_inside:
+                yield Statement("module", self._join(text, ""), line)
+            elif text.startswith("}") and is_inside:
+                is_inside = False
+                yield Statement("end", text, line)
+            elif not is_inside and _COMPUTATION.match(text):
+                is_inside = True
+                yield Statement("computation", self._join(text, "{"), line)
+            elif is_inside and _ASSIGNMENT.match(text):
+                yield Statement("instruction", self._join(text, ""), line)
+            else:
+                message = f"this is no statement of HLO text: {text[:60]!r}"
+                raise invalid(message, self.file, line, "dump the module again as text")
+        if is_inside:
+            message = "the file ends within a computation"
+            raise invalid(message, self.file, self._line, "copy or dump the file again", "cut")
+
+    def _take_line(self) -> str | None:
+        """Return the next line without surrounding space; None at the end of the file."""
+        if self._next is not None:
+            text, self._next = self._next, None
+            self._line += 1
+            return text
+        raw = self._stream.readline(MAX_STATEMENT_CHARACTERS)
+        if not raw:
+            return None
+        self._line += 1
+        if len(raw) >= MAX_STATEMENT_CHARACTERS:
+            raise self._too_long(self._line)
+        return raw.decode("utf-8", "replace").strip()
+
+    def _join(self, text: str, end: str) -> str:
+        """Add lines until brackets are balanced and the statement is complete.
+
+        `end`: the bracket that stays open, "{" for the opening of a computation.
+        """
+        start, parts, size, depth = self._line, [text], len(text), _count_open(text)
+        while depth > len(end) or not self._is_complete(parts, end):
+            following = self._take_line()
+            if following is None:
+                message = "the file ends within the statement that begins here"
+                raise invalid(message, self.file, start, "copy or dump the file again", "cut")
+            if end and following.startswith("}"):
+                message = "the computation that begins here has no '{'"
+                raise invalid(message, self.file, start, "dump the module again as text")
+            parts.append(following)
+            size += len(following)
+            depth += _count_open(following)
+            if size > MAX_STATEMENT_CHARACTERS:
+                raise self._too_long(start)
+        if depth < len(end):
+            message = "a bracket is closed that was not opened"
+            raise invalid(message, self.file, start, "dump the module again as text")
+        joined = " ".join(parts)
+        return _COMMENT.sub("", joined) if "/*" in joined else joined
+
+    def _is_complete(self, parts: list[str], end: str) -> bool:
+        """Whether a statement with balanced brackets ends here."""
+        if end:
+            return parts[-1].endswith(end)
+        if parts[-1].endswith((",", "=")):
+            return False
+        if parts[0].startswith("HloModule"):
+            return True
+        following = self._take_line()
+        if following is None:
+            return True
+        self._next = following
+        self._line -= 1
+        # A line break within an instruction: the next line begins no other statement.
+        return not following or following[0] in "}/" or bool(_ASSIGNMENT.match(following))
+
+    def _too_long(self, line: int) -> InputError:
+        message = f"a statement has more than {MAX_STATEMENT_CHARACTERS} characters"
+        cure = "dump the module without large constants"
+        return invalid(message, self.file, line, cure, "too-large")
+
+
+def parse_computation_name(statement: Statement) -> tuple[str, bool]:
+    """Return the name of a computation, and whether it is the entry."""
+    match = _COMPUTATION.match(statement.text)
+    assert match
+    return match[2], match[1] is not None
+
+
+def parse_attributes(text: str, start: int) -> dict[str, str]:
+    """Parse `key=value` pairs between commas from `start` on, all keys.
+
+    Raises `ValueError` for damaged text.
+    """
+    attributes: dict[str, str] = {}
+    for piece in _split(text, start, len(text)):
+        match = _ATTRIBUTE.match(piece)
+        if match:
+            attributes[match[1]] = piece[match.end() :].strip()
+    return attributes
+
+
+class InstructionParser:
+    """Parser of instructions; equal shapes and dropped attributes are stored once."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._shapes: dict[str, Shape] = {}
+
+    def parse(self, statement: Statement) -> Instruction:
+        """Parse an instruction. Raises `InputError` with its line for damaged text."""
+        try:
+            return self._parse(statement)
+        except ValueError as error:
+            message = f"this instruction cannot be read: {error}"
+            cure = "dump the module again as text"
+            raise invalid(message, self._file, statement.line, cure) from None
+
+    def _parse(self, statement: Statement) -> Instruction:
+        text = statement.text
+        head = _ASSIGNMENT.match(text)
+        assert head
+        position = head.end()
+        if text.startswith("(", position):
+            end = _find_close(text, position)
+        else:
+            match = _ARRAY_SHAPE.match(text, position)
+            if not match:
+                raise ValueError(f"no shape follows '=': {text[position : position + 40]!r}")
+            end = match.end()
+        opcode = _OPCODE.match(text, end)
+        if not opcode:
+            raise ValueError(f"no operation follows its shape: {text[end : end + 40]!r}")
+        close = _find_close(text, opcode.end() - 1)
+        literal, operands = "", tuple[str, ...]()
+        if opcode[1] in ("parameter", "constant", "iota"):
+            literal = text[opcode.end() : min(close - 1, opcode.end() + 64)].strip()
+        else:
+            operands = tuple(_operand_name(one) for one in _split(text, opcode.end(), close - 1))
+        attributes = {
+            key: value
+            for key, value in parse_attributes(text, close).items()
+            if key in _USED_ATTRIBUTES
+        }
+        return Instruction(
+            head[2], opcode[1], self._shape(text[position:end]), operands, attributes,
+            literal, statement.line, head[1] is not None,
+        )  # fmt: skip
+
+    def _shape(self, text: str) -> Shape:
+        shape = self._shapes.get(text)
+        if shape is None:
+            shape = parse_shape(text)
+            if len(self._shapes) < 1 << 16:
+                self._shapes[text] = shape
+        return shape
+
+
+def parse_shape(text: str) -> Shape:
+    """Parse a shape; layouts, tiles and memory spaces are dropped. Raises `ValueError`."""
+    leaves = []
+    for dtype, inside in _LEAF.findall(text):
+        if dtype not in _BITS:
+            raise ValueError(f"the element type {dtype!r} is unknown")
+        dimensions = _dimensions(inside)
+        leaves.append((dtype, dimensions))
+    return Shape(tuple(leaves), text.startswith("("))
+
+
+def parse_integers(text: str) -> tuple[int, ...]:
+    """Parse integers between commas, with or without braces or brackets. Raises `ValueError`."""
+    inside = text.strip().strip("{}[]() ")
+    return tuple(to_integer(one) for one in inside.split(",")) if inside else ()
+
+
+def to_integer(text: str) -> int:
+    """Convert a decimal number of at most 18 digits. Raises `ValueError`."""
+    digits = text.strip().strip("'\"")
+    if not re.fullmatch(r"-?[0-9]{1,18}", digits):
+        raise ValueError(f"{digits[:24]!r} is no integer of at most 18 digits")
+    return int(digits)
+
+
+def _dimensions(inside: str) -> tuple[int, ...]:
+    """Parse dimensions; the bound of a dynamic dimension (`<=8`) counts as its size."""
+    if not inside.strip():
+        return ()
+    sizes = tuple(to_integer(one.strip().removeprefix("<=")) for one in inside.split(","))
+    if min(sizes) < 0 or len(sizes) > _MAX_DIMENSIONS or _product(sizes) > _MAX_SIZE >> 8:
+        raise ValueError(f"no array has the dimensions [{inside[:60]}]")
+    return sizes
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _operand_name(text: str) -> str:
+    """Return the name of an operand, before which its shape may be repeated."""
+    match = _OPERAND.match(text)
+    if not match:
+        raise ValueError(f"{text.strip()[:40]!r} names no operand")
+    return match[1]
+
+
+def _count_open(text: str) -> int:
+    """Return the number of brackets that the text opens and does not close."""
+    if '"' in text:
+        text = _STRING.sub("", text)
+    opened = text.count("(") + text.count("{") + text.count("[")
+    return opened - text.count(")") - text.count("}") - text.count("]")
+
+
+def _find_close(text: str, start: int) -> int:
+    """Return the position after the bracket that closes the one at `start`."""
+    depth = 0
+    for token in _TOKEN.finditer(text, start):
+        if token[0] in "([{":
+            depth += 1
+        elif token[0] in ")]}":
+            depth -= 1
+            if not depth:
+                return token.end()
+    raise ValueError("a bracket is not closed")
+
+
+def _split(text: str, start: int, end: int) -> list[str]:
+    """Split text at commas outside of brackets and strings; empty pieces are dropped."""
+    pieces, depth, first = [], 0, start
+    for token in _TOKEN.finditer(text, start, end):
+        if token[0] in "([{":
+            depth += 1
+        elif token[0] in ")]}":
+            depth -= 1
+        elif token[0] == "," and not depth:
+            pieces.append(text[first : token.start()])
+            first = token.end()
+    pieces.append(text[first:end])
+    return [piece for piece in pieces if piece.strip()]

@@ -1,0 +1,463 @@
+"""Evaluate a module into rows: the nodes of one device, with dependencies.
+
+All devices execute one program, so a row differs between ranks only by its group or peer. Calls
+and loops are evaluated with a stack of frames, without recursion.
+
+Dependencies: in a scheduled module, instructions that block execute one after the other. A row
+waits for the previous one and for collectives whose `-done` precedes it. Between `-start` and
+`-done` a collective overlaps the computations. In other modules, or by option, a row waits for its
+operands. A loop runs its iterations one after the other in both.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from collhub_hlo.groups import Devices, Groups, find_groups, find_pairs
+from collhub_hlo.module import (
+    Computation,
+    Module,
+    called_names,
+    choose_branch,
+    collective_of,
+    count_work,
+)
+from collhub_hlo.options import HloOptions
+from collhub_hlo.text import Instruction, Shape, invalid, to_integer
+from collhub_hlo.work import FREE, has_unknown_work
+from hub_core.model import InputError, JobCollective, NodeKind
+
+NONE = -1
+_MAX_PARENTS = 8
+_VISITS_PER_NODE = 4
+_LARGEST = (1 << 62) - 1
+KINDS = {
+    "all-reduce": JobCollective.ALL_REDUCE,
+    "all-gather": JobCollective.ALL_GATHER,
+    "reduce-scatter": JobCollective.REDUCE_SCATTER,
+    "all-to-all": JobCollective.ALL_TO_ALL,
+    "ragged-all-to-all": JobCollective.ALL_TO_ALL,
+    "collective-broadcast": JobCollective.BROADCAST,
+}
+_DONE = ("async-done", "async-update", "send-done", "recv-done", "copy-done")
+
+Rows = tuple[int, ...]
+# Rows that a value waits for; for a tuple, those of each element.
+Value = Rows | list[Rows]
+
+
+@dataclass(slots=True)
+class Call:
+    """A collective of the program. `groups`: groups of ranks, or (source, target) pairs.
+
+    `operand_bytes`, `result_bytes`: of one device; `calls`: how often a device issues it.
+    """
+
+    name: str
+    opcode: str
+    dtype: str
+    operand_bytes: int
+    result_bytes: int
+    groups: Groups
+    reduction: str
+    line: int
+    channel: int
+    calls: int = 0
+
+
+@dataclass(slots=True)
+class Program:
+    """Columns of the rows, and edges between them. `call`: index of `calls`, -1 for others.
+
+    `kind`: NodeKind; a SEND or RECV becomes a marker on ranks without this message. `notes`:
+    assumptions and losses.
+    """
+
+    kind: array[int] = field(default_factory=lambda: array("q"))
+    name: array[int] = field(default_factory=lambda: array("q"))
+    operations: array[int] = field(default_factory=lambda: array("q"))
+    bytes: array[int] = field(default_factory=lambda: array("q"))
+    call: array[int] = field(default_factory=lambda: array("q"))
+    before: array[int] = field(default_factory=lambda: array("q"))
+    after: array[int] = field(default_factory=lambda: array("q"))
+    names: dict[str, int] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    losses: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A computation under evaluation. `caller`: the instruction whose value it computes.
+
+    `entered`: rows that a row without operands waits for. `tail`: rows that the next blocking row
+    waits for, in a schedule. `remaining`: further iterations.
+    """
+
+    computation: Computation
+    instructions: list[Instruction]
+    arguments: list[Value]
+    caller: Instruction | None
+    entered: Rows
+    tail: Rows
+    is_async: bool
+    remaining: int = 0
+    position: int = 0
+    values: dict[str, Value] = field(default_factory=dict)
+
+
+def evaluate(module: Module, options: HloOptions, file: str) -> Program:
+    """Evaluate the entry of a module.
+
+    Raises `InputError` for invalid groups, unknown trip counts, and more nodes than allowed.
+    """
+    assert module.entry
+    if module.entry.visits > _VISITS_PER_NODE * options.max_nodes:
+        _check_loops(module, file)
+    evaluation = _Evaluation(module, options, file)
+    evaluation.run()
+    return evaluation.program
+
+
+def _check_loops(module: Module, file: str) -> None:
+    """Raise `InputError` for an unknown trip count, which is reported before the size."""
+    for line, trips in module.trip_counts.items():
+        if trips is None:
+            raise _unknown_trips(file, line)
+
+
+def _unknown_trips(file: str, line: int) -> InputError:
+    message = "the number of iterations of this loop is unknown"
+    return invalid(message, file, line, "give it with -O trip_count=N", "trip-count")
+
+
+class _Evaluation:
+    """Stack of frames, and the rows so far."""
+
+    def __init__(self, module: Module, options: HloOptions, file: str) -> None:
+        assert module.entry
+        self.program = Program()
+        self._module, self._options, self._file = module, options, file
+        self._is_sequence = module.is_scheduled and options.order == "schedule"
+        self._max_rows = options.max_nodes // module.devices.count
+        self._visits = 0
+        self._calls: dict[int, int] = {}
+        self._stack = [self._frame(module.entry, [], None, (), (), is_async=False)]
+        # The last row that may be extended by a following computation.
+        self._open_row = NONE
+
+    def run(self) -> None:
+        """Evaluate until the entry ends."""
+        while self._stack:
+            frame = self._stack[-1]
+            if frame.position == len(frame.instructions):
+                self._leave(frame)
+                continue
+            instruction = frame.instructions[frame.position]
+            frame.position += 1
+            self._visits += 1
+            if self._visits > _VISITS_PER_NODE * self._options.max_nodes:
+                raise self._too_many(instruction.line)
+            self._step(frame, instruction)
+
+    def _step(self, frame: _Frame, instruction: Instruction) -> None:
+        opcode = instruction.opcode
+        if opcode == "parameter":
+            number = to_integer(instruction.literal)
+            has_value = 0 <= number < len(frame.arguments)
+            frame.values[instruction.name] = frame.arguments[number] if has_value else ()
+        elif opcode == "tuple":
+            frame.values[instruction.name] = [
+                self._join(frame, (name,)) for name in instruction.operands
+            ]
+        elif opcode == "get-tuple-element":
+            frame.values[instruction.name] = self._element(frame, instruction)
+        elif opcode == "opt-barrier" and len(instruction.operands) == 1:
+            frame.values[instruction.name] = frame.values[instruction.operands[0]]
+        elif collective := collective_of(opcode):
+            self._communicate(frame, instruction, collective)
+        elif opcode in ("while", "call", "conditional", "async-start"):
+            self._enter(frame, instruction)
+        elif opcode.endswith("-done") or opcode in _DONE:
+            rows = self._join(frame, instruction.operands)
+            frame.values[instruction.name] = rows
+            if not opcode.endswith("-update"):
+                frame.tail = self._union((*frame.tail, *rows))
+                self._open_row = NONE
+        elif opcode in FREE:
+            frame.values[instruction.name] = self._join(frame, instruction.operands)
+        else:
+            self._compute(frame, instruction)
+
+    def _element(self, frame: _Frame, instruction: Instruction) -> Rows:
+        value = frame.values[instruction.operands[0]] if instruction.operands else ()
+        index = instruction.attributes.get("index", "")
+        if isinstance(value, list) and index.isdecimal() and int(index[:9]) < len(value):
+            return value[int(index[:9])]
+        return self._join(frame, instruction.operands)
+
+    def _compute(self, frame: _Frame, instruction: Instruction) -> None:
+        """Append a computation, or extend the previous one."""
+        names = called_names(instruction) if instruction.opcode == "fusion" else []
+        body = self._module.computations[names[0]] if names else None
+        if body is not None and body.communications:
+            self._lose("fusions that contain collectives, whose communication is not read")
+        if has_unknown_work(instruction):
+            self._lose("custom calls of unknown work, which count by their bytes")
+        operations, accessed = count_work(instruction, frame.computation.instructions, body)
+        operations, accessed = min(operations, _LARGEST), min(accessed, _LARGEST)
+        is_blocking = self._is_sequence and not instruction.opcode.endswith("-start")
+        if self._options.merge_compute and is_blocking and self._open_row >= 0:
+            row, program = self._open_row, self.program
+            program.operations[row] = min(_LARGEST, program.operations[row] + operations)
+            program.bytes[row] = min(_LARGEST, program.bytes[row] + accessed)
+            frame.values[instruction.name] = (row,)
+            return
+        row = self._append(
+            frame, instruction, NodeKind.COMPUTE, operations, accessed, is_blocking=is_blocking
+        )
+        frame.values[instruction.name] = (row,)
+        self._open_row = row if is_blocking and not frame.is_async else NONE
+
+    def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
+        """Append a collective, or the send and receive rows of a permutation."""
+        number = self._calls.get(instruction.line)
+        if number is None:
+            number = self._read_call(frame.computation, instruction, collective)
+            self._calls[instruction.line] = number
+        call = self.program.calls[number]
+        call.calls += 1
+        config = instruction.attributes.get("backend_config", "").replace("\\", "")
+        is_start = instruction.opcode.endswith("-start") or collective in ("send", "recv")
+        is_blocking = not is_start or '"is_sync":true' in config.replace(" ", "")
+        if collective in KINDS:
+            kinds = [NodeKind.COLLECTIVE]
+        else:
+            kinds = {"send": [NodeKind.SEND], "recv": [NodeKind.RECV]}.get(
+                collective, [NodeKind.SEND, NodeKind.RECV]
+            )
+        before = self._before(frame, instruction)
+        rows = tuple(
+            self._add_row(kind, instruction.name, 0, call.operand_bytes, before, number)
+            for kind in kinds
+        )
+        if is_blocking and self._is_sequence:
+            frame.tail = rows
+        self._open_row = NONE
+        frame.values[instruction.name] = rows
+
+    def _read_call(self, computation: Computation, instruction: Instruction, name: str) -> int:
+        """Read a collective: its bytes and groups. Raises `InputError` with its line."""
+        shapes = [computation.instructions[one].shape for one in instruction.operands]
+        if name == "ragged-all-to-all":
+            shapes = shapes[:1]
+            self._lose("ragged all-to-alls, whose bytes are an upper bound")
+        if name in ("send", "recv"):
+            shapes = shapes[:1] if name == "send" else [_received(instruction.shape)]
+        attributes = instruction.attributes
+        try:
+            groups = self._groups(instruction, name)
+            channel = to_integer(attributes.get("channel_id", "0"))
+        except ValueError as error:
+            message = f"{name} {instruction.name!r}: {error}"
+            cure = "correct its groups, replica_count or num_partitions"
+            raise invalid(message, self._file, instruction.line, cure, "group") from None
+        reducer = self._module.computations.get(attributes.get("to_apply", "").lstrip("%"))
+        dtypes = dict.fromkeys(shape.dtype for shape in shapes if shape.leaves)
+        call = Call(
+            instruction.name, name, "+".join(dtypes), sum(shape.bytes for shape in shapes),
+            instruction.shape.bytes, groups,
+            reducer.root.opcode if reducer and reducer.root else "", instruction.line, channel,
+        )  # fmt: skip
+        _check_result(call, instruction, self._file)
+        self.program.calls.append(call)
+        return len(self.program.calls) - 1
+
+    def _groups(self, instruction: Instruction, name: str) -> Groups:
+        attributes, devices = instruction.attributes, self._module.devices
+        if name == "collective-permute":
+            text = attributes.get("source_target_pairs", "")
+            return find_pairs(text, name, attributes, devices)
+        if name in ("send", "recv"):
+            return self._message_pairs(instruction, name, devices)
+        return find_groups(name, attributes, devices)
+
+    def _message_pairs(self, instruction: Instruction, name: str, devices: Devices) -> Groups:
+        """Return the pairs of a send or receive, which partitioning records as an attribute."""
+        text = instruction.attributes.get("frontend_attributes", "")
+        key = "_xla_send_recv_source_target_pairs="
+        if key not in text or instruction.attributes.get("is_host_transfer") == "true":
+            self._lose("sends and receives without source_target_pairs, which are left out")
+            return ()
+        pairs = text.partition(key)[2].strip('"')
+        end = pairs.find("}}") + 2
+        return find_pairs(pairs[:end], name, instruction.attributes, devices)
+
+    def _enter(self, frame: _Frame, instruction: Instruction) -> None:
+        """Push the frame of a called computation; without work, it takes no time."""
+        called = [self._module.computations[name] for name in called_names(instruction)]
+        frame.values[instruction.name] = before = self._join(frame, instruction.operands)
+        if instruction.opcode == "conditional" and called:
+            called = [choose_branch(called)]
+            self._lose("conditionals, of which the branch with the most communication is read")
+        if not called or not called[0].visits:
+            return
+        body, trips = called[0], 1
+        if body.accessed is not None:
+            # Also called by a fusion, which dropped its instructions.
+            self._compute(frame, instruction)
+            return
+        if instruction.opcode == "while":
+            trips = self._trip_count(instruction)
+            if not trips:
+                return
+        is_async = instruction.opcode == "async-start"
+        arguments: list[Value] = [frame.values[name] for name in instruction.operands]
+        entered = self._union((*frame.entered, *before)) if not self._is_sequence else ()
+        if instruction.opcode != "call" and not is_async:
+            arguments = [entered] * len(arguments)
+        new = self._frame(body, arguments, instruction, entered, frame.tail, is_async=is_async)
+        new.remaining = trips - 1
+        if is_async:
+            self._open_row = NONE
+        self._stack.append(new)
+
+    def _leave(self, frame: _Frame) -> None:
+        """Begin the next iteration, or return the value of a frame to its caller."""
+        root = frame.computation.root
+        result: Value = frame.values[root.name] if root else ()
+        if frame.remaining:
+            frame.remaining -= 1
+            if not self._is_sequence:
+                every = [self._flat(value) for value in frame.values.values()]
+                frame.entered = self._union(tuple(sorted({row for one in every for row in one})))
+                frame.arguments = [frame.entered] * len(frame.arguments)
+            frame.values, frame.position = {}, 0
+            return
+        self._stack.pop()
+        if not self._stack or frame.caller is None:
+            return
+        caller = self._stack[-1]
+        if frame.is_async:
+            caller.values[frame.caller.name] = self._union(
+                frame.tail if self._is_sequence else self._flat(result)
+            )
+            return
+        caller.tail = frame.tail
+        is_call = frame.caller.opcode == "call"
+        caller.values[frame.caller.name] = result if is_call else self._union(self._flat(result))
+
+    def _trip_count(self, loop: Instruction) -> int:
+        trips = self._module.trip_counts[loop.line]
+        if trips is None:
+            raise _unknown_trips(self._file, loop.line)
+        if trips > self._options.iterations:
+            limit = self._options.iterations
+            self._lose(f"loops of more than {limit} iterations, of which the others are left out")
+        return min(trips, self._options.iterations)
+
+    def _frame(
+        self,
+        computation: Computation,
+        arguments: list[Value],
+        caller: Instruction | None,
+        entered: Rows,
+        tail: Rows,
+        *,
+        is_async: bool,
+    ) -> _Frame:
+        every = list(computation.instructions.values())
+        return _Frame(computation, every, arguments, caller, entered, tail, is_async)
+
+    def _append(
+        self,
+        frame: _Frame,
+        instruction: Instruction,
+        kind: NodeKind,
+        operations: int,
+        accessed: int,
+        *,
+        is_blocking: bool,
+    ) -> int:
+        before = self._before(frame, instruction)
+        row = self._add_row(kind, instruction.name, operations, accessed, before, NONE)
+        if is_blocking:
+            frame.tail = (row,)
+        return row
+
+    def _before(self, frame: _Frame, instruction: Instruction) -> Rows:
+        """Return the rows that an instruction waits for."""
+        if self._is_sequence:
+            return frame.tail
+        return self._join(frame, instruction.operands) or frame.entered
+
+    def _add_row(
+        self, kind: NodeKind, name: str, operations: int, size: int, before: Rows, call: int
+    ) -> int:
+        program = self.program
+        row = len(program.kind)
+        if row >= self._max_rows:
+            raise self._too_many(None)
+        program.kind.append(int(kind))
+        program.name.append(program.names.setdefault(name, len(program.names)) if name else NONE)
+        program.operations.append(operations)
+        program.bytes.append(size)
+        program.call.append(call)
+        program.before.extend(before)
+        program.after.extend([row] * len(before))
+        return row
+
+    def _join(self, frame: _Frame, names: tuple[str, ...]) -> Rows:
+        """Return the rows that several values wait for."""
+        if self._is_sequence and len(names) == 1:
+            return self._flat(frame.values[names[0]])
+        rows = {row for name in names for row in self._flat(frame.values[name])}
+        return self._union(tuple(sorted(rows)))
+
+    def _flat(self, value: Value) -> Rows:
+        if isinstance(value, list):
+            return tuple(sorted({row for rows in value for row in rows}))
+        return value
+
+    def _union(self, rows: Rows) -> Rows:
+        """Replace many rows by a marker that waits for them, which bounds the number of edges."""
+        rows = tuple(dict.fromkeys(rows))
+        if len(rows) <= _MAX_PARENTS:
+            return rows
+        return (self._add_row(NodeKind.MARKER, "", 0, NONE, rows, NONE),)
+
+    def _lose(self, text: str) -> None:
+        self.program.losses[text] = self.program.losses.get(text, 0) + 1
+
+    def _too_many(self, line: int | None) -> InputError:
+        count = self._module.devices.count
+        message = f"the module has more than {self._options.max_nodes} nodes on {count} devices"
+        cure = "give -O iterations=N to shorten loops, -O merge_compute=true, or -O max_nodes=N"
+        return invalid(message, self._file, line or 1, cure, "too-large")
+
+
+def _received(shape: Shape) -> Shape:
+    """Return the received arrays: a receive returns (data, context, token)."""
+    return Shape(shape.leaves[:1]) if shape.is_tuple else shape
+
+
+def _check_result(call: Call, instruction: Instruction, file: str) -> None:
+    """Raise `InputError` if the result of a collective does not fit its operand and group."""
+    sizes = {len(group) for group in call.groups}
+    if call.opcode not in ("all-gather", "reduce-scatter", "all-reduce"):
+        return
+    if instruction.opcode.endswith("-start") or len(sizes) != 1:
+        return
+    (size,) = sizes
+    expected, have = call.operand_bytes, call.result_bytes
+    if call.opcode == "all-gather":
+        expected *= size
+    elif call.opcode == "reduce-scatter":
+        have *= size
+    # Elements below a byte are rounded up.
+    if abs(expected - have) > size * max(1, len(instruction.operands)):
+        message = (
+            f"{call.opcode} {call.name!r}: {call.operand_bytes} bytes in groups of {size}"
+            f" cannot give {call.result_bytes} bytes"
+        )
+        raise invalid(message, file, call.line, "correct its shape or its groups", "size")

@@ -1,0 +1,173 @@
+"""Approximate work of instructions: floating-point operations and bytes of memory accesses.
+
+The rules follow XLA's `hlo_cost_analysis.cc`, with two differences: a loop counts once per
+iteration, and matrix products of GPU libraries (custom calls) count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from collhub_hlo.text import Instruction, Shape, parse_integers
+
+# Instructions without a kernel.
+FREE = frozenset(
+    "add-dependency after-all bitcast constant domain get-tuple-element opt-barrier parameter"
+    " partition-id replica-id tuple".split()
+)
+# Instructions that move data, without arithmetic.
+_MOVES = FREE | frozenset(
+    "broadcast concatenate copy copy-start dynamic-slice dynamic-update-slice gather infeed iota"
+    " outfeed pad reshape reverse slice transpose".split()
+)
+_REDUCTIONS = frozenset("reduce reduce-window select-and-scatter sort".split())
+# A value passes through these unchanged, element by element.
+_PASSED_ON = frozenset("bitcast convert copy reshape".split())
+_SLICES = frozenset("dynamic-slice gather slice".split())
+_CONTRACTED = re.compile(r'"?lhs_contracting_dimensions"?\s*[:=]\s*\[([^\]]*)\]')
+_DIM_LABELS = re.compile(r"[^_]*_([a-z0-9?]*)->")
+GEMM_TARGETS = ("__cublas$", "__triton_gemm", "__onednn$matmul")
+_ATTENTION_TARGETS = ("__cudnn$fmha", "__cudnn$fhma")
+
+Instructions = Mapping[str, Instruction]
+
+
+def is_product(instruction: Instruction) -> bool:
+    """Whether the instruction is a matrix product with known dimensions."""
+    if instruction.opcode == "custom-call":
+        return _target(instruction).startswith(GEMM_TARGETS)
+    return instruction.opcode == "dot"
+
+
+def has_unknown_work(instruction: Instruction) -> bool:
+    """Whether the instruction is a custom call whose operations are unknown."""
+    known = (*GEMM_TARGETS, *_ATTENTION_TARGETS)
+    return instruction.opcode == "custom-call" and not _target(instruction).startswith(known)
+
+
+def count_operations(instruction: Instruction, others: Instructions) -> int:
+    """Estimate the operations of one instruction, without those of called computations.
+
+    `others`: instructions of the same computation by name. Raises `ValueError` for dimensions that
+    do not exist.
+    """
+    opcode, shape = instruction.opcode, instruction.shape
+    operands = [others[name].shape for name in instruction.operands]
+    if is_product(instruction):
+        return 2 * _first(shape).elements * _contracted_size(instruction, operands)
+    if opcode == "convolution":
+        return 2 * shape.elements * _elements_per_output(instruction, operands)
+    if opcode == "custom-call":
+        return _attention_operations(instruction, operands)
+    if opcode in _REDUCTIONS:
+        return operands[0].elements if operands else 0
+    if opcode == "scatter":
+        return operands[-1].elements if operands else 0
+    return 0 if opcode in _MOVES or opcode in ("fusion", "call") else shape.elements
+
+
+def count_bytes(instruction: Instruction, others: Instructions) -> int:
+    """Estimate the bytes that an instruction other than a fusion reads and writes."""
+    opcode, result = instruction.opcode, instruction.shape.bytes
+    operands = [others[name].shape.bytes for name in instruction.operands]
+    if opcode in _SLICES:
+        return 2 * result
+    if opcode == "dynamic-update-slice" and len(operands) > 1:
+        return 2 * operands[1]
+    return result + sum(operands)
+
+
+def count_accessed_bytes(instructions: Instructions) -> tuple[dict[int, int], int | None]:
+    """Return bytes that a fused computation reads by parameter number, and those it writes.
+
+    A parameter of which only slices are used counts by its slices; an update of a slice in place
+    counts by the slice. The second result is None if the result is written in full.
+    """
+    users: dict[str, list[tuple[Instruction, int]]] = {}
+    for instruction in instructions.values():
+        for place, name in enumerate(instruction.operands):
+            users.setdefault(name, []).append((instruction, place))
+    read = {}
+    for instruction in instructions.values():
+        if instruction.opcode == "parameter":
+            read[int(instruction.literal)] = _read_bytes(instruction, users, instructions)
+    roots = [one for one in instructions.values() if one.is_root]
+    root = roots[-1] if roots else None
+    while root and root.opcode in _PASSED_ON and root.operands:
+        root = instructions[root.operands[0]]
+    if root and root.opcode == "dynamic-update-slice" and len(root.operands) > 1:
+        return read, instructions[root.operands[1]].shape.bytes
+    return read, None
+
+
+def _read_bytes(
+    parameter: Instruction,
+    users: Mapping[str, list[tuple[Instruction, int]]],
+    instructions: Instructions,
+) -> int:
+    """Return the bytes of a parameter that a fused computation reads."""
+    name, total = parameter.name, 0
+    while len(users.get(name, ())) == 1 and users[name][0][0].opcode in _PASSED_ON:
+        name = users[name][0][0].name
+    for user, place in users.get(name, ()):
+        if user.opcode in _SLICES and not place:
+            total += user.shape.bytes
+        elif user.opcode == "dynamic-update-slice" and not place and len(user.operands) > 1:
+            # The remaining elements stay in place.
+            continue
+        else:
+            return parameter.shape.bytes
+    return min(total, parameter.shape.bytes)
+
+
+def _target(instruction: Instruction) -> str:
+    return instruction.attributes.get("custom_call_target", "").strip('"')
+
+
+def _first(shape: Shape) -> Shape:
+    """Return the first array of a shape: gemm calls return (result, workspace)."""
+    return Shape(shape.leaves[:1])
+
+
+def _dimensions(shape: Shape) -> tuple[int, ...]:
+    return shape.leaves[0][1] if shape.leaves else ()
+
+
+def _contracted_size(instruction: Instruction, operands: list[Shape]) -> int:
+    """Return the product of the contracted dimensions of the left operand."""
+    attributes = instruction.attributes
+    text = attributes.get("lhs_contracting_dims", "")
+    if instruction.opcode == "custom-call":
+        # The configuration is JSON, or a string with escaped JSON.
+        match = _CONTRACTED.search(attributes.get("backend_config", "").replace("\\", ""))
+        text = match[1] if match else ""
+    sizes = _dimensions(operands[0]) if operands else ()
+    total = 1
+    for axis in parse_integers(text.replace('"', "")):
+        if not 0 <= axis < len(sizes):
+            raise ValueError(f"its left operand has no dimension {axis}")
+        total *= sizes[axis]
+    return total
+
+
+def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int:
+    """Return the elements of the kernel that one output element needs."""
+    kernel = _dimensions(operands[1]) if len(operands) > 1 else ()
+    labels = _DIM_LABELS.match(instruction.attributes.get("dim_labels", ""))
+    total = 1
+    for place, size in enumerate(kernel):
+        is_output = labels is not None and labels[1][place : place + 1] == "o"
+        total *= 1 if is_output else size
+    return total
+
+
+def _attention_operations(instruction: Instruction, operands: list[Shape]) -> int:
+    """Estimate 4 b h s^2 d operations of attention, 2.5 times that of its gradient."""
+    target = _target(instruction)
+    if not target.startswith(_ATTENTION_TARGETS) or len(operands) < 2:
+        return 0
+    # The sequence is the second or third dimension; it is usually longer than the heads.
+    sequence = max(_dimensions(operands[1])[1:3], default=0)
+    operations = 4 * _first(operands[0]).elements * sequence
+    return operations * 5 // 2 if "ackward" in target else operations
