@@ -58,6 +58,7 @@ PLUGINS = (
     "collhub_fabrics",
     "collhub_flows",
     "collhub_goal",
+    "collhub_hlo",
     "collhub_infragraph",
     "collhub_local",
     "collhub_machines",

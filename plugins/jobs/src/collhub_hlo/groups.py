@@ -7,6 +7,7 @@ Sources: openxla/xla `xla/hlo/ir/replica_group.cc`, `mesh_and_axis.cc`, `tile_as
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,17 +25,16 @@ _MESH = re.compile(
     r"(?:,?\s*device_ids\s*=\s*(\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\](?:<=[^{]*)?))?\s*"
     r"\{([^{}]*)\}\s*\Z"
 )
-_DEVICE_IOTA = re.compile(
-    r"\[([\d,\s]*)\](?:\s*<=\s*\[([\d,\s]*)\])?(?:\s*T\(([\d,\s]*)\))?\s*\Z"
-)
+_DEVICE_IOTA = re.compile(r"\[([\d,\s]*)\](?:\s*<=\s*\[([\d,\s]*)\])?(?:\s*T\(([\d,\s]*)\))?\s*\Z")
 _AXIS_SIZE = re.compile(r"\s*['\"]?([\w.\-]+)['\"]?\s*=\s*(\d{1,9})\s*\Z")
 _AXIS = re.compile(r"\s*['\"]?([\w.\-]+)['\"]?\s*(?::\s*\((\d{1,9})\)\s*(\d{1,9}))?\s*\Z")
 _PAIRS = re.compile(r"\{\s*(-?\d{1,18})\s*,\s*(-?\d{1,18})\s*\}")
 _GROUP = re.compile(r"\{([\d,\s]*)\}")
 # Collectives without the attribute `use_global_device_ids`.
-_PARTITION_OPERATIONS = frozenset(
-    ("all-to-all", "collective-permute", "collective-broadcast", "ragged-all-to-all", "send", "recv")
-)
+_PARTITION_OPERATIONS = frozenset((
+    "all-to-all", "collective-permute", "collective-broadcast", "ragged-all-to-all", "send",
+    "recv",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,7 @@ def parse_groups(text: str, count: int) -> Groups:
     return tuple(group for group in groups if group)
 
 
-def _mode(
-    opcode: str, attributes: Mapping[str, str], devices: Devices
-) -> tuple[bool, Int64Array]:
+def _mode(opcode: str, attributes: Mapping[str, str], devices: Devices) -> tuple[bool, Int64Array]:
     """Return whether ids are ranks, and the ranks by id (first axis) and other coordinate."""
     has_channel = to_integer(attributes.get("channel_id", "0")) > 0
     is_global = attributes.get("use_global_device_ids") == "true"
@@ -139,9 +137,7 @@ def _is_joined(opcode: str, attributes: Mapping[str, str]) -> bool:
     return has_channel and opcode not in _PARTITION_OPERATIONS
 
 
-def _check_ids(
-    groups: Groups, count: int, noun: str = "id", *, is_partial: bool = False
-) -> None:
+def _check_ids(groups: Groups, count: int, noun: str = "id", *, is_partial: bool = False) -> None:
     seen = bytearray(count)
     for group in groups:
         for one in group:
@@ -221,7 +217,7 @@ def _split_axes(axes: Mapping[str, int], named: str, text: str) -> tuple[list[in
     position: dict[tuple[str, int], int] = {}
     for name, bounds in cuts.items():
         ends = sorted(bounds)
-        for first, last in zip(ends, ends[1:], strict=False):
+        for first, last in itertools.pairwise(ends):
             if last % first:
                 raise ValueError(f"replica_groups {text[:60]!r}: sub-axes of {name!r} overlap")
             position[name, first] = len(sizes)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from collhub_hlo.collectives import collective_of
 from collhub_hlo.groups import Devices
 from collhub_hlo.text import (
     Instruction,
@@ -27,17 +28,8 @@ _MAX_TOTAL = 1 << 62
 _TRIP_COUNT = re.compile(r'"?known_trip_count"?\s*[:=]\s*\{\s*"?n"?\s*[:=]\s*"?(\d{1,18})\b')
 _NAME = re.compile(r"%?([\w.\-$:/@]+)")
 _DUMP_AGAIN = "dump the module again as text"
-COLLECTIVES = frozenset(
-    "all-reduce all-gather reduce-scatter all-to-all ragged-all-to-all collective-permute"
-    " collective-broadcast send recv".split()
-)
-_SUFFIX = "-start"
-
-
-def collective_of(opcode: str) -> str | None:
-    """Return the collective that an instruction issues; None for others, and for `-done`."""
-    base = opcode.removesuffix(_SUFFIX)
-    return base if base in COLLECTIVES else None
+# Shared by all computations whose instructions are dropped.
+_NO_INSTRUCTIONS: dict[str, Instruction] = {}
 
 
 @dataclass(slots=True)
@@ -169,7 +161,8 @@ class _ModuleReader:
 
     def add(self, instruction: Instruction) -> None:
         """Append an instruction, and add its work to the totals of its computation."""
-        assert self.module and self._current
+        assert self.module
+        assert self._current
         computation = self._current
         if instruction.name in computation.instructions:
             message = f"instruction {instruction.name!r} is defined twice in {computation.name!r}"
@@ -195,7 +188,8 @@ class _ModuleReader:
 
     def close(self) -> None:
         """End the computation."""
-        assert self.module and self._current
+        assert self.module
+        assert self._current
         if not self._current.instructions:
             message = f"computation {self._current.name!r} is empty"
             raise invalid(message, self.file, self._current.line, _DUMP_AGAIN)
@@ -217,7 +211,8 @@ class _ModuleReader:
         return [self.module.computations[name] for name in names]
 
     def _add_totals(self, instruction: Instruction, own: int, called: list[Computation]) -> None:
-        assert self.module and self._current
+        assert self.module
+        assert self._current
         total, is_loop = self._current, instruction.opcode == "while"
         repeats = 1
         if is_loop:
@@ -246,7 +241,8 @@ class _ModuleReader:
 
     def _find_trip_count(self, loop: Instruction, body: Computation) -> int | None:
         """Return the iterations of a loop: as recorded, by its counter, or from the option."""
-        assert self.module and self._current
+        assert self.module
+        assert self._current
         text = loop.attributes.get("backend_config", "").replace("\\", "")
         if match := _TRIP_COUNT.search(text):
             return int(match[1])
@@ -279,7 +275,7 @@ def _drop_instructions(body: Computation) -> None:
     """Replace the instructions of a fused computation by the bytes that it accesses."""
     if body.accessed is None and not body.communications:
         body.accessed = count_accessed_bytes(body.instructions)
-        body.instructions = {}
+        body.instructions = _NO_INSTRUCTIONS
         body.visits = 1
 
 
@@ -331,9 +327,7 @@ def _step_of(body: Computation, index: str) -> int | None:
     return steps[0] if is_counter and len(steps) == 1 else None
 
 
-def _element(
-    computation: Computation, state: Instruction | None, index: str
-) -> Instruction | None:
+def _element(computation: Computation, state: Instruction | None, index: str) -> Instruction | None:
     """Return the element of a tuple, through copies."""
     if state is None or state.opcode != "tuple" or int(index[:9]) >= len(state.operands):
         return None

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from collhub_models.plugin import work_of
 
+from collhub_hlo.collectives import KINDS, Call
 from collhub_hlo.module import Module, read_module
 from collhub_hlo.options import HLO, HloOptions
 from collhub_hlo.text import StatementReader
-from collhub_hlo.walking import KINDS, NONE, Call, Program, evaluate
-from collhub_models.plugin import work_of
-from hub_core.columns import Int64Array
+from collhub_hlo.walking import NONE, Program, evaluate
+from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import (
     Diagnostic,
+    InputError,
     JsonValue,
     Location,
     NodeColumns,
@@ -36,11 +38,10 @@ def read(source: Source, options: HloOptions) -> Workload:
     Assumptions and losses are passed to `source.report`. Raises `InputError` with the line for
     damaged text, invalid groups, loops of unknown length and too many nodes.
     """
-    (part,) = source.parts if len(source.parts) == 1 else (None,)
-    if part is None:
-        # Raises the error that names the number of files.
-        source.content()
-        raise AssertionError
+    if len(source.parts) != 1:
+        message = f"{len(source.parts)} files; a module for all devices is one file"
+        raise InputError(message, location=Location(source.name), cure="name one file")
+    part = source.parts[0]
     with decompressed(part.stream(), part.name) as stream:
         module = read_module(StatementReader(stream, part.name), options.trip_count)
     program = evaluate(module, options, part.name)
@@ -62,7 +63,8 @@ def lines(workload: Workload) -> Sequence[str]:
     ]
     calls = facts["collectives"]
     for one in calls if isinstance(calls, list) else []:
-        assert isinstance(one, dict) and isinstance(one["operand_bytes"], int)
+        assert isinstance(one, dict)
+        assert isinstance(one["operand_bytes"], int)
         reduction = f" ({one['reduction']})" if one["reduction"] else ""
         described.append(
             f"{one['calls']} x {one['kind']}{reduction} {one['name']}:"
@@ -94,9 +96,7 @@ def _notes(
     return notes
 
 
-def _workload(
-    module: Module, program: Program, options: HloOptions, source: Source
-) -> Workload:
+def _workload(module: Module, program: Program, options: HloOptions, source: Source) -> Workload:
     count = module.devices.count
     tables = _Tables(program.calls, count)
     columns, rows = tables.columns(program, options), len(program.kind)
@@ -179,7 +179,18 @@ class _Tables:
                     self.group[row, members] = numbers.setdefault(ranks, len(numbers))
                 if call.opcode == "collective-broadcast":
                     self.root[row, members] = ranks[0]
-        self.groups = tuple(ProcessGroup(str(place), ranks) for place, ranks in enumerate(numbers))
+        # Numbered by first use, rank by rank, as readers of written workloads number them.
+        by_rank = self.group.T[:, :-1].reshape(-1)
+        used, first = np.unique(by_rank[by_rank >= 0], return_index=True)
+        order = used[np.argsort(first)]
+        position = np.full(len(numbers) + 1, NONE, np.int64)
+        position[order] = np.arange(len(order))
+        self.group = position[self.group]
+        ranks_of = list(numbers)
+        self.groups = tuple(
+            ProcessGroup(f"group_{place}", ranks_of[number])
+            for place, number in enumerate(order.tolist())
+        )
         kinds = [int(KINDS.get(call.opcode, NONE)) for call in calls]
         self._collective = np.array([*kinds, NONE], np.int64)
         # Both ends of a message have one tag; `send` and `recv` share a channel.
@@ -204,7 +215,7 @@ class _Tables:
         is_collective = kind == NodeKind.COLLECTIVE
         is_compute = kind == NodeKind.COMPUTE
 
-        def only(mask: np.ndarray, values: Int64Array, default: int = NONE) -> Int64Array:  # type: ignore[type-arg]
+        def only(mask: BoolArray, values: Int64Array, default: int = NONE) -> Int64Array:
             return np.where(mask, values, default)
 
         operations, size = (

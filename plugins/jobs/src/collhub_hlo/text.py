@@ -8,6 +8,7 @@ A statement is held in memory, the file is not. Nested brackets are counted, wit
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -39,13 +40,15 @@ _BITS = {
     "s1": 1, "s2": 2, "s4": 4, "s8": 8, "s16": 16, "s32": 32, "s64": 64,
     "u1": 1, "u2": 2, "u4": 4, "u8": 8, "u16": 16, "u32": 32, "u64": 64,
 }  # fmt: skip
+_NO_ATTRIBUTES: Mapping[str, str] = {}
 # Attributes that the reader uses; the others are dropped as they are parsed.
-_USED_ATTRIBUTES = frozenset(
-    "backend_config body branch_computations calls channel_id condition custom_call_target"
-    " device_ids dim_labels dimensions direction false_computation feature_group_count"
-    " frontend_attributes index is_host_transfer lhs_contracting_dims replica_groups sharding"
-    " source_target_pairs to_apply true_computation use_global_device_ids".split()
-)
+_USED_ATTRIBUTES = frozenset((
+    "backend_config", "body", "branch_computations", "calls", "channel_id", "condition",
+    "custom_call_target", "device_ids", "dim_labels", "dimensions", "direction",
+    "false_computation", "feature_group_count", "frontend_attributes", "index",
+    "is_host_transfer", "lhs_contracting_dims", "replica_groups", "sharding",
+    "source_target_pairs", "to_apply", "true_computation", "use_global_device_ids",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,8 @@ class StatementReader:
         is_inside = False
         while (text := self._take_line()) is not None:
             line = self._line
-            if not text or text.startswith("//") or not is_inside and _TABLES.match(text):
+            is_table = not is_inside and _TABLES.match(text)
+            if not text or text.startswith("//") or is_table:
                 continue
             if text.startswith("HloModule") and not is_inside:
                 yield Statement("module", self._join(text, ""), line)
@@ -257,7 +261,8 @@ class InstructionParser:
             if key in _USED_ATTRIBUTES
         }
         return Instruction(
-            head[2], opcode[1], self._shape(text[position:end]), operands, attributes,
+            head[2], sys.intern(opcode[1]), self._shape(text[position:end]), operands,
+            attributes or _NO_ATTRIBUTES,
             literal, statement.line, head[1] is not None,
         )  # fmt: skip
 

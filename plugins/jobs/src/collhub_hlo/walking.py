@@ -14,56 +14,28 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
-from collhub_hlo.groups import Devices, Groups, find_groups, find_pairs
+from collhub_hlo.collectives import KINDS, Call, collective_of, has_pairs, read_call
 from collhub_hlo.module import (
     Computation,
     Module,
     called_names,
     choose_branch,
-    collective_of,
     count_work,
 )
 from collhub_hlo.options import HloOptions
-from collhub_hlo.text import Instruction, Shape, invalid, to_integer
+from collhub_hlo.text import Instruction, invalid, to_integer
 from collhub_hlo.work import FREE, has_unknown_work
-from hub_core.model import InputError, JobCollective, NodeKind
+from hub_core.model import InputError, NodeKind
 
 NONE = -1
 _MAX_PARENTS = 8
 _VISITS_PER_NODE = 4
 _LARGEST = (1 << 62) - 1
-KINDS = {
-    "all-reduce": JobCollective.ALL_REDUCE,
-    "all-gather": JobCollective.ALL_GATHER,
-    "reduce-scatter": JobCollective.REDUCE_SCATTER,
-    "all-to-all": JobCollective.ALL_TO_ALL,
-    "ragged-all-to-all": JobCollective.ALL_TO_ALL,
-    "collective-broadcast": JobCollective.BROADCAST,
-}
 _DONE = ("async-done", "async-update", "send-done", "recv-done", "copy-done")
 
 Rows = tuple[int, ...]
 # Rows that a value waits for; for a tuple, those of each element.
 Value = Rows | list[Rows]
-
-
-@dataclass(slots=True)
-class Call:
-    """A collective of the program. `groups`: groups of ranks, or (source, target) pairs.
-
-    `operand_bytes`, `result_bytes`: of one device; `calls`: how often a device issues it.
-    """
-
-    name: str
-    opcode: str
-    dtype: str
-    operand_bytes: int
-    result_bytes: int
-    groups: Groups
-    reduction: str
-    line: int
-    channel: int
-    calls: int = 0
 
 
 @dataclass(slots=True)
@@ -247,51 +219,19 @@ class _Evaluation:
         frame.values[instruction.name] = rows
 
     def _read_call(self, computation: Computation, instruction: Instruction, name: str) -> int:
-        """Read a collective: its bytes and groups. Raises `InputError` with its line."""
-        shapes = [computation.instructions[one].shape for one in instruction.operands]
+        """Read a collective, and return its number. Raises `InputError` with its line."""
+        to_apply = instruction.attributes.get("to_apply", "").lstrip("%")
+        reducer = self._module.computations.get(to_apply)
+        reduction = reducer.root.opcode if reducer and reducer.root else ""
+        operands = [computation.instructions[one].shape for one in instruction.operands]
+        devices = self._module.devices
         if name == "ragged-all-to-all":
-            shapes = shapes[:1]
             self._lose("ragged all-to-alls, whose bytes are an upper bound")
-        if name in ("send", "recv"):
-            shapes = shapes[:1] if name == "send" else [_received(instruction.shape)]
-        attributes = instruction.attributes
-        try:
-            groups = self._groups(instruction, name)
-            channel = to_integer(attributes.get("channel_id", "0"))
-        except ValueError as error:
-            message = f"{name} {instruction.name!r}: {error}"
-            cure = "correct its groups, replica_count or num_partitions"
-            raise invalid(message, self._file, instruction.line, cure, "group") from None
-        reducer = self._module.computations.get(attributes.get("to_apply", "").lstrip("%"))
-        dtypes = dict.fromkeys(shape.dtype for shape in shapes if shape.leaves)
-        call = Call(
-            instruction.name, name, "+".join(dtypes), sum(shape.bytes for shape in shapes),
-            instruction.shape.bytes, groups,
-            reducer.root.opcode if reducer and reducer.root else "", instruction.line, channel,
-        )  # fmt: skip
-        _check_result(call, instruction, self._file)
+        if name in ("send", "recv") and not has_pairs(instruction):
+            self._lose("sends and receives without source_target_pairs, which are left out")
+        call = read_call(instruction, name, operands, reduction, devices, self._file)
         self.program.calls.append(call)
         return len(self.program.calls) - 1
-
-    def _groups(self, instruction: Instruction, name: str) -> Groups:
-        attributes, devices = instruction.attributes, self._module.devices
-        if name == "collective-permute":
-            text = attributes.get("source_target_pairs", "")
-            return find_pairs(text, name, attributes, devices)
-        if name in ("send", "recv"):
-            return self._message_pairs(instruction, name, devices)
-        return find_groups(name, attributes, devices)
-
-    def _message_pairs(self, instruction: Instruction, name: str, devices: Devices) -> Groups:
-        """Return the pairs of a send or receive, which partitioning records as an attribute."""
-        text = instruction.attributes.get("frontend_attributes", "")
-        key = "_xla_send_recv_source_target_pairs="
-        if key not in text or instruction.attributes.get("is_host_transfer") == "true":
-            self._lose("sends and receives without source_target_pairs, which are left out")
-            return ()
-        pairs = text.partition(key)[2].strip('"')
-        end = pairs.find("}}") + 2
-        return find_pairs(pairs[:end], name, instruction.attributes, devices)
 
     def _enter(self, frame: _Frame, instruction: Instruction) -> None:
         """Push the frame of a called computation; without work, it takes no time."""
@@ -434,30 +374,3 @@ class _Evaluation:
         message = f"the module has more than {self._options.max_nodes} nodes on {count} devices"
         cure = "give -O iterations=N to shorten loops, -O merge_compute=true, or -O max_nodes=N"
         return invalid(message, self._file, line or 1, cure, "too-large")
-
-
-def _received(shape: Shape) -> Shape:
-    """Return the received arrays: a receive returns (data, context, token)."""
-    return Shape(shape.leaves[:1]) if shape.is_tuple else shape
-
-
-def _check_result(call: Call, instruction: Instruction, file: str) -> None:
-    """Raise `InputError` if the result of a collective does not fit its operand and group."""
-    sizes = {len(group) for group in call.groups}
-    if call.opcode not in ("all-gather", "reduce-scatter", "all-reduce"):
-        return
-    if instruction.opcode.endswith("-start") or len(sizes) != 1:
-        return
-    (size,) = sizes
-    expected, have = call.operand_bytes, call.result_bytes
-    if call.opcode == "all-gather":
-        expected *= size
-    elif call.opcode == "reduce-scatter":
-        have *= size
-    # Elements below a byte are rounded up.
-    if abs(expected - have) > size * max(1, len(instruction.operands)):
-        message = (
-            f"{call.opcode} {call.name!r}: {call.operand_bytes} bytes in groups of {size}"
-            f" cannot give {call.result_bytes} bytes"
-        )
-        raise invalid(message, file, call.line, "correct its shape or its groups", "size")

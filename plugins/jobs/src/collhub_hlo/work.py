@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from collhub_hlo.text import Instruction, Shape, parse_integers
 
 # Instructions without a kernel.
-FREE = frozenset(
-    "add-dependency after-all bitcast constant domain get-tuple-element opt-barrier parameter"
-    " partition-id replica-id tuple".split()
-)
+FREE = frozenset((
+    "add-dependency", "after-all", "bitcast", "constant", "domain", "get-tuple-element",
+    "opt-barrier", "parameter", "partition-id", "replica-id", "tuple",
+))  # fmt: skip
 # Instructions that move data, without arithmetic.
-_MOVES = FREE | frozenset(
-    "broadcast concatenate copy copy-start dynamic-slice dynamic-update-slice gather infeed iota"
-    " outfeed pad reshape reverse slice transpose".split()
-)
-_REDUCTIONS = frozenset("reduce reduce-window select-and-scatter sort".split())
+_MOVES = FREE | frozenset((
+    "broadcast", "concatenate", "copy", "copy-start", "dynamic-slice", "dynamic-update-slice",
+    "gather", "infeed", "iota", "outfeed", "pad", "reshape", "reverse", "slice", "transpose",
+))  # fmt: skip
+_REDUCTIONS = frozenset(["reduce", "reduce-window", "select-and-scatter", "sort"])
 # A value passes through these unchanged, element by element.
-_PASSED_ON = frozenset("bitcast convert copy reshape".split())
-_SLICES = frozenset("dynamic-slice gather slice".split())
+_PASSED_ON = frozenset(["bitcast", "convert", "copy", "reshape"])
+_SLICES = frozenset(["dynamic-slice", "gather", "slice"])
 _CONTRACTED = re.compile(r'"?lhs_contracting_dimensions"?\s*[:=]\s*\[([^\]]*)\]')
 _DIM_LABELS = re.compile(r"[^_]*_([a-z0-9?]*)->")
 GEMM_TARGETS = ("__cublas$", "__triton_gemm", "__onednn$matmul")

@@ -1,0 +1,132 @@
+"""Collectives of a module: kinds, sizes, groups of ranks, and pairs of permutations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collhub_hlo.groups import Devices, Groups, find_groups, find_pairs
+from collhub_hlo.text import Instruction, Shape, invalid, to_integer
+from hub_core.model import JobCollective
+
+COLLECTIVES = frozenset((
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all",
+    "collective-permute", "collective-broadcast", "send", "recv",
+))  # fmt: skip
+KINDS = {
+    "all-reduce": JobCollective.ALL_REDUCE,
+    "all-gather": JobCollective.ALL_GATHER,
+    "reduce-scatter": JobCollective.REDUCE_SCATTER,
+    "all-to-all": JobCollective.ALL_TO_ALL,
+    "ragged-all-to-all": JobCollective.ALL_TO_ALL,
+    "collective-broadcast": JobCollective.BROADCAST,
+}
+_SUFFIX = "-start"
+# Attribute in which partitioning records the pairs of sends and receives.
+_PAIRS = "_xla_send_recv_source_target_pairs="
+
+
+@dataclass(slots=True)
+class Call:
+    """A collective of the program. `groups`: groups of ranks, or (source, target) pairs.
+
+    `operand_bytes`, `result_bytes`: of one device; `calls`: how often a device issues it.
+    """
+
+    name: str
+    opcode: str
+    dtype: str
+    operand_bytes: int
+    result_bytes: int
+    groups: Groups
+    reduction: str
+    line: int
+    channel: int
+    calls: int = 0
+
+
+def collective_of(opcode: str) -> str | None:
+    """Return the collective that an instruction issues; None for others, and for `-done`."""
+    base = opcode.removesuffix(_SUFFIX)
+    return base if base in COLLECTIVES else None
+
+
+def has_pairs(instruction: Instruction) -> bool:
+    """Whether a send or receive is between devices, with recorded pairs."""
+    attributes = instruction.attributes
+    is_host = attributes.get("is_host_transfer") == "true"
+    return not is_host and _PAIRS in attributes.get("frontend_attributes", "")
+
+
+def read_call(
+    instruction: Instruction,
+    name: str,
+    operands: Sequence[Shape],
+    reduction: str,
+    devices: Devices,
+    file: str,
+) -> Call:
+    """Read bytes and groups of a collective. `name`: its opcode without `-start`.
+
+    Raises `InputError` with the line for invalid groups, and for shapes that do not fit them.
+    """
+    shapes = list(operands)
+    if name in ("ragged-all-to-all", "send"):
+        # Of the others, only the first operand is data.
+        shapes = shapes[:1]
+    elif name == "recv":
+        shapes = [_received(instruction.shape)]
+    try:
+        groups = _groups(instruction, name, devices)
+        channel = to_integer(instruction.attributes.get("channel_id", "0"))
+    except ValueError as error:
+        message = f"{name} {instruction.name!r}: {error}"
+        cure = "correct its groups, replica_count or num_partitions"
+        raise invalid(message, file, instruction.line, cure, "group") from None
+    dtypes = dict.fromkeys(shape.dtype for shape in shapes if shape.leaves)
+    call = Call(
+        instruction.name, name, "+".join(dtypes), sum(shape.bytes for shape in shapes),
+        instruction.shape.bytes, groups, reduction, instruction.line, channel,
+    )  # fmt: skip
+    _check_result(call, instruction, file)
+    return call
+
+
+def _groups(instruction: Instruction, name: str, devices: Devices) -> Groups:
+    attributes = instruction.attributes
+    if name in KINDS:
+        return find_groups(name, attributes, devices)
+    text = attributes.get("source_target_pairs", "")
+    if name in ("send", "recv"):
+        if not has_pairs(instruction):
+            return ()
+        text = attributes["frontend_attributes"].partition(_PAIRS)[2].lstrip('"')
+        text = text[: text.find("}}") + 2]
+    return find_pairs(text, name, attributes, devices)
+
+
+def _received(shape: Shape) -> Shape:
+    """Return the received arrays: a receive returns (data, context, token)."""
+    return Shape(shape.leaves[:1]) if shape.is_tuple else shape
+
+
+def _check_result(call: Call, instruction: Instruction, file: str) -> None:
+    """Raise `InputError` if the result of a collective does not fit its operand and group."""
+    sizes = {len(group) for group in call.groups}
+    if call.opcode not in ("all-gather", "reduce-scatter", "all-reduce"):
+        return
+    if instruction.opcode.endswith("-start") or len(sizes) != 1:
+        return
+    (size,) = sizes
+    expected, have = call.operand_bytes, call.result_bytes
+    if call.opcode == "all-gather":
+        expected *= size
+    elif call.opcode == "reduce-scatter":
+        have *= size
+    # Elements below a byte are rounded up.
+    if abs(expected - have) > size * max(1, len(instruction.operands)):
+        message = (
+            f"{call.opcode} {call.name!r}: {call.operand_bytes} bytes in groups of {size}"
+            f" cannot give {call.result_bytes} bytes"
+        )
+        raise invalid(message, file, call.line, "correct its shape or its groups", "size")
