@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from collhub_models.plugin import MachineOptions
+from collhub_templates.roofline import MachineOptions
 
 from hub_core.plugin_api import OptionType, option, optional
 

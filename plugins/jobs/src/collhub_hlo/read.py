@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from collhub_models.plugin import work_of
+from collhub_templates.roofline import work_of
 
 from collhub_hlo.collectives import KINDS, Call
 from collhub_hlo.module import Module, read_module

@@ -13,8 +13,9 @@ from itertools import pairwise
 
 import numpy as np
 from collhub_templates import RankProgram, RankPrograms, job_of
+from collhub_templates.roofline import work_of
 
-from collhub_models.plugin import DlrmOptions, work_of
+from collhub_models.plugin import DlrmOptions
 from hub_core import UsageError
 from hub_core.model import JobCollective, Workload
 

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 from collhub_templates import RankProgram, RankPrograms, job_of
+from collhub_templates.roofline import work_of
 
 from collhub_models.costs import Costs, Part
-from collhub_models.plugin import TransformerOptions, work_of
+from collhub_models.plugin import TransformerOptions
 from hub_core import UsageError
 from hub_core.model import JobCollective, NodeKind, Workload
 

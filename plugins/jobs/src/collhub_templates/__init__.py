@@ -1,14 +1,24 @@
 """Templates of workloads that are built once and copied many times.
 
-Algorithms by position in a group, and programs shared by several ranks.
+Algorithms by position in a group, programs shared by several ranks, and the work of computations.
+Names are imported on first use: a plugin can list its options without importing numpy.
 """
 
-from collhub_templates.programs import RankProgram, RankPrograms, job_of
-from collhub_templates.templates import Edges, Lists, Template, built, marker, template_of
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core import names_from
+
+if TYPE_CHECKING:
+    from collhub_templates.programs import RankProgram, RankPrograms, job_of
+    from collhub_templates.roofline import MachineOptions, work_of
+    from collhub_templates.templates import Edges, Lists, Template, built, marker, template_of
 
 __all__ = [
     "Edges",
     "Lists",
+    "MachineOptions",
     "RankProgram",
     "RankPrograms",
     "Template",
@@ -16,4 +26,13 @@ __all__ = [
     "job_of",
     "marker",
     "template_of",
+    "work_of",
 ]
+
+_HOMES = {
+    "collhub_templates.programs": "RankProgram RankPrograms job_of",
+    "collhub_templates.roofline": "MachineOptions work_of",
+    "collhub_templates.templates": "Edges Lists Template built marker template_of",
+}
+
+__getattr__ = names_from(__name__, _HOMES)
