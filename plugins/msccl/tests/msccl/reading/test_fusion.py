@@ -74,6 +74,12 @@ def test_later_chain_of_more_than_sixteen_is_said(reader, xml) -> None:
     assert reader.warnings == ["20: reduction-chain"]
 
 
+def test_later_chain_of_sixteen_is_stored(reader, xml) -> None:
+    flagged = [xml.step("re", "s0", flag=True) for _ in range(16)]
+    reader(xml.local(flagged + [xml.step("re", "s0") for _ in range(16)]))
+    assert reader.warnings == []
+
+
 def test_nop_in_a_chain_passes_its_wait_to_the_step_after_the_chain(reader, xml) -> None:
     blocks = [
         [xml.step("cpy", "i7", "o7", flag=True)],

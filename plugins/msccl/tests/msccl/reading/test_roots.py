@@ -60,7 +60,11 @@ def test_a_reduce_in_a_circle_ends_where_output_is_written(reader, xml) -> None:
         xml.gpu(xml.block(xml.step("s", "i0"), xml.step("r", dst="s0"), send=1, recv=1), s=1),
         xml.gpu(xml.block(xml.step("s", "i0"), xml.step("rrc", "i0", "o0"), send=0, recv=0), s=1),
     ]
-    assert reader(xml.algo(*gpus, coll="reduce", nchunksperloop=2)).collective.root == 1
+    text = xml.algo(*gpus, coll="reduce", nchunksperloop=2)
+    assert reader(text).collective.root == 1
+    # In place, another rank may keep partial sums in its output: that is no evidence.
+    with pytest.raises(UsageError, match="ranks 0, 1 can be it"):
+        reader(text.replace('inplace="0" outofplace="1"', 'inplace="1" outofplace="0"'))
 
 
 def test_gather_and_scatter_sizes_follow_the_root(reader, xml) -> None:

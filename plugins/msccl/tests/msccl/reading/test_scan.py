@@ -116,6 +116,21 @@ def test_known_element_in_the_wrong_place_is_refused(reader, xml, part: str, mes
     )
 
 
+def test_an_unknown_element_beside_the_ranks_is_ignored(reader, xml) -> None:
+    text = _one_rank(xml).replace("<gpu", "<link a='1'/><gpu")
+    assert len(reader(text).steps) == 1
+    assert reader.warnings == ["2: ignored-elements"]
+
+
+@pytest.mark.parametrize(("count", "is_warned"), [(71, False), (72, True)])
+def test_counts_of_72_are_said_to_be_refused_by_runtimes(
+    reader, xml, count: int, is_warned: bool
+) -> None:
+    text = xml.algo(xml.gpu(xml.block(xml.step("cpy", cnt=count)), i=80, o=80), nchunksperloop=80)
+    reader(text)
+    assert ("4: count-limit" in reader.warnings) == is_warned
+
+
 def test_ignored_elements_are_counted_by_name(reader, xml) -> None:
     text = _one_rank(xml).replace("<step", "<copy/><link/><copy/><step")
     reader(text)

@@ -8,6 +8,7 @@ from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
 
 from hub_core import Buffer, StepKind
 from hub_core.testing import CustomSteps, flooding_exchange, ring_all_reduce
+from hub_core.verification import verify
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,25 @@ def test_fifo_safety_that_was_not_examined_to_the_end_says_so(
     assert not safety.is_exact
     assert safety.min_units is not None
     assert safety.min_units > 1
+
+
+@pytest.mark.parametrize("counts", [(5, 8), (8, 5), (3, 7), (12, 5), (6, 6), (1, 9)])
+@pytest.mark.parametrize("capacity", [2, 3, 4])
+def test_fifo_safety_of_several_counts_equals_trying_every_size(
+    counts: tuple[int, int], capacity: int
+) -> None:
+    steps = CustomSteps(2, 16)
+    for rank in (0, 1):
+        sent = None
+        for count in counts:
+            sent = steps.send(rank, 1 - rank, count=count, data=[] if sent is None else [sent])
+        for count in counts:
+            sent = steps.receive(rank, 1 - rank, count=count, data=[sent])
+    algorithm = steps.algorithm()
+    least = None
+    for units in range(max(counts), 0, -1):
+        report = verify(algorithm, fifo_capacity=capacity, fifo_units=units)
+        if any(found.code == "fifo-deadlock" for found in report.diagnostics):
+            break
+        least = units
+    assert compute_fifo_safety(algorithm, capacity).min_units == least

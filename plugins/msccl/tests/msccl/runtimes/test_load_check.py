@@ -420,3 +420,21 @@ def test_text_between_elements_is_shown() -> None:
     (found,) = _check("M", REFUSED_BY_ALL["not-xml"](_valid("M"))).diagnostics
     assert found.message.startswith("text 'text <gpu")
     assert found.message.endswith("between elements, which the runtimes' parser does not accept")
+
+
+@pytest.mark.parametrize(("peer", "is_refused"), [(3, False), (4, True)])
+def test_peers_are_below_the_number_of_ranks(peer: int, is_refused: bool) -> None:
+    text = _first('send="1"', f'send="{peer}"')(_valid("M"))
+    assert ("peer-range" in _errors(_check("M", text))) == is_refused
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_refused"),
+    [(254, 1, False), (255, 1, True), (1, 255, False), (1, 256, True)],
+)
+def test_names_and_values_of_attributes_fit_into_arrays(
+    name: int, value: int, is_refused: bool
+) -> None:
+    attribute = f'{"x" * name}="{"y" * value}"'
+    report = _check("M", _first("<gpu ", f"<gpu {attribute} ")(_valid("M")))
+    assert ("too-long" in _errors(report)) == is_refused
