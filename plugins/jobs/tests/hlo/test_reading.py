@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import random
 from collections.abc import Callable
@@ -298,13 +297,18 @@ def test_wrong_modules_are_refused_in_one_line_with_a_cure(text: str) -> None:
 def test_mutated_modules_are_read_or_refused(seed: int) -> None:
     generator = random.Random(seed)
     words = ["{", "}", "(", ")", ",", '"', "=", "%", "\n", "999999999999999999999", "-1", "while"]
+    refused = 0
     for turn in range(500):
         text = list(FUSED if turn % 2 else TRAINING_LOOP)
         for _ in range(generator.randint(1, 4)):
             start = generator.randrange(len(text))
             text[start : start + generator.randint(0, 12)] = generator.choice(words)
-        with contextlib.suppress(HubError):
+        try:
             load("".join(text), max_nodes=10_000)
+        except HubError:
+            refused += 1
+    # Some changes concern names and texts alone.
+    assert 0 < refused < 500
 
 
 def test_files_are_recognised_by_their_content(tmp_path: Path, collhub: Callable[..., Any]) -> None:
