@@ -280,6 +280,19 @@ def test_fused_receive_and_send_forward_piece_by_piece(line: int, is_safe: bool)
     assert ("fifo-deadlock" not in codes(report)) == is_safe
 
 
+@pytest.mark.parametrize(
+    ("units", "text"),
+    [
+        (None, "with room for 2 transfers a connection these steps wait for each other"),
+        (3, "with room for 2 transfers of 3 units a connection these steps wait for each other"),
+    ],
+)
+def test_fifo_deadlock_states_the_room_of_a_connection(units: int | None, text: str) -> None:
+    report = verify(flooding_exchange(9, 8), fifo_capacity=2, fifo_units=units)
+    message = next(one.message for one in report.diagnostics if one.code == "fifo-deadlock")
+    assert message.startswith(text)
+
+
 def test_fifo_deadlock_is_located_at_the_first_step_of_the_cycle() -> None:
     found = verify(flooding_exchange(3), fifo_capacity=1).diagnostics[0]
     assert found.code == "fifo-deadlock"
@@ -515,6 +528,15 @@ def test_read_of_undefined_unit_is_a_finding_and_poisons_the_result() -> None:
     assert report.modes["out_of_place"].verdict == "wrong"
     algorithm = custom(lambda b: b.add(0, COPY, src_buffer=TMP, dst_buffer=OUT, count=1))
     assert codes(verify(algorithm)) == ["undefined-read"]
+
+
+def test_read_of_the_first_cell_of_all_is_noticed() -> None:
+    builder = StepTableBuilder(2)
+    builder.add(0, COPY, src_buffer=IN, dst_buffer=OUT, count=1)
+    collective = Collective(CollectiveKind.BROADCAST, 2, 1, root=1)
+    report = verify(Algorithm(collective, builder.build(), np.zeros(2, np.int64)))
+    found = next(one for one in report.diagnostics if one.code == "undefined-read")
+    assert "reads INPUT[0], which is undefined" in found.message
 
 
 def test_undefined_reads_beyond_the_listed_ones_are_counted() -> None:
