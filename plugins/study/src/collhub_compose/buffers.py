@@ -142,9 +142,15 @@ class BlockMoves:
     ) -> Int64Array:
         """Compute the new positions of units of INPUT or OUTPUT, int64.
 
-        `buffer`: buffer of every unit, or of all; `offset`: old positions.
+        `buffer`: buffer of every unit, or of all; `offset`: old positions. Raises `InputError` for
+        a position outside the blocks, which a contract may require although no buffer has it.
         """
         block, offset_in_block = np.divmod(offset, self.size)
+        outside = np.flatnonzero((block < 0) | (block >= self.place.shape[1]))
+        if len(outside):
+            unit, count = int(offset[outside[0]]), self.place.shape[1] * self.size
+            message = f"the algorithm refers to unit {unit} of a buffer of {count} units"
+            raise InputError(message, cure="correct the algorithm, see collhub verify")
         first = self.place[buffer, block] * self.size
         new: Int64Array = first + offset_in_block
         return new

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.collectives import Collective
-from hub_core.model.diagnostics import HubError, UsageError
+from hub_core.model.collectives import Collective, Contributions, CustomContract
+from hub_core.model.diagnostics import HubError, InputError, UsageError
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import StepTableBuilder
 from hub_core.testing.samples import (
@@ -256,6 +256,20 @@ def test_finer_units_change_nothing_else(sample: Algorithm, factor: int) -> None
 def test_units_cannot_be_cut_in_nothing() -> None:
     with pytest.raises(UsageError, match="cannot be divided into 0 parts"):
         rescale(shift_to_next(2), 0)
+
+
+@pytest.mark.parametrize("unit", [1, -1])
+def test_a_contract_with_units_that_no_buffer_has_is_refused(unit: int) -> None:
+    zero, one = np.zeros(1, np.int64), np.ones(4, np.int64)
+    expected = Contributions(zero, zero, zero - 1, np.full(1, unit))
+    contract = CustomContract(one, one, np.zeros(4, np.bool_), expected)
+    algorithm = Algorithm(
+        Collective(CollectiveKind.CUSTOM, 4, 4, contract=contract),
+        StepTableBuilder(4).build(),
+        np.zeros(4, np.int64),
+    )
+    with pytest.raises(InputError, match=f"unit {unit} of a buffer of 1 units"):
+        replicate(algorithm, 2)
 
 
 @settings(max_examples=40)
