@@ -889,3 +889,28 @@ def test_a_file_that_is_no_plan_is_not_accepted() -> None:
     assert not report.ok
     assert report.verdict == "mscclpp refuses it: it is no execution plan"
     assert report.facts == {"is_accepted": False}
+
+
+@pytest.mark.parametrize(
+    ("plan", "conditions"),
+    [
+        (two_ranks(), ("bytes of the output", "input bytes divisible by 16")),
+        (ring(2), ("input bytes divisible by 32", "operator sum")),
+    ],
+    ids=["all-gather", "all-reduce"],
+)
+def test_calls_state_the_buffer_whose_size_counts(plan: Json, conditions: tuple[str, str]) -> None:
+    source = Source.of_bytes("plan.json", json.dumps(plan).encode())
+    (call,) = check_mscclpp(CheckRequest(source=source), NoOptions()).calls
+    assert call.conditions == conditions
+
+
+def test_a_relaxed_signal_of_another_thread_block_is_not_warned_of() -> None:
+    plan = two_ranks()
+    for rank, gpu in enumerate(plan["gpus"]):
+        storing = operations(plan, rank, 1)
+        at = next(k for k, one in enumerate(storing) if one["name"] == "signal")
+        # The signal moves to a thread block that stores nothing.
+        signal = {**storing.pop(at), "name": "rlxsignal"}
+        gpu["threadblocks"].append({**gpu["threadblocks"][1], "id": 2, "ops": [signal]})
+    assert "relaxed-signal" not in codes(checked(plan))
