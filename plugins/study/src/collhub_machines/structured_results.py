@@ -30,9 +30,11 @@ _LICENCE_KEYS = ("repo", "url", "commit", "licence")
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; raise `ValueError` for all defects, NaN and deep nesting included."""
+    """Parse JSON; raise `ValueError` for all defects: also NaN, repeated keys, deep nesting."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys
+        )
     except RecursionError:
         raise ValueError("values are nested too deep") from None
     level = [value]
@@ -50,6 +52,13 @@ def parse_json(text: str) -> Any:
 
 def _refuse_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a key occurs twice in one object")
+    return members
 
 
 def _whole(value: object) -> int:

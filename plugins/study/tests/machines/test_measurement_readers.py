@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from collhub_machines.measurement import Measurement, ReadOptions, library_of, merge_calls
 from collhub_machines.reading import READERS, detect, read_content, read_files
+from collhub_machines.structured_results import parse_json
 from collhub_machines.tabular_results import aiconfigurator_points
 
 from hub_core.model import InputError
@@ -322,3 +323,9 @@ def test_mutated_samples_give_points_or_an_input_error(corpus: Path) -> None:
         count += len(points)
     assert count > 500
     assert [text for text in refusals if not text.startswith("mutant")] == []
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"b": [{"a": 1, "a": 1}]}'])
+def test_a_key_that_occurs_twice_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a key occurs twice in one object"):
+        parse_json(text)
