@@ -119,8 +119,8 @@ INTEGER_LIST_KINDS = frozenset(Kind(kind + 1) for kind in INTEGER_KINDS)
 class TraceError(ValueError):
     """A file that is no set of traces as readers take them.
 
-    `reason`, `cure`: what is wrong and what to do about it, the latter empty where nothing is
-    known. `code`: the same for all defects of a kind. `file`; `byte`: 0-based offset in it;
+    `reason`, `cure`: the defect, and how to correct it (empty if unknown). `code`: name of the
+    kind of defect. `file`; `byte`: 0-based offset in it;
     `rank`: both None where the defect has no such place.
     """
 

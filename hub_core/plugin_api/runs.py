@@ -123,8 +123,8 @@ class WorkloadRequest:
 class WorkloadTimes(SimulationResult):
     """Outcome of a simulation, with nodes for steps.
 
-    `slots`: which rule said what a rank may have in flight at once. `details`: what else
-    the simulator tells.
+    `slots`: name of the rule that limits the nodes that a rank runs at the same time. `details`:
+    further results of the simulator.
     """
 
     slots: str = ""

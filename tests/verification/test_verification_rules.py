@@ -448,7 +448,7 @@ def test_unordered_pairs_equal_the_closure(
     assert np.array_equal(
         unordered_in(graph, earlier, later), np.flatnonzero(~reach[earlier, later])
     )
-    # Among the last steps alone: marks start at a level behind the first one.
+    # Only pairs of late steps: the marks then start after the first level.
     late = np.flatnonzero(
         np.minimum(relation.order.position[earlier], relation.order.position[later])
         > len(steps) // 2

@@ -39,8 +39,7 @@ class Mesh:
     axis_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself."""
-        # One place says what is wrong, whoever made the mesh.
+        """Refuse a mesh whose fields contradict each other."""
         if reason := self._defect():
             raise InputError(f"{self}: {reason}", cure=f"write {_EXAMPLE}", code="invalid-mesh")
 

@@ -413,7 +413,7 @@ def test_where_switches_multicast_a_partition_bounds_nothing() -> None:
 
 @pytest.mark.parametrize("kind", ["reduce", "gather", "broadcast", "scatter"])
 def test_data_flow_to_the_root_or_from_it(kind: str) -> None:
-    """Links that lead to the root alone carry what is collected, and nothing that is spread."""
+    """Links that only lead to the root suffice for a reduce or gather, not for a broadcast."""
     one_way = Topology(
         "one way", 3, 3, np.asarray([1, 2]), np.asarray([0, 1]), np.full(2, 1e10), np.zeros(2)
     )

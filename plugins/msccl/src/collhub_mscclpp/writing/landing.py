@@ -203,14 +203,14 @@ def _stay(work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Ar
 def _is_answer(
     work: PlanWork, block: Int64Array, writer: Int64Array, reader: Int64Array
 ) -> BoolArray:
-    """Whether writers receive what is sent behind the step that reads, by its rank.
+    """Whether each writer receives a message that the rank of the reader sends after its read.
 
-    The send stands in the block of the reader, or depends on a step that does.
+    The send is in the thread block of the reader, or depends on a step that is.
     """
     steps, position = work.steps, work.position
     sent_by = np.full(len(steps) + 1, -1, np.int64)
     sent_by[work.messages.receive] = work.messages.send
-    # Row -1, of what nobody writes, is the last place: nobody sends to it.
+    # Row -1 (no writer) is the additional last entry, which receives no message.
     answer = sent_by[writer]
     is_same = (answer >= 0) & (steps.rank[answer] == steps.rank[reader])
     parents, children = work.edges()

@@ -198,9 +198,9 @@ def build_free_all_gathers(
 def generate_staged_broadcasts(
     network: LinkNetwork, times: LinkTimes, root: int, chunks: int, trials: Trials
 ) -> Iterator[LinkSchedule]:
-    """Yield schedules in which the chunks of a root reach all NPUs: directly, or through others.
+    """Yield schedules in which the chunks of a root reach all NPUs: directly, or in three stages.
 
-    Through others, each chunk goes to the next member of the root's group, which sends it to one
+    In three stages, each chunk goes to the next member of the root's group, which sends it to one
     member of every other group, and each of these sends it within its group. Only plans that
     `trials` considers promising; their times are recorded there.
     """
