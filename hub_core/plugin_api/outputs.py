@@ -87,8 +87,9 @@ class ReportRequest:
 
     `step_start_ns`, `step_end_ns`: int64 per row of the steps or nodes, -1 for what never started
     (ended). `time_ns`: time of the run, None if it never ends. `sizes`: of the full buffer, in
-    bytes, ascending. `bound`: the bandwidth that no algorithm exceeds, as a series. `collapse`: whether groups
-    of a topology are drawn as single nodes: `auto` (if it is large), `always` or `never`.
+    bytes, ascending. `bound`: the bandwidth that no algorithm exceeds, as a series. `collapse`:
+    whether groups of a topology are drawn as single nodes: `auto` (if it is large), `always` or
+    `never`.
     """
 
     title: str
