@@ -14,15 +14,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
+from collhub_machine_profiles.measurement import Measurement, ReadMeasurements, ReadOptions
+from collhub_machine_profiles.network_model import is_between_nodes
+from collhub_machine_profiles.node_model import is_modelled
+from collhub_machine_profiles.table import make_tables
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines
 from collhub_machines.fitting import held_out_errors, machine_prior, start_prior
-from collhub_machines.gpus import GPUS, has_switched_links, known_gpu, machine_label
-from collhub_machines.measurement import Measurement, ReadMeasurements, ReadOptions
-from collhub_machines.network_model import fit_networks, is_between_nodes
-from collhub_machines.node_model import is_modelled
+from collhub_machines.network_fit import fit_networks
 from collhub_machines.profile_check import check_profile
 from collhub_machines.reading import read_files
-from collhub_machines.table import make_tables
 
 CORPUS = Path(__file__).resolve().parents[2].parent / "shared/corpus/measured/measured.json"
 

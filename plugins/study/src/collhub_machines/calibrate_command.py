@@ -23,9 +23,10 @@ from hub_core.plugin_api import Shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collhub_machine_profiles.gpus import Gpu
+    from collhub_machine_profiles.measurement import ReadMeasurements
+
     from collhub_machines.calibration import CalibratedMachine
-    from collhub_machines.gpus import Gpu
-    from collhub_machines.measurement import ReadMeasurements
 
 REPORT_SCHEMA = "collhub/report-calibrate-1"
 _MODEL_NOTE_CURE = "accept it with --accept, or measure again"
@@ -86,7 +87,8 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
     Exit 1 if the held-out median error of a model exceeds 15 %. With --check, every point is
     compared with the predictions of PROFILE.
     """
-    from collhub_machines.measurement import ReadOptions
+    from collhub_machine_profiles.measurement import ReadOptions
+
     from collhub_machines.reading import read_files
 
     if (request["out"] is None) == (request["checked"] is None):
@@ -107,7 +109,7 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
 
 def _named_gpu(context: CommandContext, request: _Request) -> tuple[Gpu | None, str]:
     """Return the GPU of `--like` or `--topology` and its name. Raises `UsageError`."""
-    from collhub_machines.gpus import GPUS, known_gpu
+    from collhub_machine_profiles.gpus import GPUS, known_gpu
 
     like, topology = request["like"], request["topology"]
     if like is not None and topology is not None:
@@ -135,8 +137,9 @@ def _calibrate(
     like: Gpu | None,
     label: str,
 ) -> int:
+    from collhub_machine_profiles.machine_profile import profile_bytes
+
     from collhub_machines.calibration import MAX_MEDIAN, CalibrationRequest, calibrate_machines
-    from collhub_machines.machine_profile import profile_bytes
 
     _refuse_other_gpu(request, read, like)
     settings = CalibrationRequest(
@@ -168,7 +171,7 @@ def _calibrate(
 
 def _refuse_other_gpu(request: _Request, read: ReadMeasurements, like: Gpu | None) -> None:
     """Refuse results of another GPU than that of the topology."""
-    from collhub_machines.gpus import known_gpu
+    from collhub_machine_profiles.gpus import known_gpu
 
     if request["topology"] is None or like is None:
         return
@@ -259,7 +262,8 @@ def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]
 def _check(
     context: CommandContext, request: _Request, read: ReadMeasurements, like: Gpu | None
 ) -> int:
-    from collhub_machines.machine_profile import read_profile
+    from collhub_machine_profiles.machine_profile import read_profile
+
     from collhub_machines.profile_check import check_profile
     from collhub_machines.profile_picture import picture_request
 

@@ -6,6 +6,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu, machine_label
+from collhub_machine_profiles.machine_profile import (
+    Constant,
+    ErrorEntry,
+    MachineProfile,
+    profile_name,
+    used_sources,
+)
+from collhub_machine_profiles.measurement import (
+    Library,
+    Measurement,
+    ReadMeasurements,
+    counted,
+    one_place,
+)
+from collhub_machine_profiles.nccl_choice import DEFAULT_VERSION
+from collhub_machine_profiles.network_model import is_between_nodes
+from collhub_machine_profiles.node_model import NAMES, is_modelled
+from collhub_machine_profiles.table import FEW_REPEATS, make_tables
 
 from collhub_machines.fitting import (
     Prior,
@@ -14,25 +33,7 @@ from collhub_machines.fitting import (
     fit_node,
     machine_prior,
 )
-from collhub_machines.gpus import Gpu, has_switched_links, known_gpu, machine_label
-from collhub_machines.machine_profile import (
-    Constant,
-    ErrorEntry,
-    MachineProfile,
-    profile_name,
-    used_sources,
-)
-from collhub_machines.measurement import (
-    Library,
-    Measurement,
-    ReadMeasurements,
-    counted,
-    one_place,
-)
-from collhub_machines.nccl_choice import DEFAULT_VERSION
-from collhub_machines.network_model import fit_networks, is_between_nodes, network_deviations
-from collhub_machines.node_model import NAMES, is_modelled
-from collhub_machines.table import FEW_REPEATS, make_tables
+from collhub_machines.network_fit import fit_networks, network_deviations
 from hub_core.model import Diagnostic, InputError, Severity
 
 MIN_POINTS = 5

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-from collhub_machines.gpus import Gpu
-from collhub_machines.least_squares import robust_fit, slopes_of
-from collhub_machines.measurement import Measurement
-from collhub_machines.node_model import (
+from collhub_machine_profiles.gpus import SIBLINGS, Gpu
+from collhub_machine_profiles.measurement import Measurement
+from collhub_machine_profiles.node_model import (
     NAMES,
     CallColumns,
     FloatArray,
     call_columns,
     predict,
 )
+
+from collhub_machines.least_squares import robust_fit, slopes_of
 
 _COUPLING, _COUPLING_WEIGHT = 0.88, 2.0
 _INFLUENCE = 0.02
@@ -61,8 +61,6 @@ _PUBLISHED = {
 }  # fmt: skip
 _POOR_MEDIAN = 0.1
 _HOST_CONSTANTS = frozenset({"b", "b128", "bS", "bN", "bP"})
-SIBLINGS = {"B300": "B200", "GB300": "GB200"}
-"""GPUs without published constants, and the similar GPU whose constants they take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from collhub_machines.measurement import (
+from collhub_machine_profiles.measurement import (
     Library,
     Measurement,
     ReadMeasurements,
@@ -23,6 +23,7 @@ from collhub_machines.measurement import (
     refuse,
     whole_number,
 )
+
 from hub_core.model import Diagnostic, InputError
 
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\d{1,6}: ?(?=[# ]))")

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_machine_profiles.gpus import SIBLINGS, Gpu, known_gpu, machine_label
+from collhub_machine_profiles.machine_profile import MachineProfile
+from collhub_machine_profiles.measurement import Measurement, counted
+from collhub_machine_profiles.nccl_choice import Choice
+from collhub_machine_profiles.network_model import extrapolate_nodes
+from collhub_machine_profiles.node_model import call_columns, choice_of, is_modelled, predict
 
-from collhub_machines.fitting import SIBLINGS
-from collhub_machines.gpus import Gpu, known_gpu, machine_label
-from collhub_machines.machine_profile import MachineProfile
-from collhub_machines.measurement import Measurement, counted
-from collhub_machines.nccl_choice import Choice
-from collhub_machines.network_model import extrapolate_nodes
-from collhub_machines.node_model import call_columns, choice_of, is_modelled, predict
 from hub_core.model import Diagnostic, InputError, Severity
 
 CHECK_SCHEMA = "collhub/report-calibrate-check-1"

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from collhub_machines.measurement import (
+from collhub_machine_profiles.measurement import (
     Measurement,
     ReadMeasurements,
     ReadOptions,
     merge_calls,
     refuse,
 )
+
 from collhub_machines.perf_output import read_perf_output
 from collhub_machines.structured_results import (
     OWN_SCHEMA,

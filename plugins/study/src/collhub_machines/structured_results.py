@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from collhub_machines.measurement import (
+from collhub_machine_profiles.measurement import (
     Library,
     Measurement,
     ReadMeasurements,
@@ -19,6 +19,7 @@ from collhub_machines.measurement import (
     note,
     refuse,
 )
+
 from collhub_machines.perf_output import version_text
 from hub_core.model import Diagnostic
 

@@ -7,7 +7,7 @@ import io
 import re
 from typing import Any
 
-from collhub_machines.measurement import (
+from collhub_machine_profiles.measurement import (
     Library,
     Measurement,
     ReadMeasurements,
@@ -19,6 +19,7 @@ from collhub_machines.measurement import (
     refuse,
     whole_number,
 )
+
 from hub_core.model import Diagnostic, InputError
 
 _OSU_TITLE = re.compile(

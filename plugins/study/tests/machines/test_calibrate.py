@@ -10,13 +10,14 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from collhub_machine_profiles.gpus import GPUS
+from collhub_machine_profiles.machine_profile import parse_profile, profile_bytes, read_profile
+from collhub_machine_profiles.measurement import ReadOptions
+from collhub_machine_profiles.network_model import extrapolate_nodes
+from collhub_machine_profiles.table import make_tables
 from collhub_machines.fitting import choose_prior, machine_prior
-from collhub_machines.gpus import GPUS
-from collhub_machines.machine_profile import parse_profile, profile_bytes, read_profile
-from collhub_machines.measurement import ReadOptions
-from collhub_machines.network_model import extrapolate_nodes, fit_networks
+from collhub_machines.network_fit import fit_networks
 from collhub_machines.reading import read_files
-from collhub_machines.table import make_tables
 
 from hub_core.model import InputError
 

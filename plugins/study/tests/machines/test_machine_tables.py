@@ -7,6 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
+from collhub_machine_profiles.measurement import Library, Measurement, ReadOptions
+from collhub_machine_profiles.nccl_choice import choose
+from collhub_machine_profiles.node_model import NAMES, call_columns, is_modelled, predict
+from collhub_machine_profiles.table import envelope, make_tables
 from collhub_machines.fitting import (
     every_second_size,
     fit_node,
@@ -14,12 +19,7 @@ from collhub_machines.fitting import (
     machine_prior,
     start_prior,
 )
-from collhub_machines.gpus import GPUS, has_switched_links, known_gpu, machine_label
-from collhub_machines.measurement import Library, Measurement, ReadOptions
-from collhub_machines.nccl_choice import choose
-from collhub_machines.node_model import NAMES, call_columns, is_modelled, predict
 from collhub_machines.reading import read_files
-from collhub_machines.table import envelope, make_tables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from collhub_machines.measurement import Measurement, ReadOptions, library_of, merge_calls
+from collhub_machine_profiles.measurement import Measurement, ReadOptions, library_of, merge_calls
 from collhub_machines.reading import READERS, detect, read_content, read_files
 from collhub_machines.structured_results import parse_json
 from collhub_machines.tabular_results import aiconfigurator_points

@@ -12,9 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_machines.gpus import Gpu
-from collhub_machines.measurement import Measurement
-from collhub_machines.nccl_choice import DEFAULT_VERSION, MODELLED, Choice, choose, ring_steps
+from collhub_machine_profiles.gpus import Gpu
+from collhub_machine_profiles.measurement import Measurement
+from collhub_machine_profiles.nccl_choice import (
+    DEFAULT_VERSION,
+    MODELLED,
+    Choice,
+    choose,
+    ring_steps,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

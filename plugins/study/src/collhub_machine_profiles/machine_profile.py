@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from collhub_machines.gpus import GPUS, Gpu
-from collhub_machines.measurement import Library, Measurement
-from collhub_machines.network_model import NETWORK_NAMES, NetworkModel
-from collhub_machines.node_model import MEANINGS, NAMES, FloatArray
-from collhub_machines.table import Table
+from collhub_machine_profiles.gpus import GPUS, Gpu
+from collhub_machine_profiles.measurement import Library, Measurement
+from collhub_machine_profiles.network_model import NETWORK_NAMES, NetworkModel
+from collhub_machine_profiles.node_model import MEANINGS, NAMES, FloatArray
+from collhub_machine_profiles.table import Table
 from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, Location
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_machines.measurement import Library, Measurement, one_place
+from collhub_machine_profiles.measurement import Library, Measurement, one_place
 
 FloatArray = NDArray[np.float64]
 

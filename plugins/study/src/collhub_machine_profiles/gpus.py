@@ -62,6 +62,9 @@ GPUS = {
     )
 }
 
+SIBLINGS = {"B300": "B200", "GB300": "GB200"}
+"""GPUs without public measurements, and the similar GPU whose constants they take."""
+
 _PATTERNS = (
     (re.compile(r"RTX[ _-]*(?:PRO)[ _-]*6000", re.IGNORECASE), "RTX PRO 6000"),
     (

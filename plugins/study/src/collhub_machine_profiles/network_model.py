@@ -13,20 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_machines.least_squares import robust_fit
-from collhub_machines.measurement import Library, Measurement
-from collhub_machines.table import Table
+from collhub_machine_profiles.measurement import Library, Measurement
+from collhub_machine_profiles.table import Table
 
 FloatArray = NDArray[np.float64]
 
 NETWORK_NAMES = ("hop_small_us", "rate_small_GBps", "hop_large_us", "rate_large_GBps")
-MIN_NETWORK_POINTS = 5
 MIN_TABLES = 3
 MAX_GROWTH = 0.35
 
 _START_US = 7.0
-_STARTS = np.log([30.0, 5.0, 200.0, 80.0])
-_WIDTHS = np.array([2.0, 2.0, 2.0, 2.0])
 _POWER = 6
 
 
@@ -54,7 +50,7 @@ class NetworkModel:
 
     def times_us(self, points: Sequence[Measurement]) -> FloatArray:
         """Return the predicted times of points in us."""
-        return np.exp(_log_times(np.log(self.values), *_columns(points)))
+        return np.exp(log_network_times(np.log(self.values), *network_columns(points)))
 
 
 def is_between_nodes(point: Measurement) -> bool:
@@ -67,35 +63,7 @@ def is_between_nodes(point: Measurement) -> bool:
     )
 
 
-def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:
-    """Fit one model per library and number of GPUs per node that has enough points."""
-    groups: dict[tuple[Library, int], list[Measurement]] = {}
-    for point in points:
-        if is_between_nodes(point):
-            key = (point.library, point.ranks // point.nodes)
-            groups.setdefault(key, []).append(point)
-    return [
-        fit_network(library, per_node, group)
-        for (library, per_node), group in sorted(
-            groups.items(), key=lambda one: (str(one[0][0]), one[0][1])
-        )
-        if len({(point.nodes, point.size_bytes) for point in group}) >= MIN_NETWORK_POINTS
-    ]
-
-
-def fit_network(
-    library: Library, ranks_per_node: int, points: Sequence[Measurement]
-) -> NetworkModel:
-    """Fit the constants to all-reduces of several nodes."""
-    columns = _columns(points)
-    measured = np.log([point.time_us for point in points])
-    fitted = robust_fit(lambda at: _log_times(at, *columns), measured, _STARTS, _WIDTHS)
-    nodes = tuple(sorted({point.nodes for point in points}))
-    values = tuple(float(value) for value in np.exp(fitted))
-    return NetworkModel(library, ranks_per_node, values, len(points), nodes)
-
-
-def _columns(points: Sequence[Measurement]) -> tuple[FloatArray, FloatArray, FloatArray]:
+def network_columns(points: Sequence[Measurement]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return sizes in bytes, twice log2 of the nodes, and the factor f of the large rate."""
     sizes = np.array([point.size_bytes for point in points], dtype=float)
     nodes = np.array([point.nodes for point in points], dtype=float)
@@ -104,9 +72,10 @@ def _columns(points: Sequence[Measurement]) -> tuple[FloatArray, FloatArray, Flo
     return sizes, 2 * np.log2(nodes), factor
 
 
-def _log_times(
+def log_network_times(
     position: FloatArray, sizes: FloatArray, hops: FloatArray, factor: FloatArray
 ) -> FloatArray:
+    """Return logarithms of times in us; `position` holds the logarithms of the constants."""
     hop_small, rate_small, hop_large, rate_large = np.exp(position)
     small = _START_US + hops * hop_small + sizes / (rate_small * 1e3)
     large = _START_US + hops * hop_large + sizes / (rate_large * factor * 1e3)
@@ -141,17 +110,3 @@ def extrapolate_nodes(tables: Sequence[Table], point: Measurement) -> float | No
     slopes = (times_us[second] - times_us[first]) / (doublings[second] - doublings[first])
     slope = float(np.clip(np.median(slopes), 0, MAX_GROWTH * times_us[-1]))
     return float(times_us[-1] + slope * (np.log2(point.nodes) - doublings[-1]))
-
-
-def network_deviations(
-    points: Sequence[Measurement], held: Sequence[bool]
-) -> list[tuple[Measurement, float]]:
-    """Fit without the points of `held`; return those with predicted / measured - 1."""
-    pairs = list(zip(points, held, strict=True))
-    models = fit_networks([point for point, is_held in pairs if not is_held])
-    deviations = []
-    for point, is_held in pairs:
-        model = next((one for one in models if one.applies_to(point)), None)
-        if is_held and model is not None:
-            deviations.append((point, float(model.times_us([point])[0] / point.time_us - 1)))
-    return deviations

@@ -10,7 +10,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from collhub_machines.gpus import Gpu
+from collhub_machine_profiles.gpus import Gpu
 
 DEFAULT_VERSION = "2.29.2"
 MODELLED = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all"})

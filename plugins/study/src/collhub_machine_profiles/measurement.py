@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_machines.gpus import machine_label
+from collhub_machine_profiles.gpus import machine_label
 from hub_core.model import Diagnostic, InputError, Location, Severity, standard_kind
 
 MAX_BYTES = 2**62

@@ -1,0 +1,61 @@
+"""Profiles that this distribution ships, and the one that belongs to a topology."""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import re
+from typing import TYPE_CHECKING
+
+from collhub_machine_profiles.gpus import has_switched_links, known_gpu
+
+# Modules that need numpy are imported in the functions: a listing of names does without it.
+if TYPE_CHECKING:
+    from collhub_machine_profiles.machine_profile import MachineProfile
+    from hub_core.network import Topology
+
+_FOLDER = importlib.resources.files("collhub_machine_profiles") / "profiles"
+# The name of a machine in the text of a topology: `dgx-h100` in `dgx-h100:4?network=...`.
+_HEAD = re.compile(r"[^:?+]*")
+
+
+@functools.cache
+def shipped_names() -> tuple[str, ...]:
+    """Return the names of all shipped profiles, sorted."""
+    files = (one.name for one in _FOLDER.iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
+
+
+@functools.cache
+def shipped_profile(name: str) -> MachineProfile:
+    """Read the shipped profile `name`. Raises `KeyError` for an unknown name."""
+    from collhub_machine_profiles.machine_profile import parse_profile
+
+    if name not in shipped_names():
+        raise KeyError(name)
+    return parse_profile((_FOLDER / f"{name}.json").read_bytes(), f"{name}.json")
+
+
+def find_profile(machine: str | Topology) -> MachineProfile | None:
+    """Return the shipped profile of a machine, or None if no profile describes it.
+
+    Import it from `collhub_machine_profiles`, a package that is not a plugin, so that plugins of
+    all distributions that require `collhub-study` may use it.
+
+    `machine` is a topology, its text or the name of a profile. A profile is named by itself
+    (`p4de`), by its GPU (`H100`, `NVIDIA H100 80GB HBM3`) or by a topology of its machine
+    (`dgx-h100`, `dgx-h100:4?network=rail`). Topologies of several machines have the profile of
+    one. A text that contradicts NVLink between all GPUs of a node, such as `A100 PCIe`, has none.
+    """
+    text = machine if isinstance(machine, str) else machine.name
+    match = _HEAD.match(text.strip().lower())
+    head = match[0].strip() if match else ""
+    if head in shipped_names():
+        return shipped_profile(head)
+    gpu = known_gpu(text)
+    if gpu is None:
+        return None
+    name = gpu.name.lower().replace(" ", "-")
+    if name not in shipped_names() or (gpu.has_model and not has_switched_links(text)):
+        return None
+    return shipped_profile(name)
