@@ -27,6 +27,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -354,7 +355,9 @@ def _choose_compiler(package: Path) -> None:
 
     Mutants of kernels have no stored machine code, and their lines are not traced when compiled.
     """
-    if any("compiling import" in file.read_text() for file in package.rglob("*.py")):
+    if any(
+        re.search("(compiling|kernels) import", file.read_text()) for file in package.rglob("*.py")
+    ):
         os.environ["NUMBA_DISABLE_JIT"] = "1"
 
 

@@ -17,7 +17,7 @@ from hub_core.plugin_api import CheckRequest, WarmOptions
 print(check(CheckRequest(), WarmOptions(warm=True)).ok)
 """
 _COMPILING_FAILS = """
-from collhub_astra_sim.compiling import machine_code
+from collhub_kernels import machine_code
 
 def fail(*arguments):
     raise AssertionError("a kernel is not stored")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collhub_astra_sim.compiling import compile_at_once, kernels
+from collhub_kernels import compile_at_once, kernels
 from golden_cases import Json, simulated
 
 # Imports of `collhub simulate FOLDER` today: 430 modules, of which numpy has 90.

@@ -25,9 +25,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-
-from collhub_astra_sim.compiling import Kernel, compiled, outlined
-from collhub_astra_sim.simulating.event_queue import (
+from collhub_kernels import Kernel, compiled, outlined
+from collhub_kernels.event_queue import (
     BUCKETS,
     Integer,
     Records,
@@ -37,6 +36,7 @@ from collhub_astra_sim.simulating.event_queue import (
     remove_bucket,
     take_event,
 )
+
 from collhub_astra_sim.simulating.set_order import EMPTY_SET, sort_as_set
 from hub_core import NodeTable, NodeType
 from hub_core.columns import BoolArray, Int32Array, Int64Array, UInt64Array

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from collhub_kernels import compiled
+from collhub_kernels.event_queue import Integer, Records
 
-from collhub_astra_sim.compiling import compiled
-from collhub_astra_sim.simulating.event_queue import Integer, Records
 from hub_core.columns import Int64Array, IntArray, UInt64Array
 
 # One element of the hash set that is being reordered.

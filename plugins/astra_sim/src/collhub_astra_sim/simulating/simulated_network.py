@@ -22,7 +22,7 @@ from hub_core.network import Dimension, DimensionKind, Occupancy, Routes, Topolo
 from hub_core.plugin_api import LinkLoad
 
 if TYPE_CHECKING:
-    from collhub_astra_sim.simulating.event_queue import Records
+    from collhub_kernels.event_queue import Records
 
 LONGEST_NS = 1 << 62
 _LARGEST_TABLE = 1 << 27

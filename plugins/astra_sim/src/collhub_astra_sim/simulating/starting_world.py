@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-
-from collhub_astra_sim.simulating.event_queue import (
+from collhub_kernels.event_queue import (
     BUCKET,
     ENTRY,
     EVENT,
@@ -16,6 +15,7 @@ from collhub_astra_sim.simulating.event_queue import (
     STORE,
     Records,
 )
+
 from collhub_astra_sim.simulating.kernel import LINK, NO_RECEIVER, NODE, RANK, TIME, SimulatedWorld
 from collhub_astra_sim.simulating.matching import (
     compute_dense_codes,

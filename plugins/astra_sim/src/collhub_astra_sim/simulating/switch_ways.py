@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from collhub_kernels.event_queue import Records
 
-from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.kernel import SUM, SWITCHED
 from hub_core.columns import Int64Array, run_starts
 from hub_core.network import Routes, Topology

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from collhub_kernels.event_queue import Records
 
-from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.matching import compute_dense_codes
 from collhub_astra_sim.workloads.machine_state import (
     DIRECT,

@@ -7,9 +7,9 @@ the set of free nodes, as `simulating.kernel` explains.
 from __future__ import annotations
 
 import numpy as np
+from collhub_kernels import compiled, outlined
+from collhub_kernels.event_queue import Integer
 
-from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.event_queue import Integer
 from collhub_astra_sim.simulating.set_order import sort_as_set
 from collhub_astra_sim.workloads.machine_state import CODE_BITS, CUSTOM_ENDS, Machine
 from collhub_astra_sim.workloads.messages import receive, send

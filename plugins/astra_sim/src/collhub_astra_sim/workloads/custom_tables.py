@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from collhub_kernels.event_queue import Records
 
-from collhub_astra_sim.simulating.event_queue import Records
 from collhub_astra_sim.simulating.set_order import ELEMENT
 from collhub_astra_sim.workloads.machine_state import CUSTOM, CUSTOM_RANK
 from hub_core import NodeTable, NodeType

@@ -16,8 +16,9 @@ node.
 
 from __future__ import annotations
 
-from collhub_astra_sim.compiling import Kernel, compiled, outlined
-from collhub_astra_sim.simulating.event_queue import Integer, remove_bucket, take_event
+from collhub_kernels import Kernel, compiled, outlined
+from collhub_kernels.event_queue import Integer, remove_bucket, take_event
+
 from collhub_astra_sim.workloads.custom import close_custom_node
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,

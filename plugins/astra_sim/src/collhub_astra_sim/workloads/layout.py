@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-
-from collhub_astra_sim.simulating.event_queue import (
+from collhub_kernels.event_queue import (
     BUCKET,
     ENTRY,
     EVENT,
@@ -16,6 +15,7 @@ from collhub_astra_sim.simulating.event_queue import (
     STORE,
     Records,
 )
+
 from collhub_astra_sim.simulating.simulated_network import route_links
 from collhub_astra_sim.workloads.choices import (
     Choices,

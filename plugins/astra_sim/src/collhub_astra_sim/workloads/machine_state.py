@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from collhub_kernels.event_queue import Records
 
-from collhub_astra_sim.simulating.event_queue import Records
 from hub_core.columns import Int32Array, Int64Array, UInt64Array
 
 # Action of a node of the workload when it starts.

@@ -9,9 +9,9 @@ contains either only messages or only receives: its first element is the match.
 from __future__ import annotations
 
 import numpy as np
+from collhub_kernels import compiled, outlined
+from collhub_kernels.event_queue import Integer, push
 
-from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.event_queue import Integer, push
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
     MESSAGES,

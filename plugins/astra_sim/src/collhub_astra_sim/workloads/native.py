@@ -11,9 +11,10 @@ Packets are created and sent in order, so their number determines destination an
 
 from __future__ import annotations
 
-from collhub_astra_sim.compiling import compiled, outlined
+from collhub_kernels import compiled, outlined
+from collhub_kernels.event_queue import Integer
+
 from collhub_astra_sim.options import SMALL_GROUP_NS
-from collhub_astra_sim.simulating.event_queue import Integer
 from collhub_astra_sim.workloads.machine_state import (
     ALL_GATHER,
     ALL_REDUCE,

@@ -8,9 +8,9 @@ IDs.
 from __future__ import annotations
 
 import numpy as np
+from collhub_kernels import compiled, outlined
+from collhub_kernels.event_queue import Integer, insert, pop
 
-from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.event_queue import Integer, insert, pop
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
     COLLECTIVE_NODE,

@@ -8,9 +8,9 @@ created meanwhile.
 from __future__ import annotations
 
 import numpy as np
+from collhub_kernels import compiled, outlined
+from collhub_kernels.event_queue import Integer, Records, push
 
-from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.event_queue import Integer, Records, push
 from collhub_astra_sim.workloads.machine_state import BATCHES, DELAYS, Machine
 
 # Kinds of events, in the lowest two bits of an event's item.

@@ -8,8 +8,9 @@ collective has separate queues, as if it were a graph of messages.
 
 from __future__ import annotations
 
-from collhub_astra_sim.compiling import compiled, outlined
-from collhub_astra_sim.simulating.event_queue import Integer
+from collhub_kernels import compiled, outlined
+from collhub_kernels.event_queue import Integer
+
 from collhub_astra_sim.workloads.custom import start_custom
 from collhub_astra_sim.workloads.machine_state import (
     ALL_GATHER,

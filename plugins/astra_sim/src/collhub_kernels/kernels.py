@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from collhub_astra_sim.compiling.interpreted import LazyRecords, interpreted
+from collhub_kernels.interpreted import LazyRecords, interpreted
 from hub_core.model import InputError
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -86,7 +86,7 @@ class Kernel:
         # NUMBA_DISABLE_JIT is numba's own variable.
         if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
             return None
-        from collhub_astra_sim.compiling.machine_code import load, types_of
+        from collhub_kernels.machine_code import load, types_of
 
         types = types_of(states)
         compiles = self._events > MAX_EVENTS_BEFORE_COMPILING or _COMPILES_AT_ONCE.get()

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
-from collhub_astra_sim.compiling import Kernel, compile_at_once, compiled, kernels, machine_code
-from collhub_astra_sim.compiling.interpreted import LazyRecords, interpreted
+from collhub_kernels import Kernel, compile_at_once, compiled, kernels, machine_code
+from collhub_kernels.interpreted import LazyRecords, interpreted
 
 from hub_core.model import InputError
 
@@ -95,7 +95,7 @@ _SECOND = """
 import sys
 sys.path.insert(0, {folder!r})
 from test_kernels import table, total
-from collhub_astra_sim.compiling import Kernel
+from collhub_kernels import Kernel
 state = table()
 print(Kernel(total)(state, events=10**6), state.total.tolist(), "numba" in sys.modules)
 """

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from collhub_astra_sim.compiling import compiled
+from collhub_kernels import compiled
 from hub_core.columns import Int64Array
 
 Records = npt.NDArray[np.void]

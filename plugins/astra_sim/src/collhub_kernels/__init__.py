@@ -7,7 +7,7 @@ then stored on disk (`machine_code`). Importing this package does not import num
 
 from __future__ import annotations
 
-from collhub_astra_sim.compiling.kernels import (
+from collhub_kernels.kernels import (
     Kernel,
     compile_at_once,
     compiled,
