@@ -55,7 +55,7 @@ def collhub_producers() -> Sequence[FormatReader]:
     plans = FormatReader(
         _PLAN,
         "collhub_mscclpp.reading.read:read",
-        samples="collhub_mscclpp.reading.samples:samples",
+        samples="collhub_mscclpp.reading.read:samples",
     )
     programs = FormatReader(
         _PROGRAM,
@@ -102,7 +102,7 @@ def collhub_checks() -> Sequence[Check]:
         "mscclpp-kernels",
         Subject.INSTALLATION,
         "compiles the kernels beforehand, for doctor --warm",
-        "collhub_mscclpp.warming:check",
+        "collhub_mscclpp.reading.read:check",
         WarmOptions,
     )
     return [plans, kernels]

@@ -9,7 +9,7 @@ from typing import Any
 from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.checking.report import PlanReport
 from collhub_mscclpp.plans.read_plan import parse_plan
-from collhub_mscclpp.reading.samples import samples
+from collhub_mscclpp.reading.read import samples
 
 Json = dict[str, Any]
 NOP: Json = {"name": "nop"}

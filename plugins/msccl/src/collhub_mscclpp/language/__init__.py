@@ -4,20 +4,24 @@ Programs record operations of thread blocks; the plan of them is checked by the 
 executor when it is read.
 """
 
-from collhub_mscclpp.language.buffers import Buffer, BufferType, Chunk
 from collhub_mscclpp.language.channels import MemoryChannel, PortChannel, SwitchChannel
-from collhub_mscclpp.language.collectives import (
+from collhub_mscclpp.language.program import (
+    JSON,
+    AlgoSpec,
     AllGather,
     AllReduce,
     AllToAll,
     Collective,
+    CollectiveProgram,
     ReduceScatter,
     SendRecv,
     TestCollective,
 )
-from collhub_mscclpp.language.program import JSON, AlgoSpec, CollectiveProgram
 from collhub_mscclpp.language.ranks import LoopIterationContext, Rank, Semaphore
 from collhub_mscclpp.language.recorded import (
+    Buffer,
+    BufferType,
+    Chunk,
     ReduceOperationType,
     ReplicationPolicy,
     SyncType,

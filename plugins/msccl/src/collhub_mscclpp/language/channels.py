@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from collhub_mscclpp.language.buffers import BufferType, Chunk, RemoteRange, SwitchRange
 from collhub_mscclpp.language.recorded import (
+    BufferType,
+    Chunk,
     Recorded,
     ReduceOperationType,
+    RemoteRange,
+    SwitchRange,
     SyncType,
     ThreadBlockGroup,
+    current_program,
 )
-from collhub_mscclpp.language.state import current_program
 
 
 def blocks_of(

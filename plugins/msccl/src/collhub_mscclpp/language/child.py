@@ -1,16 +1,59 @@
-"""A program of `mscclpp.language` in a process of its own: its plans are what it tells."""
+"""Execute a program of `mscclpp.language` in a process of its own and report its plans.
+
+Our implementation is importable as `mscclpp.language` only in that process.
+"""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+from collhub_mscclpp import language
 from collhub_mscclpp.language.defects import find_defects
 from collhub_mscclpp.language.program import CollectiveProgram
-from collhub_mscclpp.language.shim import has_package, install
 from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
+
+# The package has many modules; programs import what they need from any of them.
+_MODULES = (
+    "mscclpp",
+    "mscclpp.language",
+    "mscclpp.language.channel",
+    "mscclpp.language.collectives",
+    "mscclpp.language.general",
+    "mscclpp.language.internal",
+    "mscclpp.language.internal.types",
+    "mscclpp.language.loop",
+    "mscclpp.language.program",
+    "mscclpp.language.rank",
+    "mscclpp.language.thread_block_group",
+    "mscclpp.language.utils",
+)
+
+
+def has_package() -> bool:
+    """Whether the package itself is installed, with its language."""
+    try:
+        return importlib.util.find_spec("mscclpp.language.program") is not None
+    # A package without the language, or one that does not load here.
+    except (ImportError, OSError):
+        return False
+
+
+def install() -> None:
+    """Put `mscclpp` and its modules into `sys.modules`."""
+    exported = {name: getattr(language, name) for name in language.__all__}
+    for name in _MODULES:
+        module = ModuleType(name, language.__doc__)
+        module.__dict__.update(exported, __all__=list(exported), __path__=[])
+        sys.modules[name] = module
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, module)
 
 
 class _PlanLanguage:

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from collhub_mscclpp.language.buffers import Chunk, RemoteRange
-from collhub_mscclpp.language.recorded import Recorded, SyncType
+from collhub_mscclpp.language.recorded import Chunk, Recorded, RemoteRange, SyncType
 
 # Sizes of the executor's tables for one operation; it writes beyond them without a check.
 MAX_CHANNELS, MAX_RANGES, MAX_SEMAPHORES = 8, 10, 16

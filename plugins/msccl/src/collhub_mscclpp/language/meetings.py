@@ -9,8 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from collhub_mscclpp.language.buffers import BufferType, Chunk, RemoteRange
-from collhub_mscclpp.language.recorded import MEETINGS, Recorded, SyncType
+from collhub_mscclpp.language.recorded import (
+    MEETINGS,
+    BufferType,
+    Chunk,
+    Recorded,
+    RemoteRange,
+    SyncType,
+)
 
 Locate = Callable[[Chunk], Chunk]
 """Memory of a chunk: in place, chunks of two buffers may be the same memory."""

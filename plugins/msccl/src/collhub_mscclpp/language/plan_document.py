@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from collhub_mscclpp.language.buffers import BufferType, Chunk, RemoteRange, SwitchRange
 from collhub_mscclpp.language.fusion import fuse, lists_channels
 from collhub_mscclpp.language.meetings import insert_data_meetings, insert_stated_meetings
-from collhub_mscclpp.language.recorded import Recorded
+from collhub_mscclpp.language.recorded import BufferType, Chunk, Recorded, RemoteRange, SwitchRange
 
 if TYPE_CHECKING:
     from collhub_mscclpp.language.program import CollectiveProgram

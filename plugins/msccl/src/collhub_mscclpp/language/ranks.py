@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_mscclpp.language.buffers import BaseBuffer, BufferType, Chunk
 from collhub_mscclpp.language.channels import blocks_of
 from collhub_mscclpp.language.recorded import (
+    BaseBuffer,
+    BufferType,
+    Chunk,
     Recorded,
     ReduceOperationType,
     SyncType,
     ThreadBlockGroup,
+    current_program,
 )
-from collhub_mscclpp.language.state import current_program
 
 
 class Rank:

@@ -1,12 +1,94 @@
-"""What a program does, as recorded, before ids are given."""
+"""Operations of a program as they are recorded, before ids are given: buffers, chunks, operations.
+
+The program whose `with` block is being executed is kept per thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum, Flag
+from typing import TYPE_CHECKING
 
-from collhub_mscclpp.language.buffers import Chunk
+if TYPE_CHECKING:
+    from collhub_mscclpp.language.program import CollectiveProgram
+
+_CURRENT: ContextVar[CollectiveProgram | None] = ContextVar("mscclpp_program", default=None)
+
+
+def current_program() -> CollectiveProgram:
+    """The program. Raises `RuntimeError` outside of one."""
+    program = _CURRENT.get()
+    if program is None:
+        raise RuntimeError("is used outside of `with CollectiveProgram(...)`")
+    return program
+
+
+def enter_program(program: CollectiveProgram | None) -> None:
+    """Make a program the current one; None: there is none any more."""
+    _CURRENT.set(program)
+
+
+class BufferType(Enum):
+    """The memories of a rank, by their letters in plans."""
+
+    input = "i"
+    output = "o"
+    scratch = "s"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A range of chunks of a buffer of a rank."""
+
+    rank: int
+    buffer: BufferType
+    index: int
+    size: int
+
+    def overlaps(self, other: Chunk) -> bool:
+        """Whether the two share a chunk, where they are of one rank."""
+        first = max(self.index, other.index)
+        last = min(self.index + self.size, other.index + other.size)
+        return self.buffer is other.buffer and first < last
+
+
+class RemoteRange(Chunk):
+    """A range that a channel accesses at its other end, which may be the same rank."""
+
+
+class SwitchRange(Chunk):
+    """The same range of the buffers of all ranks of a switch channel, `rank` among them."""
+
+
+class BaseBuffer:
+    """A buffer: `buffer[a:b]` are chunks a to b - 1 of it."""
+
+    def __init__(self, rank: int, buffer_type: BufferType, offset: int, size: int) -> None:
+        self.rank = rank
+        self.buffer_type = buffer_type
+        self.offset = offset
+        # The end, as programs of the package may expect.
+        self.size = offset + size
+
+    def __getitem__(self, key: slice) -> Chunk:
+        """Raises `ValueError` for a range outside the buffer."""
+        length = self.size - self.offset
+        start = 0 if key.start is None else key.start
+        stop = length if key.stop is None else key.stop
+        if key.step not in (None, 1) or not 0 <= start <= stop <= length:
+            name = self.buffer_type.name
+            raise ValueError(f"chunks {start}:{stop} of an {name} buffer of {length} chunks")
+        return Chunk(self.rank, self.buffer_type, self.offset + start, stop - start)
+
+
+class Buffer(BaseBuffer):
+    """Scratch of a rank, behind what it has already."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        offset = current_program().allocate_scratch(rank, size)
+        super().__init__(rank, BufferType.scratch, offset, size)
 
 
 class SyncType(Flag):

@@ -7,8 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from collhub_mscclpp.plans.json_values import MOST_CHUNKS, JsonValue
-from collhub_mscclpp.plans.old_formats import refuse_old_operation
+from collhub_mscclpp.plans.json_values import MOST_CHUNKS, JsonValue, refuse_old_operation
 from collhub_mscclpp.plans.operations import (
     BUFFER_TYPES,
     CHANNEL_TYPES,

@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from collhub_mscclpp.plans.json_values import MOST_BYTES, MOST_CHUNKS, JsonValue
-from collhub_mscclpp.plans.old_formats import refuse_old_rank, refuse_old_switch
+from collhub_mscclpp.plans.json_values import (
+    MOST_BYTES,
+    MOST_CHUNKS,
+    JsonValue,
+    refuse_old_rank,
+    refuse_old_switch,
+)
 from collhub_mscclpp.plans.operations import BUFFER_TYPES, CHANNEL_TYPES
 from collhub_mscclpp.plans.read_operations import OperationReader
 from collhub_mscclpp.plans.records import (

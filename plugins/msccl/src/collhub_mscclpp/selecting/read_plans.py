@@ -17,13 +17,13 @@ from collhub_mscclpp.plans.json_values import MOST_BYTES
 from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plans.records import Plan
 from collhub_mscclpp.selecting.register_program import COUNTED_BY_PART
-from collhub_mscclpp.selecting.register_text import (
+from collhub_mscclpp.selecting.write_plans import (
+    OPERATOR_WARNING,
     REGISTER,
     RegisteredPlan,
     Registration,
     parse_register_text,
 )
-from collhub_mscclpp.selecting.write_plans import OPERATOR_WARNING
 from collhub_mscclpp.writing.work import NAMES
 from hub_core.model import Diagnostic, InputError, Severity, format_bytes
 from hub_core.plugin_api import ServedCalls, Source

@@ -6,8 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from collhub_mscclpp.plans.operations import BUFFER_TYPES
-from collhub_mscclpp.writing.rank_tables import MEMORY, PORT, RankTables
-from collhub_mscclpp.writing.segments import Segment, in_eights, semaphore, synchronisation
+from collhub_mscclpp.writing.segments import (
+    MEMORY,
+    PORT,
+    RankTables,
+    Segment,
+    in_eights,
+    semaphore,
+    synchronisation,
+)
 
 NOP = '{"name":"nop"}'
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from collhub_mscclpp.checking.limits import MOST_CHANNELS_OF_OPERATION
 from collhub_mscclpp.writing.draft import Draft
-from collhub_mscclpp.writing.rank_tables import MEMORY
+from collhub_mscclpp.writing.segments import MEMORY
 from hub_core.model import StepKind
 
 _SEND = int(StepKind.SEND)

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_mscclpp.writing.rank_tables import MEMORY
-from collhub_mscclpp.writing.segments import have_equal_offsets, memory_layouts
+from collhub_mscclpp.writing.segments import MEMORY, have_equal_offsets, memory_layouts
 from collhub_mscclpp.writing.work import PlanWork
 from hub_core.columns import BoolArray, Int64Array, expanded_ranges, row_pointer
 from hub_core.model import Buffer, MemoryLayout, StepKind

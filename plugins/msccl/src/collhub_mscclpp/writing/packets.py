@@ -8,8 +8,7 @@ from dataclasses import replace
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup
-from collhub_mscclpp.writing.rank_tables import MEMORY, SWITCH
-from collhub_mscclpp.writing.segments import in_eights
+from collhub_mscclpp.writing.segments import MEMORY, SWITCH, in_eights
 from collhub_mscclpp.writing.simple import (
     add_up,
     begin_launch,

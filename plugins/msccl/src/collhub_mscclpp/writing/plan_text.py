@@ -12,8 +12,7 @@ from collhub_mscclpp.checking.limits import MOST_SLICES
 from collhub_mscclpp.options import ALIGNMENT, PACKETS
 from collhub_mscclpp.plans.operations import BUFFER_TYPES
 from collhub_mscclpp.writing.draft import Draft
-from collhub_mscclpp.writing.rank_tables import SWITCH, RankTables
-from collhub_mscclpp.writing.segments import Segment
+from collhub_mscclpp.writing.segments import SWITCH, RankTables, Segment
 from collhub_mscclpp.writing.switch_stores import SwitchStores
 from collhub_mscclpp.writing.work import NAMES
 from hub_core.columns import Int64Array

@@ -8,8 +8,7 @@ from functools import partial
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup
-from collhub_mscclpp.writing.rank_tables import MEMORY, PORT, SWITCH
-from collhub_mscclpp.writing.segments import in_eights
+from collhub_mscclpp.writing.segments import MEMORY, PORT, SWITCH, in_eights
 from hub_core.model import StepKind
 
 _SEND = int(StepKind.SEND)

@@ -28,7 +28,7 @@ from collhub_mscclpp.language import (
     TestCollective,
     ThreadBlockGroup,
 )
-from collhub_mscclpp.language.buffers import BaseBuffer
+from collhub_mscclpp.language.recorded import BaseBuffer
 
 Document = dict[str, Any]
 
