@@ -30,6 +30,11 @@ class Gpu:
     nvls_channels: int = 0
     has_model: bool = False
 
+    @property
+    def has_nvlink(self) -> bool:
+        """Whether NVLinks join the GPUs of a node."""
+        return self.links.startswith("NVLink")
+
 
 def _nvlink(
     name: str,
@@ -53,7 +58,7 @@ GPUS = {
         _nvlink("B300", "blackwell", 8, "NVLink5, NVSwitch, 900 GB/s", _BLACKWELL, (90.0, 24)),
         _nvlink("GB200", "blackwell", 4, "NVLink5, NVSwitch, 900 GB/s", _BLACKWELL, (90.0, 24)),
         _nvlink("GB300", "blackwell", 4, "NVLink5, NVSwitch, 900 GB/s", _BLACKWELL, (90.0, 24)),
-        Gpu("GH200", "hopper", 4, "NVLink4, all to all"),
+        Gpu("GH200", "hopper", 4, "NVLink4, all to all", 12, 30.0, 24),
         Gpu("L40S", "ada", 8, "PCIe 4"),
         Gpu("RTX PRO 6000", "blackwell", 8, "PCIe 5"),
         Gpu("MI300X", "cdna3", 8, "Infinity Fabric"),

@@ -1,33 +1,50 @@
-"""NCCL's choice on one node: algorithm, protocol, channels, threads and chunk of a call.
+"""NCCL's choice for a call: algorithm, protocol, channels, threads and chunk.
 
-The formulas restate NCCL's cost model (src/graph/tuning.cc, src/enqueue.cc, 2.18 to 2.30). A tree
-on one node is a chain and never cheaper than the ring, so trees are not considered.
+NCCL takes the alternative of the lowest cost (`nccl_costs`) and reduces channels and threads for
+small calls (src/enqueue.cc of NCCL 2.18 to 2.30).
 """
 
 from __future__ import annotations
 
-import functools
-import re
 from dataclasses import dataclass
 
 from collhub_machine_profiles.gpus import Gpu
+from collhub_machine_profiles.nccl_costs import (
+    Alternative,
+    Communicator,
+    cost_us,
+    is_last_resort,
+    list_alternatives,
+)
 
-DEFAULT_VERSION = "2.29.2"
 MODELLED = frozenset({"all-reduce", "all-gather", "reduce-scatter", "all-to-all"})
+"""Collectives for which a fitted model of one node exists."""
 
-# Latencies in us: base and hop over NVLink of the ring, by protocol.
-_RING_LATENCY = {"ll": (6.6, 0.6), "ll128": (14.0, 1.9), "simple": (8.4, 3.4)}
-_NVLS_EFFICIENCY = {"hopper": 0.85, "blackwell": 0.74}
 _MAX_THREADS = {"ll": 512, "ll128": 640, "simple": 512}
+_ALL_THREADS = 640
+_SLOW_THREADS, _SLOW_BANDWIDTH = 256, 12.0
+_WORK_BYTES = {"ll": 8, "ll128": 8, "simple": 64}
+# Payload of one step of a channel's buffer; a chunk of ring Simple has four of its steps.
+_CHUNK_BYTES = {"ll": 32 * 1024, "ll128": 576_000, "simple": 512 * 1024}
+_RING_SIMPLE_CHUNK_BYTES = 2 * 1024 * 1024
+_KIB = 1024
+# (limit, chunk in KiB): the chunk of calls below limit x channels x heads x current chunk.
+_NVLS_CHUNKS: tuple[tuple[int, int], ...] = ((64, 64), (8, 32), (2, 16))
+_NVLS_TREE_CHUNKS: tuple[tuple[int, int], ...] = ((32, 256), (16, 128), (4, 64), (1, 32))
+_NVLS_CHUNK, _NVLS_TREE_CHUNK, _MANY_NODES_CHUNK = 128 * _KIB, 512 * _KIB, 64 * _KIB
+_MANY_NODES = 4
+
 _EXCHANGE_LL_BYTES = 16 * 1024
+_EXCHANGE_STEP_BYTES = {True: 512 * 1024, False: 128 * 1024}
+_EXCHANGE_CHANNELS = {True: 32, False: 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Execution of one call by NCCL.
 
-    `chunk_bytes` is the chunk of NVLS and 0 elsewhere. For all-to-all `algorithm` is "p2p" and
-    `channels` are those of each peer.
+    `chunk_bytes` is the payload that a channel sends in one step. For all-to-all `algorithm` is
+    "p2p" and `channels` are those of each peer.
     """
 
     algorithm: str
@@ -35,20 +52,6 @@ class Choice:
     channels: int
     threads: int
     chunk_bytes: int = 0
-
-
-@functools.cache
-def version_numbers(version: str) -> tuple[int, int]:
-    """Return (minor, patch) of NCCL 2; those of the default version if the text has no number."""
-    match = re.match(r"2\.(\d{1,3})(?:\.(\d{1,3}))?", version)
-    if match is None:
-        return version_numbers(DEFAULT_VERSION)
-    return int(match[1]), int(match[2] or 0)
-
-
-def ring_steps(collective: str, ranks: int) -> int:
-    """Return the number of steps of a ring."""
-    return (2 if collective == "all-reduce" else 1) * (ranks - 1)
 
 
 def choose(
@@ -59,95 +62,91 @@ def choose(
     `collective` is one of `MODELLED`, `size_bytes` is the full vector, `dtype` is "int8" for
     sums of 8-bit integers, which NVLS cannot compute.
     """
+    communicator = Communicator(gpu, ranks, 1, version)
     if collective == "all-to-all":
-        return _exchange(ranks, size_bytes)
-    costs = ring_costs(gpu, version, collective, ranks)
-    nvls = None if dtype == "int8" else nvls_cost(gpu, version, collective, ranks)
-    if nvls is not None:
-        costs["nvls"] = nvls
-    # Latency in us plus bytes over GB/s; the first minimum wins.
-    best = min(costs, key=lambda name: costs[name][0] + size_bytes / costs[name][1] / 1e3)
-    if best == "nvls":
-        return _nvls(gpu, version, ranks, size_bytes)
-    return _ring(gpu, best, ranks, size_bytes)
+        return choose_exchange(communicator, size_bytes)
+    best = cheapest_alternative(communicator, collective, size_bytes, dtype)
+    return launch_of(communicator, collective, best, size_bytes)
 
 
-def ring_costs(
-    gpu: Gpu, version: str, collective: str, ranks: int
-) -> dict[str, tuple[float, float]]:
-    """Return latency in us and algorithm bandwidth in GB/s of the ring by protocol."""
-    bandwidth = gpu.search_channels * gpu.channel_speed
-    ll_cap, ll128_cap = _ring_caps(gpu.architecture, version)
-    ll_share = 0.5
-    if version_numbers(version)[0] <= 18:
-        ll_share = 0.25 if collective == "all-reduce" else 1 / 3
-    bus = {
-        "ll": min(ll_cap, bandwidth * ll_share),
-        "ll128": min(0.92 * bandwidth, gpu.search_channels * ll128_cap),
-        "simple": bandwidth,
-    }
-    steps = ring_steps(collective, ranks)
-    return {
-        protocol: (base + steps * hop, bus[protocol] * ranks / steps)
-        for protocol, (base, hop) in _RING_LATENCY.items()
-    }
+def cheapest_alternative(
+    communicator: Communicator, collective: str, size_bytes: int, dtype: str = ""
+) -> Alternative:
+    """Return the allowed alternative of the lowest cost; the first of NCCL's numbers wins ties."""
+    allowed = [one for one in list_alternatives(communicator, collective, dtype) if not one.refusal]
+    return min(
+        allowed,
+        key=lambda one: (
+            is_last_resort(communicator, one.algorithm, dtype),
+            cost_us(communicator, collective, one, size_bytes),
+        ),
+    )
 
 
-def _ring_caps(architecture: str, version: str) -> tuple[float, float]:
-    """Return the caps of LL, and of LL128 per channel, in GB/s."""
-    number = version_numbers(version)
-    hopper = (87.7 if number[0] <= 18 else 141.0, 36.7)
-    if architecture == "hopper":
-        return hopper
-    if architecture != "blackwell":
-        return 87.7, 20.0
-    if number < (29, 0):
-        return 2 * hopper[0], 73.4
-    return 282.0, 34.5 if number < (29, 7) else 40.0
+def launch_of(
+    communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
+) -> Choice:
+    """Return channels, threads and chunk of a call with the given algorithm and protocol."""
+    algorithm, protocol = alternative.algorithm, alternative.protocol
+    if algorithm in {"nvls", "nvls_tree"}:
+        channels = communicator.nvls_channels()
+        if algorithm == "nvls" and communicator.nodes > 1:
+            channels = min(channels, communicator.collective_channels())
+        chunk = _nvls_chunk_bytes(communicator, algorithm, channels, size_bytes)
+        return Choice(algorithm, protocol, channels, _ALL_THREADS, chunk)
+    channels, threads = _reduce_blocks(communicator, collective, algorithm, protocol, size_bytes)
+    chunk = _CHUNK_BYTES[protocol]
+    if (algorithm, protocol) == ("ring", "simple"):
+        chunk = _RING_SIMPLE_CHUNK_BYTES
+    return Choice(algorithm, protocol, channels, threads, chunk)
 
 
-def nvls_cost(gpu: Gpu, version: str, collective: str, ranks: int) -> tuple[float, float] | None:
-    """Return latency in us and algorithm bandwidth in GB/s of NVLS; None if not available."""
-    if not gpu.nvls_channels or ranks < 2:
-        return None
-    number = version_numbers(version)
-    heads = ranks
-    is_all_reduce = collective == "all-reduce"
-    share = (ranks - 1) / ranks
-    if number >= (28, 0):
-        speed = gpu.nvls_speed * _NVLS_EFFICIENCY[gpu.architecture] * (heads - 1) / heads
-        speed *= 2 if is_all_reduce else share
-        factor = ranks / ring_steps(collective, ranks) if is_all_reduce else 1.0
-    else:
-        speed = gpu.nvls_speed if is_all_reduce else gpu.nvls_speed * min(share, 0.9)
-        factor = 5 / 6 if is_all_reduce else 1.0
-    latency = 23.0 if number[0] <= 18 else 25.0
-    return latency, heads * speed * factor
+def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
+    """Return the execution of an all-to-all: a send and a receive per peer, as one group.
+
+    `size_bytes` is the buffer of one rank. Several nodes: channels of the peers in the network.
+    """
+    share = size_bytes / communicator.ranks
+    is_nvlink = communicator.gpu.has_nvlink and communicator.nodes == 1
+    step = _EXCHANGE_STEP_BYTES[is_nvlink]
+    needed = max(-(-share // (step // 8)), 1)
+    channels = int(min(needed, _EXCHANGE_CHANNELS[is_nvlink]))
+    protocol = "ll" if share <= _EXCHANGE_LL_BYTES * channels else "simple"
+    return Choice("p2p", protocol, channels, 512, step)
 
 
-def _ring(gpu: Gpu, protocol: str, ranks: int, size_bytes: int) -> Choice:
+def _reduce_blocks(
+    communicator: Communicator, collective: str, algorithm: str, protocol: str, size_bytes: int
+) -> tuple[int, int]:
     """Drop channels, then halve threads, until every thread has its minimum of work."""
     threads = _MAX_THREADS[protocol]
-    work = {"ll": 8 * ranks, "ll128": 8, "simple": 64}[protocol]
-    channels = min(gpu.channels, max(1, size_bytes // (threads * work)))
-    if channels == 1:
-        while size_bytes < threads * work and threads % 128 == 0:
-            threads //= 2
-    return Choice("ring", protocol, channels, threads)
+    count, speed = communicator.search_channels()
+    if (algorithm, protocol) == ("ring", "simple") and count * speed <= _SLOW_BANDWIDTH:
+        threads = _SLOW_THREADS
+    work = _WORK_BYTES[protocol]
+    if (algorithm, protocol) == ("ring", "ll"):
+        work *= communicator.ranks
+    channels = min(communicator.collective_channels(), max(1, size_bytes // (threads * work)))
+    while channels == 1 and size_bytes < threads * work and threads % 128 == 0:
+        threads //= 2
+    traffic = size_bytes * (2 if collective == "all-reduce" else 1)
+    traffic *= 4 if protocol == "ll" else 1
+    minimum = communicator.constants.minimum_channel_traffic
+    channels = min(channels, max(1, -(-traffic // minimum)))
+    return channels, threads if algorithm == "ring" else _ALL_THREADS
 
 
-def _nvls(gpu: Gpu, version: str, ranks: int, size_bytes: int) -> Choice:
-    channels = gpu.nvls_channels
-    parallel = channels * ranks
-    chunk = 128 * 1024
-    for limit, smaller in ((64, 64), (8, 32), (2, 16)):
+def _nvls_chunk_bytes(
+    communicator: Communicator, algorithm: str, channels: int, size_bytes: int
+) -> int:
+    """Return the chunk of NVLS: smaller for small calls, each limit with the current chunk."""
+    parallel = channels * communicator.ranks_per_node
+    chunk, limits = _NVLS_CHUNK, _NVLS_CHUNKS
+    if algorithm == "nvls_tree":
+        chunk, limits = _NVLS_TREE_CHUNK, _NVLS_TREE_CHUNKS
+        if communicator.nodes >= _MANY_NODES:
+            chunk = _MANY_NODES_CHUNK
+    for limit, smaller in limits:
         if size_bytes < limit * parallel * chunk:
-            chunk = min(chunk, smaller * 1024)
-    return Choice("nvls", "simple", channels, 640, chunk)
-
-
-def _exchange(ranks: int, size_bytes: int) -> Choice:
-    share = size_bytes / ranks
-    channels = int(min(max(-(-share // (64 * 1024)), 1), 32))
-    protocol = "ll" if share <= _EXCHANGE_LL_BYTES * channels else "simple"
-    return Choice("p2p", protocol, channels, 512)
+            chunk = min(chunk, smaller * _KIB)
+    return chunk

@@ -14,13 +14,9 @@ from numpy.typing import NDArray
 
 from collhub_machine_profiles.gpus import Gpu
 from collhub_machine_profiles.measurement import Measurement
-from collhub_machine_profiles.nccl_choice import (
-    DEFAULT_VERSION,
-    MODELLED,
-    Choice,
-    choose,
-    ring_steps,
-)
+from collhub_machine_profiles.nccl_choice import MODELLED, Choice, choose
+from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
+from collhub_machine_profiles.nccl_costs import ring_steps
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

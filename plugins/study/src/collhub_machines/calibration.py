@@ -21,7 +21,7 @@ from collhub_machine_profiles.measurement import (
     counted,
     one_place,
 )
-from collhub_machine_profiles.nccl_choice import DEFAULT_VERSION
+from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.network_model import is_between_nodes
 from collhub_machine_profiles.node_model import NAMES, is_modelled
 from collhub_machine_profiles.table import FEW_REPEATS, make_tables

@@ -1,0 +1,327 @@
+"""NCCL's cost model: the time of each algorithm and protocol is latency + bytes / bandwidth.
+
+The formulas restate src/graph/tuning.cc of NCCL 2.18 to 2.30. NCCL computes these times to choose;
+they are no measured times (median error 24 % on one NVLink node).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from collhub_machine_profiles.gpus import Gpu
+from collhub_machine_profiles.nccl_constants import (
+    ALGORITHMS,
+    PROTOCOLS,
+    NcclConstants,
+    constants_of,
+    tree_factor,
+)
+
+_GATHERING = frozenset({"ring", "nvls", "collnet_direct", "pat"})
+ALGORITHMS_OF: Mapping[str, frozenset[str]] = {
+    "all-reduce": frozenset(ALGORITHMS) - {"pat"},
+    "all-gather": _GATHERING,
+    "reduce-scatter": _GATHERING,
+    "broadcast": frozenset({"ring"}),
+    "reduce": frozenset({"ring"}),
+}
+"""NCCL's algorithms by collective."""
+WITH_LL = frozenset({"tree", "ring"})
+"""Algorithms with the protocols LL and LL128; the others have Simple only."""
+
+MAX_COLLECTIVE_CHANNELS = 64
+_INT8 = frozenset({"int8", "uint8"})
+_FLOAT8_RING_RANKS = 8
+_POST_OVERHEAD_US = {"intel": 1.0, "arm": 1.0, "amd": 2.0}
+# Bytes per channel and rank from which a ring between nodes has a longer latency.
+_PLATEAU_BYTES = 64
+_ARCHITECTURES_BEFORE_AMPERE = frozenset({"volta", "pascal"})
+_WITH_NVLS = frozenset({"hopper", "blackwell"})
+
+# Speeds in GB/s that the channel search tries between nodes (src/graph/search.cc).
+_HOPPER_SPEEDS = (48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0)
+_NETWORK_SPEEDS: Mapping[str, tuple[float, ...]] = {
+    "hopper": _HOPPER_SPEEDS,
+    "blackwell": (96.0, *_HOPPER_SPEEDS),
+    "": (48.0, 30.0, 28.0, 24.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0),
+}
+_SLOWEST_SPEEDS = (2.4, 1.2, 0.24, 0.12)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetwork:
+    """Network cards of one node: `nics` cards of `nic_rate` GB/s each; `cpu` posts their sends."""
+
+    nics: int
+    nic_rate: float
+    cpu: str = "intel"
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """Ranks of one NCCL communicator, equally many on every node; `network` for several nodes."""
+
+    gpu: Gpu
+    ranks: int
+    nodes: int = 1
+    version: str = ""
+    network: NodeNetwork | None = None
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Number of ranks on each node."""
+        return self.ranks // self.nodes
+
+    @property
+    def constants(self) -> NcclConstants:
+        """Constants of the version of NCCL."""
+        return constants_of(self.version)
+
+    def search_channels(self) -> tuple[int, float]:
+        """Return number and speed in GB/s of the channels of NCCL's search.
+
+        On several nodes this is an estimate: one channel per network card, with the fastest speed
+        that cards and NVLinks carry.
+        """
+        gpu = self.gpu
+        if self.nodes == 1 or self.network is None:
+            return gpu.search_channels, gpu.channel_speed
+        channels = self.network.nics
+        limit = self.network.nic_rate
+        if gpu.search_channels and self.ranks_per_node > 1:
+            limit = min(limit, gpu.search_channels * gpu.channel_speed / channels)
+        tried = _NETWORK_SPEEDS.get(gpu.architecture, _NETWORK_SPEEDS[""])
+        return channels, next(
+            (speed for speed in (*tried, *_SLOWEST_SPEEDS) if speed <= limit), _SLOWEST_SPEEDS[-1]
+        )
+
+    def collective_channels(self) -> int:
+        """Return the largest number of channels of a ring or a tree."""
+        if self.nodes == 1:
+            return self.gpu.channels
+        return min(2 * self.search_channels()[0], MAX_COLLECTIVE_CHANNELS)
+
+    def nvls_channels(self) -> int:
+        """Return the number of channels of NVLS, 0 if the GPU has none."""
+        if not self.gpu.nvls_channels:
+            return 0
+        one_node, several_nodes = self.constants.nvls_channels[self.gpu.architecture]
+        return one_node if self.nodes == 1 else several_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One algorithm and protocol: latency in us and algorithm bandwidth in GB/s.
+
+    `refusal` is the reason why NCCL does not use it, "" if it is allowed; then both numbers are 0.
+    """
+
+    algorithm: str
+    protocol: str
+    latency_us: float = 0.0
+    bandwidth: float = 0.0
+    refusal: str = ""
+
+
+@functools.lru_cache(maxsize=4096)
+def list_alternatives(
+    communicator: Communicator, collective: str, dtype: str = ""
+) -> tuple[Alternative, ...]:
+    """Return all algorithms and protocols for a collective, in the order of NCCL's numbers.
+
+    `collective` is a key of `ALGORITHMS_OF`; `dtype` is a type that NVLS cannot add, `int8` or
+    `uint8`, or any other text.
+    """
+    rows = []
+    for algorithm in ALGORITHMS:
+        for protocol in PROTOCOLS:
+            refusal = _refusal(communicator, collective, algorithm, protocol, dtype)
+            if refusal:
+                rows.append(Alternative(algorithm, protocol, refusal=refusal))
+                continue
+            latency_us = _latency_us(communicator, collective, algorithm, protocol)
+            bandwidth = _bandwidth(communicator, collective, algorithm, protocol)
+            rows.append(Alternative(algorithm, protocol, latency_us, bandwidth))
+    return tuple(rows)
+
+
+def cost_us(
+    communicator: Communicator, collective: str, alternative: Alternative, size_bytes: int
+) -> float:
+    """Return NCCL's time for a call in us; `size_bytes` is the full vector of the collective."""
+    algorithm, protocol = alternative.algorithm, alternative.protocol
+    latency_us, bandwidth = alternative.latency_us, alternative.bandwidth
+    gpu = communicator.gpu
+    corrects_nvls_tree = (
+        bool(communicator.constants.nvls_efficiency)
+        and gpu.architecture == "blackwell"
+        and _cpu(communicator) != "arm"
+    )
+    if algorithm == "tree" or (algorithm == "nvls_tree" and corrects_nvls_tree):
+        bandwidth *= tree_factor(algorithm, protocol, size_bytes)
+    if communicator.nodes > 1 and (collective, algorithm, protocol) == (
+        "all-reduce", "ring", "simple"
+    ):  # fmt: skip
+        pieces = communicator.collective_channels() * communicator.ranks
+        if size_bytes // pieces >= _PLATEAU_BYTES:
+            is_old = gpu.architecture in _ARCHITECTURES_BEFORE_AMPERE
+            latency_us *= 1.9 if is_old else 1.4
+    return latency_us + size_bytes / (1e3 * bandwidth)
+
+
+def is_last_resort(communicator: Communicator, algorithm: str, dtype: str) -> bool:
+    """Whether NCCL uses an algorithm only if it has no other: rings for sums of 8-bit floats."""
+    is_float8 = dtype.lower().startswith(("float8", "fp8"))
+    return algorithm == "ring" and is_float8 and communicator.ranks > _FLOAT8_RING_RANKS
+
+
+def _refusal(
+    communicator: Communicator, collective: str, algorithm: str, protocol: str, dtype: str
+) -> str:
+    """Return why NCCL does not use an algorithm and protocol; "" if it may."""
+    gpu = communicator.gpu
+    constants = communicator.constants
+    is_single = communicator.nodes == 1
+    if algorithm not in ALGORITHMS_OF[collective]:
+        return f"{algorithm} has no {collective}"
+    if protocol != "simple" and algorithm not in WITH_LL:
+        return f"{algorithm} has the protocol Simple only"
+    if algorithm.startswith("collnet"):
+        return "needs in-network reduction (SHARP and a CollNet plugin)"
+    if algorithm == "pat":
+        if not constants.has_pat:
+            return "needs NCCL 2.23 or later"
+        return "" if communicator.ranks_per_node == 1 else "needs one GPU per node"
+    if algorithm.startswith("nvls"):
+        if gpu.architecture not in _WITH_NVLS or not gpu.nvls_channels:
+            return "needs NVSwitch and GPUs of Hopper or later"
+        if communicator.ranks_per_node < 2:
+            return "needs two GPUs of a node"
+        if dtype in _INT8 and collective in {"all-reduce", "reduce-scatter"}:
+            return "cannot add 8-bit integers"
+        if algorithm == "nvls_tree":
+            return "needs several nodes" if is_single else ""
+        return "" if is_single else "needs in-network reduction on several nodes"
+    if protocol == "ll128" and not gpu.has_nvlink and communicator.ranks_per_node > 1:
+        return "LL128 needs NVLink between the GPUs"
+    return ""
+
+
+def _cpu(communicator: Communicator) -> str:
+    return communicator.network.cpu if communicator.network else "intel"
+
+
+def ring_steps(collective: str, ranks: int) -> int:
+    """Return the number of steps of a ring, as NCCL counts them."""
+    if collective == "all-reduce":
+        return 2 * (ranks - 1)
+    return ranks if collective in {"broadcast", "reduce"} else ranks - 1
+
+
+def _bandwidth(communicator: Communicator, collective: str, algorithm: str, protocol: str) -> float:
+    """Return the algorithm bandwidth in GB/s."""
+    if algorithm.startswith("nvls"):
+        return _nvls_bandwidth(communicator, collective, algorithm)
+    constants, architecture = communicator.constants, communicator.gpu.architecture
+    column = min(communicator.nodes, 3) - 1
+    channels, speed = communicator.search_channels()
+    bus = channels * speed
+    if algorithm == "pat":
+        return 0.75 * bus
+    # The limit of LL depends on the GPU within a node and on the CPU between nodes.
+    ll_row = architecture
+    if communicator.nodes > 1:
+        ll_row = "ampere" if _cpu(communicator) == "amd" else "volta"
+    ll_cap = constants.ll_caps[ll_row][column]
+    if algorithm == "ring":
+        if protocol == "ll":
+            is_first = communicator.nodes > 1 or collective in {"all-reduce", "reduce"}
+            bus = min(ll_cap, bus * constants.ring_ll_fractions[0 if is_first else 1])
+        elif protocol == "ll128":
+            bus = min(0.92 * bus, channels * constants.ring_ll128_caps[architecture][column])
+        return bus * communicator.ranks / ring_steps(collective, communicator.ranks)
+    bus = min(0.92 * bus, channels * constants.tree_caps[architecture][column])
+    if protocol == "ll":
+        bus = min(bus / 3.8, ll_cap)
+    elif protocol == "ll128":
+        fraction = 7 / 9 if communicator.nodes == 1 else 15 / 16
+        bus = min(bus * fraction, channels * constants.tree_ll128_caps[architecture][column])
+    return bus / 2
+
+
+def _nvls_bandwidth(communicator: Communicator, collective: str, algorithm: str) -> float:
+    """Return the algorithm bandwidth in GB/s of NVLS; every GPU of a node is the head of one
+    channel of the search.
+    """
+    constants, gpu = communicator.constants, communicator.gpu
+    ranks, heads = communicator.ranks, communicator.ranks_per_node
+    column = min(communicator.nodes, 3) - 1
+    within = gpu.nvls_speed
+    # The network limits a head to the rate of its cards; within one node nothing else limits it.
+    network = communicator.network
+    between = within
+    if communicator.nodes > 1 and network is not None:
+        between = network.nics * communicator.search_channels()[1] / heads
+    is_all_reduce = collective == "all-reduce"
+    local = (heads - 1) / heads
+    if constants.nvls_efficiency:
+        within *= constants.nvls_efficiency[gpu.architecture] * local
+        within *= 2 if is_all_reduce else local
+        speed = within
+        if communicator.nodes > 1:
+            speed = min(speed, between * (2 if communicator.nodes == 2 else 1))
+        if algorithm == "nvls_tree":
+            speed = min(speed, constants.nvls_tree_caps[gpu.architecture][column])
+        ratio = ranks / ring_steps(collective, ranks) if is_all_reduce else 1.0
+        return heads * speed * ratio
+    if algorithm == "nvls_tree":
+        between /= 1 if communicator.nodes == 2 else 2
+        return heads * min(within, between) * constants.nvls_ratio
+    if is_all_reduce or not constants.nvls_skips_local_data:
+        return heads * min(within, between) * constants.nvls_ratio
+    return heads * min(within * local, 0.9 * between)
+
+
+def _latency_us(
+    communicator: Communicator, collective: str, algorithm: str, protocol: str
+) -> float:
+    """Return the latency in us."""
+    constants, column = communicator.constants, PROTOCOLS.index(protocol)
+    nodes, ranks = communicator.nodes, communicator.ranks
+    local_hops = constants.nvlink_hop_us if communicator.gpu.has_nvlink else constants.pci_hop_us
+    hop = local_hops[algorithm][column]
+    network_hop = constants.network_hop_us[algorithm][column]
+    if communicator.ranks_per_node == 1 and constants.has_pat:
+        # With one GPU per node no latency is hidden: NCCL uses the hop of trees.
+        network_hop = constants.network_hop_us["tree"][column]
+    base = constants.base_us.get(algorithm, (0.0, 0.0, 0.0))[column]
+    levels = nodes.bit_length() - 1
+    if algorithm == "ring":
+        return base + _ring_latency_us(communicator, collective, protocol, hop, network_hop)
+    if algorithm == "tree":
+        return base + 2 * ((communicator.ranks_per_node - 1) * hop + levels * network_hop)
+    if algorithm == "nvls_tree":
+        return hop + 2 * levels * network_hop
+    if algorithm == "nvls":
+        return hop + (network_hop if nodes > 1 else 0.0)
+    return base + levels * network_hop / 3.5 + 2.8 * ranks
+
+
+def _ring_latency_us(
+    communicator: Communicator, collective: str, protocol: str, hop: float, network_hop: float
+) -> float:
+    """Return the latency of all steps of a ring in us."""
+    nodes = communicator.nodes
+    if collective in {"broadcast", "reduce"}:
+        # A pipeline: NCCL counts one hop, of the slowest kind.
+        return network_hop if nodes > 1 else hop
+    steps = ring_steps(collective, communicator.ranks)
+    if nodes == 1:
+        return steps * hop
+    post = _POST_OVERHEAD_US[_cpu(communicator)] * (3 if protocol == "simple" else 1)
+    network_steps = nodes - 1
+    if collective == "all-reduce":
+        network_steps = 2 * (nodes if communicator.constants.counts_closing_hop else nodes - 1)
+    return (steps - network_steps) * max(hop, post) + network_steps * network_hop
