@@ -25,14 +25,16 @@ if TYPE_CHECKING:
         step_times,
         used_elements,
     )
-    from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
-    from collhub_execution.judgement.judge import Comparison, OutputJudgement, judge, same_bits
-    from collhub_execution.launching.job_folder import FAILED, JobFolder, RankPart, serve_rank
-    from collhub_execution.launching.launch import launch
-    from collhub_execution.levelling.blocks import BlockCounts, block_counts
+    from collhub_execution.job_folder import FAILED, JobFolder, RankPart, serve_rank
     from collhub_execution.levelling.levelled_program import levelled_program
-    from collhub_execution.levelling.program import LevelledProgram, RecordKind
-    from collhub_execution.ranks.engine import (
+    from collhub_execution.levelling.program import (
+        BlockCounts,
+        LevelledProgram,
+        RecordKind,
+        block_counts,
+    )
+    from collhub_execution.output_judgement import Comparison, OutputJudgement, judge, same_bits
+    from collhub_execution.rank_engine import (
         DONE,
         NOT_STARTED,
         EngineMemory,
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
         Waiting,
         run_task,
     )
-    from collhub_execution.ranks.plans import RankPlans, RankTask, rank_task, rank_tasks
+    from collhub_execution.rank_launcher import launch
+    from collhub_execution.rank_plans import RankPlans, RankTask, rank_task, rank_tasks
     from collhub_execution.rendezvous import (
         RunOrder,
         is_well_levelled,
@@ -60,19 +63,17 @@ if TYPE_CHECKING:
         levelled_request,
     )
     from collhub_execution.running.options import RunOptions, run_options, run_options_of
-    from collhub_execution.running.outcome import RunOutcome
-    from collhub_execution.running.scripts import (
-        print_findings,
-        run_script,
-        script_command,
-        script_rank,
-    )
+    from collhub_execution.running.outcome import RunOutcome, algorithm_bandwidth, bus_bandwidth
     from collhub_execution.running.setup import RunSetup
     from collhub_execution.running.started_ranks import (
         ByteChannel,
         StartedRun,
         StartedRunReport,
+        print_findings,
         run_rank,
+        run_script,
+        script_command,
+        script_rank,
     )
 
 __all__ = [
@@ -148,33 +149,33 @@ __all__ = [
 ]
 
 _HOMES = {
-    "collhub_execution.data.element_types": "Array DTYPE_NAMES REDUCTIONS Reduction element_type",
+    "collhub_execution.data.element_types": ("Array DTYPE_NAMES REDUCTIONS Reduction element_type"),
     "collhub_execution.data.inputs": "block_elements exact_inputs random_inputs",
     "collhub_execution.data.memory": (
         "RecordMoves all_outputs fill_rank find_moves fused_moves fused_reductions step_times "
         "used_elements"
     ),
-    "collhub_execution.judgement.bandwidth": "algorithm_bandwidth bus_bandwidth",
-    "collhub_execution.judgement.judge": "Comparison OutputJudgement judge same_bits",
-    "collhub_execution.launching.job_folder": "FAILED JobFolder RankPart serve_rank",
-    "collhub_execution.launching.launch": "launch",
-    "collhub_execution.levelling.blocks": "BlockCounts block_counts",
+    "collhub_execution.job_folder": "FAILED JobFolder RankPart serve_rank",
+    "collhub_execution.output_judgement": "Comparison OutputJudgement judge same_bits",
+    "collhub_execution.rank_launcher": "launch",
     "collhub_execution.levelling.levelled_program": "levelled_program",
-    "collhub_execution.levelling.program": "LevelledProgram RecordKind",
-    "collhub_execution.ranks.engine": (
+    "collhub_execution.levelling.program": ("BlockCounts LevelledProgram RecordKind block_counts"),
+    "collhub_execution.rank_engine": (
         "DONE EngineMemory NOT_STARTED NativeCollective NumpyMemory Post PostLevel RankEngine "
         "RankLog Transport Waiting run_task"
     ),
-    "collhub_execution.ranks.plans": "RankPlans RankTask rank_task rank_tasks",
+    "collhub_execution.rank_plans": "RankPlans RankTask rank_task rank_tasks",
     "collhub_execution.rendezvous": (
         "RunOrder is_well_levelled positions run_order simulate_rendezvous"
     ),
     "collhub_execution.request_levelling": "LevelledRequest execute_levelled levelled_request",
+    "collhub_execution.running.outcome": "RunOutcome algorithm_bandwidth bus_bandwidth",
     "collhub_execution.running.options": "RunOptions run_options run_options_of",
-    "collhub_execution.running.outcome": "RunOutcome",
-    "collhub_execution.running.scripts": ("print_findings run_script script_command script_rank"),
     "collhub_execution.running.setup": "RunSetup",
-    "collhub_execution.running.started_ranks": "ByteChannel StartedRun StartedRunReport run_rank",
+    "collhub_execution.running.started_ranks": (
+        "ByteChannel StartedRun StartedRunReport print_findings run_rank run_script "
+        "script_command script_rank"
+    ),
 }
 
 __getattr__ = names_from(__name__, _HOMES)

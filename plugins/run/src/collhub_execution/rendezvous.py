@@ -28,12 +28,11 @@ class RunOrder:
 
 
 def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
-    """Return an order of all records.
+    """Return an order in which all records can run.
 
-    Raises `InputError` with the position of every rank if there is none.
-
-    For a well levelled program the order is level by level, by the proof in `LevelledProgram`, with
-    the k-th local records of all ranks together; any other program is simulated message by message.
+    Raises `InputError` with the position of every rank if there is none. For a well levelled
+    program the order is level by level, by the proof in `LevelledProgram`, with the k-th local
+    records of all ranks together; any other program is simulated message by message.
     """
     if not is_well_levelled(program):
         records = simulate_rendezvous(algorithm, program)
@@ -115,7 +114,7 @@ def simulate_rendezvous(
     count = sum(record is not None for record in stuck)
     if count:
         message = f"{count} of {program.num_ranks} ranks wait for each other and never finish"
-        raise deadlock(algorithm, program, stuck, message)
+        raise build_deadlock_error(algorithm, program, stuck, message)
     return np.asarray(ranks.order, np.int64)
 
 
@@ -155,20 +154,15 @@ class _SimulatedRanks:
     def _start_level(self, rank: int, level: int) -> Iterator[int]:
         """Post all messages of a level; yield the ranks that this may have unblocked."""
         record = self._next[rank]
-        while self._is_message_of(level, record, self._end[rank]):
+        while (
+            record < self._end[rank] and self._level[record] == level and not self._is_local(record)
+        ):
             self._open[rank].append(record)
             record += 1
         self._next[rank] = record
         # A copy, because matching removes messages.
         for posted in list(self._open[rank]):
             yield from self._match_message(rank, posted)
-
-    def _is_message_of(self, level: int, record: int, end: int) -> bool:
-        """Return whether a record is a message of this level;
-
-        `end`: one past the rank's last record.
-        """
-        return record < end and self._level[record] == level and not self._is_local(record)
 
     def _match_message(self, rank: int, record: int) -> Iterator[int]:
         """Post one end of a message, and complete the message if the other end is posted."""
@@ -198,20 +192,20 @@ class _SimulatedRanks:
 
     def waiting(self) -> list[int | None]:
         """Return per rank the first record for which it waits, None if it has finished."""
-        return [self._find_awaited(rank) for rank in range(len(self._next))]
-
-    def _find_awaited(self, rank: int) -> int | None:
-        """Return the first record for which a rank waits, None if it has finished."""
-        if self._open[rank]:
-            return self._open[rank][0]
-        at: int = self._next[rank]
-        return at if at < self._end[rank] else None
+        records: list[int | None] = []
+        for rank, open_messages in enumerate(self._open):
+            if open_messages:
+                records.append(open_messages[0])
+            else:
+                is_finished = self._next[rank] >= self._end[rank]
+                records.append(None if is_finished else self._next[rank])
+        return records
 
 
 _LISTED_RANKS = 64
 
 
-def deadlock(
+def build_deadlock_error(
     algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None], message: str
 ) -> InputError:
     """Return the error for a blocked program: `message`, then one finding per waiting rank.

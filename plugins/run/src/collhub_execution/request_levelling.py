@@ -1,35 +1,32 @@
-"""Common work of all executors: level the request, check inputs, choose the background, divide
-averages.
-"""
+"""Common work of all executors: level the request, check inputs and memory, divide averages."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from collhub_execution.data.averages import averaged
-from collhub_execution.data.checked_inputs import (
-    AnyArray,
-    background,
-    checked_inputs,
-    elements_of_block,
+from collhub_execution.data.element_types import AnyArray, divide_averages
+from collhub_execution.data.inputs import (
+    check_inputs,
+    choose_background,
+    count_block_elements,
 )
-from collhub_execution.data.memory_check import check_memory
 from collhub_execution.levelling.levelled_program import levelled_program
 from collhub_execution.levelling.program import LevelledProgram
-from hub_core.model import Algorithm, ReduceOp
+from hub_core.model import Algorithm, Buffer, ReduceOp, UsageError, format_bytes
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult
 
 
 @dataclass(frozen=True, slots=True)
 class LevelledRequest:
-    """An `ExecutionRequest` in a form that a transport can run: steps are a program, averages are
-    sums.
+    """An `ExecutionRequest` in a form that a transport can run.
 
-    `inputs`: read-only flat arrays that fit the program. `reduce_op`: never AVG. `background`: the
+    The steps are a levelled program, and an average is a sum that is divided at the end. `inputs`:
+    read-only flat arrays that fit the program. `reduce_op`: never AVG. `choose_background`: the
     initial value of all memory except INPUT, which reveals elements that are never written. The
     remaining fields as in `ExecutionRequest`.
     """
@@ -53,7 +50,7 @@ class LevelledRequest:
     @property
     def elements(self) -> int:
         """Elements per block."""
-        return elements_of_block(self.program.blocks, self.inputs)
+        return count_block_elements(self.program.blocks, self.inputs)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -83,9 +80,9 @@ def levelled_request(request: ExecutionRequest) -> LevelledRequest:
     """Level a request and check its inputs; raises as `execute_levelled` does."""
     program = levelled_program(request.algorithm, request.in_place)
     # The background of a sum also serves an average, which is a sum that is divided at the end.
-    fill = background(request.inputs[0].dtype, request.reduce_op)
+    fill = choose_background(request.inputs[0].dtype, request.reduce_op)
     collective = request.algorithm.collective
-    inputs = checked_inputs(collective, program.blocks, request.inputs, fill)
+    inputs = check_inputs(collective, program.blocks, request.inputs, fill)
     levelled = LevelledRequest(
         algorithm=request.algorithm,
         program=program,
@@ -107,7 +104,31 @@ def _update_result(
     """Divide sums of averages, and add the statistics of the program."""
     outputs = result.outputs
     if request.reduce_op is ReduceOp.AVG:
-        outputs = averaged(request.algorithm.collective, outputs)
+        outputs = divide_averages(request.algorithm.collective, outputs)
     program = levelled.program
     counts = {"messages": program.num_messages, "levels": program.num_rounds}
     return replace(result, outputs=outputs, statistics={**counts, **result.statistics})
+
+
+def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) -> None:
+    """Raise `UsageError` if inputs and the memory of all ranks exceed the memory of this host.
+
+    `elements`: per block.
+    """
+    blocks = program.layout.total + int(program.layout.size[:, Buffer.INPUT].sum())
+    needed = blocks * elements * dtype.itemsize
+    available = find_memory_bytes()
+    if available is not None and needed > available:
+        raise UsageError(
+            f"{program.num_ranks} ranks need {format_bytes(needed)} of memory, "
+            f"this machine has {format_bytes(available)}",
+            cure="use a smaller size",
+            code="too-large",
+        )
+
+
+def find_memory_bytes() -> int | None:
+    """Return the memory of this host in bytes, None if the system does not report it."""
+    if not hasattr(os, "sysconf"):
+        return None
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from collhub_execution.data.element_types import element_type
 from collhub_execution.data.inputs import exact_inputs
-from collhub_execution.judgement.judge import OutputJudgement, judge
-from collhub_execution.levelling.blocks import block_counts
 from collhub_execution.levelling.levelled_program import levelled_program
-from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.levelling.program import LevelledProgram, RecordKind, block_counts
+from collhub_execution.output_judgement import OutputJudgement, judge
 from collhub_execution.request_levelling import LevelledRequest, levelled_request
 from hub_core.columns import BoolArray, group_pointer
 from hub_core.model import Algorithm, InputError, ReduceOp
@@ -38,7 +37,7 @@ _LOOPBACK = ("0100007F:", "00000000000000000000000001000000:")
 _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 
 
-def only_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
+def select_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
     """Return the program with only the records in the mask `is_kept`."""
     # All arrays are columns except `rank_indptr`, which is recomputed, and `layout`, which is
     # unchanged.
@@ -51,10 +50,10 @@ def only_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgra
     return replace(program, **columns, rank_indptr=pointer)
 
 
-def without_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
+def remove_send(program: LevelledProgram, message: int = 0) -> LevelledProgram:
     """Return the program without the SEND of one message: a deadlock on every transport."""
     is_sending = (program.kind == RecordKind.SEND) & (program.message == message)
-    return only_records(program, ~is_sending)
+    return select_records(program, ~is_sending)
 
 
 def in_threads(work: Callable[[int], Any], count: int, timeout_s: float = 60.0) -> list[Any]:
@@ -119,7 +118,7 @@ def judged(
     return judge(collective, request.inputs, result.outputs, request.reduce_op, is_exact)
 
 
-def claimed_modes(algorithm: Algorithm) -> list[bool]:
+def list_claimed_modes(algorithm: Algorithm) -> list[bool]:
     """Return the values of `in_place` for which the algorithm claims to work."""
     collective = algorithm.collective
     claims = {False: collective.out_of_place, True: collective.in_place}
@@ -134,7 +133,7 @@ def write_traps(folder: Path, *modules: str) -> Path:
     return mark
 
 
-def processes_running(module: str) -> list[int]:
+def find_processes(module: str) -> list[int]:
     """Return the IDs of processes of `python -m MODULE`, ascending; requires /proc."""
     process_ids = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -149,7 +148,7 @@ def processes_running(module: str) -> list[int]:
     return sorted(process_ids)
 
 
-def foreign_listeners(processes: Iterable[int]) -> set[str]:
+def find_foreign_listeners(processes: Iterable[int]) -> set[str]:
     """Return the non-loopback addresses on which processes listen, as in /proc/net."""
     sockets = set()
     for process in processes:
@@ -202,9 +201,7 @@ class LaunchedExecutor:
         *,
         native_runs: int,
     ) -> None:
-        """Check that two repeats are bitwise correct and timed, and `native_runs` library
-        collectives are timed.
-        """
+        """Check that two repeats are correct and timed, with `native_runs` library collectives."""
         dtype = element_type(dtype_name)
         request = request_for(algorithm, dtype, op, elements=500, repeats=2)
         result = self.execute(request)
@@ -220,10 +217,11 @@ class LaunchedExecutor:
         assert not mark.exists()
 
     def check_deadlock(self, *, timeout_s: float, limit_s: float) -> None:
-        """Check that a message that is never sent ends the run in time, with the position of a
-        rank.
+        """Check that a message that is never sent ends the run with the position of a rank.
+
+        The run must end within `limit_s` seconds.
         """
-        program = without_send(levelled_program(ring_all_reduce(4), in_place=True))
+        program = remove_send(levelled_program(ring_all_reduce(4), in_place=True))
         start = time.monotonic()
         error = self._run_to_failure(program, timeout_s=timeout_s)
         assert time.monotonic() - start < limit_s
@@ -243,7 +241,7 @@ class LaunchedExecutor:
         assert error.diagnostics[0].code == "rank-died"
         return error
 
-    def foreign_listeners(self, *, seconds: float) -> set[str]:
+    def find_foreign_listeners(self, *, seconds: float) -> set[str]:
         """Return the non-loopback addresses on which ranks listen during a run."""
         _require_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
@@ -254,7 +252,7 @@ class LaunchedExecutor:
             deadline = time.monotonic() + seconds
             # Sockets come and go while ranks start: collect all that ever exist.
             while time.monotonic() < deadline:
-                addresses.update(foreign_listeners(processes_running(self.module)))
+                addresses.update(find_foreign_listeners(find_processes(self.module)))
                 time.sleep(0.05)
             self._kill_one_rank(program.num_ranks)
 
@@ -266,18 +264,18 @@ class LaunchedExecutor:
 
     def leaves_nothing(self, limit_s: float) -> bool:
         """Return whether all processes of ranks exit within the limit."""
-        return wait_until(lambda: not processes_running(self.module), limit_s)
+        return wait_until(lambda: not find_processes(self.module), limit_s)
 
     def _kill_one_rank(self, ranks: int) -> None:
         """Kill a rank as soon as all ranks have started."""
         if self._wait_for_ranks(ranks):
             # The newest process is a rank, because helpers start ranks.
-            os.kill(processes_running(self.module)[-1], signal.SIGKILL)
+            os.kill(find_processes(self.module)[-1], signal.SIGKILL)
 
     def _wait_for_ranks(self, ranks: int) -> bool:
         """Wait for all processes; return whether they have started."""
         expected = ranks + self.helpers
-        return wait_until(lambda: len(processes_running(self.module)) >= expected, 60.0)
+        return wait_until(lambda: len(find_processes(self.module)) >= expected, 60.0)
 
     def _run_to_failure(
         self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1

@@ -57,8 +57,9 @@ class ForkedRanks:
             go.release()
 
     def _check(self) -> None:
-        """Raise `InputError` if a rank has exited, which a wait would never detect, or after the
-        time limit.
+        """Raise `InputError` if a rank has exited or the time limit has passed.
+
+        A wait for the report of a rank that has exited would never end.
         """
         dead = []
         for rank, process in enumerate(self._processes):

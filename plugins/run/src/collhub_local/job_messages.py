@@ -1,6 +1,4 @@
-"""Convert the messages of a flat job to a custom collective, so that executors can run it on real
-data.
-"""
+"""Convert the messages of a flat job to a custom collective, which executors run on real data."""
 
 from __future__ import annotations
 
@@ -34,10 +32,10 @@ _STEP_KINDS = {NodeKind.SEND: StepKind.SEND, NodeKind.RECV: StepKind.RECV}
 
 
 def algorithm_of_job(workload: Workload) -> Algorithm:
-    """Return an algorithm in which every message carries separate data from sender INPUT to
-    receiver OUTPUT.
+    """Return an algorithm whose messages are those of the job.
 
-    All other nodes become work between messages, which executors do not run; dependencies are
+    Every message carries separate data from INPUT of its sender to OUTPUT of its receiver. All
+    other nodes become work between messages, which executors do not run; dependencies are
     preserved. The unit is the greatest common divisor of all message sizes, or, with more than 2^20
     units, a larger size to which messages are rounded up. Raises `UsageError` for collectives, and
     for a job without messages.
@@ -104,10 +102,10 @@ def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
 
 
 def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return the first unit of each row when the units of a rank are stored in sequence, and their
-    sums.
+    """Store the units of each rank's rows in sequence.
 
-    int64 by row, and by rank.
+    Return the first unit of every row, int64[rows], and the number of units of every rank,
+    int64[ranks].
     """
     ends = np.concatenate([[0], np.cumsum(counts)])
     # Rows are grouped by rank: one running sum serves all ranks.
@@ -116,8 +114,9 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
 
 
 def _assign_channels(nodes: NodeColumns) -> Int64Array:
-    """Return the channel of each node: messages of a pair match in order if tag and bytes are
-    equal.
+    """Return the channel of each node: one per combination of tag and bytes, 0 for other nodes.
+
+    Messages of a pair with equal tag and bytes match in order.
     """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     return np.where(is_message, labels(nodes.tag, nodes.bytes), 0)

@@ -44,11 +44,11 @@ _MAX_INDEXED_BLOCKS = 1 << 24
 
 
 def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
-    """Run in an order in which a transport without buffers could run; refuse a program without such
-    an order.
+    """Run in an order in which a transport without buffers could run.
 
-    A message is copied directly from the sender's memory to the receiver's. `timeout_s` is checked
-    between runs. This is the reference: it reduces in the order of the schedule.
+    A program without such an order is refused (`InputError`). A message is copied directly from the
+    sender's memory to the receiver's. `timeout_s` is checked between runs. This is the reference:
+    it reduces in the order of the schedule.
     """
     return execute_levelled(request, run_in_one_thread)
 
@@ -125,9 +125,7 @@ def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _R
 
 
 def _list_moves(moves: RecordMoves, records: Int64Array) -> list[_Move]:
-    """Return the moves of `records` as Python integers, because slicing with numpy integers is
-    slow.
-    """
+    """Return the moves of `records` as Python integers: slicing with numpy integers is slow."""
     return list(
         zip(
             moves.destination[records].tolist(),

@@ -73,8 +73,9 @@ class SharedBoard:
 
 
 def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, rank: int) -> None:
-    """Main function of the process of a rank; an exception is reported to `failures` and by the
-    exit status.
+    """Run the task of a rank; main function of its process.
+
+    An exception is reported to `failures` and by the exit status.
     """
     # Ctrl-C reaches all processes of a terminal: the starter ends the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,5 +1,6 @@
-"""`collhub run`: run an algorithm on real data and compare its result with the collective's
-definition.
+"""`collhub run`: run an algorithm on real data and check its result.
+
+The result is compared with the definition of the collective.
 """
 
 from __future__ import annotations

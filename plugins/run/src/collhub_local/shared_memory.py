@@ -64,8 +64,10 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
 
 
 def _build_result(request: LevelledRequest, board: SharedBoard) -> ExecutionResult:
-    # From the first start to the last end, on the clock that all processes of a host share.
-    """Build the result from the shared memory and times."""
+    """Build the result from the shared memory and times.
+
+    A run lasts from the first start to the last end, on the clock that all processes share.
+    """
     starts, ends = board.times
     spans = (ends.max(axis=1) - starts.min(axis=1)).tolist()
     step_start = step_end = None

@@ -50,8 +50,9 @@ class MpiTransport:
         self._communicator = communicator
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Create the requests of a level; posting starts all, receives first, to avoid unexpected
-        messages.
+        """Create the requests of a level, and return the function that starts all of them.
+
+        Receives start first, to avoid unexpected messages.
         """
         world = self._communicator
         requests = [world.Recv_init(*_arguments(post)) for post in receives]

@@ -110,11 +110,10 @@ def _read_version(launcher: str) -> bytes:
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Return one line for mpi4py, one for mpiexec;
+    """Return one line about mpi4py and one about mpiexec.
 
-    MPI is not imported, because that would start it.
-
-    Passes without mpi4py: only this executor needs it.
+    The check passes without mpi4py, which only this executor needs, and fails if mpi4py is
+    installed without mpiexec. mpi4py is not imported, because that would start MPI.
     """
     try:
         installed = version("mpi4py")

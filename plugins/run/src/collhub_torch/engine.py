@@ -115,8 +115,9 @@ class TorchTransport:
     def prepare(
         self, sends: Sequence[Post[torch.Tensor]], receives: Sequence[Post[torch.Tensor]]
     ) -> PostLevel:
-        """Prepare a level; posting starts all messages, receives first, to avoid unexpected
-        messages.
+        """Prepare a level, and return the function that starts all its messages.
+
+        Receives start first, to avoid unexpected messages.
         """
         # Both functions take (tensor, peer, tag=...), and `P2POp` requires the function.
         ends: _Ends = [(dist.irecv, post) for post in receives]

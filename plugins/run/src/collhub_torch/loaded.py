@@ -36,11 +36,10 @@ class LoadedAlgorithm:
         self.op = self._register_operator()
 
     def attach(self, group: dist.ProcessGroup | None = None) -> str:
-        """Allow a group to call `op`, and return its name for calls; must be called on every rank
-        of the group.
+        """Allow a group, by default the default group, to call `op`; return its name for calls.
 
-        By default the default group. The communicator is created by the first call. Raises
-        `UsageError` without a group.
+        Must be called on every rank of the group. The communicator is created by the first call.
+        Raises `UsageError` without a group.
         """
         group = dist.group.WORLD if group is None else group
         if group is None:
@@ -53,8 +52,9 @@ class LoadedAlgorithm:
         return name
 
     def detach(self, name: str) -> None:
-        """Close the communicator of an attached group; call it before the process group is
-        destroyed.
+        """Close the communicator of an attached group.
+
+        Must be called before the process group is destroyed.
         """
         self._get_session(name).close()
         del self._sessions[name]
@@ -97,7 +97,7 @@ class LoadedAlgorithm:
         return self._sessions[name]
 
     def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
-        """Implementation of the operator. Raises `UsageError` for invalid arguments."""
+        """Run the operator and return a new tensor. Raises `UsageError` for invalid arguments."""
         session = self._get_session(group)
         check_tensor(source, self.device)
         ranks = self.manifest.num_ranks

@@ -152,8 +152,9 @@ class _UniqueId(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:
-    """Arguments of the library's function: addresses, the count, NCCL's numbers of type and
-    operator.
+    """Arguments of the library's function.
+
+    Addresses of the tensors, the count of elements, NCCL's numbers of type and operator.
 
     `stream`: address of a CUDA stream, 0 for the default stream.
     """

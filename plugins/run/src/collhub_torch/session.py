@@ -111,9 +111,7 @@ _NAMED_OPS = (
 
 
 def op_name(op: object) -> str | None:
-    """Return the name of an operator of torch.distributed, None if NCCL's library does not support
-    it.
-    """
+    """Return the name of an operator of torch.distributed, None if NCCL does not support it."""
     for known, name in _NAMED_OPS:
         if op == known:
             return name
@@ -149,10 +147,12 @@ class Shape:
 
 
 def _keep_size(first: int, _: int) -> int:
+    """Return the first dimension of the output of a collective that keeps sizes."""
     return first
 
 
 def _count_one_part(_: int) -> int:
+    """Return 1: the count of NCCL's call is the size of the input."""
     return 1
 
 

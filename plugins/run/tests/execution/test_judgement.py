@@ -15,10 +15,9 @@ from collhub_execution import (
     random_inputs,
     same_bits,
 )
-from collhub_execution.data.averages import averaged
-from collhub_execution.data.element_types import significand_bits
-from collhub_execution.data.inputs import is_exact
-from collhub_execution.judgement.definition import expected_parts
+from collhub_execution.data.element_types import divide_averages, significand_bits
+from collhub_execution.data.inputs import are_results_exact
+from collhub_execution.expected_outputs import compute_expected_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,12 +54,12 @@ def arrays(
 def test_every_collective_is_what_its_definition_says(kind: str) -> None:
     inputs, outputs = DEFINITIONS[kind]
     collective = Collective(CollectiveKind(kind), 2, 4, root=1 if kind in ROOTED else None)
-    found = expected_parts(collective, arrays(inputs), ReduceOp.SUM, is_exact=True)
+    found = compute_expected_parts(collective, arrays(inputs), ReduceOp.SUM, is_exact=True)
     assert found is not None
     parts: list[list[int]] = [[], []]
     for part in found:
         assert part.start == len(parts[part.rank])
-        parts[part.rank] += part.wanted.values.tolist()
+        parts[part.rank] += part.expected.values.tolist()
     assert parts == [[] if output is None else output for output in outputs]
 
 
@@ -79,9 +78,11 @@ def test_every_operator_is_what_its_name_says(
     op: ReduceOp, dtype: type, result: list[float]
 ) -> None:
     inputs = arrays(([-2, 4], [-5, 5]), dtype)
-    found = expected_parts(Collective(CollectiveKind.ALL_REDUCE, 2, 2), inputs, op, is_exact=True)
+    found = compute_expected_parts(
+        Collective(CollectiveKind.ALL_REDUCE, 2, 2), inputs, op, is_exact=True
+    )
     assert found is not None
-    assert next(found).wanted.values.tolist() == result
+    assert next(found).expected.values.tolist() == result
 
 
 @pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather", "all-to-all"])
@@ -89,13 +90,15 @@ def test_a_wrong_element_is_found_in_any_part_of_a_large_output(kind: str) -> No
     collective = Collective(CollectiveKind(kind), 2, 2)
     size = 3_000_000
     inputs = [np.arange(size) + rank for rank in range(2)]
-    found = expected_parts(collective, inputs, ReduceOp.SUM, is_exact=True)
+    found = compute_expected_parts(collective, inputs, ReduceOp.SUM, is_exact=True)
     assert found is not None
     units = collective.output_units().tolist()
     block = size // int(collective.input_units()[0])
     outputs = [np.zeros(unit * block, np.int64) for unit in units]
     for part in found:
-        outputs[part.rank][part.start : part.start + part.wanted.values.size] = part.wanted.values
+        outputs[part.rank][part.start : part.start + part.expected.values.size] = (
+            part.expected.values
+        )
     assert judge(collective, inputs, outputs, ReduceOp.SUM, True).is_right
     for place in (0, (1 << 20) + 7, outputs[1].size - 1):
         outputs[1][place] += 5
@@ -126,7 +129,7 @@ def test_a_custom_contract_is_judged_where_it_states_something() -> None:
 
 def test_averages_of_a_custom_contract_divide_by_its_contributions() -> None:
     collective = custom(contributions((0, 1, -1, 0), (2, 0, 1, 1), (2, 0, 0, 0)))
-    outputs = averaged(collective, [np.asarray([4.0, 6.0])] * 3)
+    outputs = divide_averages(collective, [np.asarray([4.0, 6.0])] * 3)
     assert [output.tolist() for output in outputs] == [[4.0, 2.0], [4.0, 6.0], [2.0, 6.0]]
 
 
@@ -151,7 +154,7 @@ def test_any_order_of_reduction_is_within_the_bound(
     inputs = [rng.uniform(-2, 2, 30).astype(np.float16) for _ in range(3)]
     function = np.multiply if op is ReduceOp.PROD else np.add
     total = function(function(inputs[order[0]], inputs[order[1]]), inputs[order[2]])
-    outputs = averaged(ALL_REDUCE, [total] * 3) if op is ReduceOp.AVG else [total] * 3
+    outputs = divide_averages(ALL_REDUCE, [total] * 3) if op is ReduceOp.AVG else [total] * 3
     assert judge(ALL_REDUCE, inputs, outputs, op, False).is_right
 
 
@@ -193,14 +196,14 @@ def test_exact_inputs_have_exact_sums_and_differ_by_rank_and_place(
     inputs = exact_inputs(blocks, 64, dtype, ReduceOp.SUM)
     total = sum(values.astype(object) for values in inputs)
     assert max(total) <= 1 << significand_bits(dtype)  # type: ignore[call-overload]
-    assert is_exact(num_ranks, dtype, ReduceOp.SUM)
+    assert are_results_exact(num_ranks, dtype, ReduceOp.SUM)
     assert len({values.tobytes() for values in inputs}) == num_ranks
     assert len({block.tobytes() for block in inputs[0].reshape(num_ranks, 64)}) == num_ranks
 
 
 def test_sums_of_too_many_ranks_are_not_exact() -> None:
-    assert not is_exact(2048, np.dtype(np.float16), ReduceOp.SUM)
-    assert is_exact(2048, np.dtype(np.float16), ReduceOp.MAX)
+    assert not are_results_exact(2048, np.dtype(np.float16), ReduceOp.SUM)
+    assert are_results_exact(2048, np.dtype(np.float16), ReduceOp.MAX)
 
 
 def test_the_same_call_gives_the_same_inputs() -> None:

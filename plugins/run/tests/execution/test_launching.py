@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from collhub_execution import LevelledRequest, judge, levelled_program
-from collhub_execution.testing import levelled_for, without_send
+from collhub_execution.testing import levelled_for, remove_send
 
 from hub_core.model import InputError, PluginError, ReduceOp
 from hub_core.testing import ring_all_reduce
@@ -72,7 +72,7 @@ def test_no_descriptor_stays_open() -> None:
 
 def test_a_deadlock_ends_in_time_with_the_position_of_every_rank() -> None:
     algorithm = ring_all_reduce(4)
-    program = without_send(levelled_program(algorithm, True))
+    program = remove_send(levelled_program(algorithm, True))
     request = levelled_for(algorithm, program, in_place=True, timeout_s=6.0)
     start = time.monotonic()
     with pytest.raises(InputError) as caught:
@@ -126,7 +126,7 @@ def test_the_first_lines_that_a_launcher_prints_are_kept() -> None:
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no /dev/shm")
 def test_shared_memory_that_is_too_small_is_named_when_ranks_end_early() -> None:
     request = levelled_for(ring_all_reduce(4), in_place=True)
-    with pytest.raises(InputError, match=r"/dev/shm has .* free, where the ranks may take"):
+    with pytest.raises(InputError, match=r"/dev/shm has .* free, but the ranks may need"):
         launch(request, lambda folder: ["false"], shared_bytes=1 << 60)
     with pytest.raises(InputError, match=r"^a rank ended early \(status 1\)$"):
         launch(request, lambda folder: ["false"], shared_bytes=1)

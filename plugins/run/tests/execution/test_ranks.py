@@ -15,7 +15,7 @@ from collhub_execution import (
     rank_tasks,
     run_task,
 )
-from collhub_execution.testing import claimed_modes, levelled_for
+from collhub_execution.testing import levelled_for, list_claimed_modes
 
 from hub_core.model import ReduceOp
 from hub_core.testing import all_samples, ring_all_reduce
@@ -34,7 +34,7 @@ def outputs_of(request: LevelledRequest) -> list[object]:
 
 @pytest.mark.parametrize("sample", sorted(SAMPLES))
 def test_plans_of_all_ranks_compute_the_collective(sample: str) -> None:
-    for in_place in claimed_modes(SAMPLES[sample]):
+    for in_place in list_claimed_modes(SAMPLES[sample]):
         request = levelled_for(SAMPLES[sample], in_place=in_place, repeats=2)
         outputs = outputs_of(request)
         collective = request.algorithm.collective

@@ -20,7 +20,7 @@ from collhub_execution import (
     run_options_of,
     run_rank,
 )
-from collhub_execution.testing import without_send
+from collhub_execution.testing import remove_send
 
 from hub_core.model import Severity, UsageError
 from hub_core.testing import all_samples, ring_all_reduce
@@ -133,7 +133,7 @@ def test_started_ranks_get_data_from_rank_0_and_are_judged_there(
 def test_a_started_rank_that_is_late_says_where_it_stands() -> None:
     algorithm = ring_all_reduce(4)
     started = StartedRun.of(algorithm, RunOptions(1024, timeout=1.5), "ring", 4)
-    started = replace(started, program=without_send(started.program))
+    started = replace(started, program=remove_send(started.program))
     world, said, are_late = threads.ThreadWorld(4), [], threading.Barrier(5)
 
     def late(found: Any) -> None:

@@ -17,7 +17,7 @@ from collhub_execution import (
     judge,
     levelled_program,
 )
-from collhub_execution.data.checked_inputs import background, checked_inputs
+from collhub_execution.data.inputs import check_inputs, choose_background
 from collhub_execution.testing import request_for
 from collhub_local import numpy_executor, shared_memory
 
@@ -62,8 +62,8 @@ def _executed(algorithm: Algorithm, in_place: bool, dtype: type) -> tuple[bool, 
         return False, Comparison.BITWISE
     assert is_well_levelled(program)
     inputs = exact_inputs(block_counts(algorithm), 3, np.dtype(dtype), ReduceOp.SUM)
-    fill = background(np.dtype(dtype), ReduceOp.SUM)
-    given = checked_inputs(algorithm.collective, program.blocks, inputs, fill)
+    fill = choose_background(np.dtype(dtype), ReduceOp.SUM)
+    given = check_inputs(algorithm.collective, program.blocks, inputs, fill)
     request = LevelledRequest(algorithm, program, given, ReduceOp.SUM, fill)
     result = numpy_executor.run_in_one_thread(request)
     judgement = judge(algorithm.collective, inputs, result.outputs, ReduceOp.SUM, True)

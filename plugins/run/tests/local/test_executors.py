@@ -30,13 +30,13 @@ from collhub_execution import (
     same_bits,
     simulate_rendezvous,
 )
-from collhub_execution.data.checked_inputs import checked_inputs
+from collhub_execution.data.inputs import check_inputs
 from collhub_execution.testing import (
-    claimed_modes,
     judged,
     levelled_for,
-    only_records,
+    list_claimed_modes,
     request_for,
+    select_records,
 )
 from collhub_local import numpy_executor, shared_memory
 from eager_runs import BACKGROUND, UNITS, eager, eager_runs
@@ -94,7 +94,7 @@ def random_request(
 @both
 def test_samples_give_what_the_collective_promises(name: str, sample: str) -> None:
     algorithm = SAMPLES[sample]
-    for in_place in claimed_modes(algorithm):
+    for in_place in list_claimed_modes(algorithm):
         request = request_for(algorithm, in_place=in_place, repeats=2, warmups=1)
         result = execute(name, request)
         assert judged(request, result).is_right
@@ -175,7 +175,7 @@ def test_what_is_reduced_on_the_way_has_the_bits_of_what_is_stored_first(
 ) -> None:
     algorithm = SAMPLES[sample]
     inputs = random_inputs(block_counts(algorithm), 90, np.dtype(np.float32), ReduceOp.SUM)
-    in_place = claimed_modes(algorithm)[0]
+    in_place = list_claimed_modes(algorithm)[0]
     request = ExecutionRequest(algorithm, inputs, in_place, ReduceOp.SUM)
     outputs = []
     for limit in (0, 1 << 20):
@@ -238,7 +238,7 @@ def test_a_run_takes_its_data_twice_and_little_more(name: str) -> None:
 def test_units_that_nothing_writes_are_seen_as_wrong(name: str) -> None:
     algorithm = direct_all_to_all(4)
     program = levelled_program(algorithm, in_place=False)
-    broken = only_records(program, program.kind != RecordKind.COPY)
+    broken = select_records(program, program.kind != RecordKind.COPY)
     for dtype in (np.float32, np.int32):
         result = execute_program(name, algorithm, broken, dtype=dtype, elements=5)
         request = request_for(algorithm, dtype, elements=5)
@@ -452,5 +452,5 @@ def test_collectives_with_undefined_inputs_hide_them() -> None:
     assert algorithm.collective.kind is CollectiveKind.BROADCAST
     program = levelled_program(algorithm, in_place=False)
     given = [np.full(4, rank, np.float32) for rank in range(4)]
-    views = checked_inputs(algorithm.collective, program.blocks, given, np.float32("nan"))
+    views = check_inputs(algorithm.collective, program.blocks, given, np.float32("nan"))
     assert [bool(np.isnan(view).all()) for view in views] == [False, True, True, True]

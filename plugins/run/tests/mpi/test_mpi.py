@@ -30,7 +30,7 @@ SAMPLES = all_samples(4)
 TWO_RUNS = """
 import numpy as np
 from collhub_execution import Post
-from collhub_execution.ranks.plans import MessageEnd
+from collhub_execution.rank_plans import MessageEnd
 from collhub_mpi.engine import MpiTransport
 from mpi4py import MPI
 
@@ -111,7 +111,7 @@ def test_a_rank_that_is_killed_ends_all(ranks: LaunchedExecutor) -> None:
 
 @needs_mpi
 def test_ranks_listen_to_their_own_machine_alone(ranks: LaunchedExecutor) -> None:
-    assert ranks.foreign_listeners(seconds=3.0) == set()
+    assert ranks.find_foreign_listeners(seconds=3.0) == set()
 
 
 @needs_mpi

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from collhub_execution.testing import LaunchedExecutor, processes_running, wait_until
+from collhub_execution.testing import LaunchedExecutor, find_processes, wait_until
 from collhub_mpi import executor
 from collhub_mpi.plugin import MpiOptions
 from collhub_mpi.segments import remove_segments_on_error
@@ -116,12 +116,12 @@ def test_a_run_that_times_out_leaves_nothing() -> None:
 def test_a_run_that_is_ended_leaves_nothing(ending: signal.Signals, is_running: bool) -> None:
     before = segments()
     process = subprocess.Popen([sys.executable, "-c", RUN], stderr=subprocess.DEVNULL)
-    assert wait_until(lambda: len(processes_running(MODULE)) >= 4, 60.0)
+    assert wait_until(lambda: len(find_processes(MODULE)) >= 4, 60.0)
     if is_running:
         assert wait_until(_have_begun, 60.0)
     process.send_signal(ending)
     assert process.wait(30) != 0
-    assert wait_until(lambda: not processes_running(MODULE), 60.0)
+    assert wait_until(lambda: not find_processes(MODULE), 60.0)
     assert segments() <= before
 
 
@@ -129,5 +129,5 @@ def _have_begun() -> bool:
     """Whether the ranks have mapped what they share with the launcher."""
     return all(
         "memfd:collhub-job" in Path(f"/proc/{process}/maps").read_text()
-        for process in processes_running(MODULE)
+        for process in find_processes(MODULE)
     )

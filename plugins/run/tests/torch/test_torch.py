@@ -137,7 +137,7 @@ def test_ranks_listen_to_their_own_machine_alone(
 ) -> None:
     # What a user has set for a cluster does not hold here.
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no-such-interface")
-    assert ranks.foreign_listeners(seconds=8.0) == set()
+    assert ranks.find_foreign_listeners(seconds=8.0) == set()
 
 
 @needs_torch

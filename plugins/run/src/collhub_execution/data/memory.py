@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_execution.data.checked_inputs import AnyArray
-from collhub_execution.data.element_types import Array
+from collhub_execution.data.element_types import AnyArray, Array
 from collhub_execution.levelling.program import LevelledProgram, RecordKind
 from collhub_execution.request_levelling import LevelledRequest
 from hub_core.columns import BoolArray, Int64Array
@@ -92,9 +91,7 @@ def _is_alone(program: LevelledProgram, reductions: Int64Array) -> BoolArray:
 def _is_through_slot(
     request: LevelledRequest, receives: Int64Array, reductions: Int64Array
 ) -> BoolArray:
-    """Return whether each REDUCE reads the slot (after the algorithm's SCRATCH) that its RECV
-    fills.
-    """
+    """Return whether each REDUCE reads the slot that its RECV fills, after the SCRATCH."""
     program, algorithm = request.program, request.algorithm
     owner = program.rank[reductions]
     own_scratch = algorithm.scratch_units[owner] // program.block_units
@@ -159,7 +156,7 @@ def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | No
     memory[start : start + values.size] = values
 
 
-def output_of(memory: Array, request: LevelledRequest, rank: int) -> Array:
+def get_output(memory: Array, request: LevelledRequest, rank: int) -> Array:
     """Return OUTPUT of a rank, a view."""
     # In place, OUTPUT may be inside INPUT, or INPUT inside OUTPUT.
     layout, elements = request.program.layout, request.elements
@@ -172,7 +169,7 @@ def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]
     """Return OUTPUT of all ranks, views."""
     outputs = []
     for rank in range(request.program.num_ranks):
-        outputs.append(output_of(memory, request, rank))
+        outputs.append(get_output(memory, request, rank))
     return tuple(outputs)
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_execution.levelling.blocks import in_blocks, units_of_block
 from collhub_execution.levelling.ordering import Edges, assign_levels
-from collhub_execution.levelling.program import LevelledProgram
+from collhub_execution.levelling.program import (
+    LevelledProgram,
+    convert_to_blocks,
+    find_units_per_block,
+)
 from collhub_execution.levelling.records import SortedRecords, expand_steps
 from hub_core.columns import Int64Array, group_pointer
 from hub_core.model import (
@@ -17,7 +20,6 @@ from hub_core.model import (
     Findings,
     InputError,
     Location,
-    Messages,
     StepTable,
     action,
     describe,
@@ -60,9 +62,11 @@ def levelled_program(
     if findings.has_errors():
         raise InputError(findings)
     # Cycles are searched before races: the order of a deadlock does not determine races.
-    relation = _order_without_cycle(algorithm.steps, messages, findings)
-    block_units = units_of_block(algorithm)
-    collective = in_blocks(algorithm.collective, block_units)
+    relation = happens_before(algorithm.steps, messages)
+    if not relation.order.is_complete:
+        raise InputError(_report_blocked_steps(algorithm.steps, relation, findings))
+    block_units = find_units_per_block(algorithm)
+    collective = convert_to_blocks(algorithm.collective, block_units)
     scratch = algorithm.scratch_units // block_units
     _refuse_too_large(collective, scratch)
     layout = collective.memory_layout(in_place, scratch)
@@ -82,14 +86,6 @@ def refuse_timing_only(algorithm: Algorithm) -> None:
         )
         file = algorithm.provenance.source_name or None
         raise InputError(message, location=Location(file), code="timing-only")
-
-
-def _order_without_cycle(steps: StepTable, messages: Messages, findings: Findings) -> HappensBefore:
-    """Return the order of the steps with unbounded buffers. Raises `InputError` for a deadlock."""
-    relation = happens_before(steps, messages)
-    if not relation.order.is_complete:
-        raise InputError(_report_blocked_steps(steps, relation, findings))
-    return relation
 
 
 def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
@@ -127,8 +123,7 @@ def _find_conflicts(
     allow_races: bool,
     findings: Findings,
 ) -> Edges:
-    """Return pairs of rows (earlier, later) with conflicting accesses, sufficient to order all
-    accesses.
+    """Return pairs of rows (earlier, later) whose accesses conflict, enough to order all accesses.
 
     Races are refused (`InputError`), or with `allow_races` ordered as if ranks ran one after the
     other.

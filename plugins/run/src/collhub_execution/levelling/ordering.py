@@ -35,12 +35,12 @@ class StepLevels:
 def assign_levels(
     steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
 ) -> StepLevels:
-    """Assign levels to the steps under rendezvous: a SEND completes when its message has been
-    received.
+    """Assign levels to the steps under rendezvous.
 
-    `relation`: an order without cycle; `conflicts`: pairs of rows (earlier, later) that access one
-    unit, consistent with it. The level of a message is one more than the maximum level of all
-    predecessors of its two ends; that of a local step is the maximum level of its predecessors.
+    Rendezvous: a SEND completes when its message has been received. `relation`: an order without
+    cycle; `conflicts`: pairs of rows (earlier, later) that access one unit, consistent with it. The
+    level of a message is one more than the maximum level of all predecessors of its two ends; that
+    of a local step is the maximum level of its predecessors.
 
     A successor of a SEND waits for the completion of its message. If that closes a cycle, two
     constraints are relaxed, in this order. First, a dependency on a SEND between steps that share

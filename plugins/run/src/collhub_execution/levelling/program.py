@@ -1,13 +1,15 @@
-"""The levelled program: plain sends, receives, copies and reductions of all ranks, as columns."""
+"""The levelled program: plain sends, receives, copies and reductions of all ranks, as columns.
+
+Buffers are measured in blocks, the largest units that divide all regions of the algorithm.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 import numpy as np
 
-from collhub_execution.levelling.blocks import BlockCounts
 from hub_core.columns import (
     BoolArray,
     ColumnTable,
@@ -16,7 +18,45 @@ from hub_core.columns import (
     UInt8Array,
     group_of_entry,
 )
-from hub_core.model import Buffer, MemoryLayout
+from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, MemoryLayout
+from hub_core.verification import common_unit
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """Sizes of buffers in blocks, the largest units that divide all regions.
+
+    `full_buffer`: blocks of the full buffer of the collective. `inputs`: int64[num_ranks], blocks
+    of every rank's INPUT.
+    """
+
+    full_buffer: int
+    inputs: Int64Array
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.inputs)
+
+
+def find_units_per_block(algorithm: Algorithm) -> int:
+    """Return the number of units of the algorithm per block."""
+    if algorithm.collective.kind is CollectiveKind.CUSTOM:
+        # Its contract refers to single units, which must remain addressable.
+        return 1
+    return common_unit(algorithm)
+
+
+def convert_to_blocks(collective: Collective, block_units: int) -> Collective:
+    """Return the collective with blocks as its units."""
+    return replace(collective, unit_count=collective.unit_count // block_units)
+
+
+def block_counts(algorithm: Algorithm) -> BlockCounts:
+    """Return the block counts of an algorithm, in time linear in its steps."""
+    block_units = find_units_per_block(algorithm)
+    collective = convert_to_blocks(algorithm.collective, block_units)
+    return BlockCounts(collective.unit_count, collective.input_units())
 
 
 class RecordKind(IntEnum):

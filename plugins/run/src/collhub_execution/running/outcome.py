@@ -1,14 +1,39 @@
-"""The result of a run: verdict, times, bandwidths."""
+"""The result of a run: verdict, times, and bandwidths as defined by nccl-tests."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
 
-from collhub_execution.judgement.bandwidth import algorithm_bandwidth, bus_bandwidth
-from collhub_execution.judgement.judge import OutputJudgement
+from collhub_execution.output_judgement import OutputJudgement
 from collhub_execution.running.setup import RunSetup
-from hub_core.model import JsonValue
+from hub_core.model import Collective, CollectiveKind, JsonValue
+
+_FULL_VECTOR = frozenset({CollectiveKind.BROADCAST, CollectiveKind.REDUCE})
+
+
+def algorithm_bandwidth(collective_bytes: int, time_s: float) -> float:
+    """Return bytes of the full buffer per second."""
+    return collective_bytes / time_s
+
+
+def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) -> float | None:
+    """Return the bandwidth of the busiest link of an ideal network, in bytes/s; None if custom.
+
+    Algorithm bandwidth times 2 (n - 1) / n for all-reduce, 1 for broadcast and reduce, (n - 1) / n
+    for the remaining collectives (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+    """
+    kind, num_ranks = collective.kind, collective.num_ranks
+    if kind is CollectiveKind.CUSTOM:
+        return None
+    if kind in _FULL_VECTOR:
+        factor = 1.0
+    else:
+        factor = (num_ranks - 1) / num_ranks
+        # Every element crosses the links twice: once to be reduced, once to be distributed.
+        if kind is CollectiveKind.ALL_REDUCE:
+            factor = 2 * factor
+    return factor * algorithm_bandwidth(collective_bytes, time_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 
 from collhub_execution.data.element_types import Array, element_type
-from collhub_execution.data.inputs import block_elements, exact_inputs, is_exact, random_inputs
-from collhub_execution.data.memory_check import check_memory, machine_memory_bytes
-from collhub_execution.judgement.judge import OutputJudgement, judge
-from collhub_execution.levelling.blocks import BlockCounts, block_counts
+from collhub_execution.data.inputs import (
+    are_results_exact,
+    block_elements,
+    exact_inputs,
+    random_inputs,
+)
 from collhub_execution.levelling.levelled_program import levelled_program, refuse_timing_only
+from collhub_execution.levelling.program import BlockCounts, block_counts
+from collhub_execution.output_judgement import OutputJudgement, judge
+from collhub_execution.request_levelling import check_memory, find_memory_bytes
 from collhub_execution.running.options import RunOptions
 from hub_core.model import Algorithm, Diagnostic, ReduceOp, Severity, UsageError
 
@@ -71,7 +76,7 @@ class RunSetup:
         """Whether results must be bitwise correct, in any order of reduction."""
         # Sums over too many ranks are rounded even with patterns of integers.
         is_pattern = self.options.data == "exact"
-        return is_pattern and is_exact(self.algorithm.num_ranks, self.dtype, self.op)
+        return is_pattern and are_results_exact(self.algorithm.num_ranks, self.dtype, self.op)
 
     @property
     def claims_mode(self) -> bool:
@@ -98,7 +103,7 @@ class RunSetup:
         layout = algorithm.collective.memory_layout(self.in_place, scratch)
         units = layout.total + int(algorithm.collective.input_units().sum())
         unit_bytes = self.collective_bytes / algorithm.collective.unit_count
-        available = machine_memory_bytes()
+        available = find_memory_bytes()
         if available is not None and units * unit_bytes > available:
             # Levelled only on the way to an error, which then reports the exact requirement.
             program = levelled_program(algorithm, self.in_place)

@@ -1,31 +1,43 @@
 """Run an algorithm in processes that an external launcher has started, one per rank.
 
-Rank 0 creates the data and compares the results.
+Rank 0 creates the data and compares the results. The scripts that torchrun and mpirun start share
+their arguments, messages and exit status.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
+import click
 import numpy as np
 
 import hub_core
-from collhub_execution.data.averages import averaged
-from collhub_execution.data.checked_inputs import background, checked_inputs
-from collhub_execution.data.element_types import Array
+from collhub_execution.data.element_types import Array, divide_averages
+from collhub_execution.data.inputs import check_inputs, choose_background
 from collhub_execution.levelling.levelled_program import levelled_program
 from collhub_execution.levelling.program import LevelledProgram
-from collhub_execution.ranks.engine import RankEngine, RankLog, run_task
-from collhub_execution.ranks.plans import RankPlans, RankTask
+from collhub_execution.rank_engine import RankEngine, RankLog, run_task
+from collhub_execution.rank_plans import RankPlans, RankTask
 from collhub_execution.rendezvous import positions
-from collhub_execution.running.options import RunOptions, run_options_of
+from collhub_execution.running.options import RunOptions, run_options, run_options_of
 from collhub_execution.running.outcome import RunOutcome
 from collhub_execution.running.setup import RunSetup
 from hub_core.columns import Float64Array
-from hub_core.model import Algorithm, Buffer, Diagnostic, JsonValue, ReduceOp, UsageError
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Diagnostic,
+    ExitCode,
+    HubError,
+    JsonValue,
+    ReduceOp,
+    UsageError,
+)
 
 V = TypeVar("V")
 
@@ -96,13 +108,13 @@ class StartedRun:
     @property
     def background(self) -> np.generic:
         """The initial value of undefined memory; for an average that of a sum."""
-        return background(self.setup.dtype, self.setup.op)
+        return choose_background(self.setup.dtype, self.setup.op)
 
     def inputs(self) -> tuple[Array, ...]:
         """Return the inputs of all ranks."""
         collective = self.setup.algorithm.collective
         inputs = self.setup.inputs()
-        return checked_inputs(collective, self.program.blocks, inputs, self.background)
+        return check_inputs(collective, self.program.blocks, inputs, self.background)
 
     def blank(self, rank: int, buffer: Buffer) -> Array:
         """Return an uninitialized array for a rank's buffer."""
@@ -133,12 +145,12 @@ def run_rank(
     engine_of: Callable[[RankTask], RankEngine[V]],
     late: Callable[[Sequence[Diagnostic]], None],
 ) -> StartedRunReport | None:
-    """Run this rank's part; rank 0 also creates all inputs, receives all outputs, and returns the
-    report.
+    """Run this rank's part of the program; return the report at rank 0, None at other ranks.
 
-    Times are the maximum over all ranks, each measured from a barrier, because clocks of hosts
-    differ. `late` is called in another thread, with the position of this rank, after the time
-    limit, and should end the process.
+    Rank 0 creates the inputs of all ranks and receives their outputs. Times are the maximum over
+    all ranks, each measured from a barrier, because clocks of hosts differ. `late` is called in
+    another thread, with the position of this rank, after the time limit, and should end the
+    process.
     """
     inputs = run.inputs() if channel.rank == 0 else ()
     task = run.task(channel.rank, _send_inputs(run, channel, inputs))
@@ -224,9 +236,61 @@ def _make_report(
 ) -> StartedRunReport:
     """Return the verdict and the times, at rank 0."""
     if setup.op is ReduceOp.AVG:
-        outputs = averaged(setup.algorithm.collective, outputs)
+        outputs = divide_averages(setup.algorithm.collective, outputs)
     judgement = setup.judge(inputs, outputs)
     # Times that were never written are zeros: the library has no such collective.
     native_times = tuple(native.tolist()) if native.all() else ()
     outcome = RunOutcome(setup, judgement, tuple(spans.tolist()), native_times)
     return StartedRunReport(outcome.fields(), (*setup.notes(), *judgement.diagnostics))
+
+
+_HELP = """Run an algorithm, a process per rank.
+
+ALGORITHM is a file, or the prefix of a trace set; every rank reads it.
+"""
+
+
+def script_command(function: Callable[..., None]) -> click.Command:
+    """Return a click command with the argument ALGORITHM, `--json` and the options of a run."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
+    # click lists arguments first if they are the outermost decorators.
+    with_arguments = click.argument("algorithm")(as_json(run_options(function)))
+    return click.command(help=_HELP)(with_arguments)
+
+
+def run_script(run: Callable[[], int], *, is_first: bool) -> NoReturn:
+    """Exit with the status that `run` returns for this rank, or with that of its error."""
+    try:
+        status = run()
+    except HubError as error:
+        # All ranks have the same error, so only the first one prints it.
+        if is_first:
+            print_findings(error.diagnostics)
+        sys.exit(error.exit_code)
+    sys.exit(status)
+
+
+def script_rank(
+    run: StartedRun,
+    channel: ByteChannel,
+    engine_of: Callable[[RankTask], RankEngine[V]],
+    late: Callable[[Sequence[Diagnostic]], None],
+    *,
+    as_json: bool,
+) -> int:
+    """Call `run_rank`, print the report at rank 0, and return the exit status of this rank."""
+    report = run_rank(run, channel, engine_of, late)
+    # Only rank 0 has a report.
+    if report is None:
+        return ExitCode.DONE
+    text = json.dumps(report.fields) if as_json else report.text()
+    # Flush, because launchers may kill processes without notice.
+    print(text, flush=True)
+    print_findings(report.diagnostics)
+    return ExitCode.DONE if report.ok else ExitCode.INVALID
+
+
+def print_findings(findings: Iterable[Diagnostic]) -> None:
+    """Print findings on standard error, one per line."""
+    for diagnostic in findings:
+        print(diagnostic, file=sys.stderr, flush=True)

@@ -78,9 +78,7 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
 
 
 def get_algorithm_name(kind: CollectiveKind, number: int) -> str:
-    """Return the name of an algorithm of Open MPI, or its number if no classic algorithm is
-    equivalent.
-    """
+    """Return the name of an algorithm of Open MPI, or its number if none of ours is equivalent."""
     if number == 0:
         return "the built-in decision"
     names = dict(ALGORITHMS[kind].values())
@@ -113,8 +111,9 @@ _Rules = dict[CollectiveKind, list[_Rule]]
 
 
 def write(selection: Selection, options: RulesOptions) -> WriteResult:
-    """Write one file; algorithms that Open MPI lacks are replaced by the best available one, as a
-    loss.
+    """Write one file.
+
+    An algorithm that Open MPI lacks is replaced by the best available one, reported as a loss.
     """
     rules: _Rules = {}
     chosen, losses = first_of_kinds(selection)

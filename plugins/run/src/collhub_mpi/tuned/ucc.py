@@ -1,5 +1,4 @@
-"""Write a selection as the tune string of UCC's transport UCP, and determine the calls that such a
-string serves.
+"""Write and read selections as the tune string of UCC's transport UCP.
 
 collective:from-to:[ranks-ranks]:inf:@algorithm#...
 

@@ -184,8 +184,8 @@ class RankPlans:
 class RankTask:
     """A plan with its data and the number of runs.
 
-    `input`: INPUT of the rank; `background`: initial value of all other memory. `collective` and
-    `root` (0 if not applicable) are arguments of a library's collective.
+    `input`: INPUT of the rank; `choose_background`: initial value of all other memory. `collective`
+    and `root` (0 if not applicable) are arguments of a library's collective.
     """
 
     plan: RankPlan

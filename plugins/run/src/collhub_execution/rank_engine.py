@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from collhub_execution.data.element_types import REDUCTIONS, Array
-from collhub_execution.ranks.plans import LocalMove, MessageEnd, RankLevel, RankTask
+from collhub_execution.rank_plans import LocalMove, MessageEnd, RankLevel, RankTask
 from hub_core.columns import Float64Array, Int64Array
 
 V = TypeVar("V")

@@ -9,8 +9,13 @@ from functools import reduce
 
 import numpy as np
 
-from collhub_execution.data.averages import divided
-from collhub_execution.data.element_types import REDUCTIONS, Array, is_floating, rounding_unit
+from collhub_execution.data.element_types import (
+    REDUCTIONS,
+    Array,
+    divide_values,
+    is_floating,
+    rounding_unit,
+)
 from hub_core.columns import BoolArray
 from hub_core.model import REDUCING, Collective, CollectiveKind, Contributions, ReduceOp
 
@@ -34,7 +39,7 @@ class ExpectedOutput:
 
 @dataclass(frozen=True, slots=True)
 class _Arithmetic:
-    """The reduction of contributions. `is_exact`: no order of reduction rounds."""
+    """The reduction of contributions. `are_results_exact`: no order of reduction rounds."""
 
     op: ReduceOp
     is_exact: bool
@@ -60,7 +65,7 @@ class _Arithmetic:
     def _reduce_with_bound(
         self, parts: Sequence[Array], function: Callable[..., Array]
     ) -> ExpectedOutput:
-        """Return the total in a wider type, with the bound described in `expected_parts`."""
+        """Return the total in a wider type, with the bound of `compute_expected_parts`."""
         dtype = parts[0].dtype
         # The reference's rounding must not matter: float64 is compared in extended precision.
         wide = np.longdouble if dtype.itemsize == 8 else np.float64
@@ -76,7 +81,7 @@ class _Arithmetic:
 
     def _divide_average(self, total: Array, count: int) -> Array:
         """Return the total of `count` parts, divided for an average."""
-        return divided(total, count) if self.op is ReduceOp.AVG else total
+        return divide_values(total, count) if self.op is ReduceOp.AVG else total
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +90,21 @@ class ExpectedPart:
 
     rank: int
     start: int
-    wanted: ExpectedOutput
+    expected: ExpectedOutput
 
 
-def expected_parts(
+def compute_expected_parts(
     collective: Collective, inputs: Sequence[Array], op: ReduceOp, is_exact: bool
 ) -> Iterator[ExpectedPart] | None:
-    """Return the required contents of OUTPUT, part by part; ranks without a defined result are
-    skipped.
+    """Return the required contents of every rank's OUTPUT, part by part.
 
-    None for a contract without result. Parts are generated one by one, because all of them together
-    would be as large as the data of a run. `is_exact`: reductions are exact in any order.
-    Otherwise, for floating-point sums and products of k contributions, the bound is k eps sum |x|,
-    or k eps |product| (Higham, Accuracy and Stability of Numerical Algorithms, sections 3.1 and
-    4.2), where eps is the distance from 1 to the next number: twice the first-order error of k - 1
-    roundings and the division of an average.
+    Ranks without a defined result are skipped. None for a contract without result. Parts are
+    generated one by one, because all of them together would be as large as the data of a run.
+    `are_results_exact`: reductions are exact in any order. Otherwise, for floating-point sums and
+    products of k contributions, the bound is k eps sum |x|, or k eps |product| (Higham, Accuracy
+    and Stability of Numerical Algorithms, sections 3.1 and 4.2), where eps is the distance from 1
+    to the next number: twice the first-order error of k - 1 roundings and the division of an
+    average.
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:

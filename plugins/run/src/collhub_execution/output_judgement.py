@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 
 from collhub_execution.data.element_types import Array
-from collhub_execution.judgement.definition import ExpectedPart, expected_parts
+from collhub_execution.expected_outputs import ExpectedPart, compute_expected_parts
 from hub_core.model import Collective, CollectiveKind, Diagnostic, Location, ReduceOp
 
 _LISTED_RANKS = 8
@@ -58,16 +58,16 @@ def judge(
     op: ReduceOp,
     is_exact: bool,
 ) -> OutputJudgement:
-    """Compare the outputs of a run with the definition;
+    """Compare the outputs of a run with the definition of the collective.
 
-    `inputs` must equal the inputs of the executor.
-
-    `is_exact`: every order of reduction gives the same bits (`exact_inputs`). Integers, minima,
-    maxima and data that are only moved are always compared bitwise, other results within the bound
-    of `expected_parts`.
+    `inputs` must equal the inputs of the executor. `is_exact`: every order of reduction gives the
+    same bits (`exact_inputs`). Integers, minima, maxima and data that are only moved are always
+    compared bitwise, other results within the bound of `compute_expected_parts`.
     """
-    agree = _have_same_bits(outputs) if collective.kind in _SAME_EVERYWHERE else None
-    expected = expected_parts(collective, inputs, op, is_exact)
+    agree = None
+    if collective.kind in _SAME_EVERYWHERE:
+        agree = all(same_bits(outputs[0], output) for output in outputs[1:])
+    expected = compute_expected_parts(collective, inputs, op, is_exact)
     if expected is None:
         return OutputJudgement(True, Comparison.NONE, None, 0.0, agree)
     compared = [_RankComparison(rank, output) for rank, output in enumerate(outputs)]
@@ -113,11 +113,6 @@ def _as_bits(values: Array) -> Array:
     return values.view(f"u{values.dtype.itemsize}")
 
 
-def _have_same_bits(outputs: Sequence[Array]) -> bool:
-    """Return whether all ranks have the same bits."""
-    return all(same_bits(outputs[0], output) for output in outputs[1:])
-
-
 @dataclass(slots=True)
 class _RankComparison:
     """Comparison of a rank's OUTPUT with the definition, part by part.
@@ -135,7 +130,7 @@ class _RankComparison:
 
     def add(self, part: ExpectedPart) -> None:
         """Compare a part bitwise, or within the bound if there is one."""
-        expected = part.wanted
+        expected = part.expected
         actual = self.output[part.start : part.start + expected.values.size]
         # The usual case, a correct result without bound, takes one pass.
         is_plain = expected.bound is None and expected.is_stated is None
@@ -164,8 +159,8 @@ class _RankComparison:
 
 
 def _describe_wrong_element(part: ExpectedPart, actual: Array, index: int) -> str:
-    """Describe a wrong element; `place`: its index in the part with the contents `held`."""
-    expected = part.wanted
+    """Describe the wrong element at `index` of a part whose contents are `actual`."""
+    expected = part.expected
     within = "" if expected.bound is None else f" within {float(expected.bound[index]):.3g}"
     return (
         f"OUTPUT holds {actual[index]!s} at element {part.start + index}, "

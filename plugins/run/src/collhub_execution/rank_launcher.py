@@ -1,5 +1,6 @@
-"""Run a request with a program that starts one process per rank on this host, and clean up its
-processes.
+"""Run a request with a program that starts one process per rank on this host.
+
+All processes of the program are terminated at the end.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from collhub_execution.data.memory import step_times
-from collhub_execution.launching.job_folder import JobFolder
-from collhub_execution.ranks.engine import NOT_STARTED
+from collhub_execution.job_folder import JobFolder
+from collhub_execution.rank_engine import NOT_STARTED
 from collhub_execution.rendezvous import positions
 from collhub_execution.request_levelling import LevelledRequest
 from hub_core.columns import Float64Array
@@ -71,7 +72,7 @@ def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
             job = JobFolder(Path(path))
             stack.enter_context(job.written(request))
         except OSError as error:
-            raise no_room(path, error) from None
+            raise report_unwritable_folder(path, error) from None
         yield job
 
 
@@ -158,7 +159,7 @@ class _LaunchedRanks:
             return self._add_positions("rank-died", failure.diagnostics[0].message)
         printed = (self._job.folder / "printed").read_text("utf-8", "replace")
         ended = f"a rank ended early (status {status})" if status else "a rank ended early"
-        crowded = crowded_places(shared_bytes)
+        crowded = describe_full_folders(shared_bytes)
         message = ": ".join(part for part in (ended, crowded, _summarize_output(printed)) if part)
         cure = "make room there (docker: --shm-size)" if crowded else ""
         return self._add_positions("rank-died", message, cure)
@@ -206,7 +207,7 @@ SHARED_MEMORY = Path("/dev/shm")
 _TEMPORARY_BYTES = 1 << 20
 
 
-def no_room(folder: str, error: OSError) -> UsageError:
+def report_unwritable_folder(folder: str, error: OSError) -> UsageError:
     """Return the error for a job folder that cannot be written."""
     return UsageError(
         f"the ranks have no folder to meet in: {folder}: {error.strerror}",
@@ -215,17 +216,13 @@ def no_room(folder: str, error: OSError) -> UsageError:
     )
 
 
-def crowded_places(shared_bytes: int) -> str:
+def describe_full_folders(shared_bytes: int) -> str:
     """Describe file systems with too little space; empty if there is enough.
 
     `shared_bytes`: maximum use of `SHARED_MEMORY` by the ranks.
     """
     required = {Path(tempfile.gettempdir()): _TEMPORARY_BYTES, SHARED_MEMORY: shared_bytes}
-    return " and ".join(_list_crowded(required))
-
-
-def _list_crowded(required: dict[Path, int]) -> Iterator[str]:
-    """Yield a description of each existing folder with less space than required."""
+    descriptions = []
     for folder, needed in required.items():
         if not needed or not folder.is_dir():
             continue
@@ -233,4 +230,7 @@ def _list_crowded(required: dict[Path, int]) -> Iterator[str]:
         if free < needed:
             name = f"{folder} (TMPDIR)" if folder != SHARED_MEMORY else os.fspath(folder)
             available = f"{format_bytes(free)} of {format_bytes(total)} free"
-            yield f"{name} has {available}, where the ranks may take {format_bytes(needed)}"
+            descriptions.append(
+                f"{name} has {available}, but the ranks may need {format_bytes(needed)}"
+            )
+    return " and ".join(descriptions)

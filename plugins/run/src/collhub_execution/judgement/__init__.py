@@ -1,1 +1,0 @@
-"""Compare outputs with the definition of the collective, and compute bandwidths."""

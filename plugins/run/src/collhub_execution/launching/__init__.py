@@ -1,1 +1,0 @@
-"""Executors that use another program to start one process per rank on this host."""

@@ -1,1 +1,0 @@
-"""One rank: its tasks, and the engine that runs them on any transport."""
