@@ -23,8 +23,6 @@ from hub_core.plugin_api import Simulator
 if TYPE_CHECKING:
     from collhub_pytorch.options import ProfileOptions
     from collhub_pytorch.report import Block
-    from collhub_pytorch.trace_files import TraceFile
-    from hub_core.model import Workload
 
 _READER_OPTION = re.compile(r"-O ([a-z_]+)=(\S+?)(?=[,.;)]|\s|\Z)")
 
@@ -100,13 +98,14 @@ def profile(
     as_json: bool,
     **reading: str | int | float | None,
 ) -> None:
-    """Say where a PyTorch job waits, by the profiles of its ranks, one FILE each.
+    """Say where a job waits, by the profiles of its ranks, one FILE each.
 
     How long each collective transfers, at which bus bandwidth, and how long its ranks wait for the
     last one; which ranks the others wait for; how the time of each rank divides into computation,
     communication, memory work and idle time. With --topology, what the collectives of another
     network or other algorithms would save. Without times, as in execution traces, the collectives
-    are counted.
+    are counted. The files are profiles or execution traces of PyTorch, or records of NCCL's
+    Inspector or profiler plugin.
     """
     if algorithms and topology_text is None:
         raise UsageError("--collective has no meaning without --topology", cure="give both")
@@ -114,20 +113,20 @@ def profile(
     from collhub_pytorch import report
     from collhub_pytorch.analysis import has_times, match_communications
     from collhub_pytorch.findings import collect_findings, group_calls, saving
-    from collhub_pytorch.kineto.read import notes
-    from collhub_pytorch.profiling import read_profiles
+    from collhub_pytorch.options import EXECUTION_TRACE
+    from collhub_pytorch.profile_formats import detect_format, read_files
     from collhub_pytorch.replay import NetworkTimes
-    from collhub_pytorch.trace_files import holds_execution_trace, list_files
+    from collhub_pytorch.trace_files import list_files
 
     trace_files, options = list_files(files), _options(reading)
     with _translate_reader_options(), context.progress("reading profiles"):
-        if holds_execution_trace(trace_files[0]):
-            _refuse_times(reading)
-            workload = _read_execution_traces(trace_files, options)
-            lines = ["execution traces record no times: name Kineto profiles for those"]
-        else:
-            workload = read_profiles(files, options)
-            lines = notes(workload)
+        form = detect_format(trace_files)
+        if reading["step"] is not None and not form.has_steps:
+            message = f"--step has no meaning for {form.description}, which mark no iterations"
+            raise UsageError(message, cure="leave it out, or name Kineto profiles")
+        workload, lines = read_files(form, trace_files, options)
+    if form.name == EXECUTION_TRACE:
+        lines = ["execution traces record no times: name Kineto profiles for those"]
     if not has_times(workload):
         if topology_text is not None:
             message = "without times of collectives there is no job to replay"
@@ -169,21 +168,6 @@ def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
         clock_residual=None if residual is None else parse_time(str(residual)),
         kernel_delay_factor=float(reading["kernel_delay_factor"] or 0),
     )
-
-
-def _read_execution_traces(files: Sequence[TraceFile], options: ProfileOptions) -> Workload:
-    from collhub_pytorch.execution_trace import workload_of
-    from collhub_pytorch.options import EXECUTION_TRACE
-    from hub_core.model import Provenance
-
-    return workload_of(files, options, Provenance(EXECUTION_TRACE, "", files[0].name))
-
-
-def _refuse_times(reading: Mapping[str, str | int | float | None]) -> None:
-    """Raise `UsageError` for options about times, which execution traces do not record."""
-    if reading["step"] is not None:
-        message = "--step has no meaning for execution traces, which mark no iterations"
-        raise UsageError(message, cure="leave it out, or name Kineto profiles")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Options of the readers of Kineto profiles and of execution traces."""
+"""Names of the formats of this plugin, and the options of their readers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hub_core.plugin_api import OptionType, option
 
 # Names of the formats, and of the producers in the provenance of workloads.
 KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
+INSPECTOR, PROFILER, NCCL_CALLS = "nccl-inspector", "nccl-profiler", "nccl-calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,9 @@ class RankOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileOptions(RankOptions):
-    """Selection of the iteration, alignment of the clocks of the ranks, classes of idle time.
+class ClockOptions(RankOptions):
+    """Alignment of the clocks of the ranks; `clock_residual` in seconds."""
 
-    `clock_residual` in seconds.
-    """
-
-    step: int | None = option(
-        OptionType.INT, None, "only this ProfilerStep (default: all of the profile)", minimum=0
-    )
     clocks: str = option(
         OptionType.TEXT,
         "align",
@@ -44,6 +39,15 @@ class ProfileOptions(RankOptions):
         "the most by which ends of one collective may differ after alignment"
         " (default: 1ms, 100ms without a device)",
         minimum=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions(ClockOptions):
+    """Selection of the iteration, alignment of the clocks of the ranks, classes of idle time."""
+
+    step: int | None = option(
+        OptionType.INT, None, "only this ProfilerStep (default: all of the profile)", minimum=0
     )
     kernel_delay_factor: float = option(
         OptionType.FLOAT,

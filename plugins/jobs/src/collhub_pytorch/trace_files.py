@@ -15,8 +15,6 @@ from typing import Any, BinaryIO
 from hub_core.model import InputError, Location, UsageError
 from hub_core.plugin_api import Source, decompressed
 
-_HEAD_BYTES = 4096
-_EXECUTION_TRACE = re.compile(rb'"schema"\s*:\s*"[0-9]')
 _RANK_WORD = re.compile(r"(?<![a-z])(?:rank|worker)[_-]?([0-9]{1,6})(?![0-9a-z])", re.IGNORECASE)
 _NUMBER_BEFORE_SUFFIX = re.compile(r"(.+)\.([0-9]{1,6})((?:\.[a-z][a-z0-9_]*)+)\Z", re.IGNORECASE)
 
@@ -76,12 +74,6 @@ def _ranks_of_names(paths: Sequence[str]) -> list[int | None]:
 def open_decompressed(file: TraceFile) -> BinaryIO:
     """Open a file and decompress it. Reading raises `InputError` for damaged archives."""
     return decompressed(file.open(), file.name)
-
-
-def holds_execution_trace(file: TraceFile) -> bool:
-    """Return whether the content begins like an execution trace."""
-    with open_decompressed(file) as content:
-        return _EXECUTION_TRACE.search(content.read(_HEAD_BYTES)) is not None
 
 
 def _opener(path: str) -> Callable[[], BinaryIO]:

@@ -25,7 +25,12 @@ def written(folder: Path, parts) -> list[Path]:
 
 
 def test_offers() -> None:
-    assert [one.name for one in collhub_producers()] == ["kineto", "pytorch-et"]
+    assert [one.name for one in collhub_producers()] == [
+        "kineto",
+        "pytorch-et",
+        "nccl-inspector",
+        "nccl-profiler",
+    ]
     assert [one.name for one in collhub_commands()] == ["profile"]
 
 

@@ -19,6 +19,7 @@ from collhub_machine_profiles.measurement import (
     note,
     refuse,
 )
+from collhub_nccl_records import SkippedLine, read_inspector_lines
 
 from collhub_machines.perf_output import version_text
 from hub_core.model import Diagnostic
@@ -279,30 +280,33 @@ def read_inspector(text: str, file: str, options: ReadOptions) -> ReadMeasuremen
     keeps its call, so that `merge_calls` can combine ranks of several files.
     """
     collector = _Collector(file)
-    for number, entry in _lines(text, collector):
-        record, header = _object(entry.get("coll_perf")), _object(entry.get("header"))
-        if not record:
-            collector.skip("not a collective (p2p records have no model)", number)
+    lines = ((number, line.encode()) for number, line in enumerate(text.splitlines(), 1))
+    for record in read_inspector_lines(lines, file):
+        if isinstance(record, SkippedLine):
+            collector.skip(record.message, record.line)
             continue
-        source = _text(record.get("coll_timing_source"))
+        if record.is_message:
+            collector.skip("not a collective (p2p records have no model)", record.line)
+            continue
+        source, member = record.timing_source, record.member
         if source != "kernel_gpu":
             message = f"timed by {source[:20] or 'an unnamed source'}, not by the GPU"
             cure = "use an Inspector that writes coll_timing_source kernel_gpu"
-            collector.skip(message, number, cure)
+            collector.skip(message, record.line, cure)
             continue
-        collective = collective_name(_text(record.get("coll")))
+        collective = collective_name(record.operation)
         if collective is None:
-            collector.skip(f"{_text(record.get('coll'))[:40]!r} is no collective", number)
+            collector.skip(f"{record.operation[:40]!r} is no collective", record.line)
             continue
-        ranks, size = _whole(header.get("n_ranks")), _whole(record.get("coll_msg_size_bytes"))
-        total = size * ranks if collective in _SHARE_OF_RANK else size
-        call = f"{_text(header.get('id'))}:{_whole(record.get('coll_sn'))}"
+        total = record.bytes
+        if collective in _SHARE_OF_RANK:
+            total *= member.rank_count
         point = Measurement(
-            collective, ranks, _whole(header.get("nnodes")), total,
-            _number(record.get("coll_exec_time_us")), Library("NCCL"), source="inspector",
-            file=file, line=number, call=call,
+            collective, member.rank_count, member.node_count, total, record.duration_us,
+            Library("NCCL"), source="inspector", file=file, line=record.line,
+            call=f"{member.communicator}:{record.sequence}",
         )  # fmt: skip
-        collector.add(point, "record", number)
+        collector.add(point, "record", record.line)
     return collector.result()
 
 

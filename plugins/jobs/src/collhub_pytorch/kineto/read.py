@@ -13,7 +13,7 @@ from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
 from collhub_pytorch.kineto.graph import build_nodes
 from collhub_pytorch.kineto.host import add_host_calls, host_profile
-from collhub_pytorch.options import KINETO, ProfileOptions
+from collhub_pytorch.options import KINETO, ClockOptions, ProfileOptions
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, RankFacts, RankNodes
 from collhub_pytorch.trace_files import TraceFile, files_of
 from hub_core.columns import Int64Array
@@ -66,7 +66,7 @@ def workload_of(
     assumptions: list[JsonValue] = list(ASSUMPTIONS)
     extension: dict[str, JsonValue] = {"assumptions": assumptions, "notes": lines}
     workload = join_ranks(parts, options, provenance, extension)
-    return _align_clocks(workload, options)
+    return align_clocks(workload, options)
 
 
 def notes(workload: Workload) -> list[str]:
@@ -171,14 +171,20 @@ def _window(events: RankEvents, step: int) -> tuple[int, int]:
     raise InputError(message, location=place, cure="name another step", code="step")
 
 
-def _align_clocks(workload: Workload, options: ProfileOptions) -> Workload:
-    """Convert to a common clock with time 0 at the earliest start of a rank."""
+def align_clocks(
+    workload: Workload, options: ClockOptions, *, has_common_clock: bool = False
+) -> Workload:
+    """Convert to a common clock with time 0 at the earliest start of a rank.
+
+    `has_common_clock`: the times of all ranks already have one clock.
+    """
     meetings = match_communications(workload)
     bases = np.array(workload.nodes.duration_ns[workload.nodes.rank_indptr[:-1]])
     offsets = np.zeros(workload.num_ranks, np.int64)
     extension: dict[str, JsonValue] = dict(workload.extensions[EXTENSION])  # type: ignore[arg-type]
     clock_count = len(set(map(str, fact_list(workload, "files"))))
-    if options.clocks == "align" and clock_count > 1 and has_times(workload):
+    is_aligned = has_common_clock or options.clocks == "stated"
+    if not is_aligned and clock_count > 1 and has_times(workload):
         # Assumed ranks have the clock of the file that they copy.
         max_residual_ns = _max_residual_ns(workload, options)
         fit = fit_clocks(workload, measured_timeline(workload), meetings, max_residual_ns)
@@ -199,7 +205,7 @@ def _set_rank_starts(workload: Workload, begins_ns: Int64Array) -> Workload:
     return replace(workload, nodes=replace(nodes, duration_ns=duration))
 
 
-def _max_residual_ns(workload: Workload, options: ProfileOptions) -> float:
+def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:
     """Return the maximum difference between the ends of a collective."""
     if options.clock_residual is not None:
         return options.clock_residual * 1e9

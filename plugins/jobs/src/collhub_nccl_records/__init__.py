@@ -1,0 +1,40 @@
+"""Records that NCCL and its tools write of the calls of a job: Inspector, profiler, logs.
+
+The readers return one table of calls, which plugins convert to workloads or measurements. Names are
+imported on first use: a plugin can list its options without importing numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hub_core import names_from
+
+if TYPE_CHECKING:
+    from collhub_nccl_records.calls import (
+        CallRecord,
+        Member,
+        SkippedLine,
+        input_bytes,
+        read_lines,
+    )
+    from collhub_nccl_records.inspector import read_inspector_lines
+    from collhub_nccl_records.profiler_events import read_profiler_events
+
+__all__ = [
+    "CallRecord",
+    "Member",
+    "SkippedLine",
+    "input_bytes",
+    "read_inspector_lines",
+    "read_lines",
+    "read_profiler_events",
+]
+
+_HOMES = {
+    "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
+    "collhub_nccl_records.inspector": "read_inspector_lines",
+    "collhub_nccl_records.profiler_events": "read_profiler_events",
+}
+
+__getattr__ = names_from(__name__, _HOMES)

@@ -1,0 +1,112 @@
+"""One call of NCCL on one rank, as the Inspector, a profiler plugin or a log records it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+MAX_LINE_BYTES = 4 << 20
+# Operations of the API, by their names in lower-case letters without `nccl`.
+COLLECTIVES = (
+    "allreduce", "reduce", "allgather", "gather", "scatter", "broadcast", "alltoall",
+    "reducescatter",
+)  # fmt: skip
+MESSAGES = ("send", "recv")
+# Operations whose count is that of the segment of one peer, not of the input buffer.
+_COUNTS_ONE_PEER = frozenset(("reducescatter", "alltoall", "scatter"))
+_LETTERS = re.compile(r"[^a-z]")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One rank of a communicator: the process that runs it, and its rank there.
+
+    `process`: host and process, unique within the job. `communicator`: its hash in hexadecimal.
+    `name`: name of the communicator, "" without one. `rank_count`: its ranks, 0 if not recorded.
+    `node_count`: its hosts, -1 if not recorded.
+    """
+
+    process: str
+    communicator: str
+    rank: int
+    rank_count: int = 0
+    name: str = ""
+    node_count: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call. Values of -1, and of "" for texts, are not recorded.
+
+    `operation`: name in the API without `nccl`, as `AllReduce`. `sequence`: number of the call in
+    its communicator. `bytes`: count times size of the type, as in the call. `root`: the root of a
+    collective, or the peer of a message, as a rank of the communicator. `duration_us`: time in the
+    network, including waiting for other ranks; `start_us`: on the clock of the process.
+    `timing_source`: `kernel_gpu`, `kernel_cpu`, `collective_cpu` or `unknown`.
+    """
+
+    member: Member
+    line: int
+    operation: str
+    sequence: int
+    bytes: int
+    dtype: str = ""
+    root: int = -1
+    duration_us: float = -1
+    start_us: float = -1
+    timing_source: str = ""
+
+    @property
+    def word(self) -> str:
+        """The operation in lower-case letters, as `allreduce`."""
+        return operation_word(self.operation)
+
+    @property
+    def is_message(self) -> bool:
+        """Whether the call sends to or receives from one rank."""
+        return self.word in MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedLine:
+    """A line, or an event in it, that is not used, with the reason and the cure."""
+
+    line: int
+    message: str
+    cure: str = ""
+
+
+def operation_word(operation: str) -> str:
+    """Return an operation in lower-case letters: `ncclAllReduce` and `AllReduce`: `allreduce`."""
+    return _LETTERS.sub("", operation.lower().removeprefix("nccl"))
+
+
+def input_bytes(word: str, size: int, rank_count: int) -> int:
+    """Return the bytes of the input buffer of a rank, as `JobCollective` defines them.
+
+    `word`: the operation in lower-case letters; `size`: count times size of the type in the call,
+    which is one segment for reduce-scatter (received), all-to-all and scatter. -1 if unknown.
+    """
+    if size < 0:
+        return -1
+    if word not in _COUNTS_ONE_PEER:
+        return size
+    return size * rank_count if rank_count > 0 else -1
+
+
+def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Yield line numbers and lines without their ends; None for a line longer than 4 MiB.
+
+    Memory: one line.
+    """
+    number = 0
+    while line := stream.readline(MAX_LINE_BYTES):
+        number += 1
+        if line.endswith(b"\n") or len(line) < MAX_LINE_BYTES:
+            yield number, line.rstrip(b"\r\n")
+            continue
+        while line and not line.endswith(b"\n"):
+            line = stream.readline(MAX_LINE_BYTES)
+        yield number, None

@@ -1,0 +1,145 @@
+"""Read the events of NCCL's example profiler plugin (`plugins/profiler/example/print_event.cc`).
+
+A file is an array of Chrome trace events, one a line, with a comma after the last one and often
+without the closing bracket. Begin and end of an event have `ph` b and e, and one `cat`, `id` and
+`pid`. Some versions write types and streams without quotes. Events of kernels and proxies are
+between the begin and the end of their call. Source: NVIDIA/nccl 2.30.7 (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from collhub_nccl_records.calls import CallRecord, Member, SkippedLine
+from collhub_nccl_records.data_types import type_of_name
+from collhub_nccl_records.inspector import whole_number
+from hub_core import parse_json_object
+from hub_core.model import InputError
+
+_MAX_OPEN_CALLS = 1 << 16
+_CALLS = ("COLL", "P2P")
+# Values without quotes: pointers and names of types.
+_BARE_VALUE = re.compile(rb"(:\s*)(0[xX][0-9a-fA-F]{1,16}|nccl\w{1,20})(?=\s*[,}])")
+# `FILE-host-42.txt`: the number is a thread, so that it does not identify a process.
+_THREAD = re.compile(r"[-_.]\d+(?:\.[A-Za-z]+)*\Z")
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A call whose end is still missing; times of its kernels in us, -1 without one."""
+
+    record: CallRecord
+    begin_us: float
+    kernel_start_us: float = -1
+    kernel_stop_us: float = -1
+
+
+def read_profiler_events(
+    lines: Iterable[tuple[int, bytes | None]], file: str
+) -> Iterator[CallRecord | SkippedLine]:
+    """Yield the collectives and messages in the order of their ends, and findings.
+
+    Times are those of the first and the last kernel event within a call, if the file has them.
+    Memory: the calls that are open.
+    """
+    host = _THREAD.sub("", PurePath(file).name)
+    open_calls: dict[tuple[str, str, str], _OpenCall] = {}
+    members: dict[tuple[str, str, int], Member] = {}
+    last: dict[str, _OpenCall] = {}
+    for number, line in lines:
+        event = _event(line, file)
+        if event is None:
+            yield SkippedLine(number, "the line is not an event in JSON", "it may be truncated")
+            continue
+        category, phase = event.get("cat"), event.get("ph")
+        process = f"{host}:{event.get('pid')}"
+        key = (str(category), str(event.get("id")), process)
+        moment = _time_us(event.get("ts"))
+        if category == "GPU" and process in last:
+            _add_kernel_event(last[process], phase, moment)
+        if category not in _CALLS:
+            continue
+        if phase == "b" and len(open_calls) < _MAX_OPEN_CALLS:
+            record = _call(event, process, number, members)
+            if isinstance(record, SkippedLine):
+                yield record
+                continue
+            open_calls[key] = last[process] = _OpenCall(record, moment)
+        elif phase == "e" and key in open_calls:
+            yield _finished(open_calls.pop(key), moment)
+    for call in open_calls.values():
+        yield SkippedLine(call.record.line, f"{call.record.operation} has no end in the file")
+
+
+def _event(line: bytes | None, file: str) -> dict[str, Any] | None:
+    """Parse a line; {} for brackets and empty lines, None for other text."""
+    text = b"?" if line is None else line.strip().removesuffix(b",").rstrip()
+    text = text.removeprefix(b"[").lstrip() if text.startswith(b"[") else text
+    if text in (b"", b"]"):
+        return {}
+    if text.endswith(b"}]"):
+        text = text[:-1]
+    try:
+        return parse_json_object(_BARE_VALUE.sub(rb'\1"\2"', text), file)
+    except InputError:
+        return None
+
+
+def _call(
+    event: dict[str, Any], process: str, line: int, members: dict[tuple[str, str, int], Member]
+) -> CallRecord | SkippedLine:
+    args = event.get("args")
+    args = args if isinstance(args, dict) else {}
+    identity, rank = whole_number(_to_integer(args.get("CommHash"))), whole_number(args.get("Rank"))
+    if identity < 0 and isinstance(args.get("CommHash"), int):
+        identity = args["CommHash"] & 0xFFFFFFFFFFFFFFFF
+    if identity < 0 or rank < 0:
+        name = str(event.get("name"))[:40]
+        return SkippedLine(line, f"the event {name!r} has no CommHash or no Rank")
+    key = (process, hex(identity), rank)
+    member = members.setdefault(key, Member(*key))
+    dtype, element_bytes = type_of_name(str(args.get("Datatype", "")))
+    count = whole_number(args.get("Count"))
+    is_sized = count >= 0 and element_bytes > 0
+    target = args.get("Peer", args.get("Root", -1))
+    return CallRecord(
+        member,
+        line,
+        str(event.get("name"))[:40],
+        whole_number(args.get("SeqNum")),
+        count * element_bytes if is_sized else -1,
+        dtype,
+        whole_number(target),
+    )
+
+
+def _to_integer(value: object) -> object:
+    """Parse a hash that is written as text, decimal or hexadecimal."""
+    if isinstance(value, str) and re.fullmatch(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", value):
+        return int(value, 0 if value[:2].lower() == "0x" else 10)
+    return value
+
+
+def _add_kernel_event(call: _OpenCall, phase: object, moment: float) -> None:
+    if phase == "b" and (call.kernel_start_us < 0 or moment < call.kernel_start_us):
+        call.kernel_start_us = moment
+    elif phase == "e":
+        call.kernel_stop_us = max(call.kernel_stop_us, moment)
+
+
+def _finished(call: _OpenCall, end_us: float) -> CallRecord:
+    start, stop, source = call.begin_us, end_us, "collective_cpu"
+    if 0 <= call.kernel_start_us <= call.kernel_stop_us:
+        start, stop, source = call.kernel_start_us, call.kernel_stop_us, "kernel_cpu"
+    if start < 0 or stop < start:
+        return replace(call.record, timing_source="unknown")
+    return replace(call.record, start_us=start, duration_us=stop - start, timing_source=source)
+
+
+def _time_us(value: object) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e18 else -1.0  # type: ignore[arg-type,operator]

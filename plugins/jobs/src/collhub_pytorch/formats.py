@@ -1,0 +1,38 @@
+"""Formats of this plugin, with their names, suffixes and signatures."""
+
+from __future__ import annotations
+
+from collhub_pytorch.options import EXECUTION_TRACE, INSPECTOR, KINETO, PROFILER
+from hub_core.plugin_api import Format, Layout
+
+KINETO_FORMAT = Format(
+    KINETO,
+    "profiles of torch.profiler (Kineto, Chrome traces), one file a rank",
+    (".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
+    # Files of 2021 begin with `computeProperties`; bare lists of events with an event.
+    rb'"(?:traceEvents|deviceProperties|computeProperties|distributedInfo)"\s*:'
+    rb'|\A\s*\[\s*\{[^{}]*"ph"\s*:\s*"|\A\s*\{\s*"schemaVersion"\s*:\s*1\b',
+    Layout.PREFIX,
+)
+EXECUTION_TRACE_FORMAT = Format(
+    EXECUTION_TRACE,
+    "PyTorch execution traces: collectives without times, one file a rank",
+    (".et.json", ".et.json.gz", ".json.gz"),
+    rb'"schema"\s*:\s*"[0-9.]+(?:-chakra[0-9.]+)?"',
+    Layout.PREFIX,
+)
+INSPECTOR_FORMAT = Format(
+    INSPECTOR,
+    "calls of NCCL with sizes and times, as JSON lines of its Inspector, one file a process",
+    (".inspector.jsonl", ".inspector.jsonl.gz"),
+    rb'\A\s*\{[^\n]*"(?:inspector_output_format_version|coll_perf|p2p_perf)"\s*:',
+    Layout.PREFIX,
+)
+PROFILER_FORMAT = Format(
+    PROFILER,
+    "calls of NCCL with times, as the events of its example profiler plugin, one file a process",
+    (".nccl-profile.txt", ".nccl-profile.txt.gz"),
+    rb'\A\s*\[\s*(?:\{[^\n]*\n\s*)*?\{[^\n]*"cat"\s*:\s*'
+    rb'"(?:COLL_API|P2P_API|GROUP_API|GROUP|COLL|P2P|PROXY)"',
+    Layout.PREFIX,
+)

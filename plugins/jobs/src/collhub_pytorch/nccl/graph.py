@@ -1,0 +1,272 @@
+"""Order the recorded calls of a job, place them in time, and build the nodes of every rank.
+
+Records without start times have only the duration of each call, which includes waiting for other
+ranks. The calls of a rank then follow each other in the order of the records, and all ranks of a
+collective end it together, at the earliest time that the recorded durations allow.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from collhub_nccl_records import Member, input_bytes
+
+from collhub_pytorch.calls import Call, GroupRecord, kind_of
+from collhub_pytorch.kineto.activities import RankProfile
+from collhub_pytorch.kineto.graph import build_nodes
+from collhub_pytorch.nccl.order import order_calls
+from collhub_pytorch.nccl.ranks import JobRanks
+from collhub_pytorch.nccl.recorded import RecordedCalls, match_records
+from collhub_pytorch.rank_nodes import NONE, RankFacts, RankNodes
+from hub_core.columns import Int64Array
+from hub_core.model import NodeKind
+
+
+@dataclass(slots=True)
+class _RankCalls:
+    """Calls of one rank in their order: index of a kind, and times in ns (-1 without times)."""
+
+    kind: array[int] = field(default_factory=lambda: array("q"))
+    start_ns: array[int] = field(default_factory=lambda: array("q"))
+    end_ns: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, kind: int, start_ns: int, end_ns: int) -> None:
+        """Append a call."""
+        self.kind.append(kind)
+        self.start_ns.append(start_ns)
+        self.end_ns.append(end_ns)
+
+
+class CallGraph:
+    """Nodes of every rank, from the records of all ranks.
+
+    `notes`: assumptions and losses for the user. `files`: name of the file of each rank.
+    """
+
+    def __init__(self, calls: RecordedCalls, job: JobRanks, files: Mapping[int, str]) -> None:
+        self._calls, self._job, self._files = calls, job, files
+        self.notes: list[str] = []
+        self._rank_of_kind = [job.rank_of[one.member] for one in calls.kinds]
+        self._words = [one.word for one in calls.kinds]
+        # Ranks of the job are unknown in communicators of which some ranks have no record.
+        self._is_known = {name: min(ranks) >= 0 for name, ranks in job.ranks_of.items()}
+        self.has_times = bool(len(calls)) and min(calls.duration_ns) >= 0
+        self.has_starts = self.has_times and min(calls.start_ns) >= 0
+        self._rows_of_call = match_records(calls, job, self.notes)
+        self._rank_calls = {rank: _RankCalls() for rank in sorted(set(self._rank_of_kind))}
+        if self.has_starts:
+            self._place_at_recorded_times()
+        else:
+            self._place_in_order()
+
+    def rank_nodes(self) -> list[RankNodes]:
+        """Build the nodes of every rank with records, by rank."""
+        is_matched = self._match_messages()
+        return [
+            self._nodes_of_rank(rank, calls, is_matched[rank])
+            for rank, calls in self._rank_calls.items()
+        ]
+
+    def _members_with_records(self) -> dict[str, list[int]]:
+        """Return the ranks with records by communicator, each with a kind of one of its calls."""
+        ranks: dict[str, dict[int, None]] = defaultdict(dict)
+        for one, rank in zip(self._calls.kinds, self._rank_of_kind, strict=True):
+            ranks[one.member.communicator][rank] = None
+        return {name: list(members) for name, members in ranks.items()}
+
+    def _place_at_recorded_times(self) -> None:
+        """Take the recorded times; collectives without a record on some rank are left out."""
+        calls, members = self._calls, self._members_with_records()
+        left_out = 0
+        rows: dict[int, list[int]] = defaultdict(list)
+        for (communicator, _, _), row_of in self._rows_of_call.items():
+            if communicator and len(row_of) < len(members[communicator]):
+                left_out += 1
+                continue
+            for rank, row in row_of.items():
+                rows[rank].append(row)
+        if left_out:
+            self.notes.append(
+                f"{left_out} collectives are left out: not all of their ranks have recorded them"
+            )
+        for rank, numbers in rows.items():
+            for row in sorted(numbers, key=lambda row: (calls.start_ns[row], row)):
+                start = calls.start_ns[row]
+                self._rank_calls[rank].add(calls.kind[row], start, start + calls.duration_ns[row])
+
+    def _place_in_order(self) -> None:
+        """Place calls one after the other, in an order common to all ranks.
+
+        A rank without a record of a collective of its communicator gets one, with the shortest
+        recorded time.
+        """
+        calls, members = self._calls, self._members_with_records()
+        added = 0
+        copies: dict[tuple[int, int], int] = {}
+        member_of = {(self._job.rank_of[one], one.communicator): one for one in self._job.rank_of}
+        ready_ns: dict[int, int] = defaultdict(int)
+        order = order_calls(calls, self._job, self._rows_of_call, self.notes)
+        for key in order:
+            row_of = self._rows_of_call[key]
+            first = next(iter(row_of.values()))
+            shortest = min(calls.duration_ns[row] for row in row_of.values())
+            durations = {rank: calls.duration_ns[row] for rank, row in row_of.items()}
+            kinds = {rank: calls.kind[row] for rank, row in row_of.items()}
+            for rank in members[key[0]] if key[0] else ():
+                if rank not in row_of:
+                    added += 1
+                    durations[rank] = shortest
+                    template = (calls.kind[first], rank)
+                    if template not in copies:
+                        copies[template] = self._copy_kind(
+                            calls.kind[first], member_of[rank, key[0]]
+                        )
+                    kinds[rank] = copies[template]
+            if not self.has_times:
+                for rank, kind in kinds.items():
+                    self._rank_calls[rank].add(kind, NONE, NONE)
+                continue
+            end = max(ready_ns[rank] + duration for rank, duration in durations.items())
+            for rank, duration in durations.items():
+                self._rank_calls[rank].add(kinds[rank], end - duration, end)
+                ready_ns[rank] = end
+        if added:
+            self.notes.append(
+                f"{added} records of collectives are missing on one rank only and are completed"
+                " by those of other ranks"
+            )
+
+    def _copy_kind(self, kind: int, member: Member) -> int:
+        """Add the kind of a call for another member of its communicator; return its index."""
+        self._calls.kinds.append(replace(self._calls.kinds[kind], member=member))
+        self._rank_of_kind.append(self._job.rank_of[member])
+        self._words.append(self._words[kind])
+        return len(self._calls.kinds) - 1
+
+    def _match_messages(self) -> dict[int, list[bool]]:
+        """Mark calls that are collectives, or messages with records of both ends, by rank."""
+        counts: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
+        ends: dict[int, list[tuple[tuple[int, int, int], int] | None]] = {}
+        for rank, calls in self._rank_calls.items():
+            ends[rank] = [self._message_end(kind) for kind in calls.kind]
+            for end in ends[rank]:
+                if end is not None:
+                    counts[end[0]][end[1]] += 1
+        open_ends = {key: [min(both)] * 2 for key, both in counts.items()}
+        unmatched = 0
+        is_matched: dict[int, list[bool]] = {}
+        for rank, calls in self._rank_calls.items():
+            flags = []
+            for kind, end in zip(calls.kind, ends[rank], strict=True):
+                if end is None:
+                    record = self._calls.kinds[kind]
+                    is_collective = kind_of(record.operation) is not None and not record.is_message
+                    flags.append(is_collective and self._is_known[record.member.communicator])
+                    continue
+                open_ends[end[0]][end[1]] -= 1
+                flags.append(open_ends[end[0]][end[1]] >= 0)
+            is_matched[rank] = flags
+            unmatched += len(flags) - sum(flags)
+        if unmatched:
+            self.notes.append(
+                f"{unmatched} messages without a record of the other end, and other calls, count as"
+                " communication without a peer"
+            )
+        return is_matched
+
+    def _message_end(self, kind: int) -> tuple[tuple[int, int, int], int] | None:
+        """Return ((source, target, bytes), 0 for a send or 1 for a receive); None for others."""
+        record = self._calls.kinds[kind]
+        if not record.is_message:
+            return None
+        ranks, rank = self._job.ranks_of[record.member.communicator], self._rank_of_kind[kind]
+        peer = ranks[record.root] if 0 <= record.root < len(ranks) else NONE
+        if peer < 0 or peer == rank:
+            return None
+        if self._words[kind] == "send":
+            return (rank, peer, record.bytes), 0
+        return (peer, rank, record.bytes), 1
+
+    def _nodes_of_rank(self, rank: int, rows: _RankCalls, is_matched: Sequence[bool]) -> RankNodes:
+        """Build the nodes of a rank, in order or at the times of its calls."""
+        number = {kind: place for place, kind in enumerate(dict.fromkeys(rows.kind))}
+        calls = [self._call(kind) for kind in number]
+        names = list(dict.fromkeys(call.name for call in calls))
+        call = np.array([number[kind] for kind in rows.kind], np.int64)
+        label = np.array([names.index(one.name) for one in calls], np.int64)[call]
+        call[~np.array(is_matched, np.bool_)] = NONE
+        lonely = frozenset(names[one] for one in np.unique(label[call < 0]).tolist())
+        if self.has_times:
+            nodes = self._timed_nodes(rank, rows, names, calls, label, call)
+        else:
+            nodes = self._chained_nodes(rank, names, calls, label, call)
+        nodes.facts = RankFacts(communication_names=lonely)
+        return nodes
+
+    def _call(self, kind: int) -> Call:
+        """Convert a kind of record to a call with ranks of the job."""
+        record = self._calls.kinds[kind]
+        communicator = record.member.communicator
+        ranks = self._job.ranks_of[communicator]
+        group = self._job.group_of[communicator]
+        known = kind_of(record.operation)
+        if known is None or not self._is_known[communicator]:
+            group = GroupRecord(group.name)
+            return Call(record.operation, NodeKind.COMPUTE, NONE, NONE, record.dtype, group)
+        size = input_bytes(self._words[kind], record.bytes, len(ranks))
+        peer = NONE
+        if record.is_message and 0 <= record.root < len(ranks):
+            peer = ranks[record.root]
+        root = NONE if record.is_message else record.root
+        name = record.operation
+        return Call(name, *known, size, record.dtype, group, peer, root)
+
+    def _timed_nodes(
+        self,
+        rank: int,
+        rows: _RankCalls,
+        names: Sequence[str],
+        calls: Sequence[Call],
+        label: Int64Array,
+        call: Int64Array,
+    ) -> RankNodes:
+        """Build nodes whose durations and gaps reproduce the times of the calls."""
+        count = len(rows.kind)
+        start, end = np.array(rows.start_ns, np.int64), np.array(rows.end_ns, np.int64)
+        communicators: dict[str, int] = {}
+        stream_of_kind = {
+            kind: communicators.setdefault(
+                self._calls.kinds[kind].member.communicator, len(communicators)
+            )
+            for kind in dict.fromkeys(rows.kind)
+        }
+        # Without start times, all calls of a rank follow each other.
+        stream = np.zeros(count, np.int64)
+        if self.has_starts:
+            stream = np.array([stream_of_kind[kind] for kind in rows.kind], np.int64)
+        empty, none = np.empty(0, np.int64), np.full(count, NONE, np.int64)
+        profile = RankProfile(
+            self._files[rank], rank, self._job.world_size, names, calls, start, end, stream, label,
+            call, none, empty, empty, empty,
+        )  # fmt: skip
+        return build_nodes(profile)
+
+    def _chained_nodes(
+        self,
+        rank: int,
+        names: Sequence[str],
+        calls: Sequence[Call],
+        label: Int64Array,
+        call: Int64Array,
+    ) -> RankNodes:
+        """Build nodes without times; each depends on the previous one."""
+        nodes = RankNodes(self._files[rank], rank, self._job.world_size, names, calls)
+        for name, number in zip(label.tolist(), call.tolist(), strict=True):
+            row = nodes.add(name, NONE, on_host=False, call=number)
+            if row:
+                nodes.link(row - 1, row, is_stated=False)
+        return nodes

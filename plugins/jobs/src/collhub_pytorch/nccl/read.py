@@ -1,0 +1,131 @@
+"""Read the records of NCCL's Inspector and of its profiler plugin as workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from collhub_nccl_records import (
+    CallRecord,
+    SkippedLine,
+    read_inspector_lines,
+    read_lines,
+    read_profiler_events,
+)
+
+from collhub_pytorch.analysis import match_communications
+from collhub_pytorch.job import join_ranks
+from collhub_pytorch.kineto.read import align_clocks, notes
+from collhub_pytorch.nccl.graph import CallGraph
+from collhub_pytorch.nccl.ranks import find_job_ranks
+from collhub_pytorch.nccl.recorded import RecordedCalls
+from collhub_pytorch.options import INSPECTOR, PROFILER, ClockOptions
+from collhub_pytorch.trace_files import TraceFile, files_of, open_decompressed
+from hub_core.model import (
+    Diagnostic,
+    InputError,
+    JsonValue,
+    Location,
+    Provenance,
+    Severity,
+    Workload,
+)
+from hub_core.plugin_api import Source
+
+Lines = Iterable[tuple[int, bytes | None]]
+RecordReader = Callable[[Lines, str], Iterator[CallRecord | SkippedLine]]
+_READERS: dict[str, RecordReader] = {
+    INSPECTOR: read_inspector_lines,
+    PROFILER: read_profiler_events,
+}
+_MAX_LISTED_LINES = 10
+
+
+def read_inspector(source: Source, options: ClockOptions) -> Workload:
+    """Read the lines of NCCL's Inspector: one file or several, of one or several processes.
+
+    Assumptions and losses are passed to `source.report`. Raises `InputError` without any valid
+    line, for contradicting communicators, missing ranks, mismatched collectives, and clocks that
+    cannot be aligned.
+    """
+    return _read(source, options, INSPECTOR)
+
+
+def read_profiler(source: Source, options: ClockOptions) -> Workload:
+    """Read the events of NCCL's example profiler plugin; otherwise as `read_inspector`."""
+    return _read(source, options, PROFILER)
+
+
+def _read(source: Source, options: ClockOptions, format_name: str) -> Workload:
+    provenance = Provenance(format_name, "", source.name, source.sha256())
+    workload = workload_of(files_of(source), options, provenance)
+    for line in notes(workload):
+        source.report(Diagnostic("profile", line, Severity.NOTE, Location(source.name)))
+    return workload
+
+
+def workload_of(
+    files: Sequence[TraceFile], options: ClockOptions, provenance: Provenance
+) -> Workload:
+    """Read these files as a workload; the format is the producer in `provenance`."""
+    calls, skipped = RecordedCalls(), list[str]()
+    file_of_process: dict[str, str] = {}
+    for file in files:
+        with open_decompressed(file) as content:
+            records = _READERS[provenance.producer](read_lines(content), file.name)
+            _collect(records, file.name, calls, skipped, file_of_process)
+    if not len(calls):
+        raise _empty_error(files[0].name, provenance.producer, skipped)
+    job = find_job_ranks(calls.members, files[0].name)
+    processes = {rank: member.process for member, rank in job.rank_of.items()}
+    is_shared = len(file_of_process) > len(files)
+    names = {
+        rank: f"{file_of_process[process]} ({process})" if is_shared else file_of_process[process]
+        for rank, process in processes.items()
+    }
+    graph = CallGraph(calls, job, names)
+    parts = graph.rank_nodes()
+    lines: list[JsonValue] = [*job.notes, *graph.notes, *_describe_skipped(skipped)]
+    if graph.has_times and not graph.has_starts:
+        lines.append(
+            "the records have no start times: the calls of a rank follow each other without gaps,"
+            " except for waiting"
+        )
+    extension: dict[str, JsonValue] = {"assumptions": [], "notes": lines}
+    workload = join_ranks(parts, options, provenance, extension)
+    if not graph.has_times:
+        match_communications(workload)
+        return workload
+    return align_clocks(workload, options, has_common_clock=not graph.has_starts)
+
+
+def _collect(
+    records: Iterable[CallRecord | SkippedLine],
+    file: str,
+    calls: RecordedCalls,
+    skipped: list[str],
+    file_of_process: dict[str, str],
+) -> None:
+    for record in records:
+        if isinstance(record, SkippedLine):
+            skipped.append(f"{file}:{record.line}: {record.message}")
+            continue
+        file_of_process.setdefault(record.member.process, file)
+        calls.add(record)
+
+
+def _describe_skipped(skipped: Sequence[str]) -> list[str]:
+    """Format the first lines that are not used, and the number of the others."""
+    lines = [f"not used: {text}" for text in skipped[:_MAX_LISTED_LINES]]
+    if len(skipped) > _MAX_LISTED_LINES:
+        lines.append(f"not used: {len(skipped) - _MAX_LISTED_LINES} more lines")
+    return lines
+
+
+def _empty_error(file: str, format_name: str, skipped: Sequence[str]) -> InputError:
+    if skipped:
+        place, _, message = skipped[0].rpartition(": ")
+        line = place.rpartition(":")[2]
+        location = Location(file, int(line) if line.isdigit() else 1)
+        return InputError(f"there is no valid record: {message}", location=location, code="empty")
+    cure = f"give files that the tool writes, see the format {format_name}"
+    return InputError("there is no record", location=Location(file), cure=cure, code="empty")

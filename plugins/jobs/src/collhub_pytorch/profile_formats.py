@@ -1,0 +1,74 @@
+"""Formats of `collhub profile`, recognised by the first bytes of the files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from collhub_pytorch import execution_trace
+from collhub_pytorch.formats import (
+    EXECUTION_TRACE_FORMAT,
+    INSPECTOR_FORMAT,
+    KINETO_FORMAT,
+    PROFILER_FORMAT,
+)
+from collhub_pytorch.kineto import read as kineto
+from collhub_pytorch.nccl import read as nccl
+from collhub_pytorch.options import EXECUTION_TRACE, ProfileOptions
+from collhub_pytorch.trace_files import TraceFile, open_decompressed
+from hub_core.model import InputError, Location, Provenance, Workload
+from hub_core.plugin_api import Format
+
+_HEAD_BYTES = 4096
+FilesReader = Callable[[Sequence[TraceFile], ProfileOptions, Provenance], Workload]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFormat:
+    """A format, and the reader of all files of a job. `has_steps`: it marks iterations."""
+
+    format: Format
+    description: str
+    read: FilesReader
+    has_steps: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name of the format."""
+        return self.format.name
+
+
+# Kineto is the last one: it reports the defects of files that no format recognises.
+_FORMATS = (
+    ProfileFormat(INSPECTOR_FORMAT, "records of NCCL's Inspector", nccl.workload_of),
+    ProfileFormat(PROFILER_FORMAT, "events of NCCL's profiler plugin", nccl.workload_of),
+    ProfileFormat(EXECUTION_TRACE_FORMAT, "execution traces", execution_trace.workload_of),
+    ProfileFormat(KINETO_FORMAT, "Kineto profiles", kineto.workload_of, has_steps=True),
+)
+
+
+def detect_format(files: Sequence[TraceFile]) -> ProfileFormat:
+    """Return the format of the files. Raises `InputError` for files of two formats."""
+    formats = [_detect(file) for file in files]
+    for file, form in zip(files, formats, strict=True):
+        if form is not formats[0]:
+            message = f"these are {form.description}, but {files[0].name} has"
+            message = f"{message} {formats[0].description}"
+            raise InputError(message, location=Location(file.name), cure="name files of one format")
+    return formats[0]
+
+
+def read_files(
+    form: ProfileFormat, files: Sequence[TraceFile], options: ProfileOptions
+) -> tuple[Workload, list[str]]:
+    """Read all files of a job. Returns the workload, and its assumptions and losses."""
+    workload = form.read(files, options, Provenance(form.name, "", files[0].name))
+    return workload, [] if form.name == EXECUTION_TRACE else kineto.notes(workload)
+
+
+def _detect(file: TraceFile) -> ProfileFormat:
+    with open_decompressed(file) as content:
+        head = content.read(_HEAD_BYTES)
+    signed = (form for form in _FORMATS if re.search(form.format.signature, head))
+    return next(signed, _FORMATS[-1])

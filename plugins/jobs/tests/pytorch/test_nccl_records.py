@@ -1,0 +1,232 @@
+"""Records of NCCL's Inspector and profiler plugin as workloads: order, ranks, losses, times."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from collhub_nccl_records import read_inspector_lines
+from collhub_pytorch.findings import collect_findings
+from collhub_pytorch.nccl.read import read_inspector, read_profiler
+from collhub_pytorch.nccl.samples import (
+    inspector_line,
+    inspector_lines,
+    profiler_events,
+    profiler_file,
+    source_of,
+)
+from collhub_pytorch.options import ClockOptions
+
+from hub_core.model import Diagnostic, HubError, InputError, JobCollective, NodeKind, Workload
+from hub_core.plugin_api import Source
+
+SAME = ClockOptions(ranks_missing="assume-same")
+
+
+@pytest.fixture
+def records(corpus: Path) -> Path:
+    folder = corpus / "evidence" / "nccl"
+    if not folder.is_dir():
+        pytest.skip("the corpus has no records of NCCL")
+    return folder
+
+
+def read_text(*lines: str, options: ClockOptions | None = None) -> tuple[Workload, list[str]]:
+    notes: list[Diagnostic] = []
+    source = Source("job", source_of("job", {"all.log": "".join(lines)}).parts, notes.append)
+    workload = read_inspector(source, options or ClockOptions())
+    return workload, [note.message for note in notes]
+
+
+def calls(workload: Workload, rank: int) -> list[tuple[str, int, int]]:
+    """Collective, bytes and ns of the collectives of a rank, in order."""
+    nodes = workload.nodes
+    rows = np.flatnonzero((nodes.rank == rank) & (nodes.kind == NodeKind.COLLECTIVE))
+    return [
+        (JobCollective(int(nodes.collective[row])).name, int(nodes.bytes[row]),
+         int(nodes.duration_ns[row]))
+        for row in rows.tolist()
+    ]  # fmt: skip
+
+
+def test_the_published_bandwidths_follow_from_size_and_time(records: Path) -> None:
+    path = records / "inspector_ok.log"
+    workload, notes = read_text(path.read_text())
+    assert calls(workload, 0) == calls(workload, 1)
+    assert calls(workload, 0) == [("ALL_REDUCE", 1 << 20, 100_000), ("ALL_GATHER", 1 << 20, 50_000)]
+    bandwidths = {one.kind: one.bus_bandwidth for one in collect_findings(workload).calls}
+    assert bandwidths["all-reduce"] == pytest.approx(10.48576e9)
+    assert bandwidths["all-gather"] == pytest.approx(20.97152e9)
+    # The receive of the message is not in the file.
+    assert any(note.startswith("1 messages without a record of the other end") for note in notes)
+    lines = enumerate(path.read_bytes().splitlines(), 1)
+    assert len(list(read_inspector_lines(lines, "x"))) == 5
+
+
+def test_a_cut_file_keeps_its_whole_lines_and_reports_the_other(records: Path) -> None:
+    workload, notes = read_text((records / "inspector_cut.log").read_text(), options=SAME)
+    assert calls(workload, 0) == [("ALL_REDUCE", 1 << 20, 100_000)]
+    assert "not used: all.log:2: the line is not a JSON object" in notes
+
+
+def test_waiting_is_the_time_beyond_that_of_the_fastest_rank() -> None:
+    findings = collect_findings(read_inspector(inspector_lines()[0], ClockOptions()))
+    (reduce,) = [one for one in findings.calls if one.kind == "all-reduce"]
+    assert (reduce.transferring_ns, reduce.waiting_ns) == (200_000, 40_000)
+    assert reduce.stragglers[0].rank == 1
+    kinds = {one.kind: one.bytes for one in findings.calls}
+    # The Inspector records the received segment of a reduce-scatter.
+    assert kinds == {"all-reduce": 1 << 20, "all-gather": 1 << 20, "reduce-scatter": 1 << 20,
+                     "send": 1 << 16}  # fmt: skip
+
+
+def test_one_file_and_one_file_per_process_are_one_workload() -> None:
+    apart, together = (read_inspector(one, ClockOptions()) for one in inspector_lines())
+    assert apart.differences(together) == ["provenance", "extensions"]
+
+
+def test_a_record_that_one_rank_lost_is_completed() -> None:
+    lines = [inspector_line(rank, "AllReduce", sn, 4096, 10 + rank) for rank in (0, 1)
+             for sn in (1, 2, 3) if (rank, sn) != (1, 2)]  # fmt: skip
+    workload, notes = read_text(*lines)
+    assert len(calls(workload, 1)) == 3
+    assert any(
+        note.startswith("1 records of collectives are missing on one rank") for note in notes
+    )
+
+
+def test_gaps_on_all_ranks_are_lost_records_not_an_error() -> None:
+    lines = [inspector_line(rank, "AllReduce", sn, 4096, 10) for rank in (0, 1) for sn in (1, 5)]
+    _, notes = read_text(*lines)
+    assert any(note.startswith("3 collectives have no record on any rank") for note in notes)
+
+
+def test_sequence_numbers_may_be_counted_per_operation() -> None:
+    names = ("AllReduce", "AllGather")
+    lines = [inspector_line(rank, name, sn, 4096, 10) for rank in (0, 1) for sn in (1, 2)
+             for name in names]  # fmt: skip
+    workload, notes = read_text(*lines)
+    assert [one[0] for one in calls(workload, 1)] == ["ALL_REDUCE", "ALL_GATHER"] * 2
+    assert not any("no record" in note for note in notes)
+
+
+def test_ranks_of_subgroups_follow_from_their_processes() -> None:
+    lines = []
+    for rank in range(4):
+        world = {"communicator": "0xa", "rank_count": 4, "pid": 10 - rank}
+        pair = {"communicator": f"0xb{rank % 2}", "rank_count": 2, "pid": 10 - rank}
+        lines.append(inspector_line(rank, "AllReduce", 1, 4096, 10, **world))
+        lines.append(inspector_line(rank // 2, "AllGather", 1, 4096, 10, **pair))
+    workload, _ = read_text(*lines)
+    assert sorted(group.ranks for group in workload.groups) == [(0, 2), (1, 3)]
+
+
+def test_crossing_orders_of_two_communicators_are_read_in_one_order() -> None:
+    both = [("0xa", "AllReduce"), ("0xb", "AllGather")]
+    lines = [inspector_line(rank, name, 1, 4096, 10, communicator=communicator)
+             for rank in (0, 1) for communicator, name in (both if rank else both[::-1])]  # fmt: skip
+    workload, notes = read_text(*lines)
+    assert calls(workload, 0) == calls(workload, 1)
+    assert any("different orders at 1 places" in note for note in notes)
+
+
+def test_start_times_of_kernels_give_gaps_between_calls() -> None:
+    lines = []
+    for rank in (0, 1):
+        for sn, start in ((1, 1000), (2, 1200)):
+            entry = json.loads(inspector_line(rank, "AllReduce", sn, 4096, 50))
+            kernel = {"channel_id": 0, "kernel_start_ts": start, "kernel_stop_ts": start + 50}
+            entry["event_trace_ts"] = {"coll_start_ts": start - 5, "kernel_events": [kernel]}
+            lines.append(json.dumps(entry) + "\n")
+    workload, notes = read_text(*lines)
+    assert collect_findings(workload).job_ns == 250_000
+    assert not any("no start times" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{}\n"], r"all.log:1: there is no valid record"),
+        ([inspector_line(2, "AllReduce", 1, 8192, 10)], "rank 2 is not below its 2 ranks"),
+        ([inspector_line(0, "AllReduce", 1, 8192, 10)], "ranks 1 of 2 are missing"),
+        (
+            [inspector_line(0, "AllReduce", 1, 8192, 10, pid=pid) for pid in (1, 2)],
+            "rank 0 is in process 'node0:1' and 'node0:2'",
+        ),
+        (
+            [inspector_line(r, "AllReduce", 1, 8192 + r, 10) for r in (0, 1)],
+            "is an all-reduce of 8.001 KiB",
+        ),
+    ],
+)
+def test_contradictions_are_refused(lines: Sequence[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_text(*lines)
+
+
+def test_times_of_the_profiler_plugin_are_aligned() -> None:
+    workload = read_profiler(profiler_events()[0], ClockOptions())
+    assert [one[:2] for one in calls(workload, 1)] == [
+        ("ALL_REDUCE", 1 << 20),
+        ("ALL_GATHER", 1 << 18),
+    ]
+    findings = collect_findings(workload)
+    (reduce,) = [one for one in findings.calls if one.kind == "all-reduce"]
+    assert (reduce.transferring_ns, reduce.waiting_ns) == (200_000, 20_000)
+
+
+def test_a_profile_without_closing_bracket_and_end_is_read() -> None:
+    files = {f"trace-node{rank}-7.txt": profiler_file(rank, 0) for rank in range(2)}
+    cut = {name: text[: text.rindex('{"name": "AllGather"')] for name, text in files.items()}
+    notes: list[Diagnostic] = []
+    source = Source("job", source_of("job", cut).parts, notes.append)
+    assert [one[0] for one in calls(read_profiler(source, ClockOptions()), 0)] == ["ALL_REDUCE"]
+    assert any("AllGather has no end in the file" in note.message for note in notes)
+
+
+def test_damaged_records_are_read_or_refused() -> None:
+    random_bytes = random.Random(5)
+    sources = [(read_inspector, one) for one in inspector_lines()]
+    sources += [(read_profiler, one) for one in profiler_events()]
+    outcomes = set()
+    for turn in range(400):
+        read, source = sources[turn % len(sources)]
+        files: dict[str, Any] = {part.name: bytearray(part.load()) for part in source.parts}
+        content = files[random_bytes.choice(sorted(files))]
+        for _ in range(random_bytes.randint(1, 4)):
+            place = random_bytes.randrange(len(content))
+            content[place : place + random_bytes.randint(0, 3)] = random_bytes.randbytes(2)
+        texts = {name: bytes(content).decode("latin-1") for name, content in files.items()}
+        try:
+            read(source_of("job", texts), ClockOptions())
+            outcomes.add("read")
+        except HubError:
+            outcomes.add("refused")
+    assert outcomes == {"read", "refused"}
+
+
+def test_profile_reads_the_records(collhub, tmp_path: Path) -> None:
+    paths = []
+    for part in inspector_lines()[0].parts:
+        paths.append(tmp_path / part.name)
+        paths[-1].write_bytes(part.load())
+    report = collhub("profile", *paths, "--json").report()
+    assert report["job_ns"] == 258_000
+    assert any("no start times" in note for note in report["notes"])
+    refused = collhub("profile", *paths, "--step", "3")
+    assert refused.code == 2
+    assert "records of NCCL's Inspector, which mark no iterations" in refused.err
+
+
+def test_files_of_two_formats_are_refused(collhub, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.log", tmp_path / "two.txt"
+    one.write_text(inspector_line(0, "AllReduce", 1, 8192, 10))
+    two.write_text(profiler_file(1, 0))
+    run = collhub("profile", one, two)
+    assert run.code == 1
+    assert "these are events of NCCL's profiler plugin, but" in run.err
