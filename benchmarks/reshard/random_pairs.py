@@ -15,9 +15,8 @@ import numpy as np
 from collhub_reshard import Move, parse_move, plan_reshard, unit_tasks
 from collhub_reshard.planning import ReshardChoices
 from collhub_reshard.scheduling import public_orders
-from collhub_reshard.scheduling.best import Effort, best_schedule
-from collhub_reshard.scheduling.host_network import ideal_network
-from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
+from collhub_reshard.scheduling.best import Effort, find_best_schedule
+from collhub_reshard.scheduling.host_tasks import HostTasks, build_host_tasks, build_ideal_network
 from collhub_shardings import UnitTasks
 
 import hub_core
@@ -46,11 +45,11 @@ def random_move(rng: random.Random, hosts: tuple[int, int] | None = None) -> Mov
     return parse_move(f"{shape}:float32", *texts)
 
 
-def on_hosts(moves: list[Move]) -> tuple[UnitTasks, HostTasks]:
+def place_on_hosts(moves: list[Move]) -> tuple[UnitTasks, HostTasks]:
     """The tasks of moves on equal cards."""
     units = unit_tasks(moves)
-    network = ideal_network(np.unique(units.host_of).tolist(), 1e9)
-    return units, host_tasks(units, moves, network)
+    network = build_ideal_network(np.unique(units.host_of).tolist(), 1e9)
+    return units, build_host_tasks(units, moves, network)
 
 
 def pairs(count: int) -> bool:
@@ -60,18 +59,18 @@ def pairs(count: int) -> bool:
     gaps, longest, worse, gained = [], 0.0, 0, []
     unsplit = 0
     for _ in range(count):
-        units, tasks = on_hosts([random_move(rng)])
+        units, tasks = place_on_hosts([random_move(rng)])
         started = time.process_time()
-        best = best_schedule(tasks, units, Effort())
+        best = find_best_schedule(tasks, units, Effort())
         longest = max(longest, time.process_time() - started)
         methods[best.status, best.proof] += 1
         gaps.append(best.gap)
-        orders = public_orders.all_orders(tasks, units).values()
-        public = min(public_orders.time_of(tasks, make()) for make in orders)
+        orders = public_orders.list_public_orders(tasks, units).values()
+        public = min(public_orders.compute_order_time(tasks, make()) for make in orders)
         worse += best.makespan > public
         if best.makespan:
             gained.append(float(public / best.makespan))
-        split = best_schedule(tasks, units, Effort(split=True))
+        split = find_best_schedule(tasks, units, Effort(split=True))
         unsplit += split.makespan > split.bound.ticks * 101 / 100
     print(f"{count} pairs: " + ", ".join(f"{n} {s} by {p}" for (s, p), n in methods.items()))
     print(f"largest gap {100 * max(gaps):.2f} %, longest search {longest:.1f} CPU s")
@@ -111,9 +110,9 @@ def many() -> bool:
         shape = "x".join(str(rng.randint(64, 512)) for _ in range(3))
         texts = [f"{mesh}: {random_spec(rng, 3)}" for mesh in ("mesh(6,4)", "mesh(8,4)")]
         moves.append(parse_move(f"{shape}:float32", *texts))
-    units, tasks = on_hosts(moves)
+    units, tasks = place_on_hosts(moves)
     started = time.process_time()
-    best = best_schedule(tasks, units, Effort())
+    best = find_best_schedule(tasks, units, Effort())
     seconds = time.process_time() - started
     shown = f"{best.status} by {best.method}, gap {100 * best.gap:.3f} %"
     print(f"{len(units)} unit tasks of {len(moves)} tensors: {shown}, {seconds:.1f} CPU s")

@@ -12,10 +12,9 @@ import time
 
 import numpy as np
 from collhub_reshard import Move, parse_move, unit_tasks
-from collhub_reshard.scheduling.best import Effort, best_schedule
-from collhub_reshard.scheduling.first_fit import first_fit_s
-from collhub_reshard.scheduling.host_network import ideal_network
-from collhub_reshard.scheduling.host_tasks import host_tasks
+from collhub_reshard.scheduling.best import Effort, find_best_schedule
+from collhub_reshard.scheduling.host_tasks import build_host_tasks, build_ideal_network
+from collhub_reshard.scheduling.public_orders import compute_first_fit_s
 
 LAYERS, HIDDEN, INNER, WORDS = 32, 4096, 11008, 32000
 STAGES, HOST = 4, 8
@@ -60,16 +59,16 @@ def show(title: str, mesh: str, spec_axis: str) -> bool:
     tensors = moves(mesh, spec_axis)
     units = unit_tasks(tensors)
     hosts = np.unique(units.host_of[units.host_of >= 0]).tolist()
-    network = ideal_network(hosts, BANDWIDTH)
-    tasks = host_tasks(units, tensors, network)
-    best = best_schedule(tasks, units, Effort())
+    network = build_ideal_network(hosts, BANDWIDTH)
+    tasks = build_host_tasks(units, tensors, network)
+    best = find_best_schedule(tasks, units, Effort())
     seconds = time.perf_counter() - started
     total = sum(move.tensor.num_bytes for move in tensors)
     print(f"{title}: {len(tensors)} tensors, {total / 1e9:.2f} GB, {len(units)} unit tasks")
     ours = tasks.seconds(best.makespan)
     bound = tasks.seconds(best.bound.ticks)
     print(f"  schedule {ours:.4f} s, bound {bound:.4f} s ({best.bound.kind}), {best.status}")
-    greedy = float(first_fit_s(units, network))
+    greedy = float(compute_first_fit_s(units, network))
     print(f"  first fit of Megatron-core's kind {greedy:.4f} s, {greedy / ours:.2f} times ours")
     print(f"  planned in {seconds:.1f} s")
     return seconds <= 20

@@ -15,10 +15,9 @@ import numpy as np
 from collhub_reshard import Move, parse_move, plan_reshard, unit_tasks
 from collhub_reshard.planning import ReshardChoices
 from collhub_reshard.scheduling import public_orders
-from collhub_reshard.scheduling.best import Effort, best_schedule
-from collhub_reshard.scheduling.device_messages import send_receive_s
-from collhub_reshard.scheduling.host_network import ideal_network
-from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
+from collhub_reshard.scheduling.best import Effort, find_best_schedule
+from collhub_reshard.scheduling.host_tasks import HostTasks, build_host_tasks, build_ideal_network
+from collhub_reshard.scheduling.public_orders import compute_send_receive_s
 from collhub_shardings import UnitTasks
 
 import hub_core
@@ -56,25 +55,25 @@ def problem(case: int) -> tuple[Move, UnitTasks, HostTasks]:
     shape, source, destination = CASES[case]
     move = parse_move(f"{shape}:float32", source, destination)
     units = unit_tasks([move])
-    network = ideal_network(np.unique(units.host_of).tolist(), BANDWIDTH)
-    return move, units, host_tasks(units, [move], network)
+    network = build_ideal_network(np.unique(units.host_of).tolist(), BANDWIDTH)
+    return move, units, build_host_tasks(units, [move], network)
 
 
 def columns(case: int) -> tuple[float, ...]:
     """The seven numbers of a case, as `GOLDEN` has them."""
     _, units, tasks = problem(case)
     network = tasks.network
-    greedy = [public_orders.greedy(tasks, seed) for seed in range(SEEDS)]
+    greedy = [public_orders.order_greedily(tasks, seed) for seed in range(SEEDS)]
     # The column holds for loads of box sizes over the hosts of the source alone.
-    worst = max(public_orders.time_of(tasks, order) for order in greedy)
-    best = best_schedule(tasks, units, Effort())
+    worst = max(public_orders.compute_order_time(tasks, order) for order in greedy)
+    best = find_best_schedule(tasks, units, Effort())
     assert best.status == "optimal"
     return (
         len(units),
-        float(send_receive_s(units, network)),
-        float(send_receive_s(units, network, gathers=True)),
-        tasks.seconds(public_orders.time_of(tasks, public_orders.naive(tasks))),
-        tasks.seconds(public_orders.time_of(tasks, public_orders.size_balanced(tasks))),
+        float(compute_send_receive_s(units, network)),
+        float(compute_send_receive_s(units, network, gathers=True)),
+        tasks.seconds(public_orders.compute_order_time(tasks, public_orders.order_naively(tasks))),
+        tasks.seconds(public_orders.compute_order_time(tasks, public_orders.order_by_size(tasks))),
         tasks.seconds(worst),
         tasks.seconds(best.makespan),
     )
@@ -93,12 +92,14 @@ def print_columns() -> bool:
     started = time.perf_counter()
     for case in CASES:
         _, units, tasks = problem(case)
-        best_schedule(tasks, units, Effort())
+        find_best_schedule(tasks, units, Effort())
     print(f"all optima proved in {time.perf_counter() - started:.3f} s together")
     _, units, tasks = problem(6)
     sizes = [int(units.source_bytes[row]) for row in tasks.rows]
-    orders = [public_orders.greedy(tasks, seed, sizes, idle_hosts=3) for seed in range(100)]
-    times = Counter(round(tasks.seconds(public_orders.time_of(tasks, one)), 4) for one in orders)
+    orders = [public_orders.order_greedily(tasks, seed, sizes, idle_hosts=3) for seed in range(100)]
+    times = Counter(
+        round(tasks.seconds(public_orders.compute_order_time(tasks, one)), 4) for one in orders
+    )
     print(f"case 6, loads as the public class counts them, 100 seeds: {dict(times)}")
     return agrees
 

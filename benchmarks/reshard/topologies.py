@@ -14,7 +14,7 @@ import time
 
 from collhub_reshard import ReshardPlan, parse_move, plan_reshard
 from collhub_reshard.planning import ReshardChoices
-from collhub_reshard.scheduling.strategies import Strategy
+from collhub_reshard.strategies import Strategy
 
 import hub_core
 from hub_core import Algorithm, Topology

@@ -8,8 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from collhub_reshard import parse_move, unit_tasks
-from collhub_reshard.scheduling.host_network import ideal_network
-from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
+from collhub_reshard.scheduling.host_tasks import HostTasks, build_host_tasks, build_ideal_network
 from collhub_reshard.scheduling.schedule import Piece
 from collhub_shardings import Move, UnitTasks
 from hypothesis import strategies as st
@@ -39,7 +38,7 @@ def between_hosts(found: list[Move], cards: int = 1) -> tuple[UnitTasks, HostTas
     """The tasks of moves on equal cards of 1 GB/s."""
     units = unit_tasks(found)
     hosts = {host for host in units.host_of.tolist() if host >= 0}
-    return units, host_tasks(units, found, ideal_network(hosts, 1e9, cards=cards))
+    return units, build_host_tasks(units, found, build_ideal_network(hosts, 1e9, cards=cards))
 
 
 def check_pieces(tasks: HostTasks, pieces: tuple[Piece, ...]) -> None:

@@ -105,7 +105,7 @@ def reshard(
     `mesh(2,4)@0-7` names them, so that meshes share devices. The algorithm is verified, carries its
     proof (`verify --certificate`), and is written to OUT where that is given.
     """
-    from collhub_reshard.command_options import ReshardOptions, choices_of
+    from collhub_reshard.command_inputs import ReshardOptions, parse_choices
 
     output = OutputRequest(target_format, assignments, strict, force, as_json)
     target = None
@@ -118,11 +118,11 @@ def reshard(
     if target is not None:
         sides["writer"] = target.options
     given = assign(assignments, sides)
-    choices, host_size = choices_of(given["reshard"], budget)
+    choices, host_size = parse_choices(given["reshard"], budget)
     moves = _moves(problem, host_size)
     with context.progress("scheduling"):
-        plan = _planned(context, moves, problem, choices)
-    _say_missing_solver(context, plan)
+        plan = _plan(context, moves, problem, choices)
+    _report_missing_solver(context, plan)
     made = plan.lower()
     context.admit(made.algorithm, "the resharding")
     written = _write(context, made, target, given.get("writer", {}), output)
@@ -135,7 +135,7 @@ def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """The tensors of the command line, then those of the file."""
     from collhub_shardings import parse_move
 
-    from collhub_reshard.state_dict import Sides, parse_state_dict
+    from collhub_reshard.command_inputs import Sides, parse_state_dict
 
     source, destination = problem["source"], problem["destination"]
     moves: list[Move] = []
@@ -148,20 +148,20 @@ def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
     if problem["state_dict"] is not None:
         file = problem["state_dict"]
         sides = Sides(source, destination)
-        moves += parse_state_dict(_content(file), file, sides, host_size)
+        moves += parse_state_dict(_read_content(file), file, sides, host_size)
     if not moves:
         raise UsageError("nothing to move", cure="give --tensor or --tensors")
     return moves
 
 
-def _content(file: str) -> bytes:
+def _read_content(file: str) -> bytes:
     try:
         return Path(file).read_bytes()
     except OSError as error:
         raise InputError(f"{file}: {error.strerror}", code="not-readable") from None
 
 
-def _planned(
+def _plan(
     context: CommandContext, moves: Sequence[Move], problem: _Problem, choices: object
 ) -> ReshardPlan:
     from collhub_reshard.planning import ReshardChoices, plan_reshard
@@ -178,11 +178,13 @@ def _planned(
         latency_s=parse_time(problem["latency"]),
         cards=problem["cards"] or 1,
         choices=choices,
-        simulate=lambda algorithm, network: _simulated_s(context, algorithm, network),
+        simulate=lambda algorithm, network: _simulate_time_s(context, algorithm, network),
     )
 
 
-def _simulated_s(context: CommandContext, algorithm: Algorithm, topology: Topology) -> float | None:
+def _simulate_time_s(
+    context: CommandContext, algorithm: Algorithm, topology: Topology
+) -> float | None:
     """Seconds on the network by the default simulator, None where it is not installed."""
     size = algorithm.collective_bytes
     try:
@@ -192,12 +194,12 @@ def _simulated_s(context: CommandContext, algorithm: Algorithm, topology: Topolo
     return None if result.time_ns is None else result.time_ns / 1e9
 
 
-def _say_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
-    from collhub_reshard.scheduling.best import wants_solver
-    from collhub_reshard.scheduling.exact import missing
+def _report_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
+    from collhub_reshard.scheduling.best import could_use_solver
+    from collhub_reshard.scheduling.exact import report_missing_solver
 
-    if plan.streams is None and wants_solver(plan.schedule, plan.choices.effort):
-        context.report([missing()])
+    if plan.streams is None and could_use_solver(plan.schedule, plan.choices.effort):
+        context.report([report_missing_solver()])
 
 
 def _write(
@@ -220,13 +222,13 @@ def _show(
     as_json: bool,
     out: str | None,
 ) -> None:
-    from collhub_reshard.command_report import reshard_document, reshard_fields
+    from collhub_reshard.command_report import build_report, build_text_fields
 
     if as_json:
         paths = [] if written is None else [str(path) for path in written.paths]
-        context.print_json(reshard_document(plan, made, paths))
+        context.print_json(build_report(plan, made, paths))
         return
     if out != "-":
-        context.print_fields(reshard_fields(plan, made))
+        context.print_fields(build_text_fields(plan, made))
     if written is not None:
         context.say_written(written)

@@ -13,9 +13,7 @@ from hub_core.model import JsonValue, format_bytes
 REPORT_SCHEMA = "collhub/report-reshard-1"
 
 
-def reshard_document(
-    plan: ReshardPlan, made: Lowered, paths: Sequence[str]
-) -> dict[str, JsonValue]:
+def build_report(plan: ReshardPlan, made: Lowered, paths: Sequence[str]) -> dict[str, JsonValue]:
     """The report of `collhub reshard --json`; `optimum_s` is null where none is proved."""
     outcome, tasks = plan.outcome, plan.tasks
     is_optimal = outcome.status == "optimal"
@@ -33,7 +31,7 @@ def reshard_document(
             "kind": outcome.kind,
             "hosts": list(outcome.hosts),
             "task": outcome.task,
-            "links": _binding_links(plan),
+            "links": _list_binding_links(plan),
         },
         "predicted_s": plan.predicted_s,
         "simulated_s": plan.simulated_s,
@@ -41,7 +39,7 @@ def reshard_document(
         "status": outcome.status,
         "proof": outcome.proof,
         "method": outcome.method,
-        "strategies": dict(sorted(_strategies(plan).items())),
+        "strategies": dict(sorted(_count_strategies(plan).items())),
         "chunks": max(plan.chunks.values(), default=0),
         "late_tasks": list(plan.schedule.late_tasks(tasks)),
         "layout": {
@@ -59,23 +57,23 @@ def reshard_document(
     }
 
 
-def reshard_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
+def build_text_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
     """The same for people."""
     algorithm = made.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)
     fields = {
-        "resharding": f"{_counted(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
-        f"{_counted(len(plan.units), 'unit task')}, {len(plan.tasks)} between hosts",
+        "resharding": f"{_format_count(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
+        f"{_format_count(len(plan.units), 'unit task')}, {len(plan.tasks)} between hosts",
         "strategies": ", ".join(
-            f"{count} {name}" for name, count in sorted(_strategies(plan).items())
+            f"{count} {name}" for name, count in sorted(_count_strategies(plan).items())
         )
         or "none: no bytes cross between hosts",
         "time": f"{plan.makespan_s:.6g} s",
-        "bound": f"{plan.bound_s:.6g} s, {_binding(plan)}",
-        "status": _status(plan),
+        "bound": f"{plan.bound_s:.6g} s, {_describe_binding(plan)}",
+        "status": _describe_status(plan),
         "predicted": f"{plan.predicted_s:.6g} s with latency and "
         f"{max(plan.chunks.values(), default=0)} chunks",
-        "layout": _layout(made),
+        "layout": _describe_layout(made),
         "algorithm": f"{algorithm.num_ranks} ranks, {len(algorithm.steps)} steps, "
         f"size {algorithm.collective_bytes}B",
     }
@@ -88,21 +86,21 @@ def reshard_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
     return fields
 
 
-def _counted(count: int, name: str) -> str:
+def _format_count(count: int, name: str) -> str:
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
-def _strategies(plan: ReshardPlan) -> Counter[str]:
+def _count_strategies(plan: ReshardPlan) -> Counter[str]:
     if plan.streams is not None:
         return Counter({"streams": len(plan.chunks)} if plan.chunks else {})
     return Counter(strategy.value for strategy in plan.strategies.values())
 
 
-def _binding(plan: ReshardPlan) -> str:
+def _describe_binding(plan: ReshardPlan) -> str:
     """Why nothing is faster."""
     bound = plan.outcome
     if bound.kind == "links":
-        return f"what {_named_links(plan)} must carry"
+        return f"what {_describe_links(plan)} must carry"
     hosts = ", ".join(map(str, bound.hosts))
     texts = {
         "receiver": f"what host {hosts} must receive",
@@ -114,7 +112,7 @@ def _binding(plan: ReshardPlan) -> str:
     return texts[bound.kind]
 
 
-def _binding_links(plan: ReshardPlan) -> list[JsonValue]:
+def _list_binding_links(plan: ReshardPlan) -> list[JsonValue]:
     """The links whose weights prove the bound, by the names of their ends."""
     topology = plan.topology
     found: list[JsonValue] = []
@@ -125,7 +123,7 @@ def _binding_links(plan: ReshardPlan) -> list[JsonValue]:
     return found
 
 
-def _named_links(plan: ReshardPlan) -> str:
+def _describe_links(plan: ReshardPlan) -> str:
     """The binding links for people: the first of them, and how many there are."""
     topology, weights = plan.topology, plan.outcome.weights
     first = min(weights, key=lambda link: (-weights[link], link))
@@ -134,7 +132,7 @@ def _named_links(plan: ReshardPlan) -> str:
     return f"link {name}" if len(weights) == 1 else f"{len(weights)} links such as {name}"
 
 
-def _status(plan: ReshardPlan) -> str:
+def _describe_status(plan: ReshardPlan) -> str:
     """Whether the schedule is the best, and who says so."""
     schedule = plan.outcome
     # A gap is told only where one is left.
@@ -143,7 +141,7 @@ def _status(plan: ReshardPlan) -> str:
     return f"at most {100 * schedule.gap:.3g} % above the optimum; found by {schedule.method}"
 
 
-def _layout(made: Lowered) -> str:
+def _describe_layout(made: Lowered) -> str:
     """What the layout of the buffers costs."""
     layout = made.layout
     # Copies are shown where there are any, padding where there is some.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from collhub_shardings import Move, Side, TensorType, parse_side
 
-from collhub_reshard.lowering.audiences import audience, nearby
 from collhub_reshard.planning import ReshardPlan, plan_reshard
+from collhub_reshard.strategies import find_audience, find_local_receivers
 from hub_core.model import InputError
 
 if TYPE_CHECKING:
@@ -59,13 +59,15 @@ def reshard(
     import torch.distributed as dist
 
     shard = _plain(tensor)
-    whole, element = _whole(tensor, shape, dtype)
+    whole, element = _parse_positive_integer(tensor, shape, dtype)
     move = _move(whole, element, source, destination, host_size)
     rank = dist.get_rank()
     _check_group(move, dist.get_world_size())
     _check_shard(shard, move, rank, element)
     plan = plan_reshard([move], host_bandwidth=host_bandwidth)
-    output = _empty(move, rank, element, torch.device("cpu") if shard is None else shard.device)
+    output = _allocate_output(
+        move, rank, element, torch.device("cpu") if shard is None else shard.device
+    )
     _run(plan, move, rank, shard, output)
     return output
 
@@ -78,7 +80,7 @@ def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return tensor
 
 
-def _whole(
+def _parse_positive_integer(
     tensor: torch.Tensor | None, shape: tuple[int, ...] | None, dtype: torch.dtype | None
 ) -> tuple[tuple[int, ...], torch.dtype]:
     """Shape and element type of the whole tensor; a DTensor knows both."""
@@ -118,7 +120,7 @@ def _check_group(move: Move, world: int) -> None:
 
 def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch.dtype) -> None:
     """The shard must be the tile that the source spec gives this rank."""
-    bounds = _tile(move.source, move.tensor.shape, rank)
+    bounds = _find_tile(move.source, move.tensor.shape, rank)
     if bounds is None:
         return
     expected = tuple(stop - start for start, stop in bounds)
@@ -128,7 +130,7 @@ def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch
         raise InputError(message, code="shard-mismatch")
 
 
-def _tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]] | None:
+def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]] | None:
     """(start, stop) of the tile of a rank along every dimension; None outside of the mesh."""
     if rank not in side.mesh.devices:
         return None
@@ -138,10 +140,12 @@ def _tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]
     return [(int(cut[i]), int(cut[i + 1])) for cut, i in zip(cuts, at, strict=True)]
 
 
-def _empty(move: Move, rank: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
+def _allocate_output(
+    move: Move, rank: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor | None:
     import torch
 
-    bounds = _tile(move.destination, move.tensor.shape, rank)
+    bounds = _find_tile(move.destination, move.tensor.shape, rank)
     if bounds is None:
         return None
     return torch.empty([stop - start for start, stop in bounds], dtype=dtype, device=device)
@@ -156,12 +160,12 @@ def _run(
 ) -> None:
     """Send and receive round by round; a rank forwards what it received in an earlier round."""
     shape = move.tensor.shape
-    held = _Tiled(shard, _tile(move.source, shape, rank))
-    wanted = _Tiled(output, _tile(move.destination, shape, rank))
+    held = _Tiled(shard, _find_tile(move.source, shape, rank))
+    wanted = _Tiled(output, _find_tile(move.destination, shape, rank))
     arrivals = _Arrivals(plan, wanted, bool(move.source.placement.partial))
     # Messages of one round do not wait for one another.
     rounds: dict[int, list[_Message]] = {}
-    for message in _messages(plan):
+    for message in _list_messages(plan):
         rounds.setdefault(message.round, []).append(message)
     for _, messages in sorted(rounds.items()):
         _run_round(plan, messages, rank, held, arrivals)
@@ -238,7 +242,7 @@ def _run_round(
         if message.source == message.destination == rank:
             arrivals.box(row).copy_(held.box(plan, row))
         elif message.source == rank:
-            is_held = _holds(plan, row, rank)
+            is_held = _is_held(plan, row, rank)
             box = held.box(plan, row) if is_held else arrivals.box(row)
             box = box.contiguous()
             operations.append(dist.P2POp(dist.isend, box, message.destination))
@@ -255,7 +259,7 @@ def _run_round(
         place.copy_(landing)
 
 
-def _holds(
+def _is_held(
     plan: ReshardPlan,
     row: int,
     rank: int,
@@ -265,18 +269,18 @@ def _holds(
     return bool(np.any(plan.units.senders_of(row) == rank))
 
 
-def _messages(plan: ReshardPlan) -> list[_Message]:
+def _list_messages(plan: ReshardPlan) -> list[_Message]:
     """All messages, in an order that every rank shares: chains of hosts, then devices within."""
     found = []
     for row in range(len(plan.units)):
         if not plan.units.bytes[row]:
             continue
-        near = nearby(plan.units, row)
+        near = find_local_receivers(plan.units, row)
         found += [_Message(row, device, device, 0) for device in near.own]
         found += [_Message(row, source, target, 0) for source, target in near.served]
     for piece in plan.schedule.pieces:
         row = plan.tasks.rows[piece.task]
-        heard = audience(plan.units, row, piece.sender, plan.tasks.receivers[piece.task])
+        heard = find_audience(plan.units, row, piece.sender, plan.tasks.receivers[piece.task])
         source = heard.sender
         for depth, devices in enumerate(heard.hosts.values()):
             found.append(_Message(row, source, devices[0], depth))

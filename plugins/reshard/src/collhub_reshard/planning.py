@@ -8,30 +8,46 @@ from fractions import Fraction
 
 from collhub_shardings import Move, UnitTasks, unit_tasks
 
-from collhub_reshard.fabric.links import fits_fabric
+from collhub_reshard.fabric.links import can_plan_streams
 from collhub_reshard.fabric.streams import StreamPlan, plan_streams
-from collhub_reshard.lowering.algorithm import Lowered, LoweringChoices, lowered, lowered_streams
-from collhub_reshard.lowering.ideal_topology import ideal_topology
-from collhub_reshard.outcome import Outcome, outcome_of_schedule, outcome_of_streams
-from collhub_reshard.proof import schedule_document, stream_document
-from collhub_reshard.scheduling.best import Effort, best_schedule
+from collhub_reshard.lowering.algorithm import (
+    Lowered,
+    LoweringChoices,
+    lower_schedule,
+    lower_streams,
+)
+from collhub_reshard.proof import (
+    Outcome,
+    build_schedule_document,
+    build_stream_document,
+    summarize_schedule,
+    summarize_streams,
+)
+from collhub_reshard.scheduling.best import Effort, find_best_schedule
 from collhub_reshard.scheduling.bounds import Bound
-from collhub_reshard.scheduling.host_network import HostNetwork, ideal_network, network_of
-from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks, needing_hosts
+from collhub_reshard.scheduling.host_tasks import (
+    HostNetwork,
+    HostTasks,
+    build_host_tasks,
+    build_ideal_network,
+    build_ideal_topology,
+    find_host_network,
+    find_needing_hosts,
+)
 from collhub_reshard.scheduling.schedule import HostSchedule, Piece
-from collhub_reshard.scheduling.strategies import (
+from collhub_reshard.strategies import (
     LINKS_A_HOP,
     MOST_CHUNKS,
     Reach,
     Strategy,
-    best_chunks,
-    card_work,
-    cheapest,
+    choose_cheapest,
+    compute_best_chunks,
+    compute_card_work,
 )
 from hub_core.model import Algorithm, InputError
 from hub_core.network import Topology
 
-Simulated = Callable[[Algorithm, Topology], float | None]
+SimulateSeconds = Callable[[Algorithm, Topology], float | None]
 """Seconds of an algorithm on a topology, None where nobody can tell."""
 
 _STREAM_CHUNKS = (1, 4, 16, 64, 256)
@@ -77,8 +93,8 @@ class ReshardPlan:
     def outcome(self) -> Outcome:
         """What is promised, and who proves it."""
         if self.streams is not None:
-            return outcome_of_streams(self.streams)
-        return outcome_of_schedule(self.tasks, self.schedule)
+            return summarize_streams(self.streams)
+        return summarize_schedule(self.tasks, self.schedule)
 
     @property
     def makespan_s(self) -> float:
@@ -96,7 +112,7 @@ class ReshardPlan:
         if self.streams is not None:
             return self.streams.predicted_s(max(self.chunks.values(), default=1))
         # The last piece to start need not be the last to arrive.
-        return max(map(self._end_s, self.schedule.pieces), default=0.0)
+        return max(map(self._compute_end_s, self.schedule.pieces), default=0.0)
 
     def lower(self) -> Lowered:
         """The plan as an algorithm, which carries its proof."""
@@ -104,14 +120,14 @@ class ReshardPlan:
         # whoever checks it needs no steps for that.
         choices = LoweringChoices(self.strategies, self.chunks, self.choices.layout, self.topology)
         if self.streams is not None:
-            document = stream_document(self.moves, self.units, self.streams)
-            return lowered_streams(self.units, self.moves, self.streams, choices, document)
+            document = build_stream_document(self.moves, self.units, self.streams)
+            return lower_streams(self.units, self.moves, self.streams, choices, document)
         # Exact times go into it.
-        document = schedule_document(self.moves, self.units, self.tasks, self.schedule)
+        document = build_schedule_document(self.moves, self.units, self.tasks, self.schedule)
         # Steps follow from the schedule alone.
-        return lowered(self.units, self.moves, self.tasks, self.schedule, choices, document)
+        return lower_schedule(self.units, self.moves, self.tasks, self.schedule, choices, document)
 
-    def _end_s(self, piece: Piece) -> float:
+    def _compute_end_s(self, piece: Piece) -> float:
         """When the last chunk of a piece has arrived."""
         row = self.tasks.rows[piece.task]
         links = LINKS_A_HOP * len(self.tasks.receivers[piece.task])
@@ -125,7 +141,7 @@ class ReshardPlan:
         return self.tasks.seconds(piece.end + fill) + latency
 
     def _reach(self, row: int) -> Reach:
-        return _reach(self.units, row, needing_hosts(self.units)[row])
+        return _reach(self.units, row, find_needing_hosts(self.units)[row])
 
 
 def plan_reshard(
@@ -136,7 +152,7 @@ def plan_reshard(
     latency_s: float = 0.0,
     cards: int = 1,
     choices: ReshardChoices | None = None,
-    simulate: Simulated | None = None,
+    simulate: SimulateSeconds | None = None,
 ) -> ReshardPlan:
     """Plan moves on a topology, or between hosts with cards of a bandwidth (bytes per second).
 
@@ -147,7 +163,7 @@ def plan_reshard(
     choices = choices or ReshardChoices()
     units = unit_tasks(moves)
     network = _network(units, topology, host_bandwidth, latency_s, cards)
-    needs = needing_hosts(units)
+    needs = find_needing_hosts(units)
     strategies: dict[int, Strategy] = {}
     chunks: dict[int, int] = {}
     work: dict[int, Fraction] = {}
@@ -157,18 +173,18 @@ def plan_reshard(
         reach = _reach(units, row, hosts)
         sender = units.hosts_of(units.senders_of(row))[0]
         t_s = float(int(units.bytes[row]) / network.rate(sender, hosts))
-        strategy = choices.strategy or cheapest(reach, t_s, network.latency_s)
+        strategy = choices.strategy or choose_cheapest(reach, t_s, network.latency_s)
         if strategy is Strategy.TREE and topology is None:
             message = "trees are packed on a topology, and none is named"
             raise InputError(message, cure="give --topology, or another strategy")
         strategies[row] = strategy
         chunks[row] = _chunks(strategy, choices.chunks, reach, t_s, network.latency_s)
-        work[row] = card_work(strategy, reach)
-    tasks = host_tasks(units, moves, network, work)
+        work[row] = compute_card_work(strategy, reach)
+    tasks = build_host_tasks(units, moves, network, work)
     if topology is not None and _can_stream(topology, units, moves, choices):
-        return _streamed(tuple(moves), units, tasks, topology, choices, simulate)
-    schedule = best_schedule(tasks, units, choices.effort)
-    shown = topology or ideal_topology(units, network)
+        return _plan_streamed(tuple(moves), units, tasks, topology, choices, simulate)
+    schedule = find_best_schedule(tasks, units, choices.effort)
+    shown = topology or build_ideal_topology(units, network)
     return ReshardPlan(tuple(moves), units, tasks, schedule, strategies, chunks, shown, choices)
 
 
@@ -181,16 +197,16 @@ def _can_stream(
         return False
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     is_small = len(units) <= _MOST_STREAMED_TASKS
-    return is_small and fits_fabric(topology, devices)
+    return is_small and can_plan_streams(topology, devices)
 
 
-def _streamed(
+def _plan_streamed(
     moves: tuple[Move, ...],
     units: UnitTasks,
     tasks: HostTasks,
     topology: Topology,
     choices: ReshardChoices,
-    simulate: Simulated | None,
+    simulate: SimulateSeconds | None,
 ) -> ReshardPlan:
     """Streams in the number of chunks that is fastest when simulated."""
     streams = plan_streams(topology, units)
@@ -198,7 +214,7 @@ def _streamed(
     rows = [row for delivery in streams.deliveries for row in delivery.rows]
     counts = [choices.chunks or MOST_CHUNKS]
     if simulate is not None and choices.chunks is None:
-        counts = _stream_chunks(streams)
+        counts = _list_stream_chunks(streams)
     best: ReshardPlan | None = None
     budget = choices.effort.budget
     for place, count in enumerate(counts if rows else ()):
@@ -209,12 +225,12 @@ def _streamed(
         plan = ReshardPlan(moves, units, tasks, none, {}, chunks, topology, choices, streams)
         if simulate is not None:
             plan = replace(plan, simulated_s=simulate(plan.lower().algorithm, topology))
-        if best is None or _time_s(plan) < _time_s(best):
+        if best is None or _get_time_s(plan) < _get_time_s(best):
             best = plan
     return best or ReshardPlan(moves, units, tasks, none, {}, {}, topology, choices, streams)
 
 
-def _stream_chunks(streams: StreamPlan) -> list[int]:
+def _list_stream_chunks(streams: StreamPlan) -> list[int]:
     """Numbers of chunks to try: more while messages are long enough to be worth sending."""
     parts = [
         (stream.part[1] - stream.part[0]) * streams.deliveries[stream.delivery].bytes
@@ -224,7 +240,7 @@ def _stream_chunks(streams: StreamPlan) -> list[int]:
     return [count for count in _STREAM_CHUNKS if mean >= count * _LEAST_MESSAGE] or [1]
 
 
-def _time_s(plan: ReshardPlan) -> float:
+def _get_time_s(plan: ReshardPlan) -> float:
     """The time by which plans are compared."""
     return plan.predicted_s if plan.simulated_s is None else plan.simulated_s
 
@@ -237,11 +253,11 @@ def _network(
     cards: int,
 ) -> HostNetwork:
     if topology is not None:
-        return network_of(topology, units.host_of)
+        return find_host_network(topology, units.host_of)
     if host_bandwidth is None:
         raise InputError("no network", cure="give --topology or --host-bandwidth")
     hosts = set(units.host_of.tolist()) - {-1}
-    return ideal_network(sorted(hosts), host_bandwidth, latency_s, cards)
+    return build_ideal_network(sorted(hosts), host_bandwidth, latency_s, cards)
 
 
 def _reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
@@ -256,7 +272,7 @@ def _chunks(
     """As many as the user wants, else by the closed form."""
     # Only a chain passes several cards one after another.
     links = LINKS_A_HOP * (reach.hosts if strategy is Strategy.BROADCAST else 1)
-    return wanted or best_chunks(links, t_s, alpha_s)
+    return wanted or compute_best_chunks(links, t_s, alpha_s)
 
 
 def _parts(strategy: Strategy, reach: Reach) -> int:

@@ -15,20 +15,25 @@ from typing import cast
 import numpy as np
 from collhub_shardings import UnitTasks, unit_tasks
 
-from collhub_reshard.proof import STREAMS_SCHEMA, find_proof
-from collhub_reshard.recheck_streams import check_streams
-from collhub_reshard.scheduling.host_network import HostNetwork, network_of
-from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
-from collhub_reshard.stated import (
+from collhub_reshard.proof import (
+    STREAMS_SCHEMA,
     FlawError,
     Interval,
     check_labels,
-    covers,
-    holding,
-    listed,
-    move_of,
-    on_hosts,
-    wrong,
+    find_proof,
+    is_covering,
+    parse_move_object,
+    place_on_hosts,
+    report_flaw,
+    report_valid_proof,
+    require_list,
+)
+from collhub_reshard.recheck_streams import check_streams
+from collhub_reshard.scheduling.host_tasks import (
+    HostNetwork,
+    HostTasks,
+    build_host_tasks,
+    find_host_network,
 )
 from hub_core.model import Algorithm, Diagnostic, HubError, JsonValue, StepKind
 from hub_core.network import Topology
@@ -36,7 +41,7 @@ from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 
 @dataclass(frozen=True, slots=True)
-class _StatedPiece:
+class _ClaimedPiece:
     """A piece of the stated schedule, in seconds."""
 
     task: int
@@ -54,7 +59,7 @@ class _Claim:
     document: Mapping[str, JsonValue]
     units: UnitTasks
     tasks: HostTasks
-    pieces: Sequence[_StatedPiece]
+    pieces: Sequence[_ClaimedPiece]
 
 
 def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
@@ -67,39 +72,42 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
         if document["schema"] == STREAMS_SCHEMA:
             return check_streams(request.algorithm, document, request.topology)
         check_labels(document)
-        claim = _claim(document, request.topology)
+        claim = _read_claim(document, request.topology)
         _check_schedule(claim)
         bound = _check_bound(claim)
         _check_status(claim, bound)
         _check_traffic(claim, request.algorithm)
     except FlawError as flaw:
-        return wrong(flaw.diagnostic)
+        return report_flaw(flaw.diagnostic)
     except (HubError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         found = Diagnostic("reshard-form", f"the proof has not its form: {error}")
-        return wrong(found)
-    makespan = _makespan(claim)
-    verdict = _verdict(claim, makespan, bound)
-    unproved = _unproved(claim, bound, request.topology is not None)
+        return report_flaw(found)
+    makespan = _compute_makespan(claim)
+    verdict = _describe_verdict(claim, makespan, bound)
+    unproved = _list_unproved(claim, bound, request.topology is not None)
     is_met = _is_met(claim, makespan, bound)
-    return holding(verdict, makespan, bound, is_met, _binding(claim), unproved)
+    return report_valid_proof(verdict, makespan, bound, is_met, _describe_binding(claim), unproved)
 
 
-def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
+def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
     """Tasks from the stated moves, which must be the tasks that are stated."""
-    moves = [move_of(cast("Mapping[str, JsonValue]", entry)) for entry in listed(document["moves"])]
+    moves = [
+        parse_move_object(cast("Mapping[str, JsonValue]", entry))
+        for entry in require_list(document["moves"])
+    ]
     stated_hosts = np.asarray(document["host_of"], np.int64)
     sides = [side for move in moves for side in (move.source, move.destination)]
     if len(stated_hosts) != max(max(side.mesh.devices) for side in sides) + 1:
         raise FlawError("form", "the hosts are not those of the devices of the moves")
-    units = unit_tasks([on_hosts(move, stated_hosts) for move in moves])
+    units = unit_tasks([place_on_hosts(move, stated_hosts) for move in moves])
     network = _network(document)
     if topology is not None:
-        real = network_of(topology, units.host_of)
+        real = find_host_network(topology, units.host_of)
         if (real.out_rate, real.in_rate) != (network.out_rate, network.in_rate):
             raise FlawError("topology", f"it is for other cards than those of {topology.name}")
-    stated = [cast("Mapping[str, JsonValue]", entry) for entry in listed(document["tasks"])]
+    stated = [cast("Mapping[str, JsonValue]", entry) for entry in require_list(document["tasks"])]
     work = {cast("int", one["unit_task"]): Fraction(str(one["work"])) for one in stated}
-    tasks = host_tasks(units, moves, network, work)
+    tasks = build_host_tasks(units, moves, network, work)
     _check_tasks(stated, tasks)
     return _Claim(document, units, tasks, list(_pieces(document)))
 
@@ -126,14 +134,14 @@ def _check_tasks(stated: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) ->
             raise FlawError("tasks", f"task {task} is not the one that the specs give")
 
 
-def _pieces(document: Mapping[str, JsonValue]) -> Iterator[_StatedPiece]:
-    for entry in listed(document["schedule"]):
+def _pieces(document: Mapping[str, JsonValue]) -> Iterator[_ClaimedPiece]:
+    for entry in require_list(document["schedule"]):
         task, sender, *times = cast("list[str]", entry)
         start, duration, first, last = map(Fraction, times)
-        yield _StatedPiece(int(task), int(sender), start, duration, first, last)
+        yield _ClaimedPiece(int(task), int(sender), start, duration, first, last)
 
 
-def _makespan(claim: _Claim) -> Fraction:
+def _compute_makespan(claim: _Claim) -> Fraction:
     """When the last piece ends, in seconds."""
     # Stated times are checked against this one.
     return max((piece.start + piece.duration for piece in claim.pieces), default=Fraction(0))
@@ -160,17 +168,17 @@ def _check_schedule(claim: _Claim) -> None:
         for host in receivers:
             cards.setdefault(("in", host), []).append(span)
     for task, found in parts.items():
-        if not covers(found):
+        if not is_covering(found):
             raise FlawError("coverage", f"task {task} is not sent as a whole")
     for (way, host), spans in cards.items():
-        if _most_at_once(spans) > tasks.cards:
+        if _count_concurrent(spans) > tasks.cards:
             message = f"the cards {way} of host {host} do too much at once"
             raise FlawError("overlap", message)
-    if _makespan(claim) != Fraction(str(claim.document["makespan_s"])):
+    if _compute_makespan(claim) != Fraction(str(claim.document["makespan_s"])):
         raise FlawError("makespan", "the makespan is not that of the schedule")
 
 
-def _most_at_once(spans: Sequence[Interval]) -> int:
+def _count_concurrent(spans: Sequence[Interval]) -> int:
     # What ends makes room for what starts at the same time.
     """The largest number of spans that share a time."""
     events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
@@ -186,19 +194,19 @@ def _check_bound(claim: _Claim) -> Fraction:
     """The bound that the named hosts or task prove; it must be the one that is stated."""
     stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
     kind = str(stated["kind"])
-    hosts = {int(cast("int", host)) for host in listed(stated["hosts"])}
+    hosts = {int(cast("int", host)) for host in require_list(stated["hosts"])}
     task = int(cast("int", stated["task"]))
     is_task_named = kind == "task" and 0 <= task < len(claim.tasks)
-    if len(hosts) != len(listed(stated["hosts"])) or (task != -1 and not is_task_named):
+    if len(hosts) != len(require_list(stated["hosts"])) or (task != -1 and not is_task_named):
         raise FlawError("bound", "the bound names a host twice, or a task that it does not use")
-    proved = _proved(claim, kind, hosts, task)
+    proved = _compute_bound(claim, kind, hosts, task)
     if proved != Fraction(str(stated["seconds"])):
         message = f"the {kind} bound is {proved} s, not {stated['seconds']} s as claimed"
         raise FlawError("bound", message)
     return proved
 
 
-def _proved(claim: _Claim, kind: str, hosts: set[int], task: int) -> Fraction:
+def _compute_bound(claim: _Claim, kind: str, hosts: set[int], task: int) -> Fraction:
     tasks, network = claim.tasks, claim.tasks.network
     numbers = range(len(tasks))
     if kind == "nothing":
@@ -225,7 +233,7 @@ def _proved(claim: _Claim, kind: str, hosts: set[int], task: int) -> Fraction:
 
 def _check_status(claim: _Claim, bound: Fraction) -> None:
     """What is called optimal by its bound must meet it; nothing is below it."""
-    makespan = _makespan(claim)
+    makespan = _compute_makespan(claim)
     # Both were recomputed: one of the two computations would be wrong.
     if makespan < bound:
         raise FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
@@ -263,7 +271,7 @@ def _is_met(claim: _Claim, makespan: Fraction, bound: Fraction) -> bool:
     return makespan == bound or makespan - bound < slack
 
 
-def _unproved(claim: _Claim, bound: Fraction, has_topology: bool) -> dict[str, str]:
+def _list_unproved(claim: _Claim, bound: Fraction, has_topology: bool) -> dict[str, str]:
     """Claims that no check proves, in words by the path of their field."""
     document = claim.document
     unproved = {
@@ -286,7 +294,7 @@ def _unproved(claim: _Claim, bound: Fraction, has_topology: bool) -> dict[str, s
     return unproved
 
 
-def _verdict(
+def _describe_verdict(
     claim: _Claim,
     makespan: Fraction,
     bound: Fraction,
@@ -300,7 +308,7 @@ def _verdict(
     return f"holds: {longer}"
 
 
-def _binding(claim: _Claim) -> str:
+def _describe_binding(claim: _Claim) -> str:
     stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
-    hosts = ", ".join(map(str, listed(stated["hosts"])))
+    hosts = ", ".join(map(str, require_list(stated["hosts"])))
     return f"task {stated['task']}" if stated["kind"] == "task" else f"{stated['kind']} {hosts}"

@@ -14,19 +14,18 @@ from typing import cast
 import numpy as np
 from collhub_shardings import UnitTasks, unit_tasks
 
-from collhub_reshard.fabric.bound import proved_s
-from collhub_reshard.fabric.deliveries import Delivery, deliveries_of
-from collhub_reshard.fabric.links import FabricLinks
-from collhub_reshard.fabric.streams import Stream, stream_time_s
-from collhub_reshard.stated import (
+from collhub_reshard.fabric.bound import compute_proved_bound_s
+from collhub_reshard.fabric.links import Delivery, FabricLinks, group_deliveries
+from collhub_reshard.fabric.streams import Stream, compute_stream_time_s
+from collhub_reshard.proof import (
     FlawError,
     Interval,
     check_labels,
-    covers,
-    holding,
-    listed,
-    move_of,
-    on_hosts,
+    is_covering,
+    parse_move_object,
+    place_on_hosts,
+    report_valid_proof,
+    require_list,
 )
 from hub_core.model import Algorithm, JsonValue, StepKind
 from hub_core.network import Topology
@@ -52,13 +51,13 @@ def check_streams(
 ) -> CheckReport:
     """The report on a proof. Raises `FlawError`, and other errors for what has not its form."""
     check_labels(document)
-    claim = _claim(document, topology)
+    claim = _read_claim(document, topology)
     _check_streams(claim)
-    makespan = stream_time_s(claim.fabric, claim.deliveries, claim.streams)
+    makespan = compute_stream_time_s(claim.fabric, claim.deliveries, claim.streams)
     if makespan != Fraction(str(document["makespan_s"])):
         raise FlawError("makespan", "the makespan is not that of the fullest link")
-    weights = _weights(claim)
-    bound = proved_s(claim.fabric, claim.deliveries, weights)
+    weights = _read_weights(claim)
+    bound = compute_proved_bound_s(claim.fabric, claim.deliveries, weights)
     stated = cast("Mapping[str, JsonValue]", document["bound"])
     if stated["kind"] != ("links" if claim.deliveries else "nothing"):
         raise FlawError("bound", f"{stated['kind']!r:.40} is no bound of streams")
@@ -82,27 +81,30 @@ def check_streams(
     if topology is None:
         network = "the network, which is taken as stated: give --topology"
         unproved |= dict.fromkeys(("links", "nodes", "npus"), network)
-    binding = _counted_links(claim, weights)
-    return holding(verdict, makespan, bound, makespan == bound, binding, unproved)
+    binding = _describe_links(claim, weights)
+    return report_valid_proof(verdict, makespan, bound, makespan == bound, binding, unproved)
 
 
-def _claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
-    moves = [move_of(cast("Mapping[str, JsonValue]", one)) for one in listed(document["moves"])]
+def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
+    moves = [
+        parse_move_object(cast("Mapping[str, JsonValue]", one))
+        for one in require_list(document["moves"])
+    ]
     if any(move.release_s or move.due_s is not None for move in moves):
         raise FlawError("form", "streams have no release or due times, which are stated")
     hosts = np.asarray(document["host_of"], np.int64)
-    units = unit_tasks([on_hosts(move, hosts) for move in moves])
-    network = _topology(document)
+    units = unit_tasks([place_on_hosts(move, hosts) for move in moves])
+    network = _read_topology(document)
     if topology is not None and not _are_equal(network, topology):
         raise FlawError("topology", f"it is for other links than those of {topology.name}")
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology or network, devices)
-    return _Claim(document, units, deliveries_of(units), fabric, list(_streams(document)))
+    return _Claim(document, units, group_deliveries(units), fabric, list(_streams(document)))
 
 
-def _topology(document: Mapping[str, JsonValue]) -> Topology:
+def _read_topology(document: Mapping[str, JsonValue]) -> Topology:
     """The stated links; their latency takes no part in the proof."""
-    source, destination, rate = (listed(column) for column in listed(document["links"]))
+    source, destination, rate = (require_list(column) for column in require_list(document["links"]))
     return Topology(
         "stated",
         int(cast("int", document["npus"])),
@@ -129,7 +131,7 @@ def _are_equal(stated: Topology, real: Topology) -> bool:
 
 
 def _streams(document: Mapping[str, JsonValue]) -> Iterator[Stream]:
-    for entry in listed(document["streams"]):
+    for entry in require_list(document["streams"]):
         delivery, edges, first, last = cast("tuple[int, list[list[int]], str, str]", entry)
         named = tuple((int(source), int(destination)) for source, destination in edges)
         yield Stream(int(delivery), named, (Fraction(first), Fraction(last)))
@@ -151,15 +153,15 @@ def _check_streams(claim: _Claim) -> None:
             message = f"a stream of delivery {stream.delivery} does not reach all receivers"
             raise FlawError("receivers", message)
     for number, found in enumerate(parts):
-        if not covers(found):
+        if not is_covering(found):
             raise FlawError("coverage", f"delivery {number} is not sent as a whole")
 
 
-def _weights(claim: _Claim) -> dict[int, int]:
+def _read_weights(claim: _Claim) -> dict[int, int]:
     """The stated weights by link, none below 1."""
     stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
     found: dict[int, int] = {}
-    for entry in listed(stated["weights"]):
+    for entry in require_list(stated["weights"]):
         link, weight = cast("tuple[int, int]", entry)
         is_known = 0 <= link < len(claim.fabric.rates) and link not in found
         if not is_known or not isinstance(weight, int) or not 1 <= weight <= _MOST_WEIGHT:
@@ -192,7 +194,7 @@ def _check_messages(claim: _Claim, algorithm: Algorithm) -> None:
             raise FlawError("traffic", f"device {edge[0]} sends too little to device {edge[1]}")
 
 
-def _counted_links(claim: _Claim, weights: Mapping[int, int]) -> str:
+def _describe_links(claim: _Claim, weights: Mapping[int, int]) -> str:
     """The binding links for people."""
     topology = claim.fabric.topology
     names = [

@@ -8,10 +8,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 from collhub_reshard import parse_move, unit_tasks
-from collhub_reshard.fabric.bound import best_bound, least_tree, proved_s
-from collhub_reshard.fabric.deliveries import deliveries_of
-from collhub_reshard.fabric.links import FabricLinks
-from collhub_reshard.fabric.paths import cheap_tree, closure
+from collhub_reshard.fabric.bound import bound_tree_cost, compute_proved_bound_s, find_best_bound
+from collhub_reshard.fabric.links import (
+    FabricLinks,
+    build_cheap_tree,
+    find_cheapest_paths,
+    group_deliveries,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,11 +47,11 @@ def _reaches(edges, sender: int, receivers: tuple[int, ...]) -> bool:
 def test_dual_ascent_is_never_above_the_cheapest_tree(flat, receivers) -> None:
     table = np.asarray(flat, np.int64).reshape(PLACES, PLACES)
     goals = tuple(sorted(receivers))
-    bound = least_tree(table, [0], goals)
+    bound = bound_tree_cost(table, [0], goals)
     cheapest = _cheapest(table, 0, goals)
     assert bound <= cheapest
-    best, before = closure(table.astype(np.float64))
-    found = sum(int(table[edge]) for edge in cheap_tree(best, before, [0], goals))
+    best, before = find_cheapest_paths(table.astype(np.float64))
+    found = sum(int(table[edge]) for edge in build_cheap_tree(best, before, [0], goals))
     assert found >= cheapest
     if len(goals) == 1:
         assert bound == cheapest == found
@@ -75,17 +78,17 @@ def _two_sides(uplink: float) -> Topology:
 def test_an_uplink_bounds_what_crosses_it(uplink: float, seconds: int) -> None:
     # 120 bytes cross, 60 into each receiver.
     move = parse_move("120:int8", "mesh(1,2)@0-1: S1", "mesh(1,2)@2-3: S1", host_size=2)
-    deliveries = deliveries_of(unit_tasks([move]))
+    deliveries = group_deliveries(unit_tasks([move]))
     fabric = FabricLinks.of(_two_sides(uplink), range(4))
-    cut = proved_s(fabric, deliveries, {8: 1})
+    cut = compute_proved_bound_s(fabric, deliveries, {8: 1})
     assert cut == Fraction(120) / Fraction(uplink)
     prices = [np.eye(10)[8], np.eye(10)[6]]
-    assert best_bound(fabric, deliveries, prices).time_s == seconds
+    assert find_best_bound(fabric, deliveries, prices).time_s == seconds
 
 
 def test_weights_of_links_that_nothing_needs_prove_nothing() -> None:
     move = parse_move("120:int8", "mesh(1,2)@0-1: S1", "mesh(1,2)@2-3: S1", host_size=2)
-    deliveries = deliveries_of(unit_tasks([move]))
+    deliveries = group_deliveries(unit_tasks([move]))
     fabric = FabricLinks.of(_two_sides(5.0), range(4))
-    assert proved_s(fabric, deliveries, {9: 7}) == 0
-    assert proved_s(fabric, deliveries, {}) == 0
+    assert compute_proved_bound_s(fabric, deliveries, {9: 7}) == 0
+    assert compute_proved_bound_s(fabric, deliveries, {}) == 0

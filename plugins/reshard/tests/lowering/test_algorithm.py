@@ -10,7 +10,7 @@ from collhub_reshard import Move, parse_move, plan_reshard
 from collhub_reshard.lowering.algorithm import Lowered
 from collhub_reshard.planning import ReshardChoices, ReshardPlan
 from collhub_reshard.scheduling.best import Effort
-from collhub_reshard.scheduling.strategies import Strategy, best_chunks
+from collhub_reshard.strategies import Strategy, compute_best_chunks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_tasks import moves
@@ -144,9 +144,9 @@ def test_the_simulator_agrees_with_the_prediction(case: tuple[str, str, str]) ->
 
 def test_chunks_are_those_of_the_closed_form() -> None:
     # sqrt((s - 1) t / alpha) with 4 links, 3 ms and 10 us.
-    assert best_chunks(4, 3e-3, 1e-5) == 30
-    assert best_chunks(4, 1e-9, 1e-5) == 1
-    assert best_chunks(4, 1.0, 0.0) == 64
+    assert compute_best_chunks(4, 3e-3, 1e-5) == 30
+    assert compute_best_chunks(4, 1e-9, 1e-5) == 1
+    assert compute_best_chunks(4, 1.0, 0.0) == 64
 
 
 @pytest.mark.parametrize("format_name", ["astra-sim", "goal", "msccl-xml", "nccl"])

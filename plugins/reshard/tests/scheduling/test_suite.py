@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from collhub_reshard import parse_move, unit_tasks
 from collhub_reshard.scheduling import public_orders
-from collhub_reshard.scheduling.best import Effort, best_schedule
-from collhub_reshard.scheduling.bounds import receiver_bound, sender_sharing
-from collhub_reshard.scheduling.device_messages import send_receive_s
-from collhub_reshard.scheduling.host_network import ideal_network
-from collhub_reshard.scheduling.host_tasks import HostTasks, host_tasks
+from collhub_reshard.scheduling.best import Effort, find_best_schedule
+from collhub_reshard.scheduling.bounds import compute_receiver_bound, share_among_senders
+from collhub_reshard.scheduling.host_tasks import HostTasks, build_host_tasks, build_ideal_network
+from collhub_reshard.scheduling.public_orders import compute_send_receive_s
 from collhub_shardings import UnitTasks
 
 MIB = 1 << 20
@@ -61,8 +60,8 @@ UNITS = {
 def problem(case: int) -> tuple[UnitTasks, HostTasks]:
     move = parse_move(CASES[case][0] + ":float32", *CASES[case][1:])
     units = unit_tasks([move])
-    network = ideal_network(set(units.host_of.tolist()), BANDWIDTH)
-    return units, host_tasks(units, [move], network)
+    network = build_ideal_network(set(units.host_of.tolist()), BANDWIDTH)
+    return units, build_host_tasks(units, [move], network)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -75,18 +74,18 @@ def test_unit_tasks_and_bounds_are_those_of_the_suite(case: int) -> None:
         for task, hosts in enumerate(tasks.receivers)
     ]
     assert sorted(found) == sorted(expected)
-    assert tasks.seconds(receiver_bound(tasks).ticks) * BANDWIDTH / MIB == most_in
-    assert sender_sharing(tasks, range(len(tasks))).time_s * BANDWIDTH / MIB == most_out
+    assert tasks.seconds(compute_receiver_bound(tasks).ticks) * BANDWIDTH / MIB == most_in
+    assert share_among_senders(tasks, range(len(tasks))).time_s * BANDWIDTH / MIB == most_out
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_all_columns_agree_to_four_decimals(case: int) -> None:
     units, tasks = problem(case)
-    orders = [public_orders.naive(tasks), public_orders.size_balanced(tasks)]
-    times = [public_orders.time_of(tasks, order) * tasks.tick_s for order in orders]
-    gathered = send_receive_s(units, tasks.network, gathers=True)
-    best = best_schedule(tasks, units, Effort())
-    found = [send_receive_s(units, tasks.network), gathered, *times]
+    orders = [public_orders.order_naively(tasks), public_orders.order_by_size(tasks)]
+    times = [public_orders.compute_order_time(tasks, order) * tasks.tick_s for order in orders]
+    gathered = compute_send_receive_s(units, tasks.network, gathers=True)
+    best = find_best_schedule(tasks, units, Effort())
+    found = [compute_send_receive_s(units, tasks.network), gathered, *times]
     expected = COLUMNS[case]
     assert [round(float(time), 4) for time in found] == list(expected[:4])
     assert round(tasks.seconds(best.makespan), 4) == expected[5]
@@ -96,16 +95,20 @@ def test_all_columns_agree_to_four_decimals(case: int) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_greedy_gives_its_column_from_every_seed(case: int) -> None:
     _, tasks = problem(case)
-    orders = [public_orders.greedy(tasks, seed) for seed in range(5)]
-    times = {round(tasks.seconds(public_orders.time_of(tasks, order)), 4) for order in orders}
+    orders = [public_orders.order_greedily(tasks, seed) for seed in range(5)]
+    times = {
+        round(tasks.seconds(public_orders.compute_order_time(tasks, order)), 4) for order in orders
+    }
     assert times == {COLUMNS[case][4]}
 
 
 def test_greedy_with_the_loads_of_the_public_class_finds_both_times_of_case_6() -> None:
     units, tasks = problem(6)
     sizes = [int(units.source_bytes[row]) for row in tasks.rows]
-    orders = [public_orders.greedy(tasks, seed, sizes, idle_hosts=3) for seed in range(40)]
-    times = [round(tasks.seconds(public_orders.time_of(tasks, order)), 4) for order in orders]
+    orders = [public_orders.order_greedily(tasks, seed, sizes, idle_hosts=3) for seed in range(40)]
+    times = [
+        round(tasks.seconds(public_orders.compute_order_time(tasks, order)), 4) for order in orders
+    ]
     assert set(times) == {0.7969, 1.0625}
     # 75 of 100 seeds of the public class find the optimum.
     assert times.count(0.7969) > times.count(1.0625)
@@ -114,7 +117,7 @@ def test_greedy_with_the_loads_of_the_public_class_finds_both_times_of_case_6() 
 @pytest.mark.parametrize("case", CASES)
 def test_split_schedules_reach_the_fluid_bound(case: int) -> None:
     units, tasks = problem(case)
-    split = best_schedule(tasks, units, Effort(split=True))
+    split = find_best_schedule(tasks, units, Effort(split=True))
     assert split.makespan == split.bound.ticks
 
 

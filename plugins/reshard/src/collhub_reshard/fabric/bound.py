@@ -14,10 +14,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from collhub_reshard.fabric.deliveries import Delivery
-from collhub_reshard.fabric.links import FabricLinks
-from collhub_reshard.fabric.paths import closure
-from collhub_reshard.scheduling.host_network import owners
+from collhub_reshard.fabric.links import Delivery, FabricLinks, find_cheapest_paths
+from collhub_reshard.scheduling.host_tasks import find_owners
 from hub_core.columns import Float64Array, Int64Array
 
 # Fine enough for weights that are no simple ratios; sums stay exact in float64.
@@ -32,25 +30,25 @@ class LinkBound:
     weights: Mapping[int, int]
 
 
-def proved_s(
+def compute_proved_bound_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], weights: Mapping[int, int]
 ) -> Fraction:
     """The seconds that some weights of links prove."""
     column = np.zeros(len(fabric.rates))
     for link, weight in weights.items():
         column[link] = weight
-    costs = np.asarray(closure(fabric.pair_costs(column))[0], np.int64)
+    costs = np.asarray(find_cheapest_paths(fabric.sum_pair_costs(column))[0], np.int64)
     place = {device: at for at, device in enumerate(fabric.devices)}
     needed = 0
     for delivery in deliveries:
         senders = [place[device] for device in delivery.senders]
         receivers = [place[device] for device in delivery.receivers]
-        needed += delivery.bytes * least_tree(costs, senders, receivers)
+        needed += delivery.bytes * bound_tree_cost(costs, senders, receivers)
     given = sum((fabric.rates[link] * weight for link, weight in weights.items()), Fraction(0))
     return Fraction(needed) / given if given else Fraction(0)
 
 
-def best_bound(
+def find_best_bound(
     fabric: FabricLinks, deliveries: Sequence[Delivery], prices: Iterable[Float64Array]
 ) -> LinkBound:
     """The largest bound of weights near to some prices of links, rounded more and more finely."""
@@ -62,16 +60,16 @@ def best_bound(
         for scale in _SCALES[:1] if is_cut else _SCALES:
             whole = np.rint(price / price.max() * scale).astype(np.int64)
             weights = {int(link): int(whole[link]) for link in np.flatnonzero(whole)}
-            time = proved_s(fabric, deliveries, weights)
+            time = compute_proved_bound_s(fabric, deliveries, weights)
             if time > best.time_s:
                 best = LinkBound(time, weights)
     return best
 
 
-def cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
+def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
     """Weights 1 of the links out of, and into, every node and every host."""
     topology = fabric.topology
-    of_host = owners(topology, host_of)
+    of_host = find_owners(topology, host_of)
     of_node = np.arange(topology.num_nodes)
     for owner in (of_node, of_host):
         start, end = owner[topology.source], owner[topology.destination]
@@ -80,7 +78,7 @@ def cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
             yield ((end == one) & (start != one)).astype(np.float64)
 
 
-def least_tree(costs: Int64Array, senders: Sequence[int], receivers: Sequence[int]) -> int:
+def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequence[int]) -> int:
     """A cost that no tree from some senders to all receivers is below.
 
     Dual ascent: nodes from which a receiver is reached for nothing pay together for a way in, until
@@ -91,7 +89,7 @@ def least_tree(costs: Int64Array, senders: Sequence[int], receivers: Sequence[in
     total = 0
     for receiver in receivers:
         while True:
-            inside = _reaching(left, receiver)
+            inside = _find_reaching(left, receiver)
             if inside[list(senders)].any():
                 break
             ways = np.ix_(~inside, inside)
@@ -101,7 +99,7 @@ def least_tree(costs: Int64Array, senders: Sequence[int], receivers: Sequence[in
     return total
 
 
-def _reaching(costs: Int64Array, goal: int) -> np.typing.NDArray[np.bool_]:
+def _find_reaching(costs: Int64Array, goal: int) -> np.typing.NDArray[np.bool_]:
     """Places from which a goal is reached for nothing: bool[places]."""
     inside = np.zeros(len(costs), np.bool_)
     inside[goal] = True

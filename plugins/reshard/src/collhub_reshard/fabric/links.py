@@ -1,14 +1,15 @@
-"""The devices of some meshes on a topology: which links a message between two of them takes."""
+"""Devices on a topology: the links of their messages, cheapest paths, and required deliveries."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from collhub_shardings import UnitTasks
 
-from collhub_reshard.scheduling.host_network import exact_rate
+from collhub_reshard.scheduling.host_tasks import parse_exact_rate
 from hub_core.columns import Float64Array, Int64Array, group_of_entry
 from hub_core.network import Topology
 
@@ -38,7 +39,9 @@ class FabricLinks:
         places = np.asarray(sorted(set(devices)), np.int64)
         count = len(places)
         routes = topology.routes(np.repeat(places, count), np.tile(places, count))
-        known = {rate: exact_rate(rate) for rate in set(topology.bandwidth_bytes_per_s.tolist())}
+        known = {
+            rate: parse_exact_rate(rate) for rate in set(topology.bandwidth_bytes_per_s.tolist())
+        }
         rates = tuple(known[rate] for rate in topology.bandwidth_bytes_per_s.tolist())
         return cls(topology, tuple(places.tolist()), rates, routes.indptr, routes.links)
 
@@ -52,7 +55,7 @@ class FabricLinks:
         rows = [self.route(edge) for edge in edges]
         return np.bincount(np.concatenate(rows), minlength=len(self.rates))
 
-    def pair_costs(self, weights: Float64Array) -> Float64Array:
+    def sum_pair_costs(self, weights: Float64Array) -> Float64Array:
         """The sum of the weights of links on every route: float64[places, places]."""
         count = len(self.devices)
         pair = group_of_entry(self.indptr)
@@ -60,7 +63,102 @@ class FabricLinks:
         return costs.astype(np.float64).reshape(count, count)
 
 
-def fits_fabric(topology: Topology, devices: Iterable[int]) -> bool:
+def can_plan_streams(topology: Topology, devices: Iterable[int]) -> bool:
     """Whether streams are planned on a topology: one plane, and not too many devices."""
     # Messages of other planes would need a channel each.
     return topology.num_planes == 1 and len(set(devices)) <= _MOST_DEVICES
+
+
+def find_cheapest_paths(costs: Float64Array) -> tuple[Float64Array, Int64Array]:
+    """(cost, place before the last) of the cheapest way between all places (Floyd 1962)."""
+    count = len(costs)
+    best = costs.copy()
+    before = np.repeat(np.arange(count)[:, None], count, axis=1)
+    for middle in range(count):
+        over = best[:, middle, None] + best[None, middle, :]
+        is_better = over < best
+        best = np.where(is_better, over, best)
+        before = np.where(is_better, before[None, middle, :], before)
+    return best, before
+
+
+def build_cheap_tree(
+    best: Float64Array,
+    before: Int64Array,
+    senders: Sequence[int],
+    receivers: Sequence[int],
+) -> tuple[Edge, ...]:
+    """Edges from senders to all receivers, parents first: the nearest receiver joins first.
+
+    The shortest-path heuristic of Takahashi and Matsuyama (1980); with one receiver it is exact.
+    """
+    reached = list(senders)
+    waiting = list(receivers)
+    edges: list[Edge] = []
+    while waiting:
+        costs = best[np.ix_(reached, waiting)]
+        start, end = np.unravel_index(int(costs.argmin()), costs.shape)
+        goal = waiting[int(end)]
+        way: list[Edge] = []
+        # A place on the way may be in the tree already, over another one of its nodes.
+        while goal not in reached:
+            parent = int(before[reached[int(start)], goal])
+            way.append((parent, goal))
+            goal = parent
+        edges += reversed(way)
+        reached += [child for _, child in reversed(way)]
+        waiting = [one for one in waiting if one not in reached]
+    return tuple(edges)
+
+
+Part = tuple[Fraction, Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Boxes that any of `senders` gives to all of `receivers`, one behind the other.
+
+    Senders and receivers are NPUs in the order of their meshes; receivers lack the boxes. `rows`:
+    unit tasks; `ends`: bytes of the boxes up to and with each of them.
+    """
+
+    senders: tuple[int, ...]
+    receivers: tuple[int, ...]
+    rows: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all boxes."""
+        return self.ends[-1]
+
+    def boxes(self, part: Part) -> Iterator[tuple[int, Part]]:
+        """(unit task, part of its box) of a part of the bytes, both from 0 to 1."""
+        low, high = part[0] * self.bytes, part[1] * self.bytes
+        begin = 0
+        for row, end in zip(self.rows, self.ends, strict=True):
+            first, last = max(low, Fraction(begin)), min(high, Fraction(end))
+            if first < last:
+                size = end - begin
+                yield row, ((first - begin) / size, (last - begin) / size)
+            begin = end
+
+
+def group_deliveries(units: UnitTasks) -> list[Delivery]:
+    """All deliveries; boxes that every receiver has already need none."""
+    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for row in range(len(units)):
+        senders = tuple(units.senders_of(row).tolist())
+        wanted = units.receivers_of(row).tolist()
+        receivers = tuple(device for device in wanted if device not in senders)
+        if receivers and units.bytes[row]:
+            found.setdefault((senders, receivers), []).append(row)
+    sizes: Mapping[int, int] = dict(enumerate(units.bytes.tolist()))
+    made = []
+    for (senders, receivers), rows in found.items():
+        ends, total = [], 0
+        for row in rows:
+            total += sizes[row]
+            ends.append(total)
+        made.append(Delivery(senders, receivers, tuple(rows), tuple(ends)))
+    return made

@@ -14,10 +14,16 @@ from fractions import Fraction
 import numpy as np
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.fabric.bound import LinkBound, best_bound, cuts
-from collhub_reshard.fabric.deliveries import Delivery, Part, deliveries_of
-from collhub_reshard.fabric.links import Edge, FabricLinks
-from collhub_reshard.fabric.paths import cheap_tree, closure
+from collhub_reshard.fabric.bound import LinkBound, find_best_bound, generate_cuts
+from collhub_reshard.fabric.links import (
+    Delivery,
+    Edge,
+    FabricLinks,
+    Part,
+    build_cheap_tree,
+    find_cheapest_paths,
+    group_deliveries,
+)
 from hub_core.columns import Float64Array
 from hub_core.network import Topology
 
@@ -85,22 +91,22 @@ def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
     """Streams of all boxes on a topology. Raises `InputError` for devices without a path."""
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology, devices)
-    deliveries = deliveries_of(units)
+    deliveries = group_deliveries(units)
     if not deliveries:
         return StreamPlan(fabric, (), (), Fraction(0), LinkBound(Fraction(0), {}))
     search = _Search(fabric, deliveries)
     shares, prices = search.run()
     streams = search.streams(shares)
-    bound = best_bound(fabric, deliveries, prices)
-    makespan = stream_time_s(fabric, deliveries, streams)
+    bound = find_best_bound(fabric, deliveries, prices)
+    makespan = compute_stream_time_s(fabric, deliveries, streams)
     if bound.time_s < makespan:
         # Prices of heuristic trees may prove less than a simple cut.
-        found = best_bound(fabric, deliveries, cuts(fabric, units.host_of))
+        found = find_best_bound(fabric, deliveries, generate_cuts(fabric, units.host_of))
         bound = max(bound, found, key=lambda one: one.time_s)
     return StreamPlan(fabric, tuple(deliveries), tuple(streams), makespan, bound)
 
 
-def stream_time_s(
+def compute_stream_time_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], streams: Sequence[Stream]
 ) -> Fraction:
     """When the fullest link has carried its bytes, in seconds, exactly."""
@@ -145,7 +151,7 @@ class _Search:
         for number in range(len(self._deliveries)):
             rows = [at for at, (one, _) in enumerate(self._trees) if one == number]
             begin = Fraction(0)
-            for row, share in zip(rows, _exact_shares(shares[rows]), strict=True):
+            for row, share in zip(rows, _round_shares(shares[rows]), strict=True):
                 if not share:
                     continue
                 _, edges = list(self._trees)[row]
@@ -162,16 +168,16 @@ class _Search:
             for number in range(len(self._deliveries)):
                 most = load.max() or 1.0
                 price = self._link_s * np.exp(8 * load / most)
-                best, before = closure(self._fabric.pair_costs(price))
-                edges = cheap_tree(best, before, *self._ends[number])
+                best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
+                edges = build_cheap_tree(best, before, *self._ends[number])
                 load += self._add(number, edges)
 
     def _join(self, price: Float64Array, value: Float64Array) -> bool:
         """Add the trees that are cheaper than what their delivery pays; whether there is one."""
-        best, before = closure(self._fabric.pair_costs(price))
+        best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
         known = len(self._trees)
         for number, ends in enumerate(self._ends):
-            edges = cheap_tree(best, before, *ends)
+            edges = build_cheap_tree(best, before, *ends)
             cost = self._fabric.uses(edges) @ price * self._deliveries[number].bytes
             if cost < value[number] * (1 - _CLOSE):
                 self._add(number, edges)
@@ -214,7 +220,7 @@ class _Search:
         return solved.x[:-1], price, solved.eqlin.marginals * scale
 
 
-def _exact_shares(shares: Float64Array) -> list[Fraction]:
+def _round_shares(shares: Float64Array) -> list[Fraction]:
     """Fractions near to some shares whose sum is one."""
     clean = np.where(shares < _CLOSE, 0.0, shares)
     clean = clean / clean.sum()

@@ -53,9 +53,9 @@ class BoxLayout:
     padding_bytes: int = 0
 
 
-def packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
+def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
     """Boxes one behind the other; a box has at least `least_units` units where elements allow."""
-    unit_bytes = _unit_bytes(units, moves, least_units)
+    unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)
     num_devices = len(units.host_of)
     sides = []
@@ -77,13 +77,13 @@ def packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> 
         sides.append((regions, sizes))
     (inputs, input_units), (outputs, output_units) = sides
     stored = int(input_units.sum() + output_units.sum()) * unit_bytes
-    padding = stored - _stored_bytes(units)
+    padding = stored - _count_stored_bytes(units)
     return BoxLayout(
         "packed", unit_bytes, box_units, inputs, outputs, input_units, output_units, padding
     )
 
 
-def _stored_bytes(units: UnitTasks) -> int:
+def _count_stored_bytes(units: UnitTasks) -> int:
     """Bytes of all boxes on all devices, without padding."""
     # Replicas hold a box once each.
     sent = np.diff(units.sender_indptr)
@@ -93,7 +93,7 @@ def _stored_bytes(units: UnitTasks) -> int:
     return int((units.bytes * (sent + received)).sum())
 
 
-def _unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
+def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
     """Bytes of a unit: the largest that cuts every box in whole units, and in enough of them.
 
     Where boxes have no such measure, a small one, and the last unit of a box is filled up.
@@ -109,27 +109,29 @@ def _unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> in
     wanted = max(1, smallest // element // max(1, least_units))
     held = int(units.bytes @ (np.diff(units.sender_indptr) + np.diff(units.receiver_indptr)))
     floor = -(-held // _MOST_UNITS)
-    fitting = [part for part in _divisors(measure) if part <= wanted and part * element >= floor]
+    fitting = [
+        part for part in _list_divisors(measure) if part <= wanted and part * element >= floor
+    ]
     if fitting:
         return max(fitting) * element
     # Coarser units than wanted are as exact; only then are boxes filled up.
-    exact = [part for part in _divisors(measure) if part * element >= floor]
+    exact = [part for part in _list_divisors(measure) if part * element >= floor]
     if exact:
         return min(exact) * element
     return -(-floor // element) * element
 
 
-def _divisors(number: int) -> list[int]:
+def _list_divisors(number: int) -> list[int]:
     small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
     return sorted({*small, *(number // part for part in small)})
 
 
-def row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
+def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
     """Tiles in row-major order. Raises `InputError` for boxes of too many short runs."""
     runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
     bases = [np.zeros((len(units.host_of), 2), np.int64)]
     for move in moves:
-        bases.append(bases[-1] + _tile_bytes(move, len(units.host_of)))
+        bases.append(bases[-1] + _compute_tile_bytes(move, len(units.host_of)))
     tiles = [(_TileGrid(move.source, move), _TileGrid(move.destination, move)) for move in moves]
     measures = {0}
     count = 0
@@ -167,7 +169,7 @@ def row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
     )
 
 
-def _tile_bytes(move: Move, num_devices: int) -> Int64Array:
+def _compute_tile_bytes(move: Move, num_devices: int) -> Int64Array:
     """Bytes of a move's tile in INPUT and in OUTPUT: int64[devices, 2]."""
     found = np.zeros((num_devices, 2), np.int64)
     for column, side in enumerate((move.source, move.destination)):

@@ -14,9 +14,8 @@ from fractions import Fraction
 import numpy as np
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.lowering.audiences import nearby
 from collhub_reshard.lowering.layout import BoxLayout, Region
-from collhub_reshard.lowering.transfers import Transfer
+from collhub_reshard.strategies import Transfer, find_local_receivers
 from hub_core.columns import Int64Array
 from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder
 
@@ -26,7 +25,7 @@ _NOBODY: Mapping[int, Sequence[int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BoxPlace:
     """Where a box is in one piece: a buffer, an offset, and the steps that brought it there."""
 
     buffer: Buffer
@@ -63,9 +62,9 @@ class StepWriter:
     origins: list[Origin] = field(default_factory=list)
     _builder: StepTableBuilder = field(init=False)
     _scratch: Int64Array = field(init=False)
-    _packed: dict[tuple[int, int], Place] = field(default_factory=dict)
+    _packed: dict[tuple[int, int], BoxPlace] = field(default_factory=dict)
     # Where a box arrives, and the steps that have written it so far.
-    _landing: dict[tuple[int, int], Place] = field(default_factory=dict)
+    _landing: dict[tuple[int, int], BoxPlace] = field(default_factory=dict)
     _arrivals: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     # Per card out, the messages in their order: (device, SEND).
     _on_card: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -104,8 +103,8 @@ class StepWriter:
         first, last = bounds
         total = int(self.layout.box_units[row])
         for transfer in transfers:
-            low = _cut(total, first + (last - first) * transfer.first)
-            high = _cut(total, first + (last - first) * transfer.last)
+            low = _round_down(total, first + (last - first) * transfer.first)
+            high = _round_down(total, first + (last - first) * transfer.last)
             is_forwarded = transfer.parent >= 0
             parent = received[transfer.parent] if is_forwarded else -1
             roots.append(roots[transfer.parent] if is_forwarded else transfer.source)
@@ -121,7 +120,7 @@ class StepWriter:
             return -1
         source, destination = transfer.source, transfer.destination
         if transfer.parent >= 0:
-            place = self._landing_of(row, source)
+            place = self._get_landing(row, source)
             data = [parent] if parent >= 0 else []
         else:
             place = self._held(row, source)
@@ -139,10 +138,10 @@ class StepWriter:
             data=data,
             control=control,
         )
-        self._note_turn(source, destination, sent)
+        self._record_turn(source, destination, sent)
         if transfer.parent < 0:
             self._sent.setdefault(source, []).append(sent)
-        landing = self._landing_of(row, destination)
+        landing = self._get_landing(row, destination)
         arrived = self._builder.add(
             destination,
             StepKind.RECV,
@@ -178,7 +177,7 @@ class StepWriter:
         # All messages of a device wait for the token that gave it the card.
         return [self._told[host]] if host in self._told else []
 
-    def token_after(self, row: int, device: int, sender: int) -> list[int]:
+    def send_token(self, row: int, device: int, sender: int) -> list[int]:
         """Tell a sender that a box has arrived at a device, but for the messages under way."""
         arrived = self._arrivals.get((row, device), [])
         if not arrived:
@@ -189,7 +188,7 @@ class StepWriter:
 
     def _token(self, device: int, sent: int, source: int) -> int:
         """Tell another device that a message is out; the RECV of the token."""
-        place = self._any_unit(device)
+        place = self._find_readable_unit(device)
         self._builder.add(
             device,
             StepKind.SEND,
@@ -207,48 +206,48 @@ class StepWriter:
         self.tokens += 1
         return told
 
-    def _any_unit(self, device: int) -> Place:
+    def _find_readable_unit(self, device: int) -> BoxPlace:
         """A unit that a device holds and nobody writes: of its INPUT, or of what it received."""
         # INPUT is never written, so that it can be read at any time.
         if self.layout.input_units[device]:
-            return Place(Buffer.INPUT, 0)
+            return BoxPlace(Buffer.INPUT, 0)
         # A relay of a chain may have no INPUT.
         key = next(key for key in self._arrivals if key[1] == device)
         # What has arrived stays as it is until the end.
         landing = self._landing[key]
         step = self._arrivals[key][0]
-        return Place(landing.buffer, landing.offset, (step,))
+        return BoxPlace(landing.buffer, landing.offset, (step,))
 
-    def _note_turn(self, source: int, destination: int, sent: int) -> None:
+    def _record_turn(self, source: int, destination: int, sent: int) -> None:
         """Remember a message that takes a turn on the card of its host."""
         # Messages within a host take none.
         host = int(self.units.host_of[source])
         if host != int(self.units.host_of[destination]):
             self._on_card.setdefault(host, []).append((source, sent))
 
-    def _held(self, row: int, device: int) -> Place:
+    def _held(self, row: int, device: int) -> BoxPlace:
         """Where a device holds a box in one piece; packs it where its INPUT does not."""
         key = row, device
         region = self.layout.inputs[key]
         if region.is_contiguous:
-            return Place(Buffer.INPUT, int(region.starts[0]))
+            return BoxPlace(Buffer.INPUT, int(region.starts[0]))
         if key not in self._packed:
             first = self._room(device, int(self.layout.box_units[row]))
-            steps = self._copy_runs(device, region, Place(Buffer.SCRATCH, first), packs=True)
-            self._packed[key] = Place(Buffer.SCRATCH, first, steps)
+            steps = self._copy_runs(device, region, BoxPlace(Buffer.SCRATCH, first), packs=True)
+            self._packed[key] = BoxPlace(Buffer.SCRATCH, first, steps)
         return self._packed[key]
 
-    def _landing_of(self, row: int, device: int) -> Place:
+    def _get_landing(self, row: int, device: int) -> BoxPlace:
         """Where a box arrives: in OUTPUT where it lies in one piece and is no summand."""
         key = row, device
         if key not in self._landing:
             region = self.layout.outputs.get(key)
             is_final = region is not None and not self.units.summand[row]
             if region is not None and is_final and region.is_contiguous:
-                self._landing[key] = Place(Buffer.OUTPUT, int(region.starts[0]))
+                self._landing[key] = BoxPlace(Buffer.OUTPUT, int(region.starts[0]))
             else:
                 first = self._room(device, int(self.layout.box_units[row]))
-                self._landing[key] = Place(Buffer.SCRATCH, first)
+                self._landing[key] = BoxPlace(Buffer.SCRATCH, first)
         return self._landing[key]
 
     def _room(self, device: int, units: int) -> int:
@@ -261,7 +260,7 @@ class StepWriter:
         self,
         device: int,
         region: Region,
-        packed: Place,
+        packed: BoxPlace,
         *,
         packs: bool,
         kind: StepKind = StepKind.COPY,
@@ -292,7 +291,7 @@ class StepWriter:
 
     def _finish_row(self, row: int) -> None:
         """What stays on hosts, then what arrived outside of its place in OUTPUT."""
-        near = nearby(self.units, row)
+        near = find_local_receivers(self.units, row)
         whole = (Fraction(0), Fraction(1))
         for sender, receiver in near.served:
             # Streams bring boxes to neighbours too.
@@ -309,20 +308,20 @@ class StepWriter:
                 continue
             if landing.buffer is Buffer.SCRATCH:
                 arrived = tuple(self._arrivals[row, device])
-                self._settle(row, device, Place(landing.buffer, landing.offset, arrived))
+                self._settle(row, device, BoxPlace(landing.buffer, landing.offset, arrived))
 
-    def _settle(self, row: int, device: int, held: Place) -> None:
+    def _settle(self, row: int, device: int, held: BoxPlace) -> None:
         """Copy a box to its place in OUTPUT, or add it to the summands before it."""
         region = self.layout.outputs[row, device]
         is_sum = bool(self.units.summand[row])
         before = self._arrivals.get((row - 1, device), []) if is_sum else []
         kind = StepKind.REDUCE if is_sum else StepKind.COPY
-        place = Place(held.buffer, held.offset, (*held.steps, *before))
+        place = BoxPlace(held.buffer, held.offset, (*held.steps, *before))
         steps = self._copy_runs(device, region, place, packs=False, kind=kind)
         # The next summand waits for this one.
         self._arrivals[row, device] = list(steps)
 
 
-def _cut(units: int, at: Fraction) -> int:
+def _round_down(units: int, at: Fraction) -> int:
     """A place in a box as a whole number of units."""
     return int(at * units)

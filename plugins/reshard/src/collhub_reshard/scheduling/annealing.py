@@ -29,7 +29,7 @@ def is_applicable(tasks: HostTasks) -> bool:
     return len(tasks) > 1 and total < _MAX_TOTAL_TICKS
 
 
-def rotation_orders(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
+def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
     """Orders in which sender i serves receiver i + 1, then i + 2, ..., as in a Latin square.
 
     Without contention each sender follows the one before it from receiver to receiver. `senders`
@@ -94,23 +94,23 @@ def improve_order(
     # Imported here: numba takes a second, and most tasks need no search.
     from collhub_reshard.scheduling import annealing_kernel as kernel
 
-    out = {host: number for number, host in enumerate(_hosts(tasks.senders))}
-    into = {host: number for number, host in enumerate(_hosts(tasks.receivers))}
-    choice_start = _starts(tasks.senders)
+    out = {host: number for number, host in enumerate(_list_hosts(tasks.senders))}
+    into = {host: number for number, host in enumerate(_list_hosts(tasks.receivers))}
+    choice_start = _compute_starts(tasks.senders)
     latest = np.iinfo(np.int64).max >> 1
     columns = kernel.Tasks(
         choice_start,
-        _column(out[host] for hosts in tasks.senders for host in hosts),
-        _column(ticks for row in tasks.durations for ticks in row),
-        _starts(tasks.receivers),
-        _column(into[host] for hosts in tasks.receivers for host in hosts),
-        _column(tasks.release),
-        _column(latest if due is None else due for due in tasks.due),
+        _make_column(out[host] for hosts in tasks.senders for host in hosts),
+        _make_column(ticks for row in tasks.durations for ticks in row),
+        _compute_starts(tasks.receivers),
+        _make_column(into[host] for hosts in tasks.receivers for host in hosts),
+        _make_column(tasks.release),
+        _make_column(latest if due is None else due for due in tasks.due),
     )
     choice = choice_start[:-1].copy()
     for piece in pieces:
         choice[piece.task] += tasks.senders[piece.task].index(piece.sender)
-    best = kernel.State(_column(piece.task for piece in pieces), choice)
+    best = kernel.State(_make_column(piece.task for piece in pieces), choice)
     cards = kernel.Cards(
         np.zeros((len(out), tasks.cards), np.int64), np.zeros((len(into), tasks.cards), np.int64)
     )
@@ -140,13 +140,13 @@ def improve_order(
     ]
 
 
-def _hosts(groups: Sequence[tuple[int, ...]]) -> list[int]:
+def _list_hosts(groups: Sequence[tuple[int, ...]]) -> list[int]:
     return sorted({host for hosts in groups for host in hosts})
 
 
-def _starts(groups: Sequence[tuple[int, ...]]) -> Int64Array:
+def _compute_starts(groups: Sequence[tuple[int, ...]]) -> Int64Array:
     return row_pointer(np.asarray([len(group) for group in groups], np.int64))
 
 
-def _column(values: Iterable[int]) -> Int64Array:
+def _make_column(values: Iterable[int]) -> Int64Array:
     return np.fromiter(values, np.int64)

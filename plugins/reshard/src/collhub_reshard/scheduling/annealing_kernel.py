@@ -1,12 +1,13 @@
-"""Simulated annealing over the order of tasks, compiled. Import it late: numba takes a second.
+"""SimulateSeconds annealing over the order of tasks, compiled.
 
-A state is an order of all tasks and a sender of each one. Its schedule starts every task as soon as
-its cards are free, never before an earlier task of the order on the same cards. A move puts one
-task at another position, swaps two tasks, or chooses another sender. The cost counts in ticks, for
-every card, the time after the target at which it becomes free, the makespan after the target, and
-the lateness of the latest task, which weighs more than all else. A worse state is accepted with the
-probability exp(-increase / temperature) (Metropolis et al. 1953; Kirkpatrick, Gelatt and Vecchi
-1983). One move costs O(tasks x receiving hosts of a task); the file is one kernel for speed.
+Import it late: numba takes a second. A state is an order of all tasks and a sender of each one. Its
+schedule starts every task as soon as its cards are free, never before an earlier task of the order
+on the same cards. A move puts one task at another position, swaps two tasks, or chooses another
+sender. The cost counts in ticks, for every card, the time after the target at which it becomes
+free, the makespan after the target, and the lateness of the latest task, which weighs more than all
+else. A worse state is accepted with the probability exp(-increase / temperature) (Metropolis et al.
+1953; Kirkpatrick, Gelatt and Vecchi 1983). One move costs O(tasks x receiving hosts of a task); the
+file is one kernel for speed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Cards(NamedTuple):
 
 
 @lean_part
-def _first_free(free: Int64Array) -> int:
+def _find_first_free(free: Int64Array) -> int:
     """The card of a host that becomes free first."""
     card = 0
     for other in range(1, free.size):
@@ -70,17 +71,17 @@ def _evaluate(tasks: Tasks, state: State, cards: Cards, target: int, outcome: In
     for task in state.order:
         position = state.choice[task]
         out = cards.sending[tasks.sender[position]]
-        card = _first_free(out)
+        card = _find_first_free(out)
         start = max(out[card], tasks.release[task])
         first, last = tasks.receiver_start[task], tasks.receiver_start[task + 1]
         for at in range(first, last):
             into = cards.receiving[tasks.receiver[at]]
-            start = max(start, into[_first_free(into)])
+            start = max(start, into[_find_first_free(into)])
         end = start + tasks.ticks[position]
         out[card] = end
         for at in range(first, last):
             into = cards.receiving[tasks.receiver[at]]
-            into[_first_free(into)] = end
+            into[_find_first_free(into)] = end
         makespan = max(makespan, end)
         lateness = max(lateness, end - tasks.due[task])
     outcome[0] = lateness
@@ -96,7 +97,7 @@ def _evaluate(tasks: Tasks, state: State, cards: Cards, target: int, outcome: In
 
 
 @lean_part
-def _next_random(random: Int64Array) -> float:
+def _draw_random(random: Int64Array) -> float:
     """The next number of a fixed sequence in [0, 1).
 
     A 64-bit linear congruential generator (Knuth, MMIX); its product wraps around.
@@ -142,22 +143,22 @@ def anneal(
     for move in range(moves):
         if best_outcome[0] <= 0 and best_outcome[1] <= target:
             return
-        kind = _next_random(random)
-        one = int(_next_random(random) * count)
-        other = int(_next_random(random) * count)
+        kind = _draw_random(random)
+        one = int(_draw_random(random) * count)
+        other = int(_draw_random(random) * count)
         task = state.order[one]
         first, last = tasks.choice_start[task], tasks.choice_start[task + 1]
         is_choice = last - first > 1 and kind < 0.3
         previous = state.choice[task]
         if is_choice:
-            state.choice[task] = first + int(_next_random(random) * (last - first))
+            state.choice[task] = first + int(_draw_random(random) * (last - first))
         elif kind < 0.65:
             _move_task(state.order, one, other)
         else:
             state.order[one], state.order[other] = state.order[other], state.order[one]
         changed = _evaluate(tasks, state, cards, target, outcome)
         heat = max(temperature * (1.0 - move / moves), 1e-9)
-        if changed <= cost or _next_random(random) < np.exp((cost - changed) / heat):
+        if changed <= cost or _draw_random(random) < np.exp((cost - changed) / heat):
             cost = changed
             if outcome[0] < best_outcome[0] or (
                 outcome[0] == best_outcome[0] and outcome[1] < best_outcome[1]

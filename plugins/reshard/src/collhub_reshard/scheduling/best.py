@@ -8,19 +8,22 @@ from fractions import Fraction
 
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.scheduling import annealing, colouring, exact, splitting
-from collhub_reshard.scheduling.assignment import assign_senders
-from collhub_reshard.scheduling.bounds import Bound, fluid_bound, unsplit_bound
+from collhub_reshard.scheduling import annealing, exact, special_cases
+from collhub_reshard.scheduling.bounds import Bound, compute_fluid_bound, compute_unsplit_bound
 from collhub_reshard.scheduling.host_tasks import HostTasks
-from collhub_reshard.scheduling.list_schedules import balanced_senders, list_orders
-from collhub_reshard.scheduling.public_orders import all_orders
+from collhub_reshard.scheduling.list_schedules import (
+    assign_senders,
+    balance_senders,
+    generate_list_orders,
+)
+from collhub_reshard.scheduling.public_orders import list_public_orders
 from collhub_reshard.scheduling.schedule import (
     HostSchedule,
     Order,
     Piece,
-    in_order,
-    lateness,
-    makespan_of,
+    compute_lateness,
+    compute_makespan,
+    schedule_in_order,
 )
 from hub_core.plugin_api import SearchBudget
 
@@ -48,7 +51,7 @@ class Effort:
     budget: SearchBudget = field(default_factory=SearchBudget, compare=False)
 
 
-def best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSchedule:
+def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSchedule:
     """Find a schedule, with the largest lower bound that is known.
 
     The schedule never takes longer than any of the public orders. The search ends with the first
@@ -56,9 +59,9 @@ def best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> HostSch
     best choice of senders, rotations, annealing, CP-SAT. If tasks have due times, the lateness of
     the latest task is minimized before the makespan.
     """
-    if effort.split and splitting.can_split(tasks) and len(tasks):
-        return _split(tasks)
-    bound = unsplit_bound(tasks)
+    if effort.split and special_cases.can_split(tasks) and len(tasks):
+        return _schedule_split(tasks)
+    bound = compute_unsplit_bound(tasks)
     search = _Search(tasks, bound.whole_ticks)
     _try_heuristics(search, units)
     if search.is_done or not effort.work or len(tasks) > _MAX_TASKS_OF_SEARCH:
@@ -103,12 +106,12 @@ class _Search:
         """Whether no schedule can be better: the bound is met, and no task is late."""
         if self.is_solved or not len(self.tasks):
             return True
-        is_met = bool(self.pieces) and makespan_of(self.pieces) <= self.lower_bound
-        return is_met and not lateness(self.tasks, self.pieces)
+        is_met = bool(self.pieces) and compute_makespan(self.pieces) <= self.lower_bound
+        return is_met and not compute_lateness(self.tasks, self.pieces)
 
     def add(self, order: Order, method: str) -> None:
         """Take the schedule of an order if it is better."""
-        self.add_pieces(in_order(self.tasks, order), method)
+        self.add_pieces(schedule_in_order(self.tasks, order), method)
 
     def add_pieces(self, pieces: tuple[Piece, ...], method: str) -> None:
         """Take a schedule if it is less late, or as late and shorter; of equals the first stays."""
@@ -120,18 +123,18 @@ class _Search:
         lower = Fraction(self.lower_bound)
         if not self.is_done:
             return HostSchedule(self.pieces, self.method, "feasible", "none", bound, lower)
-        is_by_bound = makespan_of(self.pieces) <= bound.whole_ticks and not self.is_solved
+        is_by_bound = compute_makespan(self.pieces) <= bound.whole_ticks and not self.is_solved
         if self.is_solved:
             # CP-SAT proves lateness and makespan together; only the makespan is a bound here.
-            lower = makespan_of(self.pieces)
+            lower = compute_makespan(self.pieces)
         proof = "bound" if is_by_bound else "solver"
         return HostSchedule(self.pieces, self.method, "optimal", proof, bound, lower)
 
     def _cost(self, pieces: Sequence[Piece]) -> tuple[Fraction, Fraction]:
-        return lateness(self.tasks, pieces), makespan_of(pieces)
+        return compute_lateness(self.tasks, pieces), compute_makespan(pieces)
 
 
-def wants_solver(schedule: HostSchedule, effort: Effort) -> bool:
+def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
     """Whether CP-SAT, which is not installed, might find a better schedule or a proof."""
     is_open = schedule.status != "optimal" and effort.work > 0
     return is_open and not exact.is_installed()
@@ -139,33 +142,33 @@ def wants_solver(schedule: HostSchedule, effort: Effort) -> bool:
 
 def _can_use_solver(tasks: HostTasks) -> bool:
     """Whether CP-SAT is installed and fit for these tasks."""
-    return len(tasks) <= MAX_TASKS_OF_SOLVER and exact.is_installed() and exact.fits(tasks)
+    return len(tasks) <= MAX_TASKS_OF_SOLVER and exact.is_installed() and exact.fits_solver(tasks)
 
 
 def _try_senders(search: _Search) -> None:
     """Improve the bound and the schedule by the best choice of senders, then by rotations."""
     tasks = search.tasks
-    senders = [balanced_senders(tasks)]
+    senders = [balance_senders(tasks)]
     assignment = assign_senders(tasks)
     if assignment is not None:
         search.lower_bound = max(search.lower_bound, assignment.lower_bound)
         senders.append(list(assignment.senders))
-        for order in list_orders(tasks, _ROUNDS, senders[-1]):
+        for order in generate_list_orders(tasks, _ROUNDS, senders[-1]):
             search.add(order, "senders")
     for chosen in senders:
-        for order in annealing.rotation_orders(tasks, chosen):
+        for order in annealing.generate_rotations(tasks, chosen):
             if search.is_done:
                 return
             search.add(order, "rotation")
 
 
-def _split(tasks: HostTasks) -> HostSchedule:
+def _schedule_split(tasks: HostTasks) -> HostSchedule:
     """The schedule of tasks that may be split; it proves itself."""
     # No task has to fit into one piece:
     # the longest one binds nothing.
-    bound = fluid_bound(tasks)
-    pieces = splitting.split_schedule(tasks)
-    is_reached = makespan_of(pieces) == bound.ticks
+    bound = compute_fluid_bound(tasks)
+    pieces = special_cases.build_split_schedule(tasks)
+    is_reached = compute_makespan(pieces) == bound.ticks
     status, proof = ("optimal", "bound") if is_reached else ("feasible", "none")
     return HostSchedule(pieces, "split", status, proof, bound, bound.ticks)
 
@@ -175,16 +178,16 @@ def _try_heuristics(search: _Search, units: UnitTasks) -> None:
     tasks = search.tasks
     if not len(tasks):
         return
-    if colouring.is_colourable(tasks):
-        search.add_pieces(colouring.coloured(tasks), "colours")
+    if special_cases.is_colourable(tasks):
+        search.add_pieces(special_cases.schedule_by_colours(tasks), "colours")
     rounds = _ROUNDS if len(tasks) <= _MAX_TASKS_OF_SEARCH else 2
-    for order in list_orders(tasks, rounds, balanced_senders(tasks)):
+    for order in generate_list_orders(tasks, rounds, balance_senders(tasks)):
         if search.is_done:
             return
         search.add(order, "priorities")
     if len(tasks) > _MAX_TASKS_OF_SEARCH:
         return
-    for name, make in all_orders(tasks, units).items():
+    for name, make in list_public_orders(tasks, units).items():
         if search.is_done:
             return
         search.add(make(), name)

@@ -40,12 +40,12 @@ def is_installed() -> bool:
     return importlib.util.find_spec("ortools") is not None
 
 
-def worker_count() -> int:
+def count_workers() -> int:
     """Threads of the solver: the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def missing() -> Diagnostic:
+def report_missing_solver() -> Diagnostic:
     """A warning that says how to get OR-tools."""
     return Diagnostic(
         "no-solver",
@@ -56,7 +56,7 @@ def missing() -> Diagnostic:
     )
 
 
-def fits(tasks: HostTasks) -> bool:
+def fits_solver(tasks: HostTasks) -> bool:
     """Whether the times of all tasks are small enough for the solver.
 
     Lateness comes before the makespan in one number, which is the square of a time.
@@ -97,7 +97,7 @@ def solve(
     # Imported here: it takes a second, and is an extra.
     from ortools.sat.python import cp_model
 
-    built = _built(cp_model, tasks, least, _horizon(tasks, hint))
+    built = _build_model(cp_model, tasks, least, _limit_makespan(tasks, hint))
     for piece in hint:
         built.model.add_hint(built.starts[piece.task], int(piece.start))
         for at, sender in enumerate(tasks.senders[piece.task]):
@@ -108,7 +108,7 @@ def solve(
         # 0 would mean no limit of time at all.
         solver.parameters.max_time_in_seconds = max(time_limit_s, 1e-3)
     solver.parameters.interleave_search = True
-    solver.parameters.num_workers = worker_count()
+    solver.parameters.num_workers = count_workers()
     solver.parameters.random_seed = _SEED
     status = solver.solve(built.model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -121,7 +121,7 @@ def solve(
     return Solved(pieces, int(solver.best_objective_bound), is_optimal)
 
 
-def _horizon(tasks: HostTasks, hint: Sequence[Piece]) -> int:
+def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
     """A time after which nothing needs to run."""
     if all(due is None for due in tasks.due):
         return int(max(piece.end for piece in hint))
@@ -129,7 +129,7 @@ def _horizon(tasks: HostTasks, hint: Sequence[Piece]) -> int:
     return sum(max(row) for row in tasks.durations) + max(tasks.release)
 
 
-def _built(cp_model: Any, tasks: HostTasks, least: int, most: int) -> _Model:
+def _build_model(cp_model: Any, tasks: HostTasks, least: int, most: int) -> _Model:
     model = cp_model.CpModel()
     built = _Model(model, model.new_int_var(least, max(least, most), "makespan"))
     for task in range(len(tasks)):
@@ -142,13 +142,13 @@ def _built(cp_model: Any, tasks: HostTasks, least: int, most: int) -> _Model:
     # Without this cut hard cases of some tens of tasks stay unproven.
     for terms in built.loads.values():
         model.add(sum(terms) <= built.makespan * tasks.cards)
-    _order_equals(built, tasks)
-    late = _lateness(built, tasks, most)
+    _order_equal_tasks(built, tasks)
+    late = _add_lateness(built, tasks, most)
     model.minimize(late * (max(least, most) + 1) + built.makespan)
     return built
 
 
-def _lateness(built: _Model, tasks: HostTasks, most: int) -> Any:
+def _add_lateness(built: _Model, tasks: HostTasks, most: int) -> Any:
     """How late the latest task is; 0 where nothing is due."""
     dues = [(task, due) for task, due in enumerate(tasks.due) if due is not None]
     if not dues:
@@ -187,7 +187,7 @@ def _add_task(built: _Model, tasks: HostTasks, task: int, most: int) -> None:
     built.presences.append(presences)
 
 
-def _order_equals(built: _Model, tasks: HostTasks) -> None:
+def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
     """Tasks that nothing tells apart start in order."""
     before: dict[object, int] = {}
     for task in range(len(tasks)):

@@ -1,28 +1,119 @@
-"""Schedules by priority: at every step the task that can start first, of the busiest hosts.
+"""Choose the senders of tasks, and order tasks by priority.
 
-For many tasks this meets the bound or comes near to it, in time linear in the tasks; it proves
-nothing by itself.
+For many tasks an order by priority meets the bound or comes near to it, in time linear in the
+number of tasks; it proves nothing.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collhub_reshard.scheduling.bounds import sender_sharing
+import numpy as np
+
+from collhub_reshard.scheduling.bounds import share_among_senders
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import Cards, Order
+
+# Nodes of the branch-and-bound tree: deterministic work, at most some tenths of a second.
+_MAX_NODES = 2_000
+# HiGHS keeps whole numbers and rows to 1e-6: its bound is lowered by as much.
+_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A sender of every task, and a bound in ticks that no choice of senders beats."""
+
+    senders: tuple[int, ...]
+    lower_bound: int
+
+
+def assign_senders(tasks: HostTasks) -> Assignment | None:
+    """Choose the senders so that the busiest one is busy for the shortest time.
+
+    Tasks that all hosts receive exclude all others if a host has one card: their time is a
+    constant that is added to the load of every sender. Returns None if no task has two senders or
+    the solver finds nothing within its nodes.
+    """
+    if all(len(senders) == 1 for senders in tasks.senders):
+        return None
+    # Imported here: SciPy's optimizers take a third of a second.
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
+
+    everyone = {host for hosts in tasks.receivers for host in hosts}
+    is_exclusive = [tasks.cards == 1 and set(hosts) == everyone for hosts in tasks.receivers]
+    constant = sum(min(tasks.durations[task]) for task, is_one in enumerate(is_exclusive) if is_one)
+    classes: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for task, is_one in enumerate(is_exclusive):
+        if not is_one:
+            key = tasks.senders[task], tasks.durations[task]
+            classes.setdefault(key, []).append(task)
+    if not classes:
+        return None
+    hosts = sorted({host for senders, _ in classes for host in senders})
+    row_of = {host: len(classes) + number for number, host in enumerate(hosts)}
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
+    limits: list[float] = []
+    for number, ((senders, ticks), members) in enumerate(classes.items()):
+        for host, time in zip(senders, ticks, strict=True):
+            column = len(limits)
+            rows += [number, row_of[host]]
+            columns += [column, column]
+            values += [1.0, float(time)]
+            limits.append(float(len(members)))
+    time_column = len(limits)
+    for host in hosts:
+        rows.append(row_of[host])
+        columns.append(time_column)
+        values.append(-float(tasks.cards))
+    counts = [float(len(members)) for members in classes.values()]
+    lower = np.array(counts + [-np.inf] * len(hosts))
+    upper = np.array(counts + [0.0] * len(hosts))
+    shape = (len(classes) + len(hosts), time_column + 1)
+    matrix = coo_array((values, (rows, columns)), shape=shape).tocsr()
+    objective = np.zeros(time_column + 1)
+    objective[time_column] = 1.0
+    is_whole = np.ones(time_column + 1)
+    is_whole[time_column] = 0
+    solution = milp(
+        objective,
+        integrality=is_whole,
+        bounds=Bounds(0, np.array([*limits, np.inf])),
+        constraints=LinearConstraint(matrix, lower, upper),
+        options={"node_limit": _MAX_NODES, "mip_rel_gap": 0.0},
+    )
+    if solution.x is None:
+        return None
+    chosen = [senders[0] for senders in tasks.senders]
+    column = 0
+    for (senders, _), members in classes.items():
+        counted = np.rint(solution.x[column : column + len(senders)]).astype(np.int64)
+        hosts_of_class = np.repeat(np.asarray(senders), counted)
+        assert len(hosts_of_class) == len(members), "HiGHS sends every task of a class once"
+        for task, host in zip(members, hosts_of_class.tolist(), strict=True):
+            chosen[task] = host
+        column += len(senders)
+    dual_bound = solution.mip_dual_bound if solution.mip_dual_bound is not None else 0.0
+    return Assignment(
+        tuple(chosen), constant + math.ceil(dual_bound * (1 - _TOLERANCE) - _TOLERANCE)
+    )
+
 
 _Class = tuple[int, tuple[int, ...]]
 
 
-def balanced_senders(tasks: HostTasks) -> list[int]:
+def balance_senders(tasks: HostTasks) -> list[int]:
     """A sender for every task so that loads are even: largest tasks first.
 
     A task goes to the host that lacks most of the share that an even split gives it.
     """
-    sharing = sender_sharing(tasks, range(len(tasks)))
+    sharing = share_among_senders(tasks, range(len(tasks)))
     room = {key: float(share) for key, share in sharing.shares.items()}
     chosen = [0] * len(tasks)
     for task in sorted(range(len(tasks)), key=lambda one: -tasks.bytes[one]):
@@ -33,17 +124,19 @@ def balanced_senders(tasks: HostTasks) -> list[int]:
     return chosen
 
 
-def list_orders(tasks: HostTasks, rounds: int, senders: Sequence[int]) -> Iterator[Order]:
+def generate_list_orders(tasks: HostTasks, rounds: int, senders: Sequence[int]) -> Iterator[Order]:
     """Build orders by priority for given senders of the tasks.
 
     The first order has no random part; later ones disturb the priorities from fixed seeds.
     """
     for seed in range(rounds):
-        yield _Lists(tasks, list(senders), random.Random(seed), noise=0.1 * min(seed, 5)).order()
+        yield _ListScheduler(
+            tasks, list(senders), random.Random(seed), noise=0.1 * min(seed, 5)
+        ).order()
 
 
 @dataclass(slots=True)
-class _Lists:
+class _ListScheduler:
     """One run: tasks by sender and receivers, longest first, and the load left on every card."""
 
     tasks: HostTasks
@@ -54,7 +147,7 @@ class _Lists:
     left_in: dict[int, float] = field(default_factory=dict)
 
     def order(self) -> Order:
-        """Place all tasks."""
+        """BoxPlace all tasks."""
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)
         found = []

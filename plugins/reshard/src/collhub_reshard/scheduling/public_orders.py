@@ -1,7 +1,8 @@
-"""The five orders of the public code of Alpa, written anew from their description.
+"""Methods of public projects, written anew from their descriptions, to compare schedules with.
 
-"On Optimizing the Communication of Model Parallelism" (MLSys 2023), alpa-projects/alpa at b8078a9f.
-They are what a schedule is compared with, and starting points of a search.
+The five orders of Alpa ("On Optimizing the Communication of Model Parallelism", MLSys 2023,
+alpa-projects/alpa at b8078a9f), which are also starting points of the search; the rounds of
+Megatron-core; send/recv and local all-gather.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 
-from collhub_shardings import UnitTasks
+from collhub_shardings import UnitTasks, device_pairs
 
-from collhub_reshard.scheduling.host_tasks import HostTasks
-from collhub_reshard.scheduling.schedule import Cards, Order, in_order, makespan_of
+from collhub_reshard.scheduling.host_tasks import HostNetwork, HostTasks
+from collhub_reshard.scheduling.schedule import Cards, Order, compute_makespan, schedule_in_order
 
 _ROUNDS = 100
 # The public search stops after a second; a count of nodes gives the same result everywhere.
 _SEARCH_NODES = 5_000
 
 
-def naive(tasks: HostTasks) -> Order:
+def order_naively(tasks: HostTasks) -> Order:
     """The first replica sends; destination tiles in order (`no_loadbalance`)."""
     # Whatever the others could do.
     return [(task, senders[0]) for task, senders in enumerate(tasks.senders)]
 
 
-def size_balanced(tasks: HostTasks) -> Order:
+def order_by_size(tasks: HostTasks) -> Order:
     """The least loaded host sends, in the same order (`loadbalance_size`)."""
     load: dict[int, int] = {}
     order = []
@@ -40,7 +41,7 @@ def size_balanced(tasks: HostTasks) -> Order:
     return order
 
 
-def device_balanced(tasks: HostTasks, units: UnitTasks) -> Order:
+def order_by_device(tasks: HostTasks, units: UnitTasks) -> Order:
     """The least loaded device sends, in the same order (`normal`)."""
     load: dict[int, int] = {}
     order = []
@@ -52,10 +53,10 @@ def device_balanced(tasks: HostTasks, units: UnitTasks) -> Order:
     return order
 
 
-def greedy(
+def order_greedily(
     tasks: HostTasks, seed: int, sizes: Sequence[int] | None = None, idle_hosts: int = 0
 ) -> Order:
-    """As many tasks at once as can be, round by round (`loadbalance_order`, `greedy`).
+    """As many tasks at once as can be, round by round (`loadbalance_order`, `order_greedily`).
 
     Of 100 random rounds the one with most tasks is kept, among equals the one with the evenest
     loads. `sizes`: what a task adds to its sender's load, by default its bytes. `idle_hosts`: hosts
@@ -69,7 +70,7 @@ def greedy(
     while left:
         best: tuple[tuple[int, float], list[tuple[int, int]]] | None = None
         for _ in range(_ROUNDS):
-            found = _round(tasks, left, load, rng)
+            found = _draw_round(tasks, left, load, rng)
             after = dict(load)
             for task, sender in found:
                 after[sender] += sizes[task]
@@ -86,7 +87,7 @@ def greedy(
     return order
 
 
-def _round(
+def _draw_round(
     tasks: HostTasks, left: Sequence[int], load: dict[int, int], rng: random.Random
 ) -> list[tuple[int, int]]:
     """One random round: tasks that share neither a receiver nor a sender."""
@@ -109,22 +110,22 @@ def _round(
     return found
 
 
-def searched(tasks: HostTasks) -> Order:
+def search_order(tasks: HostTasks) -> Order:
     """Depth first over the next task and its sender (`loadbalance_order`, `search`).
 
     Cuts a branch where the work that is left, shared evenly, cannot beat the best; other than the
     public estimate this is a bound. Ends after a fixed number of nodes.
     """
-    best_order = size_balanced(tasks)
-    best = makespan_of(in_order(tasks, best_order))
-    for order in _prefixes(tasks):
-        time = makespan_of(in_order(tasks, order))
+    best_order = order_by_size(tasks)
+    best = compute_makespan(schedule_in_order(tasks, best_order))
+    for order in _generate_orders(tasks):
+        time = compute_makespan(schedule_in_order(tasks, order))
         if time < best:
             best, best_order = time, order
     return best_order
 
 
-def _prefixes(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
+def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
     """Whole orders that a depth-first search meets, the earliest possible start first."""
     budget = _SEARCH_NODES
     stack: list[list[tuple[int, int]]] = [[]]
@@ -136,14 +137,14 @@ def _prefixes(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
             yield prefix
             continue
         placed = {task for task, _ in prefix}
-        choices = _choices(tasks, prefix, placed)
+        choices = _list_choices(tasks, prefix, placed)
         stack += [[*prefix, choice] for choice in reversed(choices)]
 
 
-def _choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
+def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
     """The next tasks with their senders, those that can start first in front; few of them."""
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
-    for piece in in_order(tasks, prefix):
+    for piece in schedule_in_order(tasks, prefix):
         sending.occupy([piece.sender], int(piece.end))
         receiving.occupy(tasks.receivers[piece.task], int(piece.end))
     keyed = []
@@ -158,22 +159,110 @@ def _choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[in
     return [(task, sender) for _, task, sender in keyed[:4]]
 
 
-def all_orders(
+def list_public_orders(
     tasks: HostTasks, units: UnitTasks, seeds: int = 1
 ) -> dict[str, Callable[[], Order]]:
     """The five orders by name, the greedy one once a seed; made when they are called."""
     found: dict[str, Callable[[], Order]] = {
-        "naive": lambda: naive(tasks),
-        "normal": lambda: device_balanced(tasks, units),
-        "size-balanced": lambda: size_balanced(tasks),
-        "search": lambda: searched(tasks),
+        "naive": lambda: order_naively(tasks),
+        "normal": lambda: order_by_device(tasks, units),
+        "size-balanced": lambda: order_by_size(tasks),
+        "search": lambda: search_order(tasks),
     }
     # The public code draws without a seed; ours are fixed.
     for seed in range(seeds):
-        found[f"greedy-{seed}"] = lambda seed=seed: greedy(tasks, seed)  # type: ignore[misc]
+        found[f"greedy-{seed}"] = lambda seed=seed: order_greedily(tasks, seed)  # type: ignore[misc]
     return found
 
 
-def time_of(tasks: HostTasks, order: Order) -> Fraction:
+def compute_order_time(tasks: HostTasks, order: Order) -> Fraction:
     """The time of an order, in ticks."""
-    return makespan_of(in_order(tasks, order))
+    return compute_makespan(schedule_in_order(tasks, order))
+
+
+def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
+    """Seconds of all rounds, a round as long as the busiest card of any host in it."""
+    rounds = _assign_rounds(units)
+    # The barrier makes the times add up.
+    return sum((_compute_round_s(units, network, found) for found in rounds), Fraction(0))
+
+
+def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
+    """(unit task, sender, receiver) of every round."""
+    task, receiver, is_held = device_pairs(units)
+    load: dict[int, int] = {}
+    busy: dict[int, set[int]] = {}
+    rounds: list[list[tuple[int, int, int]]] = []
+    for row, end, has in zip(task.tolist(), receiver.tolist(), is_held.tolist(), strict=True):
+        if has or not units.bytes[row]:
+            continue
+        senders = units.senders_of(row).tolist()
+        start = min(senders, key=lambda device: load.get(device, 0))
+        load[start] = load.get(start, 0) + int(units.bytes[row])
+        taken = busy.setdefault(start, set()) | busy.setdefault(end, set())
+        number = next(one for one in range(len(taken) + 1) if one not in taken)
+        busy[start].add(number)
+        busy[end].add(number)
+        while len(rounds) <= number:
+            rounds.append([])
+        rounds[number].append((row, start, end))
+    return rounds
+
+
+def _compute_round_s(
+    units: UnitTasks, network: HostNetwork, messages: list[tuple[int, int, int]]
+) -> Fraction:
+    cards: dict[tuple[bool, int], int] = {}
+    for row, start, end in messages:
+        hosts = int(units.host_of[start]), int(units.host_of[end])
+        if hosts[0] == hosts[1]:
+            continue
+        # What leaves one card enters another.
+        for is_in, host in enumerate(hosts):
+            key = bool(is_in), host
+            cards[key] = cards.get(key, 0) + int(units.bytes[row])
+    times = [
+        size / ((network.in_rate if is_in else network.out_rate)[host] * network.cards)
+        for (is_in, host), size in cards.items()
+    ]
+    return max(times, default=Fraction(0))
+
+
+def compute_send_receive_s(
+    units: UnitTasks, network: HostNetwork, gathers: bool = False
+) -> Fraction:
+    """Seconds of send/recv to every receiver: the busiest card of any host.
+
+    Every receiver in turn takes the sender device with the least bytes so far. `gathers`: where all
+    replicas of every tile stand in one host, each gets its part alone, and they gather the rest
+    within the host ("local all-gather").
+    """
+    gathers = gathers and _replicas_share_hosts(units)
+    sent: dict[int, Fraction] = {}
+    out: dict[int, Fraction] = {}
+    into: dict[int, Fraction] = {}
+    for row in range(len(units)):
+        senders = units.senders_of(row).tolist()
+        receivers = units.receivers_of(row).tolist()
+        share = len(receivers) if gathers else 1
+        size = Fraction(int(units.bytes[row]), share)
+        for receiver in receivers:
+            sender = min(senders, key=lambda device: sent.get(device, Fraction(0)))
+            sent[sender] = sent.get(sender, Fraction(0)) + size
+            start, end = int(units.host_of[sender]), int(units.host_of[receiver])
+            # What stays within a host takes no time.
+            if start != end:
+                out[start] = out.get(start, Fraction(0)) + size
+                into[end] = into.get(end, Fraction(0)) + size
+    cards = network.cards
+    times = [size / (network.out_rate[host] * cards) for host, size in out.items()]
+    times += [size / (network.in_rate[host] * cards) for host, size in into.items()]
+    return max(times, default=Fraction(0))
+
+
+def _replicas_share_hosts(units: UnitTasks) -> bool:
+    """Whether the receivers of every task stand in one host."""
+    # One tile whose replicas stand apart spoils it for all,
+    # as in the public code.
+    rows = range(len(units))
+    return all(len(units.hosts_of(units.receivers_of(row))) == 1 for row in rows)

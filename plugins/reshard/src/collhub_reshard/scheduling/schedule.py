@@ -60,7 +60,7 @@ class HostSchedule:
 
     def late_tasks(self, tasks: HostTasks) -> tuple[int, ...]:
         """Tasks that end after they are due."""
-        ends = _ends(self.pieces)
+        ends = _find_ends(self.pieces)
         late = []
         for task, end in sorted(ends.items()):
             due = tasks.due[task]
@@ -96,7 +96,7 @@ class Cards:
             heapq.heapreplace(free, until)
 
 
-def in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
+def schedule_in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
     """Start every task as soon as its cards are free, never before an earlier one on its cards."""
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     pieces = []
@@ -111,16 +111,16 @@ def in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
     return tuple(sorted(pieces, key=lambda piece: (piece.start, piece.task)))
 
 
-def makespan_of(pieces: Sequence[Piece]) -> Fraction:
+def compute_makespan(pieces: Sequence[Piece]) -> Fraction:
     """When the last piece is done, in ticks."""
     # No piece takes no time.
     return max((piece.end for piece in pieces), default=Fraction(0))
 
 
-def lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
+def compute_lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
     """How long after it was due the latest task ends, in ticks; 0 where all are on time."""
     worst = Fraction(0)
-    for task, end in _ends(pieces).items():
+    for task, end in _find_ends(pieces).items():
         due = tasks.due[task]
         # Most tasks may end at any time.
         if due is not None:
@@ -128,7 +128,7 @@ def lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
     return worst
 
 
-def _ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
+def _find_ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
     """When every task is done: a split one with its last piece."""
     ends: dict[int, Fraction] = {}
     for piece in pieces:

@@ -1,9 +1,14 @@
-"""Tasks that may be interrupted and split over several senders: the fluid bound is reached.
+"""Optimal schedules of two special cases, in polynomial time.
 
-An open shop with pre-emption (Gonzalez and Sahni 1976): a flow shares the bytes among senders, then
-the load matrix is taken apart in matchings, each of which runs for as long as its tightest entry
-allows. Tasks that every host receives go first, one after the other; any other set of receivers is
-not covered (`can_split`).
+Equal tasks with one receiver each: bipartite edge colouring (Koenig 1916). A colour is a time slot;
+the edges of a colour share no card. With fixed senders, as many colours suffice as the largest load
+of a card; alternating paths find them in O(tasks * hosts).
+
+Tasks that may be interrupted and split over several senders: an open shop with pre-emption
+(Gonzalez and Sahni 1976), which reaches the fluid bound. A flow shares the bytes among senders;
+then the load matrix is decomposed into matchings, each of which runs for as long as its tightest
+entry allows. Tasks that every host receives are scheduled first, one after the other; other sets of
+receivers are not covered (`can_split`).
 """
 
 from __future__ import annotations
@@ -12,9 +17,107 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collhub_reshard.scheduling.bounds import sender_sharing
+from collhub_reshard.scheduling.bounds import share_among_senders
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import Piece
+
+_End = tuple[str, int]
+
+
+def is_colourable(tasks: HostTasks) -> bool:
+    """Whether all tasks take one time, have one receiver each and none is released later."""
+    times = {ticks for row in tasks.durations for ticks in row}
+    are_single = all(len(hosts) == 1 for hosts in tasks.receivers)
+    return len(times) == 1 and are_single and tasks.cards == 1 and not any(tasks.release)
+
+
+def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
+    """The schedule with the fewest slots for the evenest choice of senders."""
+    senders = _choose_even_senders(tasks)
+    edges = [(senders[task], tasks.receivers[task][0]) for task in range(len(tasks))]
+    colours = colour_edges(edges)
+    ticks = tasks.durations[0][0]
+    pieces = [
+        Piece(task, senders[task], Fraction(colour * ticks), Fraction(ticks))
+        for task, colour in enumerate(colours)
+    ]
+    return tuple(sorted(pieces, key=lambda piece: (piece.start, piece.task)))
+
+
+def _choose_even_senders(tasks: HostTasks) -> list[int]:
+    """Senders whose largest load is as small as whole tasks allow.
+
+    The flow of the fluid bound, rounded group by group: rests go where most is missing.
+    """
+    sharing = share_among_senders(tasks, range(len(tasks)))
+    size = tasks.bytes[0]
+    load: dict[int, int] = {}
+    limit = -(-sharing.time_s // (tasks.durations[0][0] * tasks.tick_s))
+    chosen = [0] * len(tasks)
+    for (senders, _), members in sorted(tasks.classes().items(), key=lambda item: len(item[0][0])):
+        shares = {host: sharing.shares.get((senders, host), Fraction(0)) for host in senders}
+        for task in members:
+            # Full hosts come last; among others the one with most of its share left.
+            host = max(senders, key=lambda one: (load.get(one, 0) < limit, shares[one]))
+            shares[host] -= size
+            load[host] = load.get(host, 0) + 1
+            chosen[task] = host
+    return chosen
+
+
+def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Colours 0, 1, ... of the edges (sender, receiver), as few as the largest degree."""
+    taken: dict[_End, dict[int, int]] = {}
+    ends: list[tuple[_End, _End]] = [(("out", a), ("in", b)) for a, b in edges]
+    colours = [-1] * len(edges)
+    for edge, (left, right) in enumerate(ends):
+        at_left, at_right = taken.setdefault(left, {}), taken.setdefault(right, {})
+        free_left, free_right = _find_free_colour(at_left), _find_free_colour(at_right)
+        if free_left in at_right:
+            _swap_path(right, free_left, free_right, ends, taken, colours)
+        colours[edge] = free_left
+        at_left[free_left] = edge
+        at_right[free_left] = edge
+    return colours
+
+
+def _find_free_colour(taken: dict[int, int]) -> int:
+    """The first colour that an end has not."""
+    colour = 0
+    while colour in taken:
+        colour += 1
+    return colour
+
+
+def _swap_path(
+    start: _End,
+    colour: int,
+    other: int,
+    ends: Sequence[tuple[_End, _End]],
+    taken: dict[_End, dict[int, int]],
+    colours: list[int],
+) -> None:
+    """Swap two colours on the path from `start`, so that `colour` becomes free there.
+
+    The path alternates between the sides, so that it never comes to the other end of the new edge.
+    """
+    path = []
+    node, wanted = start, colour
+    while wanted in taken[node]:
+        edge = taken[node][wanted]
+        path.append(edge)
+        left, right = ends[edge]
+        node = right if node == left else left
+        wanted = other if wanted == colour else colour
+    for edge in path:
+        for end in ends[edge]:
+            taken[end].pop(colours[edge], None)
+    for edge in path:
+        colours[edge] = other if colours[edge] == colour else colour
+    for edge in path:
+        for end in ends[edge]:
+            taken[end][colours[edge]] = edge
+
 
 _Pair = tuple[int, int]
 
@@ -28,19 +131,19 @@ def can_split(tasks: HostTasks) -> bool:
     return fit and len(rates) == 1 and network.cards == 1 and not any(tasks.release)
 
 
-def split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
+def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
     """Pieces whose makespan is the fluid bound."""
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if len(tasks.receivers[task]) > 1]
     single = [task for task in range(len(tasks)) if len(tasks.receivers[task]) == 1]
-    pieces, clock = _broadcasts(tasks, shared if len(everyone) > 1 else [])
-    parts = _shared_among(tasks, single)
+    pieces, clock = _schedule_broadcasts(tasks, shared if len(everyone) > 1 else [])
+    parts = _divide_among_senders(tasks, single)
     loads: dict[_Pair, Fraction] = {}
     for part in parts:
         pair = part.sender, tasks.receivers[part.task][0]
         loads[pair] = loads.get(pair, Fraction(0)) + part.ticks
-    queues = _queues(tasks, parts)
-    for start, length, matching in _matchings(loads):
+    queues = _build_queues(tasks, parts)
+    for start, length, matching in _decompose_into_matchings(loads):
         for pair in matching:
             pieces += _run(queues[pair], clock + start, length)
     return tuple(sorted(pieces, key=lambda piece: (piece.start, piece.task, piece.first)))
@@ -57,7 +160,7 @@ class _Part:
     total: Fraction
 
 
-def _broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], Fraction]:
+def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], Fraction]:
     """Tasks that all hosts receive, one after the other, from senders in turn."""
     clock = Fraction(0)
     pieces = []
@@ -71,9 +174,9 @@ def _broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], F
     return pieces, clock
 
 
-def _shared_among(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
+def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
     """The tasks cut so that every sender gets its share of their group."""
-    sharing = sender_sharing(tasks, single)
+    sharing = share_among_senders(tasks, single)
     left = dict(sharing.shares)
     parts = []
     for task in single:
@@ -92,7 +195,7 @@ def _shared_among(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
     return parts
 
 
-def _queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[_Part]]:
+def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[_Part]]:
     queues: dict[_Pair, list[_Part]] = {}
     for part in reversed(parts):
         pair = part.sender, tasks.receivers[part.task][0]
@@ -119,7 +222,7 @@ def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
     return pieces
 
 
-def _matchings(
+def _decompose_into_matchings(
     loads: Mapping[_Pair, Fraction],
 ) -> list[tuple[Fraction, Fraction, list[_Pair]]]:
     """(start, length, pairs) of matchings that do all loads in the largest row or column sum.
@@ -130,12 +233,12 @@ def _matchings(
     left = {pair: load for pair, load in loads.items() if load}
     found = []
     clock = Fraction(0)
-    end = max(_sums(left).values(), default=Fraction(0))
+    end = max(_sum_loads(left).values(), default=Fraction(0))
     while left:
-        sums = _sums(left)
+        sums = _sum_loads(left)
         rest = end - clock
         tight = {card for card, load in sums.items() if load == rest}
-        matching = _covering(sorted(left), tight)
+        matching = _find_covering_matching(sorted(left), tight)
         met = {("out", a) for a, _ in matching} | {("in", b) for _, b in matching}
         slack = [rest - load for card, load in sums.items() if card not in met]
         length = min([left[pair] for pair in matching] + [s for s in slack if s > 0])
@@ -148,7 +251,7 @@ def _matchings(
     return found
 
 
-def _sums(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fraction]:
+def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fraction]:
     """The work left on every card."""
     sums: dict[tuple[str, int], Fraction] = {}
     for (sender, receiver), load in loads.items():
@@ -157,7 +260,7 @@ def _sums(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fraction]:
     return sums
 
 
-def _covering(pairs: Sequence[_Pair], tight: set[tuple[str, int]]) -> list[_Pair]:
+def _find_covering_matching(pairs: Sequence[_Pair], tight: set[tuple[str, int]]) -> list[_Pair]:
     """A matching that meets every tight card; it exists since no card has more work than is left.
 
     Every tight sender is matched, then every tight receiver by a path that frees no tight card
