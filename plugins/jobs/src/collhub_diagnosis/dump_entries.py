@@ -65,9 +65,13 @@ class _DumpParser:
         self.tensors_left = MAX_TENSORS_PER_DUMP
         self.frames_left = MAX_FRAMES_PER_DUMP
         self.operations: list[Operation] = []
+        # The last record number by operation.
+        self.last_records: list[int] = []
         self.row_of: dict[tuple[int, bool, int], int] = {}
         self.group_of: dict[tuple[str, str], int] = {}
         self.group_of_id: dict[int, int] = {}
+        # Counted sequence numbers by the recorded number, for every group and kind.
+        self.old_numbers: dict[tuple[int, bool], dict[int, int]] = {}
 
     def parse(self) -> Dump:
         version = self.root.get("version", "")
@@ -87,6 +91,9 @@ class _DumpParser:
             if not isinstance(entry, dict):
                 self.fail(position, f"it is a {type(entry).__name__}, not an object")
             self.add(position, entry)
+        has_completed = any(one.state == State.COMPLETED for one in self.operations)
+        if not has_completed:
+            self.complete_batches()
         status = self.parse_status()
         groups = {self.group(name, description) for name, (_, description, _) in members.items()}
         return Dump(
@@ -97,9 +104,27 @@ class _DumpParser:
             frozenset(groups | set(self.group_of.values())),
             status,
             self.is_overwritten,
+            has_completed,
             any(one.started_ns or one.state == State.STARTED for one in self.operations),
             tuple(self.notes),
         )
+
+    def complete_batches(self) -> None:
+        """Complete batches of messages whose last entry is left out, because it is completed.
+
+        The other entries of a batch have no state. A dump of active operations only
+        (TORCH_INCLUDE_ONLY_ACTIVE) contains them without the last entry `coalesced`.
+        """
+        records = set(self.last_records)
+        newest = max(records, default=0)
+        for row, (operation, record) in enumerate(
+            zip(self.operations, self.last_records, strict=True)
+        ):
+            calls = self.tables.calls[operation.calls]
+            is_batch = len(calls) > 1 or record < newest
+            has_end = calls[-1].operation == "coalesced" or record + 1 in records
+            if operation.is_p2p and is_batch and not has_end:
+                self.operations[row] = operation._replace(state=State.COMPLETED)
 
     def parse_groups(self) -> dict[str, tuple[tuple[int, ...], str, int]]:
         """Return ranks, description and ordinal by group name; groups without ranks are left out.
@@ -166,18 +191,21 @@ class _DumpParser:
 
     def add(self, position: int, entry: Mapping[object, object]) -> None:
         """Add an entry: a new operation, or the next call of a batch with its sequence number."""
+        record = self.integer(position, entry, "record_id", 0)
         if position == 0:
-            self.is_overwritten = self.integer(position, entry, "record_id", 0) > 0
+            self.is_overwritten = record > 0
         pg_id = self.integer(position, entry, "pg_id", 0)
         group = self.entry_group(position, entry, pg_id)
         self.group_of_id[pg_id] = group
         call = self.call(position, entry)
-        is_p2p = entry.get("is_p2p", call.is_message)
+        is_p2p = entry.get("is_p2p", call.is_message or self.ends_messages(call, group))
         if not isinstance(is_p2p, bool):
             self.fail(position, "is_p2p is neither true nor false")
-        old_sequence = self.integer(position, entry, "seq_id", 0)
         key = "p2p_seq_id" if is_p2p else "collective_seq_id"
-        sequence = self.integer(position, entry, key, old_sequence)
+        if key in entry:
+            sequence = self.integer(position, entry, key, 0)
+        else:
+            sequence = self.old_sequence(position, entry, group, is_p2p)
         operation = self.operation(position, entry, group, is_p2p, sequence, call)
         row = self.row_of.get((group, is_p2p, sequence))
         if row is not None and row >= len(self.operations) - 64:
@@ -186,6 +214,7 @@ class _DumpParser:
             calls = self.tables.calls[first.calls] + self.tables.calls[operation.calls]
             if len(calls) > MAX_TENSORS:
                 self.fail(position, f"a batch of more than {MAX_TENSORS} calls")
+            self.last_records[row] = record
             self.operations[row] = operation._replace(
                 calls=self.tables.calls.number(calls),
                 created_ns=first.created_ns,
@@ -194,6 +223,27 @@ class _DumpParser:
             return
         self.row_of[group, is_p2p, sequence] = len(self.operations)
         self.operations.append(operation)
+        self.last_records.append(record)
+
+    def old_sequence(
+        self, position: int, entry: Mapping[object, object], group: int, is_p2p: bool
+    ) -> int:
+        """Return the sequence number of an entry of a version before 2.0.
+
+        One counter of the group counts collectives and messages there. Ranks with other messages
+        count their collectives differently, so collectives are counted here, if all are recorded.
+        """
+        number = self.integer(position, entry, "seq_id", 0)
+        if self.is_overwritten:
+            return number
+        numbers = self.old_numbers.setdefault((group, is_p2p), {})
+        return numbers.setdefault(number, len(numbers) + 1)
+
+    def ends_messages(self, call: Call, group: int) -> bool:
+        """Whether an entry of a version before 2.3 ends a batch of messages."""
+        if call.operation != "coalesced" or not self.operations:
+            return False
+        return self.operations[-1].is_p2p and self.operations[-1].group == group
 
     def entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
         pair = entry.get("process_group", (str(pg_id), "undefined"))

@@ -8,17 +8,21 @@ are matched by pair of ranks in their order, because their numbers count per ran
 from __future__ import annotations
 
 import bisect
-import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from collhub_diagnosis.records import Call, Records, Shapes, State
+from collhub_diagnosis.mismatches import (
+    Mismatch,
+    compare_calls,
+    compare_message,
+    find_contradiction,
+    is_all_to_all,
+)
+from collhub_diagnosis.records import Call, Records, State
 
 
 class Arrival(Enum):
@@ -40,17 +44,6 @@ class Partner(NamedTuple):
     rank: int
     arrival: Arrival
     row: int | None = None
-
-
-@dataclass(frozen=True)
-class Mismatch:
-    """Calls of one operation that differ. `rows` are those of `culprits` first, then the others."""
-
-    kind: str
-    culprits: tuple[int, ...]
-    rows: tuple[int, ...]
-    detail: str
-    is_completed: bool
 
 
 class Matching:
@@ -98,6 +91,12 @@ class Matching:
             )
         return self._participants[segment]
 
+    def has_lost_partners(self, row: int) -> bool:
+        """Whether ring buffers may have lost messages of the pairs of ranks of an operation."""
+        group = int(self.records.columns["group"][row])
+        ends = (self._ends(group, call) for call in self.records.iterate_calls(row))
+        return any(pair is not None and self._has_lost_messages((group, *pair)) for pair in ends)
+
     def mismatches(self) -> Iterator[Mismatch]:
         """Every operation whose calls differ or contradict each other, by group and sequence."""
         calls = self.records.columns["calls"][self._order]
@@ -130,10 +129,8 @@ class Matching:
             for group, calls in zip(
                 (pairs >> 32).tolist(), (pairs & 0xFFFFFFFF).tolist(), strict=True
             )
-            if any(
-                _is_all_to_all(call) or _contradiction(call, self._group_size(group))
-                for call in self.records.tables.calls[calls]
-            )
+            if any(map(is_all_to_all, self.records.tables.calls[calls]))
+            or find_contradiction(self.records.tables.calls[calls], self._group_size(group))
         }
 
     def _group_size(self, group: int) -> int | None:
@@ -153,8 +150,7 @@ class Matching:
             return Arrival.UNRECORDED
         # The ring buffer loses the oldest entries only, so a missing newest entry was not issued,
         # unless the dump leaves out completed operations (TORCH_INCLUDE_ONLY_ACTIVE).
-        has_completed = bool((dump.columns["state"] == State.COMPLETED).any())
-        if known is not None and has_completed:
+        if known is not None and dump.has_completed:
             return Arrival.LATE
         status = dump.status.get(group)
         if status is not None and status.completed >= sequence:
@@ -197,23 +193,54 @@ class Matching:
             return None
         return ranks[call.source], ranks[call.destination]
 
-    def _offset(self, key: tuple[int, int, int]) -> int:
-        """Position of a send minus the position of its receive in the lists of their pair.
+    def _has_lost_messages(self, key: tuple[int, int, int]) -> bool:
+        """Whether a ring buffer of a pair of ranks may have lost messages between them."""
+        dumps = (self.records.dumps.get(rank) for rank in key[1:])
+        return any(dump is not None and dump.is_overwritten for dump in dumps)
 
-        If a ring buffer lost entries, the last completed send and receive are taken as a pair.
+    def _offset(self, key: tuple[int, int, int]) -> int | None:
+        """Return the position of a send minus that of its receive in the lists of their pair.
+
+        If a ring buffer lost entries, the last completed send and receive are a pair. None if an
+        incomplete message may be lost: the oldest message in an overwritten buffer has not started.
         """
-        dumps = [self.records.dumps.get(rank) for rank in key[1:]]
-        if not any(dump is not None and dump.is_overwritten for dump in dumps):
+        if not self._has_lost_messages(key):
             return 0
         state = self.records.columns["state"]
-        sends, receives = (
-            max(
-                (at + 1 for at, end in enumerate(ends) if state[end.row] == State.COMPLETED),
-                default=0,
-            )
-            for ends in self._messages[key]
-        )
-        return sends - receives
+        counts = []
+        for rank, ends in zip(key[1:], self._messages[key], strict=True):
+            dump = self.records.dumps.get(rank)
+            is_overwritten = dump is not None and dump.is_overwritten
+            if is_overwritten and (not ends or state[ends[0].row] == State.SCHEDULED):
+                return None
+            done = (at + 1 for at, end in enumerate(ends) if state[end.row] == State.COMPLETED)
+            counts.append(max(done, default=0))
+        sends, receives = self._messages[key]
+        if self._is_partner_in_batch(sends[: counts[0]], receives, counts[1]):
+            counts[1] += 1
+        elif self._is_partner_in_batch(receives[: counts[1]], sends, counts[0]):
+            counts[0] += 1
+        return counts[0] - counts[1]
+
+    def _is_partner_in_batch(
+        self, completed: Sequence[_End], others: Sequence[_End], position: int
+    ) -> bool:
+        """Whether the last completed end belongs to the first incomplete end of the other list.
+
+        A message within an incomplete batch may be complete. Both ends are issued at nearly one
+        time, so the other end is the one whose time is nearer.
+        """
+        if not completed or position >= len(others):
+            return False
+        row = others[position].row
+        if len(self.records.tables.calls[int(self.records.columns["calls"][row])]) < 2:
+            return False
+        created = self.records.columns["created_ns"]
+        previous = others[position - 1].row if position else self.records.first_row_of(row)
+        if previous == row:
+            return True
+        time = int(created[completed[-1].row])
+        return abs(int(created[row]) - time) < abs(int(created[previous]) - time)
 
     def _message_partners(self, row: int) -> tuple[Partner, ...]:
         found: dict[int, Partner] = {}
@@ -238,7 +265,10 @@ class Matching:
             return Partner(rank, Arrival.NO_DUMP)
         # Rows ascend, and so do calls within a row.
         position = bisect.bisect_left(own, end[:2], key=lambda one: one[:2])
-        at = position + (-1 if end.call.is_send else 1) * self._offset(key)
+        offset = self._offset(key)
+        if offset is None:
+            return Partner(rank, Arrival.UNKNOWN)
+        at = position + (-1 if end.call.is_send else 1) * offset
         if at < 0:
             return Partner(rank, Arrival.UNRECORDED)
         if at >= len(others):
@@ -246,98 +276,44 @@ class Matching:
         return self._recorded(rank, others[at].row)
 
     def _message_mismatches(self) -> Iterator[Mismatch]:
-        """Sends whose receive has another size or type; both ends are named."""
+        """Yield sends whose receive has another size or type."""
         for key in sorted(self._messages):
             sends, receives = self._messages[key]
-            shift = self._offset(key)
+            offset = self._offset(key)
             for at, send in enumerate(sends):
-                if not 0 <= at - shift < len(receives):
+                if offset is None or not 0 <= at - offset < len(receives):
                     continue
-                receive = receives[at - shift]
-                sizes = _elements(send.call.input_shapes), _elements(receive.call.output_shapes)
-                types = set(send.call.input_dtypes), set(receive.call.output_dtypes)
-                if None not in sizes and sizes[0] != sizes[1]:
-                    detail = f"sends {sizes[0]} elements, receives {sizes[1]}"
-                    yield self._message_mismatch("size", key, (send.row, receive.row), detail)
-                elif all(types) and types[0] != types[1]:
-                    names = [", ".join(sorted(one)) for one in types]
-                    detail = f"sends {names[0]}, receives {names[1]}"
-                    yield self._message_mismatch("dtype", key, (send.row, receive.row), detail)
+                receive = receives[at - offset]
+                difference = compare_message(key[1], key[2], send.call, receive.call)
+                rows = send.row, receive.row
+                # A send may complete before its receive, which shifts the pairs.
+                if difference is not None and not (
+                    self._has_lost_messages(key) and not self._are_in_state(rows, State.STARTED)
+                ):
+                    completed = self._are_in_state(rows, State.COMPLETED)
+                    yield Mismatch(difference, rows, completed)
 
-    def _message_mismatch(
-        self, kind: str, key: tuple[int, int, int], rows: tuple[int, int], detail: str
-    ) -> Mismatch:
-        return Mismatch(kind, tuple(sorted(key[1:])), rows, detail, self._are_completed(rows))
-
-    def _are_completed(self, rows: Sequence[int]) -> bool:
-        return bool((self.records.columns["state"][list(rows)] == State.COMPLETED).all())
+    def _are_in_state(self, rows: Sequence[int], state: State) -> bool:
+        return bool((self.records.columns["state"][list(rows)] == state).all())
 
     def _compare(self, rows: Mapping[int, int]) -> Mismatch | None:
-        """The first difference between the calls of ranks: operation, then size, then type."""
+        """Return the first difference between the calls of ranks in one operation."""
         tables, columns = self.records.tables, self.records.columns
         calls = {
             rank: tuple(
-                c for c in tables.calls[int(columns["calls"][row])] if c.operation != "coalesced"
+                call
+                for call in tables.calls[int(columns["calls"][row])]
+                if call.operation != "coalesced"
             )
             for rank, row in rows.items()
         }
-        for kind, signature in _SIGNATURES:
-            minority = _minority({rank: signature(one) for rank, one in calls.items()})
-            if minority:
-                return self._mismatch(kind, minority, rows, calls, signature)
-        group = int(columns["group"][next(iter(rows.values()))])
-        size = self._group_size(group)
-        violators = [
-            rank for rank, one in calls.items() if any(_contradiction(c, size) for c in one)
-        ]
-        if violators and not (
-            len(violators) == len(rows) and self._are_completed([*rows.values()])
-        ):
-            one = next(c for c in calls[violators[0]] if _contradiction(c, size))
-            kind, detail = _contradiction(one, size) or ("size", "")
-            ordered = [rows[rank] for rank in violators]
-            done = self._are_completed([*rows.values()])
-            return Mismatch(kind, tuple(violators), tuple(ordered), detail, done)
-        return self._unbalanced(rows, calls, size)
-
-    def _mismatch(
-        self,
-        kind: str,
-        minority: tuple[int, ...],
-        rows: Mapping[int, int],
-        calls: Mapping[int, tuple[Call, ...]],
-        signature: Callable[[Sequence[Call]], Hashable],
-    ) -> Mismatch:
-        values = {signature(one): _DETAILS[kind](one) for _, one in sorted(calls.items())}
-        detail = "; ".join(
-            f"{_join(r for r in sorted(calls) if signature(calls[r]) == value)}: {text}"
-            for value, text in values.items()
-        )
-        ordered = sorted(rows, key=lambda rank: (rank not in minority, rank))
-        done = self._are_completed([*rows.values()])
-        return Mismatch(kind, minority, tuple(rows[rank] for rank in ordered), detail, done)
-
-    def _unbalanced(
-        self, rows: Mapping[int, int], calls: Mapping[int, tuple[Call, ...]], size: int | None
-    ) -> Mismatch | None:
-        """All-to-all with uneven splits: only the sums over all ranks can be compared."""
-        if size is None or len(rows) != size:
+        group = tables.groups[int(columns["group"][next(iter(rows.values()))])]
+        is_completed = self._are_in_state([*rows.values()], State.COMPLETED)
+        difference = compare_calls(calls, group.ranks, is_completed=is_completed)
+        if difference is None:
             return None
-        sums = [0, 0]
-        for one in calls.values():
-            for call in one:
-                sides = _elements(call.input_shapes), _elements(call.output_shapes)
-                if not _is_all_to_all(call) or None in sides:
-                    return None
-                sums[0] += sides[0] or 0
-                sums[1] += sides[1] or 0
-        if sums[0] == sums[1]:
-            return None
-        # Two ranks: either may be wrong. Of more ranks, the sums blame none.
-        culprits = tuple(sorted(rows)) if size == 2 else ()
-        detail = f"all ranks send {sums[0]} elements and receive {sums[1]}"
-        done = self._are_completed([*rows.values()])
-        return Mismatch("all-to-all", culprits, tuple(rows.values()), detail, done)
+        ordered = sorted(rows, key=lambda rank: (rank not in difference.culprits, rank))
+        return Mismatch(difference, tuple(rows[rank] for rank in ordered), is_completed)
 
 
 class _End(NamedTuple):
@@ -358,130 +334,3 @@ _ADVANCE = {
     Arrival.STARTED: 4,
     Arrival.COMPLETED: 5,
 }
-
-
-def _elements(shapes: Shapes) -> int | None:
-    """Number of elements of tensors, None without a tensor. A tensor `[]` has one element."""
-    return sum(math.prod(shape) for shape in shapes) if shapes else None
-
-
-def _plain_name(call: Call) -> str:
-    return call.operation.lower().replace("_", "")
-
-
-def _is_all_to_all(call: Call) -> bool:
-    return _plain_name(call).startswith(("alltoall", "all2all"))
-
-
-def _is_uneven(call: Call) -> bool:
-    return _plain_name(call).endswith(("gatherv", "scatterv", "vsingle"))
-
-
-def _contradiction(call: Call, group_size: int | None) -> tuple[str, str] | None:
-    """Kind and description of a contradiction between input and output of one call."""
-    name = _plain_name(call)
-    sent, received = _elements(call.input_shapes), _elements(call.output_shapes)
-    if sent is None or received is None or _is_uneven(call) or name.endswith("barrier"):
-        return None
-    factors = (1, 1) if name.startswith("allreduce") else None
-    if group_size is not None and name.startswith("allgather"):
-        factors = (group_size, 1)
-    elif group_size is not None and name.startswith("reducescatter"):
-        factors = (1, group_size)
-    if factors is None:
-        return None
-    if sent * factors[0] != received * factors[1]:
-        text = f"{call.operation} of {sent} elements has an output of {received}"
-        return "size", text if group_size is None else f"{text} in a group of {group_size} ranks"
-    types = set(call.input_dtypes), set(call.output_dtypes)
-    if all(types) and types[0] != types[1]:
-        names = [", ".join(sorted(one)) for one in types]
-        return "dtype", f"{call.operation} has input {names[0]} and output {names[1]}"
-    return None
-
-
-def _operation_names(calls: Sequence[Call]) -> Hashable:
-    return tuple(call.operation for call in calls)
-
-
-def _sizes(calls: Sequence[Call]) -> Hashable:
-    """Elements of input and output by call; None where ranks may differ."""
-    sizes = []
-    for call in calls:
-        name = _plain_name(call)
-        sent, received = _elements(call.input_shapes), _elements(call.output_shapes)
-        if _is_all_to_all(call) or _is_uneven(call) or call.is_message:
-            sent = received = None
-        # Only the root of a scatter has an input, only the root of a gather an output.
-        if name == "scatter":
-            sent = None
-        elif name == "gather":
-            received = None
-        sizes.append((sent, received))
-    return tuple(sizes)
-
-
-def _dtypes(calls: Sequence[Call]) -> Hashable:
-    return tuple(
-        tuple(frozenset(names) or None for names in (call.input_dtypes, call.output_dtypes))
-        for call in calls
-    )
-
-
-_SIGNATURES: tuple[tuple[str, Callable[[Sequence[Call]], Hashable]], ...] = (
-    ("type", _operation_names),
-    ("size", _sizes),
-    ("dtype", _dtypes),
-)
-
-
-def _describe_sizes(calls: Sequence[Call]) -> str:
-    texts = []
-    for call in calls[:2]:
-        sides = [
-            str([list(one) for one in side]) for side in (call.input_shapes, call.output_shapes)
-        ]
-        texts.append(f"input {sides[0]:.200} output {sides[1]:.200}")
-    return ", ".join(texts)
-
-
-def _describe_dtypes(calls: Sequence[Call]) -> str:
-    return ", ".join(
-        "/".join(sorted({*call.input_dtypes, *call.output_dtypes})) or "none" for call in calls[:2]
-    )
-
-
-_DETAILS: Mapping[str, Callable[[Sequence[Call]], str]] = {
-    "type": lambda calls: ", ".join(call.operation for call in calls[:4]),
-    "size": _describe_sizes,
-    "dtype": _describe_dtypes,
-}
-
-
-def _minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
-    """Sorted ranks whose value differs from the most frequent one; all ranks if none is that.
-
-    Empty if the values agree. A side without tensors (None) agrees with every size and type.
-    """
-    if len(set(values.values())) < 2:
-        return ()
-    counts = Counter(values.values()).most_common()
-    if all(_agree(counts[0][0], value) for value, _ in counts[1:]):
-        return ()
-    if counts[0][1] == counts[1][1]:
-        return tuple(sorted(values))
-    return tuple(sorted(r for r, value in values.items() if not _agree(counts[0][0], value)))
-
-
-def _agree(first: Hashable, second: Hashable) -> bool:
-    if first is None or second is None:
-        return True
-    if isinstance(first, tuple) and isinstance(second, tuple):
-        return len(first) == len(second) and all(map(_agree, first, second))
-    return first == second
-
-
-def _join(ranks: Iterator[int]) -> str:
-    numbers = [str(rank) for rank in ranks]
-    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
-    return f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:8])}{more}"

@@ -152,6 +152,7 @@ class Dump:
     """The dump of one rank: its operations as columns, in the order in which it issued them.
 
     `status` is by group number. `is_overwritten`: the ring buffer lost the oldest entries.
+    `has_completed`: completed operations are recorded. `records_starts`: so are starts.
     """
 
     rank: int
@@ -161,6 +162,7 @@ class Dump:
     groups: frozenset[int]
     status: dict[int, GroupStatus]
     is_overwritten: bool
+    has_completed: bool
     records_starts: bool
     notes: tuple[str, ...] = ()
 
@@ -210,6 +212,10 @@ class Records:
     def operation(self, row: int) -> Operation:
         """The fields of one row as Python values."""
         return Operation(*(self.columns[name][row].item() for name in _TYPES))
+
+    def first_row_of(self, row: int) -> int:
+        """The oldest row of the rank of a row."""
+        return self.first_row[self.rank(row)]
 
     def rank(self, row: int) -> int:
         return int(self.columns["rank"][row])

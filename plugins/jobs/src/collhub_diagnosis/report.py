@@ -93,6 +93,14 @@ def _finding_object(finding: Finding) -> dict[str, object]:
         "sequence": finding.sequence,
         "operation": finding.operation,
         "frames": list(finding.frames),
+        "sizes": [
+            {
+                "ranks": list(one.ranks),
+                "input": [list(shape) for shape in one.input_shapes],
+                "output": [list(shape) for shape in one.output_shapes],
+            }
+            for one in finding.sizes
+        ],
     }
 
 

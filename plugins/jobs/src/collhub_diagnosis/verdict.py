@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collhub_diagnosis.dump_entries import describe_calls
-from collhub_diagnosis.matching import Arrival, Matching, Mismatch
+from collhub_diagnosis.matching import Arrival, Matching
+from collhub_diagnosis.mismatches import Mismatch, RankSizes
 from collhub_diagnosis.records import Records, State
 from collhub_diagnosis.waiting import Wait, WaitGraph
 
@@ -35,8 +36,9 @@ SHOWN_FRAMES = 3
 class Finding:
     """One cause, or one reason why a question is undecided.
 
-    `culprits`: ranks responsible. `group`, `description`, `sequence`, `operation`, `elements` and
-    `frames` describe the operation; `frames` are where its first rank issued it, innermost first.
+    `culprits`: ranks responsible. `group`, `description`, `sequence`, `operation` and `frames`
+    describe the operation; `frames`: the stack of its first rank, innermost frame first. `sizes`:
+    the different sizes, if sizes differ. `is_past`: the operation completed nevertheless.
     """
 
     kind: str
@@ -48,6 +50,7 @@ class Finding:
     operation: str = ""
     frames: tuple[str, ...] = ()
     is_past: bool = False
+    sizes: tuple[RankSizes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,18 +173,20 @@ class _Diagnosis:
         return findings
 
     def mismatch(self, mismatch: Mismatch) -> Finding:
-        noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(mismatch.kind)
+        difference = mismatch.difference
+        noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(difference.kind)
         problem = f"{noun} differ" if noun else "the sums differ"
-        text = f"{problem}: {mismatch.detail}"
+        text = f"{problem}: {difference.detail}"
         if mismatch.is_completed:
             text += " (the operation completed)"
-        return self.finding(
-            mismatch.kind,
+        finding = self.finding(
+            difference.kind,
             mismatch.rows[0],
             text,
-            mismatch.culprits,
+            difference.culprits,
             is_past=mismatch.is_completed,
         )
+        return replace(finding, sizes=difference.sizes)
 
     def order_deadlocks(self) -> list[Finding]:
         """Cycles of waits: ranks issue operations of several groups in different orders."""
@@ -306,7 +311,11 @@ class _Diagnosis:
         for rank, front in self.graph.fronts.items():
             for row in front.skewed[:1]:
                 text = f"rank {rank} is about to complete {self.name(row)}, which others completed"
-                findings.append(self.finding("skew", row, text))
+                kind = "skew"
+                if self.graph.matching.has_lost_partners(row):
+                    text += ", unless the ring buffers lost a message"
+                    kind = "undecided"
+                findings.append(self.finding(kind, row, text))
             for row in front.stuck[:1]:
                 if rank not in self.graph.sources:
                     text = f"rank {rank} has not completed {self.name(row)}, which others left"

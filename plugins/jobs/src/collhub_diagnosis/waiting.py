@@ -140,25 +140,40 @@ class WaitGraph:
 
     def has_lost_evidence(self, row: int) -> bool:
         """Whether ring buffers lost entries that would tell why an operation does not proceed."""
-        return any(
-            one.arrival is Arrival.UNRECORDED
-            or (one.arrival is Arrival.SCHEDULED and self._has_lost_incomplete(one.rank))
-            for one in self.matching.participants(row)
+        participants = self.matching.participants(row)
+        ranks = [one.rank for one in participants if one.arrival is Arrival.SCHEDULED]
+        if self.records.columns["state"][row] == State.SCHEDULED:
+            ranks.append(self.records.rank(row))
+        return any(self._has_lost_incomplete(rank, row) for rank in ranks) or any(
+            one.arrival is Arrival.UNRECORDED for one in participants
         )
 
-    def _has_lost_incomplete(self, rank: int) -> bool:
-        """Whether the ring buffer of a rank may have lost operations that are incomplete."""
+    def _has_lost_incomplete(self, rank: int, row: int) -> bool:
+        """Whether the ring buffer of a rank may have lost incomplete operations before `row`.
+
+        The status gives the last completed collective of every group. Without it, lost operations
+        may be incomplete if the oldest recorded ones of the rank or of the group have not started.
+        """
         dump = self.records.dumps[rank]
-        if not dump.is_overwritten or dump.columns["state"][0] == State.COMPLETED:
+        if not dump.is_overwritten:
             return False
+        columns = dump.columns
         if not dump.status:
-            return True
-        for group, status in dump.status.items():
-            of_group = dump.columns["sequence"][dump.columns["group"] == group]
-            oldest = int(of_group[0]) if len(of_group) else status.enqueued + 1
+            is_same = [
+                columns[key] == self.records.columns[key][row] for key in ("group", "is_p2p")
+            ]
+            of_group = columns["state"][np.logical_and(*is_same)]
+            return bool(
+                columns["state"][0] != State.COMPLETED
+                or (len(of_group) and of_group[0] == State.SCHEDULED)
+            )
+        for one, status in dump.status.items():
+            chosen = (columns["group"] == one) & np.logical_not(columns["is_p2p"])
+            sequences = columns["sequence"][chosen]
+            oldest = int(sequences[0]) if len(sequences) else status.enqueued + 1
             if max(status.completed, 0) + 1 < oldest:
                 return True
-        return False
+        return bool(columns["is_p2p"][0] and columns["state"][0] != State.COMPLETED)
 
     def states(self, row: int) -> dict[int, State]:
         """State of an operation by rank, of the ranks that recorded it."""

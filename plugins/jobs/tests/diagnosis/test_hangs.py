@@ -290,7 +290,35 @@ def test_uneven_all_to_all_is_judged_by_its_sums(tmp_path: Path) -> None:
     assert job.verdict(tmp_path).kind == "none"
     job.call([0], "all_to_all_single", state="started", sizes=([[6]], [[8]]))
     job.call([1, 2], "all_to_all_single", state="started", sizes=([[6]], [[6]]))
+    # Two of three ranks send as much as they receive.
+    assert summary(job.verdict(tmp_path)) == ("all-to-all", [0], [1, 2])
+
+
+def test_uneven_all_to_all_without_a_majority_blames_no_rank(tmp_path: Path) -> None:
+    job = Job(3)
+    for rank, (sent, received) in enumerate([(6, 9), (9, 3), (3, 7)]):
+        sizes = [[sent]], [[received]]
+        job.call([rank], "all_to_all_single", state="started", sizes=sizes)
     assert summary(job.verdict(tmp_path)) == ("all-to-all", [], [0, 1, 2])
+
+
+def test_segments_of_an_all_to_all_show_the_wrong_ranks(tmp_path: Path) -> None:
+    # Rank r sends r + 1 elements to every rank, and the sums agree.
+    job = Job(4)
+    received = [[1], [2], [3], [4]]
+    for rank in range(4):
+        sent = [[rank + 1]] * 4
+        job.call([rank], "all_to_all", sizes=(sent, received))
+    assert job.verdict(tmp_path).kind == "none"
+    for rank in range(4):
+        sent = [[rank + 1]] * 4
+        if rank == 2:
+            sent = [[3], [4], [3], [2]]
+        job.call([rank], "all_to_all", state="started", sizes=(sent, received))
+    verdict = job.verdict(tmp_path)
+    assert summary(verdict) == ("all-to-all", [2], [0, 1, 3])
+    assert "rank 2 sends 4 elements to rank 1, which receives 3" in verdict.findings[0].text
+    assert len(verdict.findings[0].sizes) == 4
 
 
 def test_without_the_dump_of_the_only_absent_rank_the_cause_is_undecided(tmp_path: Path) -> None:

@@ -1,0 +1,335 @@
+"""Compare the calls of one operation on several ranks: operation, sizes, types, and who deviates.
+
+The majority is right; without a majority all ranks are named. Which sides of a call must agree
+depends on the operation: only the root of a gather has an output, for example.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from collhub_diagnosis.records import Call, Shapes
+from hub_core.columns import BoolArray
+
+MAX_SIZES = 8
+"""Maximum number of different sizes of one operation that a report lists."""
+
+
+class RankSizes(NamedTuple):
+    """Ranks that give the same sizes, and the shapes of their tensors."""
+
+    ranks: tuple[int, ...]
+    input_shapes: Shapes
+    output_shapes: Shapes
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Calls of one operation that differ between ranks, or that contradict themselves."""
+
+    kind: str
+    culprits: tuple[int, ...]
+    detail: str
+    sizes: tuple[RankSizes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A difference of recorded operations. `rows` are those of the culprits first."""
+
+    difference: Difference
+    rows: tuple[int, ...]
+    is_completed: bool
+
+
+Calls = Mapping[int, tuple[Call, ...]]
+"""The calls of one operation by rank; more than one call in a batch."""
+
+
+def compare_calls(
+    calls: Calls, group: Sequence[int] | None, *, is_completed: bool
+) -> Difference | None:
+    """Return the first difference: of the operations, then of the sizes, then of the types.
+
+    `group`: the ranks in the order of the group, None if they are not known. A contradiction
+    between input and output that all ranks share is ignored if the operation completed.
+    """
+    for kind, signature in _SIGNATURES:
+        minority = find_minority({rank: signature(one) for rank, one in calls.items()})
+        if minority:
+            # Calls that are not recorded may make the minority the majority.
+            missing_count = max(len(group or ()) - len(calls), 0)
+            is_tie = len(minority) == len(calls)
+            is_open = missing_count > (0 if is_tie else len(calls) - 2 * len(minority))
+            sizes = _list_sizes(calls) if kind == "size" else ()
+            text = _describe_values(kind, signature, calls)
+            return Difference(kind, () if is_open else minority, text, sizes)
+    size = None if group is None else len(group)
+    contradictions = {
+        rank: difference
+        for rank, one in calls.items()
+        if (difference := find_contradiction(one, size))
+    }
+    if contradictions and not (len(contradictions) == len(calls) and is_completed):
+        kind, detail = next(iter(contradictions.values()))
+        sizes = _list_sizes(calls) if kind == "size" else ()
+        return Difference(kind, tuple(contradictions), detail, sizes)
+    if group is None or not all(is_all_to_all(call) for one in calls.values() for call in one):
+        return None
+    return _compare_segments(calls, group) or _compare_totals(calls, group)
+
+
+def compare_message(source: int, destination: int, send: Call, receive: Call) -> Difference | None:
+    """Return how a send and its receive differ in size or type; both ranks are named."""
+    ranks = tuple(sorted((source, destination)))
+    sent, received = count_elements(send.input_shapes), count_elements(receive.output_shapes)
+    if sent is not None and received is not None and sent != received:
+        detail = f"rank {source} sends {sent} elements, rank {destination} receives {received}"
+        sizes = (
+            RankSizes((source,), send.input_shapes, send.output_shapes),
+            RankSizes((destination,), receive.input_shapes, receive.output_shapes),
+        )
+        return Difference("size", ranks, detail, sizes)
+    types = set(send.input_dtypes), set(receive.output_dtypes)
+    if all(types) and types[0] != types[1]:
+        names = [", ".join(sorted(one)) for one in types]
+        detail = f"rank {source} sends {names[0]}, rank {destination} receives {names[1]}"
+        return Difference("dtype", ranks, detail)
+    return None
+
+
+def find_contradiction(calls: Sequence[Call], group_size: int | None) -> tuple[str, str] | None:
+    """Return kind and text of the first contradiction between input and output of a call."""
+    for call in calls:
+        name = _normalize(call.operation)
+        sent, received = count_elements(call.input_shapes), count_elements(call.output_shapes)
+        if sent is None or received is None or _is_uneven(call) or name.endswith("barrier"):
+            continue
+        factors = (1, 1) if name.startswith("allreduce") else None
+        if group_size is not None and name.startswith("allgather"):
+            factors = (group_size, 1)
+        elif group_size is not None and name.startswith("reducescatter"):
+            factors = (1, group_size)
+        if factors is None:
+            continue
+        if sent * factors[0] != received * factors[1]:
+            text = f"{call.operation} of {sent} elements has an output of {received}"
+            where = "" if group_size is None else f" in a group of {group_size} ranks"
+            return "size", text + where
+        types = set(call.input_dtypes), set(call.output_dtypes)
+        if all(types) and types[0] != types[1]:
+            names = [", ".join(sorted(one)) for one in types]
+            return "dtype", f"{call.operation} has input {names[0]} and output {names[1]}"
+    return None
+
+
+def count_elements(shapes: Shapes) -> int | None:
+    """Return the elements of all tensors, None without a tensor. A scalar has one element."""
+    return sum(math.prod(shape) for shape in shapes) if shapes else None
+
+
+def is_all_to_all(call: Call) -> bool:
+    """Whether a call is an all-to-all, whose sizes may differ between ranks."""
+    return _normalize(call.operation).startswith(("alltoall", "all2all"))
+
+
+def find_minority(values: Mapping[int, Hashable]) -> tuple[int, ...]:
+    """Return the sorted ranks whose value differs from the most frequent one.
+
+    Empty if the values agree; all ranks if two values are equally frequent. A part that is None,
+    such as a side without tensors, agrees with every size and type.
+    """
+    if len(set(values.values())) < 2:
+        return ()
+    counts = Counter(values.values()).most_common()
+    if all(_agree(counts[0][0], value) for value, _ in counts[1:]):
+        return ()
+    if counts[0][1] == counts[1][1]:
+        return tuple(sorted(values))
+    return tuple(sorted(r for r, value in values.items() if not _agree(counts[0][0], value)))
+
+
+def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
+    """Compare all-to-alls with one tensor per rank: each segment with its receiver's segment.
+
+    A rank is a culprit if the segment that it sends to itself differs from the one that it
+    receives. If such ranks do not explain all differences, ranks whose segments differ from those
+    of most other ranks are culprits too, and else all ranks of differing segments.
+    """
+    if any(
+        len(one) != 1 or not len(one[0].input_shapes) == len(one[0].output_shapes) == len(group)
+        for one in calls.values()
+    ):
+        return None
+    positions = [position for position, rank in enumerate(group) if rank in calls]
+    ranks = [group[position] for position in positions]
+    sent, received = (
+        np.array([[math.prod(shape) for shape in side(calls[rank][0])] for rank in ranks], float)
+        for side in (operator.attrgetter("input_shapes"), operator.attrgetter("output_shapes"))
+    )
+    differs = sent[:, positions] != received[:, positions].T
+    if not differs.any():
+        return None
+    either = differs | differs.T
+    is_culprit = either.diagonal()
+    if _is_unexplained(either, is_culprit):
+        is_culprit = is_culprit | (2 * either.sum(axis=1) > max(len(ranks) - 1, 2))
+    if _is_unexplained(either, is_culprit):
+        is_culprit = either.any(axis=1)
+    if len(ranks) < len(group) and not either.diagonal().any():
+        # The calls that are not recorded decide who deviates.
+        is_culprit = np.zeros(len(ranks), bool)
+    sources, destinations = np.nonzero(differs)
+    source, destination = int(sources[0]), int(destinations[0])
+    detail = (
+        f"rank {ranks[source]} sends {sent[source, positions[destination]]:.0f} elements to rank "
+        f"{ranks[destination]}, which receives {received[destination, positions[source]]:.0f}"
+    )
+    more = f"; {len(sources) - 1} more segments differ" if len(sources) > 1 else ""
+    culprits = tuple(sorted(ranks[position] for position in np.flatnonzero(is_culprit)))
+    return Difference("all-to-all", culprits, detail + more, _list_sizes(calls))
+
+
+def _is_unexplained(differs: BoolArray, is_culprit: BoolArray) -> bool:
+    """Whether two ranks differ of which neither is a culprit."""
+    return bool((differs & ~is_culprit[:, None] & ~is_culprit).any())
+
+
+def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
+    """Compare the elements that all ranks of an all-to-all send with those that they receive.
+
+    Only totals are recorded where the segments of one tensor are uneven. If most ranks send and
+    receive one equal number, the segments are even, and the other ranks are the culprits. Else
+    the totals blame none of more than two ranks.
+    """
+    if len(calls) != len(group):
+        return None
+    totals: dict[int, tuple[int, int]] = {}
+    for rank, one in calls.items():
+        sides = [
+            (count_elements(call.input_shapes), count_elements(call.output_shapes)) for call in one
+        ]
+        if any(None in side for side in sides):
+            return None
+        totals[rank] = sum(side[0] or 0 for side in sides), sum(side[1] or 0 for side in sides)
+    sent, received = (sum(side) for side in zip(*totals.values(), strict=True))
+    if sent == received:
+        return None
+    (common, count), *_ = Counter(totals.values()).most_common(1)
+    culprits: Iterable[int] = ()
+    if common[0] == common[1] and 2 * count > len(totals):
+        culprits = (rank for rank, total in totals.items() if total != common)
+    elif len(totals) == 2:
+        culprits = totals
+    detail = f"all ranks send {sent} elements and receive {received}"
+    return Difference("all-to-all", tuple(sorted(culprits)), detail, _list_sizes(calls))
+
+
+def _list_sizes(calls: Calls) -> tuple[RankSizes, ...]:
+    """Return the ranks by the sizes of their first call, the most frequent sizes last."""
+    ranks_by_size: dict[tuple[Shapes, Shapes], list[int]] = {}
+    for rank in sorted(calls):
+        call = calls[rank][0]
+        ranks_by_size.setdefault((call.input_shapes, call.output_shapes), []).append(rank)
+    ordered = sorted(ranks_by_size.items(), key=lambda item: (len(item[1]), item[1]))
+    return tuple(RankSizes(tuple(ranks), *shapes) for shapes, ranks in ordered[-MAX_SIZES:])
+
+
+def _normalize(operation: str) -> str:
+    return operation.lower().replace("_", "")
+
+
+def _is_uneven(call: Call) -> bool:
+    return _normalize(call.operation).endswith(("gatherv", "scatterv", "vsingle"))
+
+
+def _operation_names(calls: Sequence[Call]) -> Hashable:
+    return tuple(call.operation for call in calls)
+
+
+def _sizes(calls: Sequence[Call]) -> Hashable:
+    """Return the elements of input and output by call; None where ranks may differ."""
+    sizes = []
+    for call in calls:
+        name = _normalize(call.operation)
+        sent, received = count_elements(call.input_shapes), count_elements(call.output_shapes)
+        if is_all_to_all(call) or _is_uneven(call) or call.is_message:
+            sent = received = None
+        # Only the root of a scatter has an input, only the root of a gather an output.
+        if name == "scatter":
+            sent = None
+        elif name == "gather":
+            received = None
+        sizes.append((sent, received))
+    return tuple(sizes)
+
+
+def _dtypes(calls: Sequence[Call]) -> Hashable:
+    return tuple(
+        tuple(frozenset(names) or None for names in (call.input_dtypes, call.output_dtypes))
+        for call in calls
+    )
+
+
+_SIGNATURES: tuple[tuple[str, Callable[[Sequence[Call]], Hashable]], ...] = (
+    ("type", _operation_names),
+    ("size", _sizes),
+    ("dtype", _dtypes),
+)
+
+
+def _describe_sizes(calls: Sequence[Call]) -> str:
+    texts = []
+    for call in calls[:2]:
+        sides = [
+            str([list(one) for one in side]) for side in (call.input_shapes, call.output_shapes)
+        ]
+        texts.append(f"input {sides[0]:.200} output {sides[1]:.200}")
+    return ", ".join(texts)
+
+
+def _describe_dtypes(calls: Sequence[Call]) -> str:
+    return ", ".join(
+        "/".join(sorted({*call.input_dtypes, *call.output_dtypes})) or "none" for call in calls[:2]
+    )
+
+
+_DESCRIPTIONS: Mapping[str, Callable[[Sequence[Call]], str]] = {
+    "type": lambda calls: ", ".join(call.operation for call in calls[:4]),
+    "size": _describe_sizes,
+    "dtype": _describe_dtypes,
+}
+
+
+def _describe_values(
+    kind: str, signature: Callable[[Sequence[Call]], Hashable], calls: Calls
+) -> str:
+    """Return the different values with the ranks that have them."""
+    ranks_by_value: dict[Hashable, list[int]] = {}
+    for rank in sorted(calls):
+        ranks_by_value.setdefault(signature(calls[rank]), []).append(rank)
+    return "; ".join(
+        f"{_join_ranks(ranks)}: {_DESCRIPTIONS[kind](calls[ranks[-1]])}"
+        for ranks in ranks_by_value.values()
+    )
+
+
+def _agree(first: Hashable, second: Hashable) -> bool:
+    if first is None or second is None:
+        return True
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(_agree, first, second))
+    return first == second
+
+
+def _join_ranks(ranks: Sequence[int]) -> str:
+    numbers = [str(rank) for rank in ranks]
+    more = f" and {len(numbers) - 8} more" if len(numbers) > 8 else ""
+    return f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:8])}{more}"

@@ -1,0 +1,103 @@
+"""Random jobs with faults: every culprit is named, and no rank that only waits."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from collhub_diagnosis.read_dumps import read_dumps
+from collhub_diagnosis.verdict import Verdict, diagnose_records
+from dump_variants import Change, keep_active, keep_newest, write_json_values, write_version
+from random_jobs import FAULTS, Truth, random_job
+from simulated_job import SimulatedJob
+
+SEEDS = range(8 * len(FAULTS))
+VARIANT_SEEDS = range(4 * len(FAULTS))
+BACKENDS = ("hccl", "ncclx", "rccl", "xccl", "mccl")
+VERSIONS = ("1.1", "1.2", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9")
+# Dtypes are recorded since version 2.2.
+WITHOUT_DTYPES = ("1.1", "1.2", "2.0", "2.1")
+
+
+def diagnose(job: SimulatedJob, folder: Path, change: Change | None = None) -> Verdict:
+    job.write(folder, change=change)
+    return diagnose_records(read_dumps([str(folder)]))
+
+
+def check_verdict(verdict: Verdict, job: SimulatedJob, truth: Truth) -> None:
+    """Check a verdict on complete dumps."""
+    culprits = set(verdict.culprits)
+    assert verdict.kind in truth.kinds
+    assert truth.must <= culprits <= truth.may
+    if truth.is_hang:
+        assert set(verdict.waiting) == job.stuck_ranks() - culprits
+        assert verdict.has_fault
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_complete_dumps_give_the_true_verdict(tmp_path: Path, seed: int) -> None:
+    job, truth, _ = random_job(seed)
+    check_verdict(diagnose(job, tmp_path), job, truth)
+
+
+@pytest.mark.parametrize("seed", VARIANT_SEEDS)
+def test_dumps_of_other_libraries_give_the_same_verdict(tmp_path: Path, seed: int) -> None:
+    job, truth, _ = random_job(seed)
+    job.backend = BACKENDS[seed % len(BACKENDS)]
+    check_verdict(diagnose(job, tmp_path), job, truth)
+
+
+@pytest.mark.parametrize("seed", VARIANT_SEEDS)
+def test_old_format_versions_give_the_same_verdict(tmp_path: Path, seed: int) -> None:
+    job, truth, fault = random_job(seed)
+    version = VERSIONS[seed % len(VERSIONS)]
+    if fault == "dtype" and version in WITHOUT_DTYPES:
+        truth = Truth(frozenset(["network"]), frozenset(), frozenset(), True)
+    check_verdict(diagnose(job, tmp_path, write_version(version)), job, truth)
+
+
+@pytest.mark.parametrize("seed", VARIANT_SEEDS)
+def test_json_dumps_give_the_same_verdict(tmp_path: Path, seed: int) -> None:
+    job, truth, _ = random_job(seed)
+    job.write(tmp_path, change=write_json_values, as_json=True)
+    check_verdict(diagnose_records(read_dumps([str(tmp_path)])), job, truth)
+
+
+@pytest.mark.parametrize("seed", VARIANT_SEEDS)
+def test_dumps_of_active_operations_blame_no_other_rank(tmp_path: Path, seed: int) -> None:
+    job, truth, _ = random_job(seed)
+    check_part(diagnose(job, tmp_path, keep_active), truth)
+
+
+def check_part(verdict: Verdict, truth: Truth) -> None:
+    """Check a verdict on evidence with gaps: it may be undecided, but never blames other ranks."""
+    assert verdict.kind in truth.kinds | {"undecided", "none"}
+    assert set(verdict.culprits) <= truth.may
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_missing_dumps_never_cause_the_blame_of_another_rank(tmp_path: Path, seed: int) -> None:
+    job, truth, _ = random_job(seed)
+    choose = random.Random(seed)
+    job.write(tmp_path, without=choose.sample(range(job.size), choose.randrange(1, job.size)))
+    verdict = diagnose_records(read_dumps([str(tmp_path)]))
+    check_part(verdict, truth)
+    assert verdict.kind != "none"
+
+
+@pytest.mark.parametrize("with_status", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_overwritten_entries_never_cause_the_blame_of_another_rank(
+    tmp_path: Path, seed: int, with_status: bool
+) -> None:
+    job, truth, fault = random_job(seed)
+    if fault == "skew" and any(one.call.peer >= 0 for one in job.issued[0]):
+        pytest.skip("a message that is in flight cannot be told from one that is not sent")
+    check_part(diagnose(job, tmp_path, keep_newest(seed, with_status=with_status)), truth)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_kind_of_fault_is_drawn(fault: str) -> None:
+    faults = [random_job(seed)[2] for seed in SEEDS]
+    assert faults.count(fault) == 8
