@@ -19,12 +19,28 @@ if TYPE_CHECKING:
         read_lines,
     )
     from collhub_nccl_records.inspector import read_inspector_lines
+    from collhub_nccl_records.log import NcclLog
+    from collhub_nccl_records.log_facts import (
+        Choice,
+        CommunicatorFacts,
+        Connection,
+        TreeNode,
+        describe_ring_defect,
+        describe_tree_defect,
+    )
     from collhub_nccl_records.profiler_events import read_profiler_events
 
 __all__ = [
     "CallRecord",
+    "Choice",
+    "CommunicatorFacts",
+    "Connection",
     "Member",
+    "NcclLog",
     "SkippedLine",
+    "TreeNode",
+    "describe_ring_defect",
+    "describe_tree_defect",
     "input_bytes",
     "read_inspector_lines",
     "read_lines",
@@ -34,6 +50,9 @@ __all__ = [
 _HOMES = {
     "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
     "collhub_nccl_records.inspector": "read_inspector_lines",
+    "collhub_nccl_records.log": "NcclLog",
+    "collhub_nccl_records.log_facts": "Choice CommunicatorFacts Connection TreeNode"
+    " describe_ring_defect describe_tree_defect",
     "collhub_nccl_records.profiler_events": "read_profiler_events",
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collhub_pytorch.options import EXECUTION_TRACE, INSPECTOR, KINETO, PROFILER
+from collhub_pytorch.options import EXECUTION_TRACE, INSPECTOR, KINETO, NCCL_CALLS, PROFILER
 from hub_core.plugin_api import Format, Layout
 
 KINETO_FORMAT = Format(
@@ -34,5 +34,12 @@ PROFILER_FORMAT = Format(
     (".nccl-profile.txt", ".nccl-profile.txt.gz"),
     rb'\A\s*\[\s*(?:\{[^\n]*\n\s*)*?\{[^\n]*"cat"\s*:\s*'
     rb'"(?:COLL_API|P2P_API|GROUP_API|GROUP|COLL|P2P|PROXY)"',
+    Layout.PREFIX,
+)
+NCCL_CALLS_FORMAT = Format(
+    NCCL_CALLS,
+    "calls in logs of NCCL and RCCL (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL), without times",
+    (".nccl.log", ".nccl.log.gz"),
+    rb"[\w.\-]+:\d+:\d+ \[-?\d+\][^\n]{0,300}? NCCL (?:INFO|WARN) ",
     Layout.PREFIX,
 )

@@ -8,6 +8,7 @@ from collhub_pytorch.formats import (
     EXECUTION_TRACE_FORMAT,
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
+    NCCL_CALLS_FORMAT,
     PROFILER_FORMAT,
 )
 from collhub_pytorch.options import ClockOptions, ProfileOptions, RankOptions
@@ -46,6 +47,13 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             ClockOptions,
             lines="collhub_pytorch.report:lines",
             samples="collhub_pytorch.nccl.samples:profiler_events",
+        ),
+        WorkloadReader(
+            NCCL_CALLS_FORMAT,
+            "collhub_pytorch.nccl.read:read_log",
+            RankOptions,
+            samples="collhub_pytorch.nccl.samples:log_lines",
+            claims="collhub_pytorch.nccl.read:has_calls",
         ),
     ]
 

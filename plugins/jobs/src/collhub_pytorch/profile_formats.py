@@ -11,6 +11,7 @@ from collhub_pytorch.formats import (
     EXECUTION_TRACE_FORMAT,
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
+    NCCL_CALLS_FORMAT,
     PROFILER_FORMAT,
 )
 from collhub_pytorch.kineto import read as kineto
@@ -43,6 +44,7 @@ class ProfileFormat:
 _FORMATS = (
     ProfileFormat(INSPECTOR_FORMAT, "records of NCCL's Inspector", nccl.workload_of),
     ProfileFormat(PROFILER_FORMAT, "events of NCCL's profiler plugin", nccl.workload_of),
+    ProfileFormat(NCCL_CALLS_FORMAT, "logs of NCCL", nccl.workload_of),
     ProfileFormat(EXECUTION_TRACE_FORMAT, "execution traces", execution_trace.workload_of),
     ProfileFormat(KINETO_FORMAT, "Kineto profiles", kineto.workload_of, has_steps=True),
 )

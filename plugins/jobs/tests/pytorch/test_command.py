@@ -30,6 +30,7 @@ def test_offers() -> None:
         "pytorch-et",
         "nccl-inspector",
         "nccl-profiler",
+        "nccl-calls",
     ]
     assert [one.name for one in collhub_commands()] == ["profile"]
 

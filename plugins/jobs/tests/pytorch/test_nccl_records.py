@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 from collhub_nccl_records import read_inspector_lines
 from collhub_pytorch.findings import collect_findings
-from collhub_pytorch.nccl.read import read_inspector, read_profiler
+from collhub_pytorch.nccl.read import has_calls, read_inspector, read_log, read_profiler
 from collhub_pytorch.nccl.samples import (
     inspector_line,
     inspector_lines,
+    log_lines,
     profiler_events,
     profiler_file,
     source_of,
 )
-from collhub_pytorch.options import ClockOptions
+from collhub_pytorch.options import ClockOptions, RankOptions
 
 from hub_core.model import Diagnostic, HubError, InputError, JobCollective, NodeKind, Workload
 from hub_core.plugin_api import Source
@@ -193,6 +194,7 @@ def test_damaged_records_are_read_or_refused() -> None:
     random_bytes = random.Random(5)
     sources = [(read_inspector, one) for one in inspector_lines()]
     sources += [(read_profiler, one) for one in profiler_events()]
+    sources += [(read_log, one) for one in log_lines()]
     outcomes = set()
     for turn in range(400):
         read, source = sources[turn % len(sources)]
@@ -230,3 +232,70 @@ def test_files_of_two_formats_are_refused(collhub, tmp_path: Path) -> None:
     run = collhub("profile", one, two)
     assert run.code == 1
     assert "these are events of NCCL's profiler plugin, but" in run.err
+
+
+def log_of(*messages: tuple[int, str], members: Sequence[str] = ("0x1", "0x1")) -> Source:
+    """A log of ranks 0, 1, ...; `members`: communicator of each process, by hash."""
+    lines = [
+        f"node0:{100 + rank}:7 [{rank}] NCCL INFO ncclCommInitRank comm 0xa{rank} rank"
+        f" {list(members[:rank]).count(identity)} nranks {members.count(identity)} cudaDev {rank}"
+        f" busId 1000 commId {identity} - Init START"
+        for rank, identity in enumerate(members)
+    ]
+    lines += [f"node0:{100 + rank}:7 [{rank}] NCCL INFO {text}" for rank, text in messages]
+    return source_of("job.log", {"job.log": "\n".join(lines)})
+
+
+def call_text(rank: int, operation: str, count: int = 1024, root: int = 0, dtype: int = 7) -> str:
+    return (
+        f"{operation}: opCount 0 sendbuff 0x7f recvbuff 0x7f count {count} datatype {dtype} op 0"
+        f" root {root} comm 0xa{rank} [nranks=2] stream 0x55"
+    )
+
+
+@pytest.mark.parametrize(
+    ("operation", "size"),
+    [("AllReduce", 4096), ("AllGather", 4096), ("ReduceScatter", 8192), ("AlltoAll", 8192),
+     ("Broadcast", 4096)],
+)  # fmt: skip
+def test_calls_of_a_log_have_the_bytes_of_the_input_buffer(operation: str, size: int) -> None:
+    source = log_of(*((rank, call_text(rank, operation)) for rank in (0, 1)))
+    workload = read_log(source, RankOptions())
+    assert [one[1] for one in calls(workload, 0)] == [size]
+
+
+def test_messages_of_a_log_have_their_peers() -> None:
+    source = log_of((0, call_text(0, "Send", root=1)), (1, call_text(1, "Recv", root=0)))
+    nodes = read_log(source, RankOptions()).nodes
+    assert nodes.kind.tolist() == [NodeKind.SEND, NodeKind.RECV]
+    assert nodes.peer.tolist() == [1, 0]
+
+
+def test_types_that_differ_between_ranks_are_a_mismatch() -> None:
+    source = log_of((0, call_text(0, "AllReduce")), (1, call_text(1, "AllReduce", dtype=2)))
+    with pytest.raises(InputError, match=r"\(int32\).*\(float32\)"):
+        read_log(source, RankOptions())
+
+
+def test_calls_without_a_line_of_initialisation_are_reported() -> None:
+    notes: list[Diagnostic] = []
+    texts = [(rank, call_text(rank, "AllReduce")) for rank in (0, 1)]
+    source = log_of(*texts, (0, call_text(9, "AllReduce")))
+    read_log(Source("job.log", source.parts, notes.append), RankOptions())
+    assert any("job.log:5: the log has no line of initialisation" in one.message for one in notes)
+
+
+def test_only_logs_with_calls_of_all_ranks_are_jobs(records: Path) -> None:
+    assert has_calls(log_lines()[0])
+    path = records / "init_4ranks.log"
+    assert not has_calls(source_of(path.name, {path.name: path.read_text()}))
+
+
+def test_a_split_has_the_colour_of_its_parent() -> None:
+    split = "ncclCommSplit comm 0xb{0} rank {1} nranks 1 cudaDev 0 nvmlDev 0 busId 1 parent 0xa{0}"
+    split += " childCount 1 color {0} key 0 - Init COMPLETE"
+    texts = [(rank, split.format(rank, 0)) for rank in (0, 1)]
+    texts += [(rank, call_text(rank, "AllReduce").replace("0xa", "0xb")) for rank in (0, 1)]
+    texts += [(rank, call_text(rank, "AllGather")) for rank in (0, 1)]
+    workload = read_log(log_of(*texts), RankOptions())
+    assert sorted(group.ranks for group in workload.groups) == [(0,), (1,)]

@@ -119,6 +119,16 @@ class RingReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class LogReadOptions(RingReadOptions):
+    """Options of the reader `nccl-log`."""
+
+    graph: str = choice(("ring", "tree"), "the graph that the collective uses; tree: all-reduce")
+    communicator: str | None = optional(
+        "hash of the communicator, as in the log (default: the one with most ranks)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TunerOptions:
     """Options of the configuration of NCCL's tuner."""
 

@@ -1,6 +1,7 @@
 """Readers, writers and checks of this distribution.
 
-Writes libraries and rings for NCCL; reads machines in the formats of NCCL and nvidia-smi.
+Writes libraries and rings for NCCL; reads its graphs and logs, and machines in the formats of NCCL
+and nvidia-smi.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_nccl.options import (
+    LogReadOptions,
     MachineXmlOptions,
     NcclProgramOptions,
     NcclRingOptions,
@@ -60,6 +62,20 @@ RING_READER = FormatReader(
     samples="collhub_nccl.samples:graph_samples",
 )
 
+LOG_READER = FormatReader(
+    Format(
+        "nccl-log",
+        "rings and trees of a communicator in logs of NCCL and RCCL (NCCL_DEBUG=INFO)",
+        (".nccl.log", ".nccl.log.gz"),
+        # A line of NCCL, possibly after lines of the program.
+        rb"[\w.\-]+:\d+:\d+ \[-?\d+\][^\n]{0,300}? NCCL (?:INFO|WARN) ",
+        Layout.PREFIX,
+    ),
+    "collhub_nccl.logs.read_log:read",
+    LogReadOptions,
+    samples="collhub_nccl.samples:log_samples",
+)
+
 TUNER = SelectionWriter(
     Format(
         "nccl-tuner",
@@ -75,8 +91,8 @@ TUNER = SelectionWriter(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Reader of ring graphs."""
-    return [RING_READER]
+    """Readers of ring graphs and logs."""
+    return [RING_READER, LOG_READER]
 
 
 @hookimpl

@@ -141,3 +141,31 @@ def graph_samples() -> Sequence[Source]:
     source = Source.of_bytes("graphs.dump", text.encode("ascii"))
     # Suppress the note that the rings continue in other nodes: the checks do not need it.
     return [replace(source, report=lambda diagnostic: None)]
+
+
+def log_samples() -> Sequence[Source]:
+    """The log of a communicator of four ranks with two channels, whose lines are mixed and torn."""
+    lines = [_log_line(rank, _LOG_INIT.format(rank=rank)) for rank in range(4)]
+    rings = ((0, 1, 3, 2), (0, 2, 3, 1))
+    for channel, ring in enumerate(rings):
+        text = " ".join(map(str, ring))
+        lines.append(_log_line(0, f"Channel {channel:02}/02 : {text}"))
+    parents = {0: "1/-1/-1->0->-1", 1: "3/-1/-1->1->0", 3: "2/-1/-1->3->1", 2: "-1/-1/-1->2->3"}
+    lines += [_log_line(rank, f"Trees [0] {one} [1] {one}") for rank, one in parents.items()]
+    # Two processes wrote to one line.
+    lines[-1] = lines[-2].rstrip() + lines.pop()
+    lines.append(_log_line(0, "2 coll channels, 2 collnet channels, 0 nvls channels"))
+    choice = "AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}"
+    lines.append("[2026-01-05 10:00:00] " + _log_line(0, choice))
+    source = Source.of_bytes("job.nccl.log", "".join(lines).encode("ascii"))
+    return [replace(source, report=lambda diagnostic: None)]
+
+
+_LOG_INIT = (
+    "ncclCommInitRankConfig comm 0xa{rank} rank {rank} nranks 4 cudaDev {rank} nvmlDev {rank}"
+    " busId 1000 commId 0x9ca74fa6e40df7f4 - Init COMPLETE"
+)
+
+
+def _log_line(rank: int, message: str) -> str:
+    return f"node0:{100 + rank}:{100 + rank} [{rank}] NCCL INFO {message}\n"

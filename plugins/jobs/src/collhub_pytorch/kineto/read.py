@@ -13,7 +13,7 @@ from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
 from collhub_pytorch.kineto.graph import build_nodes
 from collhub_pytorch.kineto.host import add_host_calls, host_profile
-from collhub_pytorch.options import KINETO, ClockOptions, ProfileOptions
+from collhub_pytorch.options import KINETO, NCCL_CALLS, ClockOptions, ProfileOptions
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, RankFacts, RankNodes
 from collhub_pytorch.trace_files import TraceFile, files_of
 from hub_core.columns import Int64Array
@@ -79,7 +79,8 @@ def notes(workload: Workload) -> list[str]:
         else []
     )
     assumed = len(workload.nodes.control_indices)
-    if assumed:
+    # In logs of NCCL, the order of the lines is the order of the calls.
+    if assumed and workload.provenance.producer != NCCL_CALLS:
         messages.append(f"{assumed} dependencies between streams are assumed")
     missing = extension["assumed_ranks"]
     if isinstance(missing, list) and missing:

@@ -1,11 +1,13 @@
-"""Read the records of NCCL's Inspector and of its profiler plugin as workloads."""
+"""Read records of NCCL's Inspector, its profiler plugin and its logs as workloads."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from collhub_nccl_records import (
     CallRecord,
+    NcclLog,
     SkippedLine,
     read_inspector_lines,
     read_lines,
@@ -18,7 +20,7 @@ from collhub_pytorch.kineto.read import align_clocks, notes
 from collhub_pytorch.nccl.graph import CallGraph
 from collhub_pytorch.nccl.ranks import find_job_ranks
 from collhub_pytorch.nccl.recorded import RecordedCalls
-from collhub_pytorch.options import INSPECTOR, PROFILER, ClockOptions
+from collhub_pytorch.options import INSPECTOR, NCCL_CALLS, PROFILER, ClockOptions, RankOptions
 from collhub_pytorch.trace_files import TraceFile, files_of, open_decompressed
 from hub_core.model import (
     Diagnostic,
@@ -33,9 +35,11 @@ from hub_core.plugin_api import Source
 
 Lines = Iterable[tuple[int, bytes | None]]
 RecordReader = Callable[[Lines, str], Iterator[CallRecord | SkippedLine]]
-_READERS: dict[str, RecordReader] = {
-    INSPECTOR: read_inspector_lines,
-    PROFILER: read_profiler_events,
+# The reader of a log keeps the members of communicators, which may be in another file.
+_READERS: dict[str, Callable[[], RecordReader]] = {
+    INSPECTOR: lambda: read_inspector_lines,
+    PROFILER: lambda: read_profiler_events,
+    NCCL_CALLS: lambda: NcclLog().read,
 }
 _MAX_LISTED_LINES = 10
 
@@ -55,6 +59,32 @@ def read_profiler(source: Source, options: ClockOptions) -> Workload:
     return _read(source, options, PROFILER)
 
 
+def read_log(source: Source, options: RankOptions) -> Workload:
+    """Read the calls in logs of NCCL (subsystem COLL), without times; otherwise as above."""
+    clocks = ClockOptions(ranks_missing=options.ranks_missing)
+    return _read(source, clocks, NCCL_CALLS)
+
+
+def has_calls(source: Source) -> bool:
+    """Return whether a log has calls of all ranks of its largest communicator.
+
+    Other logs describe the rings and trees of a communicator, but no job.
+    """
+    log, ranks = NcclLog(), defaultdict[str, set[int]](set)
+    try:
+        for part in source.parts:
+            with part.stream() as stream:
+                for record in log.read(read_lines(stream), part.name):
+                    if isinstance(record, CallRecord):
+                        ranks[record.member.communicator].add(record.member.rank)
+    except InputError:
+        return False
+    if not ranks:
+        return False
+    largest = max(log.communicators.values(), key=lambda one: one.rank_count)
+    return len(ranks.get(largest.identity, ())) == largest.rank_count
+
+
 def _read(source: Source, options: ClockOptions, format_name: str) -> Workload:
     provenance = Provenance(format_name, "", source.name, source.sha256())
     workload = workload_of(files_of(source), options, provenance)
@@ -69,9 +99,10 @@ def workload_of(
     """Read these files as a workload; the format is the producer in `provenance`."""
     calls, skipped = RecordedCalls(), list[str]()
     file_of_process: dict[str, str] = {}
+    read_records = _READERS[provenance.producer]()
     for file in files:
         with open_decompressed(file) as content:
-            records = _READERS[provenance.producer](read_lines(content), file.name)
+            records = read_records(read_lines(content), file.name)
             _collect(records, file.name, calls, skipped, file_of_process)
     if not len(calls):
         raise _empty_error(files[0].name, provenance.producer, skipped)
@@ -90,6 +121,8 @@ def workload_of(
             "the records have no start times: the calls of a rank follow each other without gaps,"
             " except for waiting"
         )
+    if not graph.has_times:
+        lines.append("times are not recorded: the calls of a rank follow each other in their order")
     extension: dict[str, JsonValue] = {"assumptions": [], "notes": lines}
     workload = join_ranks(parts, options, provenance, extension)
     if not graph.has_times:

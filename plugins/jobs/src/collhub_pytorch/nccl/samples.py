@@ -64,6 +64,29 @@ def inspector_line(
     return json.dumps(entry) + "\n"
 
 
+_LOG_CALLS = (
+    "AllReduce: opCount {count:x} sendbuff 0x7f00 recvbuff 0x7f00 count 262144 datatype 7 op 0"
+    " root 0 comm 0xa{rank} [nranks=2] stream 0x55",
+    "ReduceScatter: opCount {count:x} sendbuff 0x7f00 recvbuff 0x7f00 count 1024 datatype 9 op 0"
+    " root 0 comm 0xa{rank} [nranks=2] stream 0x55",
+)
+
+
+def log_lines() -> Sequence[Source]:
+    """Two collectives of two ranks, whose lines are mixed."""
+    lines = [
+        f"node0:{100 + rank}:{100 + rank} [{rank}] NCCL INFO ncclCommInitRank comm 0xa{rank} rank"
+        f" {rank} nranks 2 cudaDev {rank} nvmlDev {rank} busId 1000 commId 0x9ca74fa6e40df7f4"
+        " - Init COMPLETE\n"
+        for rank in range(2)
+    ]
+    for count, call in enumerate(_LOG_CALLS):
+        for rank in range(2):
+            text = call.format(rank=rank, count=count)
+            lines.append(f"node0:{100 + rank}:{100 + rank} [{rank}] NCCL INFO {text}\n")
+    return [source_of("job.nccl.log", {"job.nccl.log": "".join(lines)})]
+
+
 def profiler_events() -> Sequence[Source]:
     """An all-reduce and an all-gather of two ranks; the clock of rank 1 is 5 us late."""
     files = {

@@ -1,0 +1,302 @@
+"""Read logs of NCCL and RCCL (`NCCL_DEBUG=INFO`): communicators, rings, trees, choices, calls.
+
+Lines of all processes may be mixed, torn, and preceded by timestamps, ranks or colours. A line
+names a thread and a device, not a rank: the ranks follow from the lines of initialisation.
+Source: NVIDIA/nccl 2.30.7 (Apache-2.0); variants down to 2.8 and of RCCL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from collhub_nccl_records.calls import CallRecord, Member, SkippedLine
+from collhub_nccl_records.data_types import type_of_number
+from collhub_nccl_records.log_facts import (
+    NO_RANK,
+    Choice,
+    CommunicatorFacts,
+    Connection,
+    TreeNode,
+)
+
+_PREFIX = re.compile(
+    r"(?<![\w.\-])([\w.\-]{1,255}):(\d{1,10}):(\d{1,10}) \[(-?\d{1,5})\][^\n]{0,300}?"
+    r" NCCL (?:INFO|WARN)[ ]?"
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_INIT = re.compile(
+    r"\bcomm (0x[0-9a-fA-F]{1,16}) rank (\d{1,7}) n[rR]anks (\d{1,7}) cudaDev (\d{1,5})(.*)"
+)
+_HASH = re.compile(r"\bcommId (0x[0-9a-fA-F]{1,16})")
+_SPLIT = re.compile(r"\bparent (0x[0-9a-fA-F]{1,16}).{0,60}?\bcolor (-?\d{1,11})")
+_PLACE = re.compile(r"\bcomm (0x[0-9a-fA-F]{1,16}) rank \d{1,7} nRanks (\d{1,7}) nNodes (\d{1,7})")
+_COMM = re.compile(r"\bcomm (0x[0-9a-fA-F]{1,16})")
+_RING = re.compile(r"Channel (\d{1,4})/(\d{1,4}) :((?:\s+\d{1,7})+)\s*(\.{3})?")
+_RING_OF_RANK = re.compile(r"Ring (\d{1,4}) : (\d{1,7}) -> (\d{1,7}) -> (\d{1,7})")
+_TREE = re.compile(r"\[(\d{1,4})\] (-?\d{1,7}(?:/-?\d{1,7}){0,2})->(\d{1,7})->(-?\d{1,7})")
+_TREE_OF_RANK = re.compile(
+    r"Tree (\d{1,4}) : (-?\d{1,7}) -> (\d{1,7}) -> (-?\d{1,7}(?:/-?\d{1,7}){0,2})"
+)
+_CONNECTION = re.compile(
+    r"Channel (\d{1,4})(?:/(\d{1,4}))? : (\d{1,7})\[\w{1,12}\] -> (\d{1,7})\[\w{1,12}\]"
+    r"(?: \[(send|receive)\])? via (\S{1,120})"
+)
+_CHANNELS = re.compile(r"\d{1,4} coll channels,.{0,200}")
+_CHOICE = re.compile(r"(?:(\w{1,40}): )?(\d{1,19}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})")
+_CALL = re.compile(
+    r"(\w{1,40}): opCount ([0-9a-fA-F]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20}"
+    r" count (\d{1,19}) datatype (-?\d{1,4}) op (-?\d{1,20}) root (-?\d{1,7})"
+    r" comm (0x[0-9a-fA-F]{1,16})(?: \[nranks=(\d{1,7})\])?"
+)
+_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+_PROTOCOLS = ("LL", "LL128", "SIMPLE")
+_MAX_ENTRIES = 1 << 20
+_MAX_RANKS = 1 << 20
+_ROOTED = ("Broadcast", "Reduce", "Scatter", "Gather", "Send", "Recv")
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One message. `thread`: host, process and thread; `process`: host and process."""
+
+    number: int
+    process: str
+    thread: str
+    device: int
+    text: str
+
+
+class NcclLog:
+    """Facts of a log, filled while `read` is iterated.
+
+    `communicators`: by identity, in the order of their first line. `version`: of NCCL, "" if it is
+    not logged. `lines`: number of lines of NCCL. `unassigned`: number of lines whose communicator
+    is not known.
+    """
+
+    def __init__(self) -> None:
+        self.communicators: dict[str, CommunicatorFacts] = {}
+        self.version = ""
+        self.lines = 0
+        self.unassigned = 0
+        # Member by process and pointer; the communicator that a thread initialises.
+        self._members: dict[tuple[str, str], Member] = {}
+        self._of_thread: dict[str, CommunicatorFacts] = {}
+        self._splits: dict[tuple[str, str, str], int] = {}
+        self._entries = 0
+
+    def read(
+        self, lines: Iterable[tuple[int, bytes | None]], file: str
+    ) -> Iterator[CallRecord | SkippedLine]:
+        """Yield the calls (lines of the subsystem COLL), and findings; collect all other facts."""
+        for number, content in lines:
+            if content is None:
+                yield SkippedLine(number, "the line is too long")
+                continue
+            for line in _split(number, content):
+                self.lines += 1
+                if ": opCount " in line.text:
+                    yield from self._call(line)
+                else:
+                    self._add_fact(line)
+
+    def _call(self, line: _Line) -> Iterator[CallRecord | SkippedLine]:
+        match = _CALL.match(line.text)
+        if match is None:
+            yield SkippedLine(line.number, "the line of a call is torn or truncated")
+            return
+        operation, count, pointer = match[1], int(match[3]), match[7]
+        member = self._members.get((line.process, pointer.lower()))
+        if member is None:
+            cure = "log the start of the job as well: NCCL_DEBUG_SUBSYS=INIT,COLL"
+            message = f"the log has no line of initialisation of comm {pointer} in this process"
+            yield SkippedLine(line.number, message, cure)
+            return
+        dtype, element_bytes = type_of_number(int(match[4]))
+        self.communicators[member.communicator].calls += 1
+        yield CallRecord(
+            member,
+            line.number,
+            operation,
+            -1,
+            count * element_bytes if element_bytes > 0 else -1,
+            dtype,
+            int(match[6]) if operation in _ROOTED else -1,
+        )
+
+    def _add_fact(self, line: _Line) -> None:
+        for words, add in _FACTS:
+            if words in line.text and add(self, line):
+                return
+
+    def _add_version(self, line: _Line) -> bool:
+        match = re.search(r"NCCL version (\d[\w.+\-]{1,40})", line.text)
+        self.version = self.version or (match[1] if match else "")
+        return match is not None
+
+    def _add_member(self, line: _Line) -> bool:
+        match = _INIT.search(line.text)
+        if match is None or int(match[2]) >= int(match[3]) or int(match[3]) > _MAX_RANKS:
+            return False
+        pointer, rank, rank_count, rest = match[1].lower(), int(match[2]), int(match[3]), match[5]
+        identity = self._identity(line, pointer, rest)
+        if identity is None or self._entries >= _MAX_ENTRIES:
+            return False
+        self._entries += 1
+        facts = self.communicators.setdefault(identity, CommunicatorFacts(identity))
+        facts.rank_count = rank_count
+        facts.processes[rank] = line.process
+        facts.devices[rank] = int(match[4])
+        key = (line.process, pointer)
+        self._members[key] = Member(line.process, identity, rank, rank_count)
+        self._of_thread[line.thread] = self._of_thread[line.process] = facts
+        return True
+
+    def _identity(self, line: _Line, pointer: str, rest: str) -> str | None:
+        """Return hash of the communicator, or parent and colour of a split.
+
+        The k-th split of a parent with a colour is the same communicator on all of its ranks. A
+        line without both repeats the last communicator of the pointer.
+        """
+        if match := _HASH.search(rest):
+            return match[1].lower()
+        known = self._members.get((line.process, pointer))
+        match = _SPLIT.search(rest)
+        if match is None:
+            return None if known is None else known.communicator
+        parent = self._members.get((line.process, match[1].lower()))
+        if parent is None:
+            return None
+        is_start = "Init START" in rest
+        counter = (line.process, parent.communicator, match[2])
+        count = self._splits.get(counter, 0)
+        if is_start or count == 0:
+            count = self._splits[counter] = count + 1
+        return f"{parent.communicator}/{match[2]}" + (f"#{count}" if count > 1 else "")
+
+    def _facts_of(self, line: _Line) -> CommunicatorFacts | None:
+        """Return the communicator of a line: by its pointer, by thread, or the only one."""
+        if match := _COMM.search(line.text):
+            member = self._members.get((line.process, match[1].lower()))
+            if member is not None:
+                return self.communicators[member.communicator]
+        facts = self._of_thread.get(line.thread) or self._of_thread.get(line.process)
+        if facts is None and len(self.communicators) < 2:
+            facts = next(iter(self.communicators.values()), None)
+            facts = facts or self.communicators.setdefault("", CommunicatorFacts(""))
+        self.unassigned += facts is None
+        self._entries += 1
+        return facts if self._entries < _MAX_ENTRIES else None
+
+    def _add_place(self, line: _Line) -> bool:
+        match = _PLACE.search(line.text)
+        member = self._members.get((line.process, match[1].lower())) if match else None
+        if match is None or member is None:
+            return False
+        self.communicators[member.communicator].node_count = int(match[3])
+        return True
+
+    def _add_connection(self, line: _Line) -> bool:
+        match = _CONNECTION.search(line.text)
+        if match is None or (facts := self._facts_of(line)) is None:
+            return False
+        index = int(match[2]) if match[2] else -1
+        one = Connection(
+            int(match[1]), index, int(match[3]), int(match[4]), match[6], match[5] or ""
+        )
+        facts.connections[one] = facts.connections.get(one, 0) + 1
+        return True
+
+    def _add_ring(self, line: _Line) -> bool:
+        match = _RING.match(line.text)
+        if match is None or (facts := self._facts_of(line)) is None:
+            return False
+        channel = int(match[1])
+        facts.rings[channel] = tuple(map(int, match[3].split()))
+        facts.ring_lines[channel] = line.number
+        if match[4]:
+            facts.cut_rings.add(channel)
+        return True
+
+    def _add_ring_of_rank(self, line: _Line) -> bool:
+        match = _RING_OF_RANK.match(line.text)
+        if match is None or (facts := self._facts_of(line)) is None:
+            return False
+        channel = int(match[1])
+        facts.successors.setdefault(channel, {})[int(match[3])] = int(match[4])
+        facts.ring_lines.setdefault(channel, line.number)
+        return True
+
+    def _add_trees(self, line: _Line) -> bool:
+        matches = list(_TREE.finditer(line.text))
+        if not matches or (facts := self._facts_of(line)) is None:
+            return False
+        for match in matches:
+            node = TreeNode(int(match[4]), _children(match[2]))
+            facts.trees.setdefault(int(match[1]), {})[int(match[3])] = node
+        return True
+
+    def _add_tree_of_rank(self, line: _Line) -> bool:
+        match = _TREE_OF_RANK.match(line.text)
+        if match is None or (facts := self._facts_of(line)) is None:
+            return False
+        node = TreeNode(int(match[2]), _children(match[4]))
+        facts.trees.setdefault(int(match[1]), {})[int(match[3])] = node
+        return True
+
+    def _add_channels(self, line: _Line) -> bool:
+        match = _CHANNELS.search(line.text)
+        if match is None or (facts := self._facts_of(line)) is None:
+            return False
+        facts.channels = facts.channels or match[0].rstrip()
+        return True
+
+    def _add_choice(self, line: _Line) -> bool:
+        match = _CHOICE.match(line.text)
+        if match is None or (facts := self._facts_of(line)) is None:
+            return False
+        algorithm, protocol = _name(match[3], _ALGORITHMS), _name(match[4], _PROTOCOLS)
+        choice = Choice(match[1] or "", int(match[2]), algorithm, protocol)
+        facts.choices[choice] = facts.choices.get(choice, 0) + 1
+        return True
+
+
+# The first words of the kinds of lines, most frequent first, and the methods that read them.
+_FACTS: tuple[tuple[str, Callable[[NcclLog, _Line], bool]], ...] = (
+    (" Bytes -> Algo ", NcclLog._add_choice),
+    (" via ", NcclLog._add_connection),
+    ("Channel ", NcclLog._add_ring),
+    ("Trees [", NcclLog._add_trees),
+    ("Ring ", NcclLog._add_ring_of_rank),
+    ("Tree ", NcclLog._add_tree_of_rank),
+    (" coll channels", NcclLog._add_channels),
+    (" nNodes ", NcclLog._add_place),
+    (" cudaDev ", NcclLog._add_member),
+    ("NCCL version ", NcclLog._add_version),
+)
+
+
+def _split(number: int, content: bytes) -> Iterator[_Line]:
+    """Split a line at the prefixes of NCCL: processes may tear each other's lines."""
+    if b" NCCL " not in content:
+        return
+    text = _COLOUR.sub("", content.decode("utf-8", "replace"))
+    matches = list(_PREFIX.finditer(text))
+    for place, match in enumerate(matches):
+        end = matches[place + 1].start() if place + 1 < len(matches) else len(text)
+        process = f"{match[1]}:{match[2]}"
+        message = text[match.end() : end]
+        yield _Line(number, process, f"{process}:{match[3]}", int(match[4]), message)
+
+
+def _children(text: str) -> tuple[int, ...]:
+    return tuple(rank for rank in map(int, text.split("/")) if rank != NO_RANK)
+
+
+def _name(text: str, names: tuple[str, ...]) -> str:
+    """Return the name of an algorithm or protocol that is logged by number or name."""
+    if text.isdigit():
+        return names[int(text)] if int(text) < len(names) else text
+    return text.upper()

@@ -1,0 +1,1 @@
+"""Rings and trees of NCCL's logs as algorithms."""

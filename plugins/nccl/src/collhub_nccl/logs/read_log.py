@@ -1,0 +1,197 @@
+"""Read rings or trees of a communicator from NCCL's log as an algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from collhub_nccl_records import (
+    CommunicatorFacts,
+    NcclLog,
+    SkippedLine,
+    TreeNode,
+    describe_ring_defect,
+    describe_tree_defect,
+    read_lines,
+)
+
+from collhub_nccl.graphs.ring_algorithm import ring_algorithm
+from collhub_nccl.logs.tree_algorithm import tree_algorithm
+from collhub_nccl.options import LogReadOptions
+from hub_core import installed_version
+from hub_core.model import (
+    Algorithm,
+    CollectiveKind,
+    Diagnostic,
+    InputError,
+    JsonValue,
+    Location,
+    Provenance,
+    Severity,
+    UsageError,
+    format_bytes,
+)
+from hub_core.plugin_api import Source
+
+EXTENSION = "nccl-log"
+_DISTRIBUTION = "collhub-nccl"
+# Rows of the step table: four for every message of an all-reduce with its two halves.
+_MAX_STEPS = 1 << 22
+_MAX_CHANNELS = 128
+_MAX_LISTED = 20
+
+
+def read(source: Source, options: LogReadOptions) -> Algorithm:
+    """Read rings (or, with `-O graph=tree`, trees) of one communicator, each as one channel.
+
+    Connections, choices and calls are reported. A channel that is not a ring or tree over all ranks
+    is left out with a warning. Raises `InputError` if no channel is valid, `UsageError` for a
+    communicator that is not in the log.
+    """
+    log, skipped = NcclLog(), 0
+    for part in source.parts:
+        with part.stream() as stream:
+            for record in log.read(read_lines(stream), part.name):
+                skipped += isinstance(record, SkippedLine)
+    facts = _choose_communicator(log, options.communicator, source)
+    kind = CollectiveKind(options.collective)
+    provenance = Provenance(
+        _DISTRIBUTION,
+        installed_version(_DISTRIBUTION) or "",
+        source.name,
+        source.sha256(),
+        {"collective": options.collective, "graph": options.graph},
+    )
+    extensions: dict[str, JsonValue] = {EXTENSION: _facts_to_json(log, facts)}
+    if options.graph == "tree":
+        if kind is not CollectiveKind.ALL_REDUCE:
+            message = f"option graph: NCCL runs no {kind} over trees"
+            raise UsageError(message, cure="leave out collective or graph")
+        trees = _valid_trees(facts, source)
+        algorithm = tree_algorithm(trees, provenance, extensions)
+    else:
+        rings = _valid_rings(facts, source)
+        root = options.root
+        if kind.traits.is_rooted and not 0 <= (root or 0) < len(rings[0]):
+            cure = f"use 0 to {len(rings[0]) - 1}"
+            raise UsageError(f"option root: {root} is not one of {len(rings[0])} ranks", cure=cure)
+        if root is not None and not kind.traits.is_rooted:
+            raise UsageError(f"option root: {kind} has no root", cure="leave it out")
+        algorithm = ring_algorithm(
+            kind, rings, (root or 0) if kind.traits.is_rooted else None, provenance, extensions
+        )
+    _report_facts(source, log, facts, skipped)
+    return algorithm
+
+
+def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> CommunicatorFacts:
+    """Return the named communicator, else the largest one with rings or trees."""
+    graphs = [one for one in log.communicators.values() if one.ring_channels or one.trees]
+    if identity is not None:
+        chosen = [one for one in graphs if one.identity == identity.lower()]
+        if not chosen:
+            known = ", ".join(one.identity or "''" for one in graphs[:8]) or "none"
+            message = f"option communicator: {identity!r:.40} has no rings in the log"
+            raise UsageError(message, cure=f"communicators with rings: {known}")
+        return chosen[0]
+    if not graphs:
+        message = f"the log has {log.lines} lines of NCCL, but no rings and no trees"
+        cure = (
+            "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH, and give all of its output"
+        )
+        raise InputError(message, location=Location(source.name), cure=cure, code="no-rings")
+    return max(graphs, key=lambda one: (one.size(), -graphs.index(one)))
+
+
+def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ...]]:
+    """Return the rings over all ranks, each from rank 0 on; report the others."""
+    rings, defects = [], []
+    for channel in facts.ring_channels:
+        defect = describe_ring_defect(facts, channel)
+        if defect:
+            line = facts.ring_lines.get(channel)
+            defects.append((line, f"channel {channel} is no ring over all ranks: {defect}"))
+            continue
+        ring = facts.ring(channel)
+        start = ring.index(0)
+        rings.append(ring[start:] + ring[:start])
+    _check_channels(len(rings), facts.size(), defects, source)
+    return rings
+
+
+def _valid_trees(facts: CommunicatorFacts, source: Source) -> list[Mapping[int, TreeNode]]:
+    """Return the trees over all ranks; report the others."""
+    trees: list[Mapping[int, TreeNode]] = []
+    defects: list[tuple[int | None, str]] = []
+    for channel, tree in sorted(facts.trees.items()):
+        defect = describe_tree_defect(tree, facts.size())
+        if defect:
+            defects.append((None, f"channel {channel} is no tree over all ranks: {defect}"))
+        else:
+            trees.append(tree)
+    _check_channels(len(trees), facts.size(), defects, source)
+    return trees
+
+
+def _check_channels(
+    count: int, ranks: int, defects: Sequence[tuple[int | None, str]], source: Source
+) -> None:
+    """Report invalid channels. Raises `InputError` if all are invalid, and for too many steps."""
+    if not count:
+        line, message = defects[0] if defects else (None, "the log has no channels of this kind")
+        cure = "give the complete output of all processes, with NCCL_DEBUG_SUBSYS=INIT,GRAPH"
+        raise InputError(message, location=Location(source.name, line), cure=cure, code="channel")
+    for line, message in defects:
+        text = f"{message}; it is left out"
+        source.report(Diagnostic("channel", text, Severity.WARNING, Location(source.name, line)))
+    if count > _MAX_CHANNELS or count * ranks * ranks * 4 > _MAX_STEPS or ranks < 2:
+        message = f"{count} channels over {ranks} ranks: 2 ranks and at most {_MAX_STEPS} steps"
+        raise InputError(message, location=Location(source.name), code="channel")
+
+
+def _report_facts(source: Source, log: NcclLog, facts: CommunicatorFacts, skipped: int) -> None:
+    """Report the facts of the log that an algorithm does not express."""
+    lines = [
+        f"{count} connections via {transport}"
+        for transport, count in sorted(facts.transports().items())[:_MAX_LISTED]
+    ]
+    lines += [
+        f"NCCL chose {choice.algorithm} {choice.protocol} for"
+        f" {choice.operation or 'a collective'} of {format_bytes(choice.bytes)} ({count} calls)"
+        for choice, count in list(facts.choices.items())[:_MAX_LISTED]
+    ]
+    if facts.channels:
+        lines.append(facts.channels)
+    if facts.calls:
+        lines.append(f"{facts.calls} calls: read them as a job with --from nccl-calls")
+    if len(log.communicators) > 1:
+        lines.append(
+            f"communicator {facts.identity or '(unnamed)'} of {len(log.communicators)};"
+            " -O communicator=ID reads another one"
+        )
+    if log.unassigned:
+        lines.append(f"{log.unassigned} lines belong to no known communicator")
+    if skipped:
+        lines.append(f"{skipped} lines of calls are not used")
+    for line in lines:
+        source.report(Diagnostic("nccl-log", line, Severity.NOTE, Location(source.name)))
+
+
+def _facts_to_json(log: NcclLog, facts: CommunicatorFacts) -> dict[str, JsonValue]:
+    transports: dict[str, JsonValue] = dict(sorted(facts.transports().items()))
+    choices: list[JsonValue] = [
+        {
+            "operation": choice.operation,
+            "bytes": choice.bytes,
+            "algorithm": choice.algorithm,
+            "protocol": choice.protocol,
+            "calls": count,
+        }
+        for choice, count in facts.choices.items()
+    ]
+    return {
+        "version": log.version,
+        "communicator": facts.identity,
+        "nodes": facts.node_count,
+        "transports": transports,
+        "choices": choices,
+    }
