@@ -26,7 +26,7 @@ SIDES = Sides("mesh(2): S0", "mesh(2): ()")
         (b"{}", "is no list of tensors"),
         (b"[1]", "entry 0 is no object"),
         (b'[{"tensr": 1}]', "entry 0: there is no member 'tensr'"),
-        (b'[{"tensor": 8}]', "entry 0 states no tensor"),
+        (b'[{"tensor": 8}]', "entry 0 has no tensor"),
         (b'[{"tensor": "8:int8", "due_s": -1}]', "seconds from 0 on"),
         (b'[{"tensor": "8:int8", "count": 0}]', "count is not in"),
         (b'[{"tensor": "8:int"}]', "entry 0: there is no dtype"),

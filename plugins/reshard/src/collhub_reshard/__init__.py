@@ -1,4 +1,4 @@
-"""Move sharded tensors between device meshes in provably least time."""
+"""Move sharded tensors between device meshes in provably minimum time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
     "reshard", "unit_tasks",
 ]  # fmt: skip
 
-# Importing the package is cheap: the hub does so to list what it offers.
+# Names are imported when they are used: the hub imports this package to list its offers.
 __getattr__ = names_from(
     __name__,
     {

@@ -1,4 +1,4 @@
-"""`collhub reshard`: tensors from mesh to mesh in least time, as an algorithm with its proof."""
+"""`collhub reshard`: move tensors in minimum time, as an algorithm with its proof."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hub_core import (
 from hub_core.model import HubError, InputError, parse_bandwidth, parse_time
 from hub_core.plugin_api import FormatWriter, SearchBudget, declared_options
 
-# What needs numpy is imported where it is used: the help of a command comes at once.
+# Modules that need numpy are imported where they are used, so that the help appears quickly.
 if TYPE_CHECKING:
     from collhub_shardings import Move
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class _Problem(TypedDict):
-    """What is to move over which network."""
+    """Options of the command that describe the tensors and the network."""
 
     tensors: tuple[str, ...]
     state_dict: str | None
@@ -69,12 +69,18 @@ class _Problem(TypedDict):
 @click.option(
     "--topology", metavar="T", type=TOPOLOGY, help="Network; device r of the meshes is its NPU r."
 )
-@click.option("--host-bandwidth", metavar="B", help="Or: every host has a card of B, as 1.25GiB/s.")
 @click.option(
-    "--latency", metavar="TIME", default="0ns", show_default=True, help="Of --host-bandwidth."
+    "--host-bandwidth", metavar="B", help="Instead of a topology: card of every host, 1.25GiB/s."
 )
-@number_option("--cards", "N", "Cards of every host of --host-bandwidth (default: 1).", most=1024)
-@click.option("-o", "--output", "out", metavar="OUT", type=FILE, help="Where to write it.")
+@click.option(
+    "--latency",
+    metavar="TIME",
+    default="0ns",
+    show_default=True,
+    help="Between hosts, with --host-bandwidth.",
+)
+@number_option("--cards", "N", "Cards per host with --host-bandwidth (default: 1).", most=1024)
+@click.option("-o", "--output", "out", metavar="OUT", type=FILE, help="File or prefix to write.")
 @click.option(
     "--network", "network_out", metavar="FILE", type=FILE, help="Also write the network as JSON."
 )
@@ -98,12 +104,12 @@ def reshard(
     budget: SearchBudget,
     **problem: Unpack[_Problem],
 ) -> None:
-    """Move sharded tensors between device meshes in least time.
+    """Move sharded tensors between device meshes in minimum time.
 
     A side is a mesh and a spec: `mesh(2,4): S0 R S1`, `mesh(x=2,y=4): ('x', None, 'y')` or
     `mesh(2,4): Shard(0), Replicate()`. Devices of the destination follow those of the source;
-    `mesh(2,4)@0-7` names them, so that meshes share devices. The algorithm is verified, carries its
-    proof (`verify --certificate`), and is written to OUT where that is given.
+    `mesh(2,4)@0-7` names the devices, so that meshes can share them. The algorithm is verified,
+    carries its proof (`verify --certificate`), and is written to OUT if that is given.
     """
     from collhub_reshard.command_inputs import ReshardOptions, parse_choices
 
@@ -113,26 +119,29 @@ def reshard(
         check_stdout(out, as_json)
         target = context.output_target(out, output)
     elif target_format is not None:
-        raise UsageError("--format has no meaning without -o", cure="say where to write: -o OUT")
+        raise UsageError("--format has no meaning without -o", cure="specify the output: -o OUT")
     sides = {"reshard": declared_options(ReshardOptions)}
     if target is not None:
         sides["writer"] = target.options
-    given = assign(assignments, sides)
-    choices, host_size = parse_choices(given["reshard"], budget)
-    moves = _moves(problem, host_size)
+    values = assign(assignments, sides)
+    choices, host_size = parse_choices(values["reshard"], budget)
+    moves = _read_moves(problem, host_size)
     with context.progress("scheduling"):
         plan = _plan(context, moves, problem, choices)
     _report_missing_solver(context, plan)
-    made = plan.lower()
-    context.admit(made.algorithm, "the resharding")
-    written = _write(context, made, target, given.get("writer", {}), output)
+    lowered = plan.lower()
+    context.admit(lowered.algorithm, "the resharding")
+    written = _write(context, lowered, target, values.get("writer", {}), output)
     if network_out is not None:
         context.say_written(context.write_topology(plan.topology, network_out), "network: ")
-    _show(context, plan, made, written, as_json, out)
+    _show(context, plan, lowered, written, as_json, out)
 
 
-def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
-    """The tensors of the command line, then those of the file."""
+def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
+    """Return the tensors of the command line, then those of the file.
+
+    Raises `UsageError` if there are none, or without sides.
+    """
     from collhub_shardings import parse_move
 
     from collhub_reshard.command_inputs import Sides, parse_state_dict
@@ -142,7 +151,6 @@ def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
     for text in problem["tensors"]:
         if source is None or destination is None:
             raise UsageError("--tensor needs --from and --to", cure="give both sides")
-        # Numbers tell tensors without names apart.
         name = f"tensor {len(moves)}"
         moves.append(parse_move(text, source, destination, name=name, host_size=host_size))
     if problem["state_dict"] is not None:
@@ -155,6 +163,7 @@ def _moves(problem: _Problem, host_size: int | None) -> list[Move]:
 
 
 def _read_content(file: str) -> bytes:
+    """Return the contents of a file. Raises `InputError` if it cannot be read."""
     try:
         return Path(file).read_bytes()
     except OSError as error:
@@ -164,6 +173,10 @@ def _read_content(file: str) -> bytes:
 def _plan(
     context: CommandContext, moves: Sequence[Move], problem: _Problem, choices: object
 ) -> ReshardPlan:
+    """Plan the moves on the network of the options.
+
+    Raises `UsageError` unless exactly one is given.
+    """
     from collhub_reshard.planning import ReshardChoices, plan_reshard
 
     assert isinstance(choices, ReshardChoices)
@@ -185,7 +198,10 @@ def _plan(
 def _simulate_time_s(
     context: CommandContext, algorithm: Algorithm, topology: Topology
 ) -> float | None:
-    """Seconds on the network by the default simulator, None where it is not installed."""
+    """Return the time in seconds by the default simulator, None if the simulation fails.
+
+    For example because no simulator is installed.
+    """
     size = algorithm.collective_bytes
     try:
         result = simulate(algorithm, topology, size or 1, registry=context.registry())
@@ -195,6 +211,7 @@ def _simulate_time_s(
 
 
 def _report_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
+    """Report that OR-tools could improve the schedule or prove it, if it is not installed."""
     from collhub_reshard.scheduling.best import could_use_solver
     from collhub_reshard.scheduling.exact import report_missing_solver
 
@@ -204,31 +221,33 @@ def _report_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
 
 def _write(
     context: CommandContext,
-    made: Lowered,
+    lowered: Lowered,
     target: OutputTarget | None,
     options: Assignments,
     output: OutputRequest,
 ) -> WrittenFiles | None:
+    """Write the algorithm to the target; None without a target."""
     if target is None:
         return None
-    return context.write_output(made.algorithm, target, options, output, work="resharding")
+    return context.write_output(lowered.algorithm, target, options, output, work="resharding")
 
 
 def _show(
     context: CommandContext,
     plan: ReshardPlan,
-    made: Lowered,
+    lowered: Lowered,
     written: WrittenFiles | None,
     as_json: bool,
     out: str | None,
 ) -> None:
+    """Print the report as JSON or text."""
     from collhub_reshard.command_report import build_report, build_text_fields
 
     if as_json:
         paths = [] if written is None else [str(path) for path in written.paths]
-        context.print_json(build_report(plan, made, paths))
+        context.print_json(build_report(plan, lowered, paths))
         return
     if out != "-":
-        context.print_fields(build_text_fields(plan, made))
+        context.print_fields(build_text_fields(plan, lowered))
     if written is not None:
         context.say_written(written)

@@ -24,7 +24,7 @@ _CURE = 'write [{"tensor": "4096x4096:bfloat16", "from": "mesh(2,4): S0 R", "to"
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Both ends of the tensors that state none themselves."""
+    """Both sides of the tensors that specify none themselves."""
 
     source: str | None = None
     destination: str | None = None
@@ -33,10 +33,10 @@ class Sides:
 def parse_state_dict(
     content: bytes, file: str, sides: Sides, host_size: int | None = None
 ) -> list[Move]:
-    """The moves of a JSON list of objects with `tensor`, `from`, `to`.
+    """Parse moves from a JSON list of objects with `tensor`, `from`, `to`.
 
-    Optional: `name`, `release_s`, `due_s`, `count` of equal tensors. Raises `InputError` with the
-    number of the entry.
+    Optional members: `name`, `release_s`, `due_s`, `count` of equal tensors. `from` and `to`
+    default to `sides`. Raises `InputError` with the number of the entry.
     """
     try:
         listed = json.loads(content)
@@ -55,13 +55,14 @@ def parse_state_dict(
 def _parse_entry(
     entry: Mapping[str, object], number: int, file: str, sides: Sides, host_size: int | None
 ) -> list[Move]:
+    """Parse one entry of the list: `count` equal moves."""
     unknown = sorted(entry.keys() - _MEMBERS)
     if unknown:
         raise _make_error(file, f"entry {number}: there is no member {unknown[0]!r}")
     tensor, source = entry.get("tensor"), entry.get("from", sides.source)
     destination = entry.get("to", sides.destination)
     if not all(isinstance(text, str) for text in (tensor, source, destination)):
-        raise _make_error(file, f"entry {number} states no tensor, from or to")
+        raise _make_error(file, f"entry {number} has no tensor, from or to")
     release, due = entry.get("release_s", 0.0), entry.get("due_s")
     times = [time for time in (release, due) if time is not None]
     if not all(isinstance(time, int | float) and time >= 0 for time in times):
@@ -86,7 +87,7 @@ def _parse_entry(
 
 
 def _make_error(file: str, message: str) -> InputError:
-    # Every error of a file has the same cure.
+    """Return the error of an invalid file."""
     return InputError(message, location=Location(file), cure=_CURE, code="invalid-state-dict")
 
 
@@ -102,11 +103,13 @@ _MAX_EFFORT = 1000.0
 class ReshardOptions:
     """Options of a resharding as `-O key=value`."""
 
-    strategy: str = option(OptionType.TEXT, AUTO, "how boxes travel", choices=_STRATEGIES)
+    strategy: str = option(
+        OptionType.TEXT, AUTO, "how boxes reach their receivers", choices=_STRATEGIES
+    )
     layout: str = option(
         OptionType.TEXT,
         "packed",
-        "buffers hold boxes one behind the other, or tiles row by row, which takes copies",
+        "packed: buffers contain the boxes in sequence; rows: row-major tiles, which needs copies",
         choices=_LAYOUTS,
     )
     split: bool = option(OptionType.BOOL, False, "tasks may be split over senders and in time")
@@ -123,58 +126,60 @@ class ReshardOptions:
     )
 
 
-def parse_choices(given: Assignments, budget: SearchBudget) -> tuple[ReshardChoices, int | None]:
-    """(choices, devices of a host). Raises click's errors, which name the option."""
-    # Binding by hand: a command has no record that the program fills,
-    # and errors shall read like those of other options.
-    strategy = _parse_choice(given, "strategy", _STRATEGIES)
+def parse_choices(
+    assignments: Assignments, budget: SearchBudget
+) -> tuple[ReshardChoices, int | None]:
+    """Return (choices, devices per host). Raises click's errors, which name the option."""
+    # Parsed here, because a command has no option record that the program fills in. The errors
+    # have the form of those of other options.
+    strategy = _parse_choice(assignments, "strategy", _STRATEGIES)
     choices = ReshardChoices(
         None if strategy in (None, AUTO) else Strategy(strategy),
-        _parse_positive_integer(given, "chunks", 1 << 16),
-        _parse_choice(given, "layout", _LAYOUTS) or "packed",
+        _parse_positive_integer(assignments, "chunks", 1 << 16),
+        _parse_choice(assignments, "layout", _LAYOUTS) or "packed",
         Effort(
-            _parse_boolean(given, "split"),
-            _parse_number(given, "effort", 0.0, _MAX_EFFORT, Effort().work),
+            _parse_boolean(assignments, "split"),
+            _parse_number(assignments, "effort", 0.0, _MAX_EFFORT, Effort().work),
             budget,
         ),
     )
-    return choices, _parse_positive_integer(given, "host_size", 1 << 16)
+    return choices, _parse_positive_integer(assignments, "host_size", 1 << 16)
 
 
-def _parse_choice(given: Assignments, name: str, known: tuple[str, ...]) -> str | None:
-    """One of some words, None where the option is not given."""
-    text = given.get(name)
+def _parse_choice(assignments: Assignments, name: str, known: tuple[str, ...]) -> str | None:
+    """Return one of the known words, None if the option is not given."""
+    text = assignments.get(name)
     if text is None:
         return None
-    # The list is the help.
     if text not in known:
         raise click.UsageError(f"-O {name}={text}: expected one of {', '.join(known)}")
     return text
 
 
-def _parse_positive_integer(given: Assignments, name: str, most: int) -> int | None:
-    """A whole number from 1 on, None where it is not given."""
-    text = given.get(name)
+def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -> int | None:
+    """Return an integer from 1 to `maximum`, None if the option is not given."""
+    text = assignments.get(name)
     if text is None:
         return None
     # `isdecimal` also refuses signs and underscores.
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise click.UsageError(f"-O {name}={text}: expected a whole number from 1 to {most}")
-    # What is left is a number in its range.
+    if not text.isdecimal() or not 1 <= int(text) <= maximum:
+        raise click.UsageError(f"-O {name}={text}: expected a whole number from 1 to {maximum}")
     return int(text)
 
 
-def _parse_boolean(given: Assignments, name: str) -> bool:
-    """Value of an option that is true or false; false if it is not given."""
-    value = BOOL_WORDS.get(given.get(name, "false").lower())
+def _parse_boolean(assignments: Assignments, name: str) -> bool:
+    """Return the value of a boolean option; false if it is not given."""
+    value = BOOL_WORDS.get(assignments.get(name, "false").lower())
     if value is None:
-        raise click.UsageError(f"-O {name}={given[name]}: expected true or false")
+        raise click.UsageError(f"-O {name}={assignments[name]}: expected true or false")
     return value
 
 
-def _parse_number(given: Assignments, name: str, low: float, high: float, default: T) -> float | T:
-    """A number from `low` to `high`, the default if it is not given."""
-    text = given.get(name)
+def _parse_number(
+    assignments: Assignments, name: str, low: float, high: float, default: T
+) -> float | T:
+    """Return a number from `low` to `high`, the default if the option is not given."""
+    text = assignments.get(name)
     if text is None:
         return default
     try:

@@ -1,4 +1,4 @@
-"""A planned resharding as JSON and as lines for people."""
+"""The report on a planned resharding, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hub_core.model import JsonValue, format_bytes
 REPORT_SCHEMA = "collhub/report-reshard-1"
 
 
-def build_report(plan: ReshardPlan, made: Lowered, paths: Sequence[str]) -> dict[str, JsonValue]:
-    """The report of `collhub reshard --json`; `optimum_s` is null where none is proved."""
+def build_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> dict[str, JsonValue]:
+    """Build the report of `collhub reshard --json`; `optimum_s` is null if no optimum is proved."""
     outcome, tasks = plan.outcome, plan.tasks
     is_optimal = outcome.status == "optimal"
     cuts = plan.choices.effort.budget.cuts
@@ -43,23 +43,23 @@ def build_report(plan: ReshardPlan, made: Lowered, paths: Sequence[str]) -> dict
         "chunks": max(plan.chunks.values(), default=0),
         "late_tasks": list(plan.schedule.late_tasks(tasks)),
         "layout": {
-            "kind": made.layout.kind,
-            "unit_bytes": made.layout.unit_bytes,
-            "copies": made.copies,
-            "copied_bytes": made.copied_bytes,
-            "padding_bytes": made.layout.padding_bytes,
+            "kind": lowered.layout.kind,
+            "unit_bytes": lowered.layout.unit_bytes,
+            "copies": lowered.copies,
+            "copied_bytes": lowered.copied_bytes,
+            "padding_bytes": lowered.layout.padding_bytes,
         },
-        "tokens": made.tokens,
-        "collective_bytes": made.algorithm.collective_bytes,
+        "tokens": lowered.tokens,
+        "collective_bytes": lowered.algorithm.collective_bytes,
         "is_partial": bool(cuts),
         "cut": cut_objects(cuts),
         "artifacts": list(paths),
     }
 
 
-def build_text_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
-    """The same for people."""
-    algorithm = made.algorithm
+def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
+    """Build the lines of the text output, by name."""
+    algorithm = lowered.algorithm
     moved = sum(move.tensor.num_bytes for move in plan.moves)
     fields = {
         "resharding": f"{_format_count(len(plan.moves), 'tensor')} of {format_bytes(moved)}, "
@@ -73,7 +73,7 @@ def build_text_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
         "status": _describe_status(plan),
         "predicted": f"{plan.predicted_s:.6g} s with latency and "
         f"{max(plan.chunks.values(), default=0)} chunks",
-        "layout": _describe_layout(made),
+        "layout": _describe_layout(lowered),
         "algorithm": f"{algorithm.num_ranks} ranks, {len(algorithm.steps)} steps, "
         f"size {algorithm.collective_bytes}B",
     }
@@ -82,49 +82,51 @@ def build_text_fields(plan: ReshardPlan, made: Lowered) -> dict[str, str]:
     late = plan.schedule.late_tasks(plan.tasks)
     fields |= cut_fields(plan.choices.effort.budget.cuts)
     if late:
-        fields["late"] = f"{len(late)} tasks end after they are due"
+        fields["late"] = f"{len(late)} tasks finish after their due times"
     return fields
 
 
 def _format_count(count: int, name: str) -> str:
+    """Return `1 tensor` or `2 tensors`."""
     return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def _count_strategies(plan: ReshardPlan) -> Counter[str]:
+    """Count the unit tasks by strategy; `streams` on a topology."""
     if plan.streams is not None:
         return Counter({"streams": len(plan.chunks)} if plan.chunks else {})
     return Counter(strategy.value for strategy in plan.strategies.values())
 
 
 def _describe_binding(plan: ReshardPlan) -> str:
-    """Why nothing is faster."""
+    """Describe the part of the network that proves the bound."""
     bound = plan.outcome
     if bound.kind == "links":
-        return f"what {_describe_links(plan)} must carry"
+        return f"the data that {_describe_links(plan)} must carry"
     hosts = ", ".join(map(str, bound.hosts))
     texts = {
-        "receiver": f"what host {hosts} must receive",
-        "senders": f"what hosts {hosts} alone can send",
-        "exclusive": f"what all receive, then what hosts {hosts} alone can send",
-        "task": f"unit task {bound.task} as a whole",
-        "nothing": "nothing crosses between hosts",
+        "receiver": f"the data that host {hosts} must receive",
+        "senders": f"the data that only hosts {hosts} can send",
+        "exclusive": f"the data for all hosts, then the data that only hosts {hosts} can send",
+        "task": f"the unsplit unit task {bound.task}",
+        "nothing": "no data cross between hosts",
     }
     return texts[bound.kind]
 
 
 def _list_binding_links(plan: ReshardPlan) -> list[JsonValue]:
-    """The links whose weights prove the bound, by the names of their ends."""
+    """List the links whose weights prove the bound, by the names of their ends."""
     topology = plan.topology
-    found: list[JsonValue] = []
+    links: list[JsonValue] = []
     for link, weight in sorted(plan.outcome.weights.items()):
         ends = topology.source[link], topology.destination[link]
         source, destination = (topology.node_name(int(end)) for end in ends)
-        found.append({"from": source, "to": destination, "weight": weight})
-    return found
+        links.append({"from": source, "to": destination, "weight": weight})
+    return links
 
 
 def _describe_links(plan: ReshardPlan) -> str:
-    """The binding links for people: the first of them, and how many there are."""
+    """Describe the binding links: the one with the largest weight, and their number."""
     topology, weights = plan.topology, plan.outcome.weights
     first = min(weights, key=lambda link: (-weights[link], link))
     source, destination = int(topology.source[first]), int(topology.destination[first])
@@ -133,20 +135,18 @@ def _describe_links(plan: ReshardPlan) -> str:
 
 
 def _describe_status(plan: ReshardPlan) -> str:
-    """Whether the schedule is the best, and who says so."""
+    """Describe whether the schedule is proved optimal, and the method that found it."""
     schedule = plan.outcome
-    # A gap is told only where one is left.
     if schedule.status == "optimal":
         return f"optimal, proved by the {schedule.proof}; found by {schedule.method}"
     return f"at most {100 * schedule.gap:.3g} % above the optimum; found by {schedule.method}"
 
 
-def _describe_layout(made: Lowered) -> str:
-    """What the layout of the buffers costs."""
-    layout = made.layout
-    # Copies are shown where there are any, padding where there is some.
-    if made.copies:
-        time = format_bytes(made.copied_bytes)
-        return f"{layout.kind}, {made.copies} copies of {time} at the ends"
+def _describe_layout(lowered: Lowered) -> str:
+    """Describe the layout of the buffers and its cost in copies or padding."""
+    layout = lowered.layout
+    if lowered.copies:
+        copied = format_bytes(lowered.copied_bytes)
+        return f"{layout.kind}, {lowered.copies} copies of {copied} at the ends"
     padding = f", {format_bytes(layout.padding_bytes)} of padding" if layout.padding_bytes else ""
     return f"{layout.kind}, no copies{padding}"

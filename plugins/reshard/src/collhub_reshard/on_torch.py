@@ -1,8 +1,8 @@
 """Reshard tensors of a running torch.distributed job: gloo on CPUs, NCCL on GPUs.
 
-Every rank plans alike, so that nothing but the data is sent. The messages are those of the
-schedule, box by box as point-to-point operations of one batch; boxes are sliced out of real shards,
-whatever their strides.
+Every rank computes the same plan, so only the data are sent. The messages are those of the
+schedule, one point-to-point operation per box, in batches; boxes are slices of the given shards,
+regardless of their strides.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _DEFAULT_BANDWIDTH = 12.5e9
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A box from one rank to another; `round`: all before it are over when it starts."""
+    """A box from one rank to another.
+
+    `round`: all messages of earlier rounds have finished when it starts.
+    """
 
     row: int
     source: int
@@ -45,22 +48,25 @@ def reshard(
     host_size: int | None = None,
     host_bandwidth: float = _DEFAULT_BANDWIDTH,
 ) -> torch.Tensor | None:
-    """The shard of this rank on the destination mesh, None where it is not part of it.
+    """Return this rank's shard on the destination mesh, None if the rank is not part of it.
 
-    `tensor`: this rank's shard on the source mesh, a DTensor or a plain one, None on other ranks.
-    Where the source is `Partial` along mesh axes, it is this rank's summand: every box travels once
-    a summand, and the destination gets their sum in its own element type, added in the order of
-    the axes, so that replicas are equal bit by bit.
+    `tensor`: this rank's shard on the source mesh, a DTensor or a plain tensor, None on other
+    ranks. If the source is `Partial` along mesh axes, it is this rank's summand: every box is sent
+    once per summand, and the destination gets their sum in its element type, added in the order of
+    the axes, so that replicas are bitwise equal.
+
     `source`, `destination`: as `mesh(2,2)@0-3: S0 S1`; meshes may share ranks, and all ranks of the
-    group call this. `shape`, `dtype`: of the whole tensor, needed on ranks without a shard, and the
-    same everywhere. `host_size`: ranks of a machine. Raises `InputError` for what does not fit.
+    group must call this. `shape`, `dtype`: of the full tensor, required on ranks without a shard,
+    and equal on all ranks. `host_size`: ranks per host. `host_bandwidth`: bytes per second, used
+    only to schedule. Raises `InputError` for a shard that is not the rank's tile, and for meshes
+    larger than the group.
     """
     import torch
     import torch.distributed as dist
 
     shard = _plain(tensor)
-    whole, element = _parse_positive_integer(tensor, shape, dtype)
-    move = _move(whole, element, source, destination, host_size)
+    full_shape, element = _find_shape_and_type(tensor, shape, dtype)
+    move = _move(full_shape, element, source, destination, host_size)
     rank = dist.get_rank()
     _check_group(move, dist.get_world_size())
     _check_shard(shard, move, rank, element)
@@ -73,17 +79,20 @@ def reshard(
 
 
 def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """The local shard of a DTensor; a plain tensor is one."""
+    """Return the local shard of a DTensor; a plain tensor is returned unchanged."""
     if tensor is not None and hasattr(tensor, "to_local"):
         local: torch.Tensor = tensor.to_local()
         return local
     return tensor
 
 
-def _parse_positive_integer(
+def _find_shape_and_type(
     tensor: torch.Tensor | None, shape: tuple[int, ...] | None, dtype: torch.dtype | None
 ) -> tuple[tuple[int, ...], torch.dtype]:
-    """Shape and element type of the whole tensor; a DTensor knows both."""
+    """Return shape and element type of the full tensor.
+
+    A DTensor contains both. Raises `InputError` if one of them is unknown on this rank.
+    """
     if shape is None and tensor is not None and hasattr(tensor, "to_local"):
         shape = tuple(tensor.shape)
     dtype = dtype or (None if tensor is None else tensor.dtype)
@@ -100,6 +109,7 @@ def _move(
     destination: str,
     host_size: int | None,
 ) -> Move:
+    """Build the move from the texts of its sides."""
     name = str(dtype).removeprefix("torch.")
     tensor = TensorType(shape, name)
     start = parse_side(source, len(shape), 0, host_size)
@@ -110,7 +120,7 @@ def _move(
 
 
 def _check_group(move: Move, world: int) -> None:
-    """Refuse meshes that are larger than the job."""
+    """Raise `InputError` for meshes that are larger than the job."""
     # Ranks are numbers of the default group.
     last = max(*move.source.mesh.devices, *move.destination.mesh.devices)
     if last >= world:
@@ -119,30 +129,34 @@ def _check_group(move: Move, world: int) -> None:
 
 
 def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch.dtype) -> None:
-    """The shard must be the tile that the source spec gives this rank."""
+    """Raise `InputError` unless the shard is the tile that the source spec gives this rank.
+
+    Ranks outside of the source mesh may have any shard.
+    """
     bounds = _find_tile(move.source, move.tensor.shape, rank)
     if bounds is None:
         return
     expected = tuple(stop - start for start, stop in bounds)
     if shard is None or tuple(shard.shape) != expected or shard.dtype != dtype:
-        given = "none" if shard is None else f"{tuple(shard.shape)} of {shard.dtype}"
-        message = f"rank {rank}: the shard is {given}, {move.source} gives {expected} of {dtype}"
+        actual = "none" if shard is None else f"{tuple(shard.shape)} of {shard.dtype}"
+        message = f"rank {rank}: the shard is {actual}, {move.source} gives {expected} of {dtype}"
         raise InputError(message, code="shard-mismatch")
 
 
 def _find_tile(side: Side, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]] | None:
-    """(start, stop) of the tile of a rank along every dimension; None outside of the mesh."""
+    """Return (start, stop) of a rank's tile along every dimension; None outside of the mesh."""
     if rank not in side.mesh.devices:
         return None
     cuts = side.placement.boundaries(shape, side.mesh)
-    place = side.mesh.devices.index(rank)
-    at = side.placement.tile_coordinates(side.mesh)[place].tolist()
+    position = side.mesh.devices.index(rank)
+    at = side.placement.tile_coordinates(side.mesh)[position].tolist()
     return [(int(cut[i]), int(cut[i + 1])) for cut, i in zip(cuts, at, strict=True)]
 
 
 def _allocate_output(
     move: Move, rank: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor | None:
+    """Return an uninitialized shard for the destination; None outside of its mesh."""
     import torch
 
     bounds = _find_tile(move.destination, move.tensor.shape, rank)
@@ -158,80 +172,84 @@ def _run(
     shard: torch.Tensor | None,
     output: torch.Tensor | None,
 ) -> None:
-    """Send and receive round by round; a rank forwards what it received in an earlier round."""
+    """Send and receive round by round.
+
+    A rank forwards boxes that it received in an earlier round.
+    """
     shape = move.tensor.shape
-    held = _Tiled(shard, _find_tile(move.source, shape, rank))
-    wanted = _Tiled(output, _find_tile(move.destination, shape, rank))
-    arrivals = _Arrivals(plan, wanted, bool(move.source.placement.partial))
+    source_shard = _Tiled(shard, _find_tile(move.source, shape, rank))
+    target_shard = _Tiled(output, _find_tile(move.destination, shape, rank))
+    arrivals = _Arrivals(plan, target_shard, bool(move.source.placement.partial))
     # Messages of one round do not wait for one another.
     rounds: dict[int, list[_Message]] = {}
     for message in _list_messages(plan):
         rounds.setdefault(message.round, []).append(message)
     for _, messages in sorted(rounds.items()):
-        _run_round(plan, messages, rank, held, arrivals)
+        _run_round(plan, messages, rank, source_shard, arrivals)
     arrivals.add_up()
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiled:
-    """A shard and where it lies in the whole tensor; both None on a rank without one."""
+    """A shard and its range in the full tensor; both None on a rank without one."""
 
     tensor: torch.Tensor | None
     bounds: list[tuple[int, int]] | None
 
     def box(self, plan: ReshardPlan, row: int) -> torch.Tensor:
-        """The view of the box of a unit task."""
+        """Return the view of the box of a unit task."""
         assert self.tensor is not None
         assert self.bounds is not None
         first, last = plan.units.start[row].tolist(), plan.units.stop[row].tolist()
-        found: list[slice] = []
+        slices: list[slice] = []
         for low, high, (base, _) in zip(first, last, self.bounds, strict=True):
-            found.append(slice(low - base, high - base))
-        return self.tensor[tuple(found)]
+            slices.append(slice(low - base, high - base))
+        return self.tensor[tuple(slices)]
 
 
 @dataclass(slots=True)
 class _Arrivals:
-    """Where boxes go that come to a rank: into its tile, or beside it where they are summed.
+    """Destinations of boxes that a rank receives: its tile, or buffers for summands.
 
-    Summands are kept until all are there, since a rank may have to pass them on.
+    Summands are stored until all have arrived, because a rank may have to forward them. `wanted`:
+    the destination shard.
     """
 
     plan: ReshardPlan
-    wanted: _Tiled
+    target: _Tiled
     are_summands: bool
     summands: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def box(self, row: int) -> torch.Tensor:
-        """Where the box of a unit task is put, and from where it is passed on."""
-        place = self.wanted.box(self.plan, row)
+        """Return the tensor that stores the box of a unit task, and from which it is forwarded."""
+        view = self.target.box(self.plan, row)
         if not self.are_summands:
-            return place
+            return view
         if row not in self.summands:
             import torch
 
-            self.summands[row] = torch.empty_like(place, memory_format=torch.contiguous_format)
+            self.summands[row] = torch.empty_like(view, memory_format=torch.contiguous_format)
         return self.summands[row]
 
     def add_up(self) -> None:
-        """Put the sums in place: of a box, the rows follow one another from the first summand."""
+        """Store the sums; the summands of a box are consecutive rows, starting with the first."""
         in_order = sorted(self.summands.items(), key=itemgetter(0))
         for row, summand in in_order:
-            place = self.wanted.box(self.plan, row)
+            view = self.target.box(self.plan, row)
             if self.plan.units.summand[row]:
-                place.add_(summand)
+                view.add_(summand)
             else:
-                place.copy_(summand)
+                view.copy_(summand)
 
 
 def _run_round(
     plan: ReshardPlan,
     messages: Sequence[_Message],
     rank: int,
-    held: _Tiled,
+    source_shard: _Tiled,
     arrivals: _Arrivals,
 ) -> None:
-    """Post all messages of a round at once, then put what came in its place."""
+    """Post all messages of a round at once, wait, and store the received boxes."""
     import torch
     import torch.distributed as dist
 
@@ -240,23 +258,23 @@ def _run_round(
     for message in messages:
         row = message.row
         if message.source == message.destination == rank:
-            arrivals.box(row).copy_(held.box(plan, row))
+            arrivals.box(row).copy_(source_shard.box(plan, row))
         elif message.source == rank:
             is_held = _is_held(plan, row, rank)
-            box = held.box(plan, row) if is_held else arrivals.box(row)
+            box = source_shard.box(plan, row) if is_held else arrivals.box(row)
             box = box.contiguous()
             operations.append(dist.P2POp(dist.isend, box, message.destination))
         elif message.destination == rank:
-            place = arrivals.box(row)
-            # A box is seldom contiguous in its tile, a message always is.
-            landing = torch.empty_like(place, memory_format=torch.contiguous_format)
-            landings.append((place, landing))
+            view = arrivals.box(row)
+            # A box is rarely contiguous in its tile, but a message must be.
+            landing = torch.empty_like(view, memory_format=torch.contiguous_format)
+            landings.append((view, landing))
             operations.append(dist.P2POp(dist.irecv, landing, message.source))
     if operations:
         for request in dist.batch_isend_irecv(operations):
             request.wait()
-    for place, landing in landings:
-        place.copy_(landing)
+    for view, landing in landings:
+        view.copy_(landing)
 
 
 def _is_held(
@@ -264,29 +282,35 @@ def _is_held(
     row: int,
     rank: int,
 ) -> bool:
-    """Whether a rank has the box in its source shard."""
-    # Else it forwards what it has received.
+    """Return whether a rank has the box in its source shard.
+
+    Otherwise it forwards a box that it has received.
+    """
     return bool(np.any(plan.units.senders_of(row) == rank))
 
 
 def _list_messages(plan: ReshardPlan) -> list[_Message]:
-    """All messages, in an order that every rank shares: chains of hosts, then devices within."""
-    found = []
+    """Return all messages, in an order that every rank shares.
+
+    Local copies and messages within hosts first, then chains of hosts, each followed by the devices
+    within.
+    """
+    messages = []
     for row in range(len(plan.units)):
         if not plan.units.bytes[row]:
             continue
-        near = find_local_receivers(plan.units, row)
-        found += [_Message(row, device, device, 0) for device in near.own]
-        found += [_Message(row, source, target, 0) for source, target in near.served]
+        local = find_local_receivers(plan.units, row)
+        messages += [_Message(row, device, device, 0) for device in local.own]
+        messages += [_Message(row, source, target, 0) for source, target in local.served]
     for piece in plan.schedule.pieces:
         row = plan.tasks.rows[piece.task]
-        heard = find_audience(plan.units, row, piece.sender, plan.tasks.receivers[piece.task])
-        source = heard.sender
-        for depth, devices in enumerate(heard.hosts.values()):
-            found.append(_Message(row, source, devices[0], depth))
+        audience = find_audience(plan.units, row, piece.sender, plan.tasks.receivers[piece.task])
+        source = audience.sender
+        for depth, devices in enumerate(audience.hosts.values()):
+            messages.append(_Message(row, source, devices[0], depth))
             source = devices[0]
-            found += [_Message(row, source, other, depth + 1) for other in devices[1:]]
-    return found
+            messages += [_Message(row, source, device, depth + 1) for device in devices[1:]]
+    return messages
 
 
 def move_state(
@@ -297,14 +321,14 @@ def move_state(
 ) -> dict[str, torch.Tensor]:
     """Reshard the tensors of a state dict by name, in the order of `shapes` on every rank.
 
-    `shapes`: whole shape and dtype. `sides`: source and destination. Only what this rank holds
-    afterwards is returned.
+    `shapes`: full shape and dtype. `sides`: source and destination. Returns only the tensors of
+    which this rank has a shard afterwards.
     """
-    found = {}
+    moved_tensors = {}
     for name, (shape, dtype) in shapes.items():
         source, destination = sides[name]
         shard = state.get(name)
         moved = reshard(shard, source, destination, shape=shape, dtype=dtype, host_size=host_size)
         if moved is not None:
-            found[name] = moved
-    return found
+            moved_tensors[name] = moved
+    return moved_tensors

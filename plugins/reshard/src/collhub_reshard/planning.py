@@ -1,4 +1,4 @@
-"""From moves and a network to a plan: unit tasks, strategies, schedule, prediction, proof."""
+"""Plan a resharding: unit tasks, strategies, schedule or streams, prediction, proof."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from collhub_reshard.scheduling.host_tasks import (
 )
 from collhub_reshard.scheduling.schedule import HostSchedule, Piece
 from collhub_reshard.strategies import (
-    LINKS_A_HOP,
-    MOST_CHUNKS,
+    LINKS_PER_HOP,
+    MAX_CHUNKS,
     Reach,
     Strategy,
     choose_cheapest,
@@ -48,20 +48,20 @@ from hub_core.model import Algorithm, InputError
 from hub_core.network import Topology
 
 SimulateSeconds = Callable[[Algorithm, Topology], float | None]
-"""Seconds of an algorithm on a topology, None where nobody can tell."""
+"""Simulated seconds of an algorithm on a topology; None if no simulator can run it."""
 
 _STREAM_CHUNKS = (1, 4, 16, 64, 256)
-# Bytes; the time of shorter messages is latency, and less than simulators count.
-_LEAST_MESSAGE = 4096
-_MOST_STREAMED_TASKS = 1024
+# The time of shorter messages is latency, and below the resolution of simulators.
+_MIN_MESSAGE_BYTES = 4096
+_MAX_STREAMED_TASKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ReshardChoices:
-    """What a user may choose of a resharding.
+    """Choices of the user.
 
-    `strategy`: one for all tasks, None for the cheapest of each. `chunks`: None for the closed
-    form. `layout`: `packed` or `rows`. `effort`: of the schedule.
+    `strategy`: one for all tasks, None for the cheapest of each task. `chunks`: per box, None for
+    the closed form. `layout`: `packed` or `rows`. `effort`: of the search for a schedule.
     """
 
     strategy: Strategy | None = None
@@ -72,10 +72,11 @@ class ReshardChoices:
 
 @dataclass(frozen=True, slots=True)
 class ReshardPlan:
-    """How tensors move: `strategies` and `chunks` by unit task, the schedule, and the network.
+    """Plan by which tensors move.
 
-    `topology`: the one that was named, else the ideal one. `streams`: on a topology, what runs in
-    place of the schedule. `simulated_s`: its time where it was judged by simulation.
+    `strategies` and `chunks`: by unit task. `topology`: the given one, else the ideal one.
+    `streams`: on a topology, streams that replace the schedule. `simulated_s`: time of the streams
+    if they were selected by simulation.
     """
 
     moves: tuple[Move, ...]
@@ -91,57 +92,54 @@ class ReshardPlan:
 
     @property
     def outcome(self) -> Outcome:
-        """What is promised, and who proves it."""
+        """Predicted time, bound and proof."""
         if self.streams is not None:
             return summarize_streams(self.streams)
         return summarize_schedule(self.tasks, self.schedule)
 
     @property
     def makespan_s(self) -> float:
-        """Time of the schedule without latency and store-and-forward."""
+        """Time in seconds without latency and store-and-forward."""
         return self.outcome.makespan_s
 
     @property
     def bound_s(self) -> float:
-        """Time that nothing beats on this network, in the same model."""
+        """Proven minimum time in seconds on this network, in the same model."""
         return self.outcome.bound_s
 
     @property
     def predicted_s(self) -> float:
-        """Time with latency and chunks that are stored and forwarded at every card."""
+        """Time in seconds with latency and store-and-forward of chunks at every card."""
         if self.streams is not None:
             return self.streams.predicted_s(max(self.chunks.values(), default=1))
-        # The last piece to start need not be the last to arrive.
+        # The piece that starts last is not always the one that arrives last.
         return max(map(self._compute_end_s, self.schedule.pieces), default=0.0)
 
     def lower(self) -> Lowered:
-        """The plan as an algorithm, which carries its proof."""
-        # The document is made of the schedule, not of the steps:
-        # whoever checks it needs no steps for that.
+        """Convert the plan to an algorithm that carries its proof."""
         choices = LoweringChoices(self.strategies, self.chunks, self.choices.layout, self.topology)
         if self.streams is not None:
             document = build_stream_document(self.moves, self.units, self.streams)
             return lower_streams(self.units, self.moves, self.streams, choices, document)
-        # Exact times go into it.
         document = build_schedule_document(self.moves, self.units, self.tasks, self.schedule)
-        # Steps follow from the schedule alone.
         return lower_schedule(self.units, self.moves, self.tasks, self.schedule, choices, document)
 
     def _compute_end_s(self, piece: Piece) -> float:
-        """When the last chunk of a piece has arrived."""
+        """Compute when the last chunk of a piece has arrived, in seconds."""
         row = self.tasks.rows[piece.task]
-        links = LINKS_A_HOP * len(self.tasks.receivers[piece.task])
+        links = LINKS_PER_HOP * len(self.tasks.receivers[piece.task])
         strategy = self.strategies[row]
-        parts = self.chunks[row] * _parts(strategy, self._reach(row))
+        parts = self.chunks[row] * _count_parts(strategy, self._find_reach(row))
         if strategy in (Strategy.SEND_RECV, Strategy.LOCAL_ALL_GATHER):
-            # They go straight to the last receiver.
-            links = LINKS_A_HOP
+            # These strategies send directly to the last receiver.
+            links = LINKS_PER_HOP
         fill = piece.duration * (links - 1) / parts
-        latency = links / LINKS_A_HOP * self.tasks.network.latency_s
+        latency = links / LINKS_PER_HOP * self.tasks.network.latency_s
         return self.tasks.seconds(piece.end + fill) + latency
 
-    def _reach(self, row: int) -> Reach:
-        return _reach(self.units, row, find_needing_hosts(self.units)[row])
+    def _find_reach(self, row: int) -> Reach:
+        """Return the receivers of a unit task, by number of hosts and devices."""
+        return _find_reach(self.units, row, find_needing_hosts(self.units)[row])
 
 
 def plan_reshard(
@@ -154,15 +152,16 @@ def plan_reshard(
     choices: ReshardChoices | None = None,
     simulate: SimulateSeconds | None = None,
 ) -> ReshardPlan:
-    """Plan moves on a topology, or between hosts with cards of a bandwidth (bytes per second).
+    """Plan moves on a topology, or between hosts with equal cards.
 
-    `simulate`: by which streams on a topology are cut in chunks, without it in 64.
-
-    Raises `InputError` for moves that do not fit the network.
+    `host_bandwidth`: bytes per second of each of the `cards` cards of a host. `simulate` selects
+    the number of chunks of streams on a topology; without it the maximum is used. Raises
+    `InputError` for moves that do not fit the network, without a network, and for trees without a
+    topology.
     """
     choices = choices or ReshardChoices()
     units = unit_tasks(moves)
-    network = _network(units, topology, host_bandwidth, latency_s, cards)
+    network = _build_network(units, topology, host_bandwidth, latency_s, cards)
     needs = find_needing_hosts(units)
     strategies: dict[int, Strategy] = {}
     chunks: dict[int, int] = {}
@@ -170,15 +169,15 @@ def plan_reshard(
     for row, hosts in enumerate(needs):
         if not hosts or not units.bytes[row]:
             continue
-        reach = _reach(units, row, hosts)
+        reach = _find_reach(units, row, hosts)
         sender = units.hosts_of(units.senders_of(row))[0]
         t_s = float(int(units.bytes[row]) / network.rate(sender, hosts))
         strategy = choices.strategy or choose_cheapest(reach, t_s, network.latency_s)
         if strategy is Strategy.TREE and topology is None:
-            message = "trees are packed on a topology, and none is named"
+            message = "the strategy tree needs a topology"
             raise InputError(message, cure="give --topology, or another strategy")
         strategies[row] = strategy
-        chunks[row] = _chunks(strategy, choices.chunks, reach, t_s, network.latency_s)
+        chunks[row] = _choose_chunks(strategy, choices.chunks, reach, t_s, network.latency_s)
         work[row] = compute_card_work(strategy, reach)
     tasks = build_host_tasks(units, moves, network, work)
     if topology is not None and _can_stream(topology, units, moves, choices):
@@ -191,12 +190,16 @@ def plan_reshard(
 def _can_stream(
     topology: Topology, units: UnitTasks, moves: Sequence[Move], choices: ReshardChoices
 ) -> bool:
-    """Whether boxes go in streams: nobody chose a strategy, and all may start at once."""
+    """Return whether streams replace a schedule.
+
+    They require that the user chose no strategy and no splitting, that no move has a release or due
+    time, at most `_MAX_STREAMED_TASKS` unit tasks, and a suitable topology.
+    """
     is_timed = any(move.release_s or move.due_s is not None for move in moves)
     if choices.strategy is not None or choices.effort.split or is_timed:
         return False
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
-    is_small = len(units) <= _MOST_STREAMED_TASKS
+    is_small = len(units) <= _MAX_STREAMED_TASKS
     return is_small and can_plan_streams(topology, devices)
 
 
@@ -208,50 +211,60 @@ def _plan_streamed(
     choices: ReshardChoices,
     simulate: SimulateSeconds | None,
 ) -> ReshardPlan:
-    """Streams in the number of chunks that is fastest when simulated."""
+    """Plan streams with the number of chunks that is fastest when simulated.
+
+    Without simulation the maximum is used. At the time limit the best number so far is used.
+    """
     streams = plan_streams(topology, units)
-    none = HostSchedule((), "streams", "feasible", "none", Bound("links", Fraction(0)), Fraction(0))
+    empty_schedule = HostSchedule(
+        (), "streams", "feasible", "none", Bound("links", Fraction(0)), Fraction(0)
+    )
     rows = [row for delivery in streams.deliveries for row in delivery.rows]
-    counts = [choices.chunks or MOST_CHUNKS]
+    counts = [choices.chunks or MAX_CHUNKS]
     if simulate is not None and choices.chunks is None:
         counts = _list_stream_chunks(streams)
     best: ReshardPlan | None = None
     budget = choices.effort.budget
-    for place, count in enumerate(counts if rows else ()):
+    for index, count in enumerate(counts if rows else ()):
         if best is not None and budget.reason:
-            budget.cut("chunks of streams", f"{len(counts) - place} of {len(counts)} numbers")
+            budget.cut("chunks of streams", f"{len(counts) - index} of {len(counts)} numbers")
             break
         chunks = dict.fromkeys(rows, count)
-        plan = ReshardPlan(moves, units, tasks, none, {}, chunks, topology, choices, streams)
+        plan = ReshardPlan(
+            moves, units, tasks, empty_schedule, {}, chunks, topology, choices, streams
+        )
         if simulate is not None:
             plan = replace(plan, simulated_s=simulate(plan.lower().algorithm, topology))
         if best is None or _get_time_s(plan) < _get_time_s(best):
             best = plan
-    return best or ReshardPlan(moves, units, tasks, none, {}, {}, topology, choices, streams)
+    return best or ReshardPlan(
+        moves, units, tasks, empty_schedule, {}, {}, topology, choices, streams
+    )
 
 
 def _list_stream_chunks(streams: StreamPlan) -> list[int]:
-    """Numbers of chunks to try: more while messages are long enough to be worth sending."""
+    """List the numbers of chunks to try, as long as the mean message has at least 4096 bytes."""
     parts = [
         (stream.part[1] - stream.part[0]) * streams.deliveries[stream.delivery].bytes
         for stream in streams.streams
     ]
     mean = sum(parts, Fraction(0)) / max(1, len(parts))
-    return [count for count in _STREAM_CHUNKS if mean >= count * _LEAST_MESSAGE] or [1]
+    return [count for count in _STREAM_CHUNKS if mean >= count * _MIN_MESSAGE_BYTES] or [1]
 
 
 def _get_time_s(plan: ReshardPlan) -> float:
-    """The time by which plans are compared."""
+    """Return the time by which plans are compared: simulated if available, else predicted."""
     return plan.predicted_s if plan.simulated_s is None else plan.simulated_s
 
 
-def _network(
+def _build_network(
     units: UnitTasks,
     topology: Topology | None,
     host_bandwidth: float | None,
     latency_s: float,
     cards: int,
 ) -> HostNetwork:
+    """Build the hosts' cards from the topology or from the given bandwidth."""
     if topology is not None:
         return find_host_network(topology, units.host_of)
     if host_bandwidth is None:
@@ -260,23 +273,23 @@ def _network(
     return build_ideal_network(sorted(hosts), host_bandwidth, latency_s, cards)
 
 
-def _reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
-    """The receiving hosts of a task, and the most receivers on one of them."""
+def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
+    """Return the number of receiving hosts, and the maximum number of receivers per host."""
     on_host = units.host_of[units.receivers_of(row)].tolist()
     return Reach(len(hosts), max((on_host.count(host) for host in hosts), default=1))
 
 
-def _chunks(
-    strategy: Strategy, wanted: int | None, reach: Reach, t_s: float, alpha_s: float
+def _choose_chunks(
+    strategy: Strategy, requested: int | None, reach: Reach, t_s: float, alpha_s: float
 ) -> int:
-    """As many as the user wants, else by the closed form."""
-    # Only a chain passes several cards one after another.
-    links = LINKS_A_HOP * (reach.hosts if strategy is Strategy.BROADCAST else 1)
-    return wanted or compute_best_chunks(links, t_s, alpha_s)
+    """Return the requested number of chunks, else that of the closed form."""
+    # Only a chain passes the cards of several hosts in sequence.
+    links = LINKS_PER_HOP * (reach.hosts if strategy is Strategy.BROADCAST else 1)
+    return requested or compute_best_chunks(links, t_s, alpha_s)
 
 
-def _parts(strategy: Strategy, reach: Reach) -> int:
-    """Messages that a chunk becomes on the busiest card."""
+def _count_parts(strategy: Strategy, reach: Reach) -> int:
+    """Return the number of messages per chunk on the busiest card."""
     parts = {
         Strategy.SEND_RECV: reach.hosts * reach.devices,
         Strategy.LOCAL_ALL_GATHER: reach.hosts * reach.devices,

@@ -15,7 +15,7 @@ def collhub_commands() -> Sequence[Command]:
     return [
         Command(
             "reshard",
-            "Move sharded tensors between device meshes in least time.",
+            "Move sharded tensors between device meshes in minimum time.",
             "collhub_reshard.command:reshard",
         )
     ]
@@ -28,7 +28,7 @@ def collhub_checks() -> Sequence[Check]:
         Check(
             "reshard",
             Subject.CERTIFICATE,
-            "bound and schedule of a resharding, recomputed from its tasks alone",
+            "bound and schedule of a resharding, recomputed only from its tasks",
             "collhub_reshard.recheck:check_schedule",
         )
     ]

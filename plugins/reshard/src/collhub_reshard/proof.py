@@ -21,10 +21,11 @@ from hub_core.plugin_api import CheckReport
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Times in seconds without latency and store-and-forward.
+    """Times of a plan and their proof.
 
-    `status`, `proof`, `method`: as those of `HostSchedule`. `kind`, `hosts`, `task`: as those of
-    `Bound`, with the kind `links` for a bound by `weights` of links, by row.
+    Times in seconds, without latency and store-and-forward. `status`, `proof`, `method`: as in
+    `HostSchedule`. `kind`, `hosts`, `task`: as in `Bound`, or the kind `links` for a bound by
+    `weights` of links (by row of the topology). `gap`: excess over the bound, as a fraction of it.
     """
 
     makespan_s: float
@@ -40,7 +41,7 @@ class Outcome:
 
 
 def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
-    """The outcome of a schedule of hosts' cards."""
+    """Return the outcome of a schedule of the hosts' cards."""
     bound = schedule.bound
     return Outcome(
         tasks.seconds(schedule.makespan),
@@ -56,7 +57,10 @@ def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
 
 
 def summarize_streams(plan: StreamPlan) -> Outcome:
-    """The outcome of streams: optimal where the fullest link takes exactly the bound."""
+    """Return the outcome of streams.
+
+    They are optimal if the fullest link takes exactly the bound.
+    """
     is_optimal = plan.is_optimal
     return Outcome(
         float(plan.makespan_s),
@@ -76,20 +80,21 @@ _KEY = "reshard"
 
 
 def find_proof(algorithm: Algorithm) -> dict[str, JsonValue] | None:
-    """The proof that an algorithm carries, None where it was made by somebody else."""
-    found = algorithm.extensions.get(_KEY)
-    # Extensions of one name may be anybody's.
-    if isinstance(found, dict) and found.get("schema") in (PROOF_SCHEMA, STREAMS_SCHEMA):
-        return found
+    """Return the proof document that an algorithm carries; None if it has none of this plugin."""
+    document = algorithm.extensions.get(_KEY)
+    # Another producer may use the same name for its extension.
+    if isinstance(document, dict) and document.get("schema") in (PROOF_SCHEMA, STREAMS_SCHEMA):
+        return document
     return None
 
 
 def build_schedule_document(
     moves: Sequence[Move], units: UnitTasks, tasks: HostTasks, schedule: HostSchedule
 ) -> dict[str, JsonValue]:
-    """Moves as text, hosts, the tasks between them, their schedule and the binding hosts.
+    """Build the proof of a schedule.
 
-    Times are fractions of seconds as text.
+    It contains the moves as text, the hosts and their cards, the tasks between hosts, their
+    schedule, and the bound with the hosts that prove it. Times are fractions of seconds as text.
     """
     network = tasks.network
     hosts = sorted(network.out_rate)
@@ -130,7 +135,10 @@ def build_schedule_document(
 def build_stream_document(
     moves: Sequence[Move], units: UnitTasks, plan: StreamPlan
 ) -> dict[str, JsonValue]:
-    """Moves as text, the links, the streams over them and the weights that bound their time."""
+    """Build the proof of streams.
+
+    It contains the moves as text, the links, the streams, and the weights that bound their time.
+    """
     topology = plan.fabric.topology
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
     outcome = summarize_streams(plan)
@@ -163,11 +171,12 @@ def build_stream_document(
 
 
 def _format_seconds(tasks: HostTasks, ticks: int | Fraction) -> str:
-    # A text keeps the fraction.
+    """Return ticks as an exact fraction of seconds."""
     return str(ticks * tasks.tick_s)
 
 
 def _convert_move(move: Move) -> dict[str, JsonValue]:
+    """Return a move as a JSON object."""
     return {
         "name": move.name,
         "tensor": str(move.tensor),
@@ -179,7 +188,7 @@ def _convert_move(move: Move) -> dict[str, JsonValue]:
 
 
 def _convert_task(tasks: HostTasks, task: int) -> dict[str, JsonValue]:
-    """A task, and of which unit task it is."""
+    """Return a task between hosts as a JSON object, with the row of its unit task."""
     return {
         "unit_task": tasks.rows[task],
         "bytes": tasks.bytes[task],
@@ -193,27 +202,29 @@ Interval = tuple[Fraction, Fraction]
 
 
 class FlawError(Exception):
-    """What is wrong with a proof: a code and a message, as a diagnostic."""
+    """A flaw of a proof; `diagnostic` has its code and message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
-        # Codes of the packing check are others.
+        # The prefix distinguishes these codes from those of the packing check.
         self.diagnostic = Diagnostic(f"reshard-{code}", message)
 
 
-def report_flaw(found: Diagnostic) -> CheckReport:
+def report_flaw(diagnostic: Diagnostic) -> CheckReport:
+    """Return the report on a proof with a flaw."""
     facts: dict[str, JsonValue] = {"is_optimal": False, "rate": None, "bound": None}
-    return CheckReport(False, "wrong", (found,), facts=facts)
+    return CheckReport(False, "wrong", (diagnostic,), facts=facts)
 
 
 def require_list(value: JsonValue) -> list[JsonValue]:
+    """Return a value that must be a list. Raises `TypeError` for other values."""
     if not isinstance(value, list):
         raise TypeError("a list is missing")
     return value
 
 
 def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
-    """A move as it is stated, on hosts of its own choice."""
+    """Parse a move of a proof; its devices are on the default hosts."""
     tensor = parse_tensor(str(entry["tensor"]))
     rank = len(tensor.shape)
     sides = [parse_side(str(entry[end]), rank) for end in ("from", "to")]
@@ -229,7 +240,7 @@ def parse_move_object(entry: Mapping[str, JsonValue]) -> Move:
 
 
 def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
-    """The move with its devices on the stated hosts."""
+    """Return the move with its devices on the hosts of the proof; `host_of`: int64[devices]."""
     sides = []
     for side in (move.source, move.destination):
         hosts = tuple(host_of[list(side.mesh.devices)].tolist())
@@ -238,17 +249,17 @@ def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
 
 
 def is_covering(parts: Sequence[Interval]) -> bool:
-    """Whether parts fill 0..1 without gap or overlap."""
-    at = Fraction(0)
+    """Return whether the parts fill 0..1 without gap or overlap."""
+    position = Fraction(0)
     for first, last in sorted(parts):
-        if first != at:
+        if first != position:
             return False
-        at = last
-    return at == 1
+        position = last
+    return position == 1
 
 
 def check_labels(document: Mapping[str, JsonValue]) -> None:
-    """Refuse a status or kind of proof that is unknown or contradicts the other one."""
+    """Raise `FlawError` for an unknown kind of proof, or a status that contradicts it."""
     status, proof = document["status"], document["proof"]
     if proof not in ("bound", "solver", "none"):
         raise FlawError("form", f"{proof!r:.40} is no kind of proof")
@@ -266,9 +277,10 @@ def report_valid_proof(
     binding: str,
     unproved: Mapping[str, str],
 ) -> CheckReport:
-    """The report on a proof that holds; `is_optimal`: by the bound alone, without a solver.
+    """Return the report on a valid proof.
 
-    `unproved`: claims that no check proves, in words by the path of their field.
+    `is_optimal`: proved by the bound, without a solver. `unproved`: claims that no check proves, as
+    text by the path of their field.
     """
     facts: dict[str, JsonValue] = {
         "is_optimal": is_optimal,

@@ -1,8 +1,8 @@
-"""Re-check the proof that an algorithm carries, from its tasks alone.
+"""Re-check the proof that an algorithm carries, using only its tasks.
 
-The bound is computed again from the hosts that are named: what a Hall set alone can send, what a
-host must receive. The schedule is checked card by card, and the messages of the algorithm are held
-against it. Nothing of the search is used.
+The bound is recomputed from the hosts that the proof names: the data that only the senders of a
+Hall set can send, or the data that a host must receive. The schedule is checked card by card, and
+the messages of the algorithm are compared with it. No code of the search is used.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 
 @dataclass(frozen=True, slots=True)
 class _ClaimedPiece:
-    """A piece of the stated schedule, in seconds."""
+    """A piece of the schedule in the proof.
+
+    `start`, `duration`: seconds; `first`, `last`: fractions of the task.
+    """
 
     task: int
     sender: int
@@ -53,8 +56,8 @@ class _ClaimedPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
-    """A proof with its tasks as they follow from its moves."""
+class _ScheduleClaim:
+    """A proof with the tasks that follow from its moves."""
 
     document: Mapping[str, JsonValue]
     units: UnitTasks
@@ -63,7 +66,11 @@ class _Claim:
 
 
 def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Recompute tasks, bound and schedule; compare the network with a topology that is named."""
+    """Recompute tasks, bound and schedule of a proof.
+
+    If the request has a topology, the proof's network is compared with it. An algorithm without
+    proof is not applicable. Proofs of streams are checked by `check_streams`.
+    """
     assert request.algorithm is not None
     document = find_proof(request.algorithm)
     if document is None:
@@ -80,8 +87,8 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
     except FlawError as flaw:
         return report_flaw(flaw.diagnostic)
     except (HubError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        found = Diagnostic("reshard-form", f"the proof has not its form: {error}")
-        return report_flaw(found)
+        diagnostic = Diagnostic("reshard-form", f"the proof is malformed: {error}")
+        return report_flaw(diagnostic)
     makespan = _compute_makespan(claim)
     verdict = _describe_verdict(claim, makespan, bound)
     unproved = _list_unproved(claim, bound, request.topology is not None)
@@ -89,66 +96,83 @@ def check_schedule(request: CheckRequest, options: NoOptions) -> CheckReport:
     return report_valid_proof(verdict, makespan, bound, is_met, _describe_binding(claim), unproved)
 
 
-def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
-    """Tasks from the stated moves, which must be the tasks that are stated."""
+def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _ScheduleClaim:
+    """Read a proof.
+
+    Raises `FlawError` if its tasks or hosts do not follow from its moves, or its network is not
+    that of the topology.
+    """
     moves = [
         parse_move_object(cast("Mapping[str, JsonValue]", entry))
         for entry in require_list(document["moves"])
     ]
-    stated_hosts = np.asarray(document["host_of"], np.int64)
+    host_of = np.asarray(document["host_of"], np.int64)
     sides = [side for move in moves for side in (move.source, move.destination)]
-    if len(stated_hosts) != max(max(side.mesh.devices) for side in sides) + 1:
-        raise FlawError("form", "the hosts are not those of the devices of the moves")
-    units = unit_tasks([place_on_hosts(move, stated_hosts) for move in moves])
-    network = _network(document)
+    if len(host_of) != max(max(side.mesh.devices) for side in sides) + 1:
+        raise FlawError("form", "the list of hosts does not match the devices of the moves")
+    units = unit_tasks([place_on_hosts(move, host_of) for move in moves])
+    network = _read_network(document)
     if topology is not None:
-        real = find_host_network(topology, units.host_of)
-        if (real.out_rate, real.in_rate) != (network.out_rate, network.in_rate):
-            raise FlawError("topology", f"it is for other cards than those of {topology.name}")
-    stated = [cast("Mapping[str, JsonValue]", entry) for entry in require_list(document["tasks"])]
-    work = {cast("int", one["unit_task"]): Fraction(str(one["work"])) for one in stated}
+        actual_network = find_host_network(topology, units.host_of)
+        if (actual_network.out_rate, actual_network.in_rate) != (network.out_rate, network.in_rate):
+            raise FlawError(
+                "topology", f"the proof is for cards other than those of {topology.name}"
+            )
+    task_entries = [
+        cast("Mapping[str, JsonValue]", entry) for entry in require_list(document["tasks"])
+    ]
+    work = {cast("int", entry["unit_task"]): Fraction(str(entry["work"])) for entry in task_entries}
     tasks = build_host_tasks(units, moves, network, work)
-    _check_tasks(stated, tasks)
-    return _Claim(document, units, tasks, list(_pieces(document)))
+    _check_tasks(task_entries, tasks)
+    return _ScheduleClaim(document, units, tasks, list(_read_pieces(document)))
 
 
-def _network(document: Mapping[str, JsonValue]) -> HostNetwork:
+def _read_network(document: Mapping[str, JsonValue]) -> HostNetwork:
+    """Read the cards of the hosts."""
     rates = []
     for name in ("out_rate", "in_rate"):
-        stated = cast("Mapping[str, str]", document[name])
-        rates.append({int(host): Fraction(rate) for host, rate in stated.items()})
+        entries = cast("Mapping[str, str]", document[name])
+        rates.append({int(host): Fraction(rate) for host, rate in entries.items()})
     return HostNetwork(rates[0], rates[1], int(cast("int", document["cards"])))
 
 
-def _check_tasks(stated: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
-    if len(stated) != len(tasks):
-        raise FlawError("tasks", f"{len(stated)} tasks are stated, the specs give {len(tasks)}")
-    for task, entry in enumerate(stated):
+def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:
+    """Raise `FlawError` unless the tasks of the proof are those that follow from the moves."""
+    if len(task_entries) != len(tasks):
+        raise FlawError(
+            "tasks", f"{len(task_entries)} tasks are task_entries, the specs give {len(tasks)}"
+        )
+    for task, entry in enumerate(task_entries):
         if entry["unit_task"] != tasks.rows[task]:
             raise FlawError("tasks", f"task {task} is not unit task {entry['unit_task']!r:.40}")
-        given = entry["bytes"], entry["senders"], entry["receivers"]
+        claimed = entry["bytes"], entry["senders"], entry["receivers"]
         if tasks.work[task] < 1:
-            raise FlawError("tasks", f"task {task} is said to be less work than its bytes")
-        real = tasks.bytes[task], list(tasks.senders[task]), list(tasks.receivers[task])
-        if given != real:
-            raise FlawError("tasks", f"task {task} is not the one that the specs give")
+            raise FlawError("tasks", f"task {task} has less work than its bytes")
+        actual = tasks.bytes[task], list(tasks.senders[task]), list(tasks.receivers[task])
+        if claimed != actual:
+            raise FlawError("tasks", f"task {task} differs from the one that the specs give")
 
 
-def _pieces(document: Mapping[str, JsonValue]) -> Iterator[_ClaimedPiece]:
+def _read_pieces(document: Mapping[str, JsonValue]) -> Iterator[_ClaimedPiece]:
+    """Yield the pieces of the schedule."""
     for entry in require_list(document["schedule"]):
         task, sender, *times = cast("list[str]", entry)
         start, duration, first, last = map(Fraction, times)
         yield _ClaimedPiece(int(task), int(sender), start, duration, first, last)
 
 
-def _compute_makespan(claim: _Claim) -> Fraction:
-    """When the last piece ends, in seconds."""
-    # Stated times are checked against this one.
+def _compute_makespan(claim: _ScheduleClaim) -> Fraction:
+    """Return the end of the last piece, in seconds."""
     return max((piece.start + piece.duration for piece in claim.pieces), default=Fraction(0))
 
 
-def _check_schedule(claim: _Claim) -> None:
-    """Every byte is sent once by a host that has it, and no card is asked for twice at a time."""
+def _check_schedule(claim: _ScheduleClaim) -> None:
+    """Check the schedule.
+
+    Every byte is sent once by a host that has it, no piece is faster than its cards or earlier than
+    its release, no card is used twice at a time, and the makespan is that of the pieces. Raises
+    `FlawError`.
+    """
     tasks = claim.tasks
     parts: dict[int, list[Interval]] = {task: [] for task in range(len(tasks))}
     cards: dict[tuple[str, int], list[Interval]] = {}
@@ -167,46 +191,56 @@ def _check_schedule(claim: _Claim) -> None:
         cards.setdefault(("out", piece.sender), []).append(span)
         for host in receivers:
             cards.setdefault(("in", host), []).append(span)
-    for task, found in parts.items():
-        if not is_covering(found):
-            raise FlawError("coverage", f"task {task} is not sent as a whole")
-    for (way, host), spans in cards.items():
+    for task, intervals in parts.items():
+        if not is_covering(intervals):
+            raise FlawError(
+                "coverage", f"task {task} is not sent completely, or a part is sent twice"
+            )
+    for (direction, host), spans in cards.items():
         if _count_concurrent(spans) > tasks.cards:
-            message = f"the cards {way} of host {host} do too much at once"
+            message = (
+                f"more pieces use the {direction} cards of host {host} at once than it has cards"
+            )
             raise FlawError("overlap", message)
     if _compute_makespan(claim) != Fraction(str(claim.document["makespan_s"])):
         raise FlawError("makespan", "the makespan is not that of the schedule")
 
 
 def _count_concurrent(spans: Sequence[Interval]) -> int:
-    # What ends makes room for what starts at the same time.
-    """The largest number of spans that share a time."""
+    """Return the maximum number of spans that overlap.
+
+    A span that ends does not overlap one that starts at the same time.
+    """
     events = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
-    # Sorted, -1 stands before 1 at one time.
-    running = most = 0
+    # Sorted, -1 precedes 1 at the same time.
+    running = maximum = 0
     for _, change in events:
         running += change
-        most = max(most, running)
-    return most
+        maximum = max(maximum, running)
+    return maximum
 
 
-def _check_bound(claim: _Claim) -> Fraction:
-    """The bound that the named hosts or task prove; it must be the one that is stated."""
-    stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
-    kind = str(stated["kind"])
-    hosts = {int(cast("int", host)) for host in require_list(stated["hosts"])}
-    task = int(cast("int", stated["task"]))
+def _check_bound(claim: _ScheduleClaim) -> Fraction:
+    """Recompute the bound from the hosts or the task of the proof, and return it in seconds.
+
+    Raises `FlawError` if the proof claims another bound.
+    """
+    claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
+    kind = str(claimed["kind"])
+    hosts = {int(cast("int", host)) for host in require_list(claimed["hosts"])}
+    task = int(cast("int", claimed["task"]))
     is_task_named = kind == "task" and 0 <= task < len(claim.tasks)
-    if len(hosts) != len(require_list(stated["hosts"])) or (task != -1 and not is_task_named):
+    if len(hosts) != len(require_list(claimed["hosts"])) or (task != -1 and not is_task_named):
         raise FlawError("bound", "the bound names a host twice, or a task that it does not use")
-    proved = _compute_bound(claim, kind, hosts, task)
-    if proved != Fraction(str(stated["seconds"])):
-        message = f"the {kind} bound is {proved} s, not {stated['seconds']} s as claimed"
+    bound = _compute_bound(claim, kind, hosts, task)
+    if bound != Fraction(str(claimed["seconds"])):
+        message = f"the {kind} bound is {bound} s, not {claimed['seconds']} s as claimed"
         raise FlawError("bound", message)
-    return proved
+    return bound
 
 
-def _compute_bound(claim: _Claim, kind: str, hosts: set[int], task: int) -> Fraction:
+def _compute_bound(claim: _ScheduleClaim, kind: str, hosts: set[int], task: int) -> Fraction:
+    """Compute the bound of task_row kind, in seconds; see `Bound` for the kinds."""
     tasks, network = claim.tasks, claim.tasks.network
     numbers = range(len(tasks))
     if kind == "nothing":
@@ -217,24 +251,28 @@ def _compute_bound(claim: _Claim, kind: str, hosts: set[int], task: int) -> Frac
         return tasks.bytes[task] * tasks.work[task] / fastest + release
     if kind == "receiver":
         (host,) = hosts
-        mine = [one for one in numbers if host in tasks.receivers[one]]
-        load = Fraction(sum(tasks.bytes[one] for one in mine))
-        first = min(tasks.release[one] for one in mine) * tasks.tick_s
+        received = [task_row for task_row in numbers if host in tasks.receivers[task_row]]
+        load = Fraction(sum(tasks.bytes[task_row] for task_row in received))
+        first = min(tasks.release[task_row] for task_row in received) * tasks.tick_s
         return load / (network.in_rate[host] * tasks.cards) + first
-    everyone = {host for one in numbers for host in tasks.receivers[one]}
-    whole = [one for one in numbers if set(tasks.receivers[one]) == everyone]
-    skipped = set(whole) if kind == "exclusive" else set()
-    forced = [one for one in numbers if set(tasks.senders[one]) <= hosts and one not in skipped]
+    everyone = {host for task_row in numbers for host in tasks.receivers[task_row]}
+    shared = [task_row for task_row in numbers if set(tasks.receivers[task_row]) == everyone]
+    skipped = set(shared) if kind == "exclusive" else set()
+    forced = [
+        task_row
+        for task_row in numbers
+        if set(tasks.senders[task_row]) <= hosts and task_row not in skipped
+    ]
     rate = sum((network.out_rate[host] for host in hosts), Fraction(0)) * tasks.cards
-    time = Fraction(sum(tasks.bytes[one] for one in forced)) / rate
+    seconds = Fraction(sum(tasks.bytes[task_row] for task_row in forced)) / rate
     slowest = min(network.in_rate[host] for host in everyone)
-    return time + Fraction(sum(tasks.bytes[one] for one in skipped)) / slowest
+    return seconds + Fraction(sum(tasks.bytes[task_row] for task_row in skipped)) / slowest
 
 
-def _check_status(claim: _Claim, bound: Fraction) -> None:
-    """What is called optimal by its bound must meet it; nothing is below it."""
+def _check_status(claim: _ScheduleClaim, bound: Fraction) -> None:
+    """Raise `FlawError` if the makespan or the claimed status contradicts the bound."""
     makespan = _compute_makespan(claim)
-    # Both were recomputed: one of the two computations would be wrong.
+    # Both were recomputed, so one of the two computations would be wrong.
     if makespan < bound:
         raise FlawError("bound", "the schedule is faster than its bound: one of them is wrong")
     lower = Fraction(str(claim.document["lower_bound_s"]))
@@ -242,37 +280,41 @@ def _check_status(claim: _Claim, bound: Fraction) -> None:
         message = f"the lower bound of {lower} s is not between {bound} s and the makespan"
         raise FlawError("bound", message)
     is_by_bound = claim.document["proof"] == "bound"
-    # Solvers and heuristics claim no more than they say.
     if is_by_bound and not _is_met(claim, makespan, bound):
-        raise FlawError("optimal", "called optimal by its bound, but it is longer")
+        raise FlawError("optimal", "claimed optimal by its bound, but the schedule is longer")
 
 
-def _check_traffic(claim: _Claim, algorithm: Algorithm) -> None:
-    """Hosts that receive a task get at least its bytes from other hosts, tokens left aside."""
+def _check_traffic(claim: _ScheduleClaim, algorithm: Algorithm) -> None:
+    """Raise `FlawError` if a host receives fewer bytes from other hosts than its tasks have.
+
+    Tokens can only add bytes.
+    """
     steps = algorithm.steps
     host_of = claim.units.host_of
     unit_bytes = (algorithm.collective_bytes or 0) / algorithm.collective.unit_count
     rows = np.flatnonzero(steps.kind == StepKind.SEND)
-    end = host_of[steps.peer[rows]]
-    crosses = host_of[steps.rank[rows]] != end
-    moved = np.bincount(end[crosses], steps.count[rows][crosses] * unit_bytes)
-    for host in sorted({one for hosts in claim.tasks.receivers for one in hosts}):
+    destination_host = host_of[steps.peer[rows]]
+    crosses = host_of[steps.rank[rows]] != destination_host
+    moved = np.bincount(destination_host[crosses], steps.count[rows][crosses] * unit_bytes)
+    for host in sorted({host for hosts in claim.tasks.receivers for host in hosts}):
         numbers = range(len(claim.tasks))
-        due = sum(claim.tasks.bytes[one] for one in numbers if host in claim.tasks.receivers[one])
-        if host >= len(moved) or moved[host] < due:
+        required = sum(
+            claim.tasks.bytes[host] for host in numbers if host in claim.tasks.receivers[host]
+        )
+        if host >= len(moved) or moved[host] < required:
             raise FlawError("traffic", f"host {host} does not get the bytes of its tasks")
 
 
-def _is_met(claim: _Claim, makespan: Fraction, bound: Fraction) -> bool:
-    """Whether the bound alone proves that nothing is faster, without a solver."""
-    # Whole tasks end at whole ticks only, of which a bound may fall short.
-    are_whole = len({piece.task for piece in claim.pieces}) == len(claim.pieces)
-    slack = claim.tasks.tick_s if are_whole else 0
+def _is_met(claim: _ScheduleClaim, makespan: Fraction, bound: Fraction) -> bool:
+    """Return whether the bound proves, without a solver, that no schedule is faster."""
+    # Unsplit tasks end at whole ticks, and the bound may lie up to one tick below.
+    are_unsplit = len({piece.task for piece in claim.pieces}) == len(claim.pieces)
+    slack = claim.tasks.tick_s if are_unsplit else 0
     return makespan == bound or makespan - bound < slack
 
 
-def _list_unproved(claim: _Claim, bound: Fraction, has_topology: bool) -> dict[str, str]:
-    """Claims that no check proves, in words by the path of their field."""
+def _list_unproved(claim: _ScheduleClaim, bound: Fraction, has_topology: bool) -> dict[str, str]:
+    """Return the claims that no check proves, as text by the path of their field."""
     document = claim.document
     unproved = {
         "moves.name": "the names of tensors",
@@ -284,7 +326,7 @@ def _list_unproved(claim: _Claim, bound: Fraction, has_topology: bool) -> dict[s
     if document["proof"] == "solver":
         unproved["status"] = unproved["proof"] = "that the schedule is optimal, by the solver"
     if not has_topology:
-        network = "the network cards, which are taken as stated: give --topology"
+        network = "the network cards, taken from the proof: give --topology"
         unproved |= {
             f"{name}.{host}": network
             for name in ("in_rate", "out_rate")
@@ -295,20 +337,22 @@ def _list_unproved(claim: _Claim, bound: Fraction, has_topology: bool) -> dict[s
 
 
 def _describe_verdict(
-    claim: _Claim,
+    claim: _ScheduleClaim,
     makespan: Fraction,
     bound: Fraction,
 ) -> str:
+    """Describe how far the schedule is proved to be from the optimum."""
     if _is_met(claim, makespan, bound):
         return "holds: no schedule is faster"
     gap = float(makespan / bound - 1) if bound else 0.0
     longer = f"at most {100 * gap:.3g} % longer than any schedule"
     if claim.document["proof"] == "solver":
-        return f"holds: {longer}; the solver found no faster one, which is not checked again"
+        return f"holds: {longer}; the solver's proof of optimality is not checked"
     return f"holds: {longer}"
 
 
-def _describe_binding(claim: _Claim) -> str:
-    stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
-    hosts = ", ".join(map(str, require_list(stated["hosts"])))
-    return f"task {stated['task']}" if stated["kind"] == "task" else f"{stated['kind']} {hosts}"
+def _describe_binding(claim: _ScheduleClaim) -> str:
+    """Name the task or the hosts that prove the bound."""
+    claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
+    hosts = ", ".join(map(str, require_list(claimed["hosts"])))
+    return f"task {claimed['task']}" if claimed["kind"] == "task" else f"{claimed['kind']} {hosts}"

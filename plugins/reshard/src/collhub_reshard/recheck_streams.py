@@ -1,7 +1,7 @@
-"""Re-check the proof of streams on a topology: what they bring, how full links are, the bound.
+"""Re-check the proof of streams on a topology.
 
 Deliveries follow from the moves, the load of links from the streams, and the bound from the weights
-of links; no solver is asked.
+of links; no solver is used.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from hub_core.model import Algorithm, JsonValue, StepKind
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport
 
-# Weights beyond would not be exact in float64 sums.
-_MOST_WEIGHT = 10**6
+# Sums of larger weights would not be exact in float64.
+_MAX_WEIGHT = 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
-    """Streams as they are stated, on the stated links, with the deliveries of the moves."""
+class _StreamClaim:
+    """The streams and links of a proof, with the deliveries that follow from its moves."""
 
     document: Mapping[str, JsonValue]
     units: UnitTasks
@@ -49,7 +49,11 @@ class _Claim:
 def check_streams(
     algorithm: Algorithm, document: Mapping[str, JsonValue], topology: Topology | None
 ) -> CheckReport:
-    """The report on a proof. Raises `FlawError`, and other errors for what has not its form."""
+    """Check a proof of streams and return the report.
+
+    Raises `FlawError` for a flaw, and `KeyError`, `TypeError` or `ValueError` for a malformed
+    document.
+    """
     check_labels(document)
     claim = _read_claim(document, topology)
     _check_streams(claim)
@@ -58,16 +62,16 @@ def check_streams(
         raise FlawError("makespan", "the makespan is not that of the fullest link")
     weights = _read_weights(claim)
     bound = compute_proved_bound_s(claim.fabric, claim.deliveries, weights)
-    stated = cast("Mapping[str, JsonValue]", document["bound"])
-    if stated["kind"] != ("links" if claim.deliveries else "nothing"):
-        raise FlawError("bound", f"{stated['kind']!r:.40} is no bound of streams")
-    if bound != Fraction(str(stated["seconds"])):
-        message = f"the weights of links prove {bound} s, not {stated['seconds']} s as claimed"
+    claimed = cast("Mapping[str, JsonValue]", document["bound"])
+    if claimed["kind"] != ("links" if claim.deliveries else "nothing"):
+        raise FlawError("bound", f"{claimed['kind']!r:.40} is no bound of streams")
+    if bound != Fraction(str(claimed["seconds"])):
+        message = f"the weights of links prove {bound} s, not {claimed['seconds']} s as claimed"
         raise FlawError("bound", message)
     if makespan < bound:
         raise FlawError("bound", "the streams are faster than their bound: one of them is wrong")
     if document["proof"] == "bound" and makespan != bound:
-        raise FlawError("optimal", "called optimal by its bound, but it is longer")
+        raise FlawError("optimal", "claimed optimal by its bound, but the streams take longer")
     _check_messages(claim, algorithm)
     gap = float(makespan / bound - 1) if bound else 0.0
     verdict = f"holds: at most {100 * gap:.3g} % longer than any schedule"
@@ -76,34 +80,40 @@ def check_streams(
     unproved = {
         "moves.name": "the names of tensors",
         "method": f"the method {document['method']!r:.40}",
-        "host_of": "the hosts of devices, which do not matter for streams",
+        "host_of": "the hosts of devices, which streams do not use",
     }
     if topology is None:
-        network = "the network, which is taken as stated: give --topology"
+        network = "the network, which is taken as claimed: give --topology"
         unproved |= dict.fromkeys(("links", "nodes", "npus"), network)
     binding = _describe_links(claim, weights)
     return report_valid_proof(verdict, makespan, bound, makespan == bound, binding, unproved)
 
 
-def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _Claim:
+def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) -> _StreamClaim:
+    """Read a proof.
+
+    Raises `FlawError` for release or due times, and for links other than the topology's.
+    """
     moves = [
-        parse_move_object(cast("Mapping[str, JsonValue]", one))
-        for one in require_list(document["moves"])
+        parse_move_object(cast("Mapping[str, JsonValue]", entry))
+        for entry in require_list(document["moves"])
     ]
     if any(move.release_s or move.due_s is not None for move in moves):
-        raise FlawError("form", "streams have no release or due times, which are stated")
+        raise FlawError("form", "streams cannot have release or due times")
     hosts = np.asarray(document["host_of"], np.int64)
     units = unit_tasks([place_on_hosts(move, hosts) for move in moves])
     network = _read_topology(document)
     if topology is not None and not _are_equal(network, topology):
-        raise FlawError("topology", f"it is for other links than those of {topology.name}")
+        raise FlawError("topology", f"the proof is for links other than those of {topology.name}")
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology or network, devices)
-    return _Claim(document, units, group_deliveries(units), fabric, list(_streams(document)))
+    return _StreamClaim(
+        document, units, group_deliveries(units), fabric, list(_read_streams(document))
+    )
 
 
 def _read_topology(document: Mapping[str, JsonValue]) -> Topology:
-    """The stated links; their latency takes no part in the proof."""
+    """Read the links of the proof; their latency is not part of the proof."""
     source, destination, rate = (require_list(column) for column in require_list(document["links"]))
     return Topology(
         "stated",
@@ -116,29 +126,36 @@ def _read_topology(document: Mapping[str, JsonValue]) -> Topology:
     )
 
 
-def _are_equal(stated: Topology, real: Topology) -> bool:
-    """Whether two networks have the same links in the same order, which decides the routes."""
-    sizes = (stated.num_npus, stated.num_nodes) == (real.num_npus, real.num_nodes)
+def _are_equal(claimed: Topology, actual: Topology) -> bool:
+    """Return whether two networks have the same links in the same order.
+
+    The order decides the routes.
+    """
+    sizes = (claimed.num_npus, claimed.num_nodes) == (actual.num_npus, actual.num_nodes)
     return sizes and all(
-        np.array_equal(one, other)
-        for one, other in (
-            (stated.source, real.source),
-            (stated.destination, real.destination),
-            (stated.bandwidth_bytes_per_s, real.bandwidth_bytes_per_s),
-            (stated.plane, real.plane),
+        np.array_equal(column, actual_column)
+        for column, actual_column in (
+            (claimed.source, actual.source),
+            (claimed.destination, actual.destination),
+            (claimed.bandwidth_bytes_per_s, actual.bandwidth_bytes_per_s),
+            (claimed.plane, actual.plane),
         )
     )
 
 
-def _streams(document: Mapping[str, JsonValue]) -> Iterator[Stream]:
+def _read_streams(document: Mapping[str, JsonValue]) -> Iterator[Stream]:
+    """Yield the streams of the proof."""
     for entry in require_list(document["streams"]):
         delivery, edges, first, last = cast("tuple[int, list[list[int]], str, str]", entry)
-        named = tuple((int(source), int(destination)) for source, destination in edges)
-        yield Stream(int(delivery), named, (Fraction(first), Fraction(last)))
+        devices = tuple((int(source), int(destination)) for source, destination in edges)
+        yield Stream(int(delivery), devices, (Fraction(first), Fraction(last)))
 
 
-def _check_streams(claim: _Claim) -> None:
-    """Every part of a delivery goes once, from who has it, to all that need it."""
+def _check_streams(claim: _StreamClaim) -> None:
+    """Check that every part of a delivery is sent once, by devices that have it, to all receivers.
+
+    Raises `FlawError`.
+    """
     parts: list[list[Interval]] = [[] for _ in claim.deliveries]
     for stream in claim.streams:
         delivery = claim.deliveries[stream.delivery]
@@ -152,50 +169,57 @@ def _check_streams(claim: _Claim) -> None:
         if not holders.issuperset(delivery.receivers):
             message = f"a stream of delivery {stream.delivery} does not reach all receivers"
             raise FlawError("receivers", message)
-    for number, found in enumerate(parts):
-        if not is_covering(found):
-            raise FlawError("coverage", f"delivery {number} is not sent as a whole")
+    for number, intervals in enumerate(parts):
+        if not is_covering(intervals):
+            raise FlawError(
+                "coverage", f"delivery {number} is not sent completely, or a part is sent twice"
+            )
 
 
-def _read_weights(claim: _Claim) -> dict[int, int]:
-    """The stated weights by link, none below 1."""
-    stated = cast("Mapping[str, JsonValue]", claim.document["bound"])
-    found: dict[int, int] = {}
-    for entry in require_list(stated["weights"]):
+def _read_weights(claim: _StreamClaim) -> dict[int, int]:
+    """Read the weights by link.
+
+    Raises `FlawError` for unknown links and weights below 1 or too large.
+    """
+    claimed = cast("Mapping[str, JsonValue]", claim.document["bound"])
+    weights: dict[int, int] = {}
+    for entry in require_list(claimed["weights"]):
         link, weight = cast("tuple[int, int]", entry)
-        is_known = 0 <= link < len(claim.fabric.rates) and link not in found
-        if not is_known or not isinstance(weight, int) or not 1 <= weight <= _MOST_WEIGHT:
+        is_known = 0 <= link < len(claim.fabric.rates) and link not in weights
+        if not is_known or not isinstance(weight, int) or not 1 <= weight <= _MAX_WEIGHT:
             raise FlawError("bound", f"link {link} with weight {weight} proves nothing")
-        found[link] = weight
-    return found
+        weights[link] = weight
+    return weights
 
 
-def _check_messages(claim: _Claim, algorithm: Algorithm) -> None:
-    """The algorithm sends between the devices of streams, and at least the bytes of each pair."""
+def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
+    """Check that the algorithm sends between the devices of streams, and enough bytes per pair.
+
+    A part of a box ends at a whole unit, so each may be up to one unit short. Raises `FlawError`.
+    """
     unit = Fraction(algorithm.collective_bytes or 0, algorithm.collective.unit_count)
-    due: dict[tuple[int, int], Fraction] = {}
+    required: dict[tuple[int, int], Fraction] = {}
     for stream in claim.streams:
         delivery = claim.deliveries[stream.delivery]
         size = (stream.part[1] - stream.part[0]) * delivery.bytes
-        # A part of a box ends at a whole unit, so that each may be less than a unit short.
-        short = unit * len(list(delivery.boxes(stream.part)))
+        allowance = unit * len(list(delivery.boxes(stream.part)))
         for edge in stream.edges:
-            due[edge] = due.get(edge, Fraction(0)) + size - short
+            required[edge] = required.get(edge, Fraction(0)) + size - allowance
     steps = algorithm.steps
     rows = np.flatnonzero(steps.kind == StepKind.SEND)
     sent: dict[tuple[int, int], int] = {}
     columns = (steps.rank[rows], steps.peer[rows], steps.count[rows])
-    for source, destination, count in zip(*(one.tolist() for one in columns), strict=True):
+    for source, destination, count in zip(*(column.tolist() for column in columns), strict=True):
         sent[source, destination] = sent.get((source, destination), 0) + count
-    if not sent.keys() <= due.keys():
+    if not sent.keys() <= required.keys():
         raise FlawError("traffic", "the algorithm sends between other devices than the streams")
-    for edge, size in due.items():
+    for edge, size in required.items():
         if sent.get(edge, 0) * unit < size:
             raise FlawError("traffic", f"device {edge[0]} sends too little to device {edge[1]}")
 
 
-def _describe_links(claim: _Claim, weights: Mapping[int, int]) -> str:
-    """The binding links for people."""
+def _describe_links(claim: _StreamClaim, weights: Mapping[int, int]) -> str:
+    """Return the number of binding links, and the names of the first two."""
     topology = claim.fabric.topology
     names = [
         f"{topology.node_name(int(topology.source[link]))} -> "

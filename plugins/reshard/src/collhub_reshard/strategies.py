@@ -17,7 +17,7 @@ from collhub_shardings import UnitTasks
 
 
 class Strategy(StrEnum):
-    """How a box reaches all of its receivers; in order of simplicity."""
+    """How a box reaches all of its receivers; from the simplest to the most complex."""
 
     SEND_RECV = "send-recv"
     LOCAL_ALL_GATHER = "local-all-gather"
@@ -26,9 +26,9 @@ class Strategy(StrEnum):
     TREE = "tree"
 
 
-MOST_CHUNKS = 64
-# A message leaves through one card and enters through another, as a whole at either.
-LINKS_A_HOP = 2
+MAX_CHUNKS = 64
+# A message is stored and forwarded at two cards: the sender's and the receiver's.
+LINKS_PER_HOP = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Reach:
 
 
 def compute_card_work(strategy: Strategy, reach: Reach) -> Fraction:
-    """Times that the busiest card carries the box, t being one."""
+    """Return how many times the busiest card carries the box."""
     a, b = reach.hosts, reach.devices
     work = {
         Strategy.SEND_RECV: Fraction(a * b),
@@ -51,19 +51,19 @@ def compute_card_work(strategy: Strategy, reach: Reach) -> Fraction:
     return work.get(strategy, Fraction(1))
 
 
-def compute_best_chunks(links: int, t_s: float, alpha_s: float, most: int = MOST_CHUNKS) -> int:
-    """K* = sqrt((s - 1) t / alpha), s the links in a row, at least 1 and at most `most`.
+def compute_best_chunks(links: int, t_s: float, alpha_s: float, maximum: int = MAX_CHUNKS) -> int:
+    """Return K* = sqrt((s - 1) t / alpha) for s links in sequence, within 1..`maximum`.
 
-    There (K + s - 1) (t / K + alpha) is least.
+    K* minimizes (K + s - 1) (t / K + alpha). Without latency the maximum is returned.
     """
     if alpha_s <= 0:
-        return most
+        return maximum
     ideal = math.sqrt((links - 1) * t_s / alpha_s)
-    return max(1, min(most, round(ideal)))
+    return max(1, min(maximum, round(ideal)))
 
 
 def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_s: float) -> float:
-    """Seconds of a strategy alone on the network, by the table of section 3."""
+    """Return the seconds of a strategy without other traffic, by the table of section 3."""
     a = reach.hosts
     work = float(compute_card_work(strategy, reach)) * t_s
     if strategy is Strategy.SEND_RECV:
@@ -77,23 +77,26 @@ def compute_strategy_cost_s(strategy: Strategy, reach: Reach, t_s: float, alpha_
 
 
 def compute_costs_s(reach: Reach, t_s: float, alpha_s: float) -> Mapping[Strategy, float]:
-    """The cost of every strategy that needs no topology."""
+    """Return the cost of every strategy that needs no topology."""
     plain = [strategy for strategy in Strategy if strategy is not Strategy.TREE]
-    return {one: compute_strategy_cost_s(one, reach, t_s, alpha_s) for one in plain}
+    return {
+        strategy_name: compute_strategy_cost_s(strategy_name, reach, t_s, alpha_s)
+        for strategy_name in plain
+    }
 
 
 def choose_cheapest(reach: Reach, t_s: float, alpha_s: float) -> Strategy:
-    """The cheapest strategy, the simplest of equals.
+    """Return the cheapest strategy, the simplest of equals; the chain if it is not slower.
 
-    In the model a chain of one host costs what one message to it costs, and no gathering inside
-    the host: it wins where a host has several receivers.
+    In the model a chain of one host costs as much as one message to it, without a gather inside the
+    host, so it wins if a host has several receivers.
     """
     costs = compute_costs_s(reach, t_s, alpha_s)
     if reach == Reach(1, 1):
         return Strategy.SEND_RECV
     chain = costs[Strategy.BROADCAST]
     rivals = [Strategy.SEND_RECV, Strategy.SCATTER_ALL_GATHER, Strategy.LOCAL_ALL_GATHER]
-    best = min(rivals, key=lambda one: costs[one])
+    best = min(rivals, key=lambda strategy: costs[strategy])
     # One host: the chain is a single message with K = 1, whatever K hides its store and forward.
     if reach.hosts == 1 or chain <= costs[best]:
         return Strategy.BROADCAST
@@ -104,7 +107,7 @@ def choose_cheapest(reach: Reach, t_s: float, alpha_s: float) -> Strategy:
 class Transfer:
     """A part of a piece from one device to another, from `first` to `last` of 0..1.
 
-    `parent`: the transfer that brings it to the source, -1 where the source holds it.
+    `parent`: the transfer that brings it to the source, -1 if the source has it.
     """
 
     source: int
@@ -116,40 +119,46 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Audience:
-    """The sending device and, by host, the receiving devices; the first of each is its entry."""
+    """The sending device and, by host, the receiving devices.
+
+    The first device of a host is its entry: the device that receives the box from other hosts.
+    """
 
     sender: int
     hosts: Mapping[int, Sequence[int]]
 
 
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
-    """The transfers of a strategy, chunk by chunk in the order in which they leave."""
+    """List the transfers of a strategy, chunk by chunk in the order in which they are sent."""
     if strategy is Strategy.SEND_RECV:
         return _send_to_every_device(audience, chunks)
     if strategy is Strategy.BROADCAST:
         return _send_along_chain(audience, chunks)
     gathered = strategy is Strategy.LOCAL_ALL_GATHER
-    once = _gather_locally(audience) if gathered else _scatter_among_hosts(audience)
+    transfers = _gather_locally(audience) if gathered else _scatter_among_hosts(audience)
     return [
-        _move_to_chunk(transfer, chunk, chunks, chunk * len(once))
+        _move_to_chunk(transfer, chunk, chunks, chunk * len(transfers))
         for chunk in range(chunks)
-        for transfer in once
+        for transfer in transfers
     ]
 
 
 def list_tree_transfers(edges: Sequence[tuple[int, int]]) -> list[Transfer]:
-    """Messages of all of a piece along the edges of a tree, parents first."""
+    """List messages of an entire piece along the edges of a tree, parents first."""
     number: dict[int, int] = {}
-    found = []
+    transfers = []
     for source, destination in edges:
         parent = number.get(source, -1)
-        found.append(Transfer(source, destination, Fraction(0), Fraction(1), parent))
-        number[destination] = len(found) - 1
-    return found
+        transfers.append(Transfer(source, destination, Fraction(0), Fraction(1), parent))
+        number[destination] = len(transfers) - 1
+    return transfers
 
 
 def _move_to_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> Transfer:
-    """A transfer of the whole piece as one of a chunk; `begun`: transfers of earlier chunks."""
+    """Convert a transfer of the full piece to one of a chunk.
+
+    `begun`: number of transfers of earlier chunks.
+    """
     first = (chunk + transfer.first) / chunks
     last = (chunk + transfer.last) / chunks
     parent = transfer.parent + begun if transfer.parent >= 0 else -1
@@ -157,9 +166,8 @@ def _move_to_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> T
 
 
 def _send_to_every_device(audience: Audience, chunks: int) -> list[Transfer]:
-    """Whole copies, one receiver after another."""
+    """Send full copies to one receiver after another."""
     receivers = [device for devices in audience.hosts.values() for device in devices]
-    # A receiver has all before the next one gets anything.
     return [
         Transfer(audience.sender, receiver, *_compute_part(chunk, chunks))
         for receiver in receivers
@@ -168,67 +176,67 @@ def _send_to_every_device(audience: Audience, chunks: int) -> list[Transfer]:
 
 
 def _compute_part(index: int, count: int) -> tuple[Fraction, Fraction]:
+    """Return the part `index` of `count` equal parts of 0..1."""
     return Fraction(index, count), Fraction(index + 1, count)
 
 
 def _gather_locally(audience: Audience) -> list[Transfer]:
-    """A part to each device of a host; they exchange the parts within the host."""
-    found: list[Transfer] = []
+    """Send a part to each device of a host; the devices of a host exchange their parts."""
+    transfers: list[Transfer] = []
     for devices in audience.hosts.values():
-        # A card carries the box once to each host, whatever its devices.
+        # A card carries the box once to each host, regardless of the number of its devices.
         for index, device in enumerate(devices):
             part = _compute_part(index, len(devices))
-            found.append(Transfer(audience.sender, device, *part))
-            parent = len(found) - 1
-            # Inside a host nothing is in short supply.
-            found += [
-                Transfer(device, other, *part, parent) for other in devices if other != device
+            transfers.append(Transfer(audience.sender, device, *part))
+            parent = len(transfers) - 1
+            transfers += [
+                Transfer(device, peer, *part, parent) for peer in devices if peer != device
             ]
-    return found
+    return transfers
 
 
 def _scatter_among_hosts(audience: Audience) -> list[Transfer]:
-    """A part to each host, which sends it to the other hosts; each spreads it inside."""
-    found: list[Transfer] = []
+    """Send a part to each host, which sends it to the other hosts; each distributes it inside."""
+    transfers: list[Transfer] = []
     entries = {host: devices[0] for host, devices in audience.hosts.items()}
     for index, (host, entry) in enumerate(entries.items()):
         part = _compute_part(index, len(entries))
-        found.append(Transfer(audience.sender, entry, *part))
-        root = len(found) - 1
-        found += _spread_within_host(audience.hosts[host], part, root)
-        for other_host, other in entries.items():
+        transfers.append(Transfer(audience.sender, entry, *part))
+        root = len(transfers) - 1
+        transfers += _spread_within_host(audience.hosts[host], part, root)
+        for other_host, other_entry in entries.items():
             if other_host == host:
                 continue
-            found.append(Transfer(entry, other, *part, root))
-            found += _spread_within_host(audience.hosts[other_host], part, len(found) - 1)
-    return found
+            transfers.append(Transfer(entry, other_entry, *part, root))
+            transfers += _spread_within_host(audience.hosts[other_host], part, len(transfers) - 1)
+    return transfers
 
 
 def _send_along_chain(audience: Audience, chunks: int) -> list[Transfer]:
-    """Chunk after chunk from host to host, each spread inside every host."""
-    found: list[Transfer] = []
+    """Send chunk after chunk from host to host; each host distributes it inside."""
+    transfers: list[Transfer] = []
     for chunk in range(chunks):
         part = _compute_part(chunk, chunks)
         source, parent = audience.sender, -1
         for devices in audience.hosts.values():
-            found.append(Transfer(source, devices[0], *part, parent))
-            source, parent = devices[0], len(found) - 1
-            found += _spread_within_host(devices, part, parent)
-    return found
+            transfers.append(Transfer(source, devices[0], *part, parent))
+            source, parent = devices[0], len(transfers) - 1
+            transfers += _spread_within_host(devices, part, parent)
+    return transfers
 
 
 def _spread_within_host(
     devices: Sequence[int], part: tuple[Fraction, Fraction], parent: int
 ) -> list[Transfer]:
-    """From the entry of a host to its other receivers."""
-    return [Transfer(devices[0], other, *part, parent) for other in devices[1:]]
+    """Send from the entry of a host to its other receivers."""
+    return [Transfer(devices[0], device, *part, parent) for device in devices[1:]]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalReceivers:
-    """Receivers that need no card: `own` hold the box, `served` get it from a device of their host.
+    """Receivers that need no network card.
 
-    `served`: (sender, receiver).
+    `own`: they have the box. `served`: pairs (sender, receiver) on one host.
     """
 
     own: tuple[int, ...]
@@ -236,20 +244,21 @@ class LocalReceivers:
 
 
 def find_local_receivers(units: UnitTasks, row: int) -> LocalReceivers:
-    """The receivers of a unit task whose host has the box."""
-    # Replicas on one host need no card of it.
+    """Find the receivers of a unit task whose host has the box.
+
+    The first of several holders on a host serves it.
+    """
     holders = units.senders_of(row).tolist()
-    # Of several holders on a host the first one serves.
+    # Reversed, so that the first of several holders on a host serves it.
     by_host = {int(units.host_of[device]): device for device in reversed(holders)}
-    own, served = [], []
+    holding, served = [], []
     for receiver in units.receivers_of(row).tolist():
         host = int(units.host_of[receiver])
         if receiver in holders:
-            own.append(receiver)
-        # A box that is anywhere on the host does not cross.
+            holding.append(receiver)
         elif host in by_host:
             served.append((by_host[host], receiver))
-    return LocalReceivers(tuple(own), tuple(served))
+    return LocalReceivers(tuple(holding), tuple(served))
 
 
 def find_audience(
@@ -258,15 +267,15 @@ def find_audience(
     sender_host: int,
     receiver_hosts: tuple[int, ...],
 ) -> Audience:
-    """The sender on a host, and the receivers on hosts that lack the box."""
-    # Any holder on the host would do: they share its card.
+    """Find the sender on a host, and the receivers on hosts that lack the box."""
+    # All holders on the host share its card, so the first one is as good as any.
     senders = units.senders_of(row)
     sender = int(senders[units.host_of[senders] == sender_host][0])
     # In the order in which the chain passes them.
     hosts: dict[int, list[int]] = {host: [] for host in receiver_hosts}
     for receiver in units.receivers_of(row).tolist():
         host = int(units.host_of[receiver])
-        # Other receivers have the box at hand.
+        # Receivers on other hosts have the box on their host.
         if host in hosts:
             hosts[host].append(receiver)
     return Audience(sender, hosts)

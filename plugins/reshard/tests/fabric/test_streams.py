@@ -178,4 +178,4 @@ def test_a_proof_for_other_links_is_exit_1(collhub, tmp_path: Path) -> None:
     assert collhub("verify", out, "--certificate", "--topology", "dgx-h100:2").code == 0
     run = collhub("verify", out, "--certificate", "--topology", "dgx-a100:2")
     assert run.code == 1
-    assert "it is for other links than those of dgx-a100:2" in run.err
+    assert "the proof is for links other than those of dgx-a100:2" in run.err

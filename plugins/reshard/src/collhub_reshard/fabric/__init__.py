@@ -1,1 +1,1 @@
-"""Resharding on a real topology: streams of boxes over its links, and what the links bound."""
+"""Resharding on a given topology: streams of boxes over its links, and bounds by links."""

@@ -14,17 +14,17 @@ from hub_core.columns import Float64Array, Int64Array, group_of_entry
 from hub_core.network import Topology
 
 Edge = tuple[int, int]
-# The closure of pairs takes the cube of them.
-_MOST_DEVICES = 128
+# Cheapest paths between all pairs take time cubic in the number of devices.
+_MAX_DEVICES = 128
 
 
 @dataclass(frozen=True, slots=True)
 class FabricLinks:
     """Links between devices, by the routes of a topology.
 
-    `devices`: NPUs, ascending; an edge is a pair of places in it. `rates`: bytes per second of
-    every link of the topology, exactly. `indptr`, `links`: rows of links on the route from place a
-    to place b are `links[indptr[i]:indptr[i + 1]]`, i = a * len(devices) + b.
+    `devices`: NPUs, ascending; an edge is a pair of positions in it. `rates`: bytes per second of
+    every link of the topology, exact. `indptr`, `links`: the rows of links on the route from
+    position a to position b are `links[indptr[i]:indptr[i + 1]]`, i = a * len(devices) + b.
     """
 
     topology: Topology
@@ -35,28 +35,28 @@ class FabricLinks:
 
     @classmethod
     def of(cls, topology: Topology, devices: Iterable[int]) -> FabricLinks:
-        """The links between some NPUs. Raises `InputError` for NPUs without a path."""
-        places = np.asarray(sorted(set(devices)), np.int64)
-        count = len(places)
-        routes = topology.routes(np.repeat(places, count), np.tile(places, count))
-        known = {
+        """Find the links between some NPUs. Raises `InputError` for NPUs without a path."""
+        npus = np.asarray(sorted(set(devices)), np.int64)
+        count = len(npus)
+        routes = topology.routes(np.repeat(npus, count), np.tile(npus, count))
+        exact_rates = {
             rate: parse_exact_rate(rate) for rate in set(topology.bandwidth_bytes_per_s.tolist())
         }
-        rates = tuple(known[rate] for rate in topology.bandwidth_bytes_per_s.tolist())
-        return cls(topology, tuple(places.tolist()), rates, routes.indptr, routes.links)
+        rates = tuple(exact_rates[rate] for rate in topology.bandwidth_bytes_per_s.tolist())
+        return cls(topology, tuple(npus.tolist()), rates, routes.indptr, routes.links)
 
     def route(self, edge: Edge) -> Int64Array:
-        """Rows of the links that a message between two places takes, in order."""
+        """Return the rows of the links of a message between two positions, in order."""
         pair = edge[0] * len(self.devices) + edge[1]
         return self.links[self.indptr[pair] : self.indptr[pair + 1]]
 
-    def uses(self, edges: Iterable[Edge]) -> Int64Array:
-        """How often some messages together take every link: int64[links]."""
+    def count_uses(self, edges: Iterable[Edge]) -> Int64Array:
+        """Count how often some messages together use every link: int64[links]."""
         rows = [self.route(edge) for edge in edges]
         return np.bincount(np.concatenate(rows), minlength=len(self.rates))
 
     def sum_pair_costs(self, weights: Float64Array) -> Float64Array:
-        """The sum of the weights of links on every route: float64[places, places]."""
+        """Return the sum of the weights of links on every route: float64[positions, positions]."""
         count = len(self.devices)
         pair = group_of_entry(self.indptr)
         costs = np.bincount(pair, weights[self.links], minlength=count * count)
@@ -64,13 +64,20 @@ class FabricLinks:
 
 
 def can_plan_streams(topology: Topology, devices: Iterable[int]) -> bool:
-    """Whether streams are planned on a topology: one plane, and not too many devices."""
+    """Return whether streams can be planned on a topology.
+
+    It must have one plane, and there must be at most 128 devices.
+    """
     # Messages of other planes would need a channel each.
-    return topology.num_planes == 1 and len(set(devices)) <= _MOST_DEVICES
+    return topology.num_planes == 1 and len(set(devices)) <= _MAX_DEVICES
 
 
 def find_cheapest_paths(costs: Float64Array) -> tuple[Float64Array, Int64Array]:
-    """(cost, place before the last) of the cheapest way between all places (Floyd 1962)."""
+    """Return (cost, second last position) of the cheapest path between all positions.
+
+    Floyd's algorithm (1962). A path may pass other positions if that is cheaper than the direct
+    message.
+    """
     count = len(costs)
     best = costs.copy()
     before = np.repeat(np.arange(count)[:, None], count, axis=1)
@@ -88,26 +95,27 @@ def build_cheap_tree(
     senders: Sequence[int],
     receivers: Sequence[int],
 ) -> tuple[Edge, ...]:
-    """Edges from senders to all receivers, parents first: the nearest receiver joins first.
+    """Return edges from senders to all receivers, parents first.
 
-    The shortest-path heuristic of Takahashi and Matsuyama (1980); with one receiver it is exact.
+    Shortest-path heuristic of Takahashi and Matsuyama (1980): the nearest receiver joins first.
+    With one receiver the tree is a cheapest path. `best`, `before`: see `find_cheapest_paths`.
     """
     reached = list(senders)
-    waiting = list(receivers)
+    missing = list(receivers)
     edges: list[Edge] = []
-    while waiting:
-        costs = best[np.ix_(reached, waiting)]
+    while missing:
+        costs = best[np.ix_(reached, missing)]
         start, end = np.unravel_index(int(costs.argmin()), costs.shape)
-        goal = waiting[int(end)]
-        way: list[Edge] = []
-        # A place on the way may be in the tree already, over another one of its nodes.
+        goal = missing[int(end)]
+        path: list[Edge] = []
+        # A position on the path may already be in the tree, reached from another node.
         while goal not in reached:
             parent = int(before[reached[int(start)], goal])
-            way.append((parent, goal))
+            path.append((parent, goal))
             goal = parent
-        edges += reversed(way)
-        reached += [child for _, child in reversed(way)]
-        waiting = [one for one in waiting if one not in reached]
+        edges += reversed(path)
+        reached += [child for _, child in reversed(path)]
+        missing = [receiver for receiver in missing if receiver not in reached]
     return tuple(edges)
 
 
@@ -116,10 +124,10 @@ Part = tuple[Fraction, Fraction]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Boxes that any of `senders` gives to all of `receivers`, one behind the other.
+    """Boxes that any of `senders` can send to all of `receivers`, in sequence.
 
     Senders and receivers are NPUs in the order of their meshes; receivers lack the boxes. `rows`:
-    unit tasks; `ends`: bytes of the boxes up to and with each of them.
+    unit tasks; `ends`: running sum of their bytes.
     """
 
     senders: tuple[int, ...]
@@ -133,7 +141,7 @@ class Delivery:
         return self.ends[-1]
 
     def boxes(self, part: Part) -> Iterator[tuple[int, Part]]:
-        """(unit task, part of its box) of a part of the bytes, both from 0 to 1."""
+        """Yield (unit task, part of its box) of a part of the bytes; parts are within 0..1."""
         low, high = part[0] * self.bytes, part[1] * self.bytes
         begin = 0
         for row, end in zip(self.rows, self.ends, strict=True):
@@ -145,20 +153,23 @@ class Delivery:
 
 
 def group_deliveries(units: UnitTasks) -> list[Delivery]:
-    """All deliveries; boxes that every receiver has already need none."""
-    found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    """Group unit tasks with equal senders and receivers.
+
+    Empty boxes, and receivers that are also senders, are omitted.
+    """
+    rows_by_ends: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     for row in range(len(units)):
         senders = tuple(units.senders_of(row).tolist())
-        wanted = units.receivers_of(row).tolist()
-        receivers = tuple(device for device in wanted if device not in senders)
+        all_receivers = units.receivers_of(row).tolist()
+        receivers = tuple(device for device in all_receivers if device not in senders)
         if receivers and units.bytes[row]:
-            found.setdefault((senders, receivers), []).append(row)
+            rows_by_ends.setdefault((senders, receivers), []).append(row)
     sizes: Mapping[int, int] = dict(enumerate(units.bytes.tolist()))
-    made = []
-    for (senders, receivers), rows in found.items():
+    deliveries = []
+    for (senders, receivers), rows in rows_by_ends.items():
         ends, total = [], 0
         for row in rows:
             total += sizes[row]
             ends.append(total)
-        made.append(Delivery(senders, receivers, tuple(rows), tuple(ends)))
-    return made
+        deliveries.append(Delivery(senders, receivers, tuple(rows), tuple(ends)))
+    return deliveries

@@ -1,8 +1,9 @@
-"""Streams: which part of every delivery takes which tree, so that the fullest link ends earliest.
+"""Streams: choose trees for the parts of every delivery so that the fullest link finishes earliest.
 
-Column generation on the linear program of the flow: trees that are cheap at the prices of the links
-join until none is cheaper than those that are there. All streams run at once and share links in
-proportion, as packets do. Where receivers are several, trees are heuristic, the bound is not.
+Column generation on the linear program of the flow: trees that are cheap at the current prices of
+links are added until none is cheaper than the trees in use. All streams run at once and share links
+in proportion, as packets do. With several receivers the trees are heuristic, but the bound is
+proven.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from collhub_reshard.fabric.links import (
 from hub_core.columns import Float64Array
 from hub_core.network import Topology
 
-# Trees to begin with: few a delivery where deliveries are many.
+# Initial trees: fewer per delivery if there are many deliveries.
 _SPREADING_ROUNDS = 12
-_MOST_SPREAD = 1000
+_MAX_INITIAL_TREES = 1000
 _PRICING_ROUNDS = 40
 _SHARE = 1 << 20
 _SIMPLE_SHARE = 64
 _CLOSE = 1e-7
-# What a second of any link costs beside a second of all.
-_TRIFLE = 1e-4
+# Price of a second on any link, relative to a second of the makespan.
+_LINK_TIME_PRICE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """Streams that run at once, the time of the fullest link, and the bound of all links.
+    """Streams that run at once, the time of the fullest link, and the bound by links.
 
-    `makespan_s` leaves latency and store-and-forward aside.
+    `makespan_s` excludes latency and store-and-forward.
     """
 
     fabric: FabricLinks
@@ -67,19 +68,22 @@ class StreamPlan:
 
     @property
     def gap(self) -> float:
-        """How much longer it takes than the bound, as a part of the bound."""
-        least = self.bound.time_s
-        return float(self.makespan_s / least - 1) if least else 0.0
+        """Excess of the time over the bound, as a fraction of the bound."""
+        bound_s = self.bound.time_s
+        return float(self.makespan_s / bound_s - 1) if bound_s else 0.0
 
     def predicted_s(self, chunks: int) -> float:
-        """Time with the latency of the longest way, and chunks that are stored on all its links."""
-        place = {device: at for at, device in enumerate(self.fabric.devices)}
+        """Return the time in seconds, including the latency of the longest path.
+
+        Every link of a path stores and forwards each of the `chunks` chunks.
+        """
+        position = {device: number for number, device in enumerate(self.fabric.devices)}
         latency = self.fabric.topology.latency_s
         hops, waiting = 1, 0.0
         for stream in self.streams:
             depth: dict[int, tuple[int, float]] = {}
             for source, destination in stream.edges:
-                route = self.fabric.route((place[source], place[destination]))
+                route = self.fabric.route((position[source], position[destination]))
                 links, time = depth.get(source, (0, 0.0))
                 depth[destination] = links + len(route), time + float(latency[route].sum())
             hops = max(hops, *(links for links, _ in depth.values()))
@@ -88,112 +92,128 @@ class StreamPlan:
 
 
 def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
-    """Streams of all boxes on a topology. Raises `InputError` for devices without a path."""
+    """Plan streams of all boxes on a topology. Raises `InputError` for devices without a path."""
     devices = [*units.senders.tolist(), *units.receivers.tolist()]
     fabric = FabricLinks.of(topology, devices)
     deliveries = group_deliveries(units)
     if not deliveries:
         return StreamPlan(fabric, (), (), Fraction(0), LinkBound(Fraction(0), {}))
-    search = _Search(fabric, deliveries)
+    search = _StreamSearch(fabric, deliveries)
     shares, prices = search.run()
     streams = search.streams(shares)
     bound = find_best_bound(fabric, deliveries, prices)
     makespan = compute_stream_time_s(fabric, deliveries, streams)
     if bound.time_s < makespan:
-        # Prices of heuristic trees may prove less than a simple cut.
-        found = find_best_bound(fabric, deliveries, generate_cuts(fabric, units.host_of))
-        bound = max(bound, found, key=lambda one: one.time_s)
+        # The prices of heuristic trees may prove a smaller bound than a simple cut.
+        cut_bound = find_best_bound(fabric, deliveries, generate_cuts(fabric, units.host_of))
+        bound = max(bound, cut_bound, key=lambda candidate: candidate.time_s)
     return StreamPlan(fabric, tuple(deliveries), tuple(streams), makespan, bound)
 
 
 def compute_stream_time_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], streams: Sequence[Stream]
 ) -> Fraction:
-    """When the fullest link has carried its bytes, in seconds, exactly."""
-    place = {device: at for at, device in enumerate(fabric.devices)}
+    """Return when the fullest link has carried its bytes, in seconds, exact."""
+    position = {device: number for number, device in enumerate(fabric.devices)}
     load: dict[int, Fraction] = {}
     for stream in streams:
         size = (stream.part[1] - stream.part[0]) * deliveries[stream.delivery].bytes
-        uses = fabric.uses([(place[a], place[b]) for a, b in stream.edges])
+        uses = fabric.count_uses([(position[a], position[b]) for a, b in stream.edges])
         for link in np.flatnonzero(uses).tolist():
             load[link] = load.get(link, Fraction(0)) + size * int(uses[link])
     return max((size / fabric.rates[link] for link, size in load.items()), default=Fraction(0))
 
 
-class _Search:
-    """Trees of all deliveries, and how much of each goes along them."""
+class _StreamSearch:
+    """The trees of all deliveries, and the share of each delivery that uses them."""
 
     def __init__(self, fabric: FabricLinks, deliveries: Sequence[Delivery]) -> None:
         self._fabric, self._deliveries = fabric, deliveries
-        place = {device: at for at, device in enumerate(fabric.devices)}
+        position = {device: number for number, device in enumerate(fabric.devices)}
         self._ends = [
-            ([place[one] for one in found.senders], [place[one] for one in found.receivers])
-            for found in deliveries
+            (
+                [position[device] for device in delivery.senders],
+                [position[device] for device in delivery.receivers],
+            )
+            for delivery in deliveries
         ]
         self._link_s = np.asarray([float(1 / rate) for rate in fabric.rates])
         self._trees: dict[tuple[int, tuple[Edge, ...]], Float64Array] = {}
 
     def run(self) -> tuple[Float64Array, list[Float64Array]]:
-        """(share of every tree, prices of the links of the last rounds)."""
+        """Generate columns; return (share of every tree, prices of links in the last rounds)."""
         self._spread()
         prices: list[Float64Array] = []
         while True:
             shares, price, value = self._solve()
             prices.append(price * self._link_s)
-            nudged = prices[-1] + _TRIFLE * self._link_s
+            nudged = prices[-1] + _LINK_TIME_PRICE * self._link_s
             if len(prices) > _PRICING_ROUNDS or not self._join(nudged, value):
                 return shares, prices[-2:]
 
     def streams(self, shares: Float64Array) -> list[Stream]:
-        """The streams of the trees that have a share, in parts that fill every delivery."""
+        """Build the streams of the trees with a share; their parts fill every delivery."""
         devices = self._fabric.devices
-        found = []
+        streams = []
         for number in range(len(self._deliveries)):
-            rows = [at for at, (one, _) in enumerate(self._trees) if one == number]
+            rows = [
+                row_number
+                for row_number, (delivery, _) in enumerate(self._trees)
+                if delivery == number
+            ]
             begin = Fraction(0)
             for row, share in zip(rows, _round_shares(shares[rows]), strict=True):
                 if not share:
                     continue
                 _, edges = list(self._trees)[row]
-                named = tuple((devices[a], devices[b]) for a, b in edges)
-                found.append(Stream(number, named, (begin, begin + share)))
+                edge_devices = tuple((devices[a], devices[b]) for a, b in edges)
+                streams.append(Stream(number, edge_devices, (begin, begin + share)))
                 begin += share
-        return found
+        return streams
 
     def _spread(self) -> None:
-        """Trees to begin with: delivery after delivery takes one that avoids full links."""
+        """Add initial trees: each delivery in sequence takes one that avoids loaded links."""
         load = np.zeros(len(self._link_s))
-        rounds = min(_SPREADING_ROUNDS, max(2, _MOST_SPREAD // len(self._deliveries)))
+        rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))
         for _ in range(rounds):
             for number in range(len(self._deliveries)):
-                most = load.max() or 1.0
-                price = self._link_s * np.exp(8 * load / most)
+                peak = load.max() or 1.0
+                price = self._link_s * np.exp(8 * load / peak)
                 best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
                 edges = build_cheap_tree(best, before, *self._ends[number])
                 load += self._add(number, edges)
 
     def _join(self, price: Float64Array, value: Float64Array) -> bool:
-        """Add the trees that are cheaper than what their delivery pays; whether there is one."""
+        """Add the trees that are cheaper than the price of their delivery.
+
+        Return whether there is one.
+        """
         best, before = find_cheapest_paths(self._fabric.sum_pair_costs(price))
         known = len(self._trees)
         for number, ends in enumerate(self._ends):
             edges = build_cheap_tree(best, before, *ends)
-            cost = self._fabric.uses(edges) @ price * self._deliveries[number].bytes
+            cost = self._fabric.count_uses(edges) @ price * self._deliveries[number].bytes
             if cost < value[number] * (1 - _CLOSE):
                 self._add(number, edges)
         return len(self._trees) > known
 
     def _add(self, number: int, edges: tuple[Edge, ...]) -> Float64Array:
-        """Add a tree of a delivery; the seconds of every link with all of its bytes."""
+        """Add a tree of a delivery.
+
+        Return the seconds that all bytes of the delivery take on each link: float64[links].
+        """
         key = number, edges
         if key not in self._trees:
-            uses = self._fabric.uses(edges)
+            uses = self._fabric.count_uses(edges)
             self._trees[key] = uses * self._deliveries[number].bytes * self._link_s
         return self._trees[key]
 
     def _solve(self) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """(share of every tree, price of every link, price of every delivery) of the program."""
-        # scipy takes half a second.
+        """Solve the linear program.
+
+        Return (share of every tree, price of every link, price of every delivery).
+        """
+        # Imported here: scipy takes half a second.
         from scipy.optimize import linprog
         from scipy.sparse import csr_matrix, hstack
 
@@ -205,14 +225,14 @@ class _Search:
         limits = hstack([csr_matrix(columns / scale), csr_matrix(minus_time)]).tocsr()
         ones = np.ones(trees)
         shape = len(self._deliveries), trees + 1
-        whole = csr_matrix((ones, (of_delivery, np.arange(trees))), shape)
-        # Of shares that take the same time, those that load other links least.
-        objective = np.append(_TRIFLE * columns.sum(axis=0) / scale, 1.0)
+        complete = csr_matrix((ones, (of_delivery, np.arange(trees))), shape)
+        # Among solutions with equal makespan, prefer the one with the smallest total load.
+        objective = np.append(_LINK_TIME_PRICE * columns.sum(axis=0) / scale, 1.0)
         solved = linprog(
             objective,
             A_ub=limits,
             b_ub=np.zeros(len(self._link_s)),
-            A_eq=whole,
+            A_eq=complete,
             b_eq=np.ones(len(self._deliveries)),
             method="highs",
         )
@@ -221,13 +241,18 @@ class _Search:
 
 
 def _round_shares(shares: Float64Array) -> list[Fraction]:
-    """Fractions near to some shares whose sum is one."""
+    """Return fractions near to the shares, whose sum is exactly 1.
+
+    Simple fractions if they are accurate, else multiples of 2^-20.
+    """
     clean = np.where(shares < _CLOSE, 0.0, shares)
     clean = clean / clean.sum()
     simple = [Fraction(share).limit_denominator(_SIMPLE_SHARE) for share in clean.tolist()]
-    if sum(simple) == 1 and np.allclose([float(one) for one in simple], clean, atol=_CLOSE):
+    if sum(simple) == 1 and np.allclose(
+        [float(fraction) for fraction in simple], clean, atol=_CLOSE
+    ):
         return simple
-    # The largest takes what rounding leaves.
-    whole = [round(share * _SHARE) for share in clean.tolist()]
-    whole[int(clean.argmax())] += _SHARE - sum(whole)
-    return [Fraction(one, _SHARE) for one in whole]
+    # The largest share takes the rounding remainder.
+    multiples = [round(share * _SHARE) for share in clean.tolist()]
+    multiples[int(clean.argmax())] += _SHARE - sum(multiples)
+    return [Fraction(fraction, _SHARE) for fraction in multiples]

@@ -1,1 +1,1 @@
-"""Schedules of hosts become messages of devices, and those an algorithm with its contract."""
+"""Convert plans to algorithms: buffer layouts, steps and contracts."""

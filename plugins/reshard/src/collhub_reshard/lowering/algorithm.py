@@ -48,18 +48,17 @@ from hub_core.network import Topology
 
 
 def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective:
-    """A custom collective.
+    """Build a custom collective with the contract of the resharding.
 
-    The inputs of replicas are equal, which a contract cannot say: it names those that are sent.
+    The inputs of replicas are equal, which a contract cannot express: it names those that are sent.
     """
     parts = [_build_contributions(layout, origin) for origin in origins if origin.high > origin.low]
-    # One table for all ranks, as contracts are.
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     if not parts:
         columns = [np.zeros(0, np.int64)] * 4
-    # Bytes of the collective follow from this count and a unit's bytes.
+    # The size of the collective is this count times the bytes of a unit.
     total = int(max(layout.input_units.max(), layout.output_units.max(), 1))
-    # Ranks of the destination alone have no INPUT to read.
+    # Ranks that are only in the destination have no INPUT.
     contract = CustomContract(
         layout.input_units, layout.output_units, layout.input_units > 0, Contributions(*columns)
     )
@@ -67,7 +66,7 @@ def build_collective(layout: BoxLayout, origins: Sequence[Origin]) -> Collective
 
 
 def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array, ...]:
-    """(rank, offset, source rank, source unit) of one part of a box at one receiver."""
+    """Build (rank, offset, source rank, source unit) of one part of a box at one receiver."""
     inside = slice(origin.low, origin.high)
     offset = _list_units(layout.outputs[origin.row, origin.receiver])[inside]
     source = _list_units(layout.inputs[origin.row, origin.device])[inside]
@@ -76,16 +75,15 @@ def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array,
 
 
 def _list_units(region: Region) -> Int64Array:
-    """All units of a region, in order."""
+    """Return all units of a region, in order: int64[units]."""
     inside = np.arange(region.run_units, dtype=np.int64)
-    # Runs follow one another as they do in the box.
     units: Int64Array = (region.starts[:, None] + inside).reshape(-1)
     return units
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedPiece:
-    """A piece that has had a card: its unit task, its sender, its end, and where it arrived."""
+    """The last piece on a card: its unit task, sender, end, and receiving device."""
 
     row: int
     sender: int
@@ -97,38 +95,44 @@ class FinishedPiece:
 class ReceiverTurns:
     """The last piece on every card in and out, in the order of the schedule.
 
-    Without it, senders that are early would share a receiver's card with whom they should follow.
+    Without it, senders that are early would share a receiver's card with the senders before them.
     """
 
     _last_in: dict[int, FinishedPiece] = field(default_factory=dict)
     _last_out: dict[int, Fraction] = field(default_factory=dict)
 
     def awaited(self, piece: Piece, audience: Audience) -> FinishedPiece | None:
-        """The piece of another sender that must have arrived before this one may start."""
-        own = self._last_out.get(piece.sender, Fraction(0))
-        # Chains begin at the first host, behind which the order stays as it is.
+        """Return the piece of another sender that must have arrived before this one may start.
+
+        None if the sender itself is busy until then.
+        """
+        sender_free_at = self._last_out.get(piece.sender, Fraction(0))
+        # Chains begin at the first host and keep their order after it.
         entry = next(iter(audience.hosts))
         before = self._last_in.get(entry)
         if before is None or before.sender == piece.sender:
             return None
-        # A sender that is busy until then needs nobody to hold it back.
-        return before if before.end > own else None
+        return before if before.end > sender_free_at else None
 
     def pass_on(self, piece: Piece, row: int, audience: Audience) -> None:
-        """Note that a piece is the last on its cards."""
+        """Record a piece as the last one on its cards."""
         self._last_out[piece.sender] = piece.end
         for host, devices in audience.hosts.items():
-            # The first receiver of a host is where the box comes in.
             self._last_in[host] = FinishedPiece(row, piece.sender, piece.end, devices[0])
 
 
 def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) -> list[Transfer]:
-    """Every tree carries its share of the box in `chunks` parts, from parents to children."""
+    """Send a box on trees that are packed on the topology.
+
+    Every tree carries its fraction of the box in `chunks` parts, from parents to children. Optimal
+    if only the sender and the receivers of a box forward it; other NPUs, which could also help, do
+    not, so the trees are a heuristic for Steiner trees. Switches relay.
+    """
     receivers = [device for devices in audience.hosts.values() for device in devices]
     nodes = (audience.sender, *receivers)
-    trees = _packed(topology, nodes)
+    trees = _pack_trees(topology, nodes)
     total = sum(tree.weight for tree in trees)
-    found: list[Transfer] = []
+    transfers: list[Transfer] = []
     for chunk in range(chunks):
         begun = 0
         for tree in trees:
@@ -136,13 +140,13 @@ def build_tree_transfers(topology: Topology, audience: Audience, chunks: int) ->
             share = Fraction(tree.weight, total)
             begun += tree.weight
             part = (low + share * chunk / chunks, low + share * (chunk + 1) / chunks)
-            found += _send_down_tree(tree, nodes, part, len(found))
-    return found
+            transfers += _send_down_tree(tree, nodes, part, len(transfers))
+    return transfers
 
 
 @lru_cache(maxsize=256)
-def _packed(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTree, ...]:
-    """The trees from the first of some NPUs to the others, as much as the network carries."""
+def _pack_trees(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTree, ...]:
+    """Pack trees from the first NPU to the others, with the maximum rate of the network."""
     graph = CapacityGraph.of(topology.subset(nodes))
     rate = broadcast_rate(graph, 0)
     sent = np.zeros(len(nodes), np.int64)
@@ -154,30 +158,30 @@ def _packed(topology: Topology, nodes: tuple[int, ...]) -> tuple[SpanningTree, .
 def _send_down_tree(
     tree: SpanningTree, nodes: tuple[int, ...], part: tuple[Fraction, Fraction], first: int
 ) -> list[Transfer]:
-    """The transfers of one part down a tree; `first`: the number of the first of them."""
+    """List the transfers of one part down a tree; `first`: the number of the first of them."""
     depths = tree.depths
     order = sorted(range(1, len(nodes)), key=lambda node: (int(depths[node]), node))
     number = {0: -1}
-    found = []
+    transfers = []
     for node in order:
         parent = int(tree.parent[node])
-        found.append(Transfer(nodes[parent], nodes[node], *part, number[parent]))
-        number[node] = first + len(found) - 1
-    return found
+        transfers.append(Transfer(nodes[parent], nodes[node], *part, number[parent]))
+        number[node] = first + len(transfers) - 1
+    return transfers
 
 
-# A token is one unit: chunks of so many make it cheap.
-_UNITS_A_CHUNK = 16
-# Chunks of a stream under way: more would keep what devices pass on waiting behind them.
+# A token is one unit: with this number of units per chunk its cost is small.
+_UNITS_PER_CHUNK = 16
+# Chunks of a stream in flight: with more, forwarded chunks would wait behind them.
 _STREAM_WINDOW = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """The algorithm, how its buffers are laid out, and what the layout costs.
+    """The algorithm, the layout of its buffers, and the cost of the layout.
 
-    `copies`: COPY and REDUCE steps at the ends; `copied_bytes`: what they move. `tokens`: messages
-    that only tell whose turn it is.
+    `copies`: COPY and REDUCE steps at the ends; `copied_bytes`: bytes that they move. `tokens`:
+    messages that only signal that a device may send.
     """
 
     algorithm: Algorithm
@@ -189,7 +193,7 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True)
 class LoweringChoices:
-    """Per unit task its strategy and chunks; `layout`: packed or rows; `topology`: of trees."""
+    """Strategy and chunks per unit task; `layout`: packed or rows; `topology`: for trees."""
 
     strategies: Mapping[int, Strategy]
     chunks: Mapping[int, int]
@@ -205,30 +209,30 @@ def lower_schedule(
     choices: LoweringChoices,
     extension: JsonValue,
 ) -> Lowered:
-    """The algorithm of a schedule. Raises `InputError` for a layout of too many runs."""
-    most = max(choices.chunks.values(), default=1)
+    """Convert a schedule to an algorithm. Raises `InputError` for a layout of too many runs."""
+    max_chunks = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
         layout = build_row_layout(units, moves)
     else:
-        layout = build_packed_layout(units, moves, most * _UNITS_A_CHUNK)
+        layout = build_packed_layout(units, moves, max_chunks * _UNITS_PER_CHUNK)
     writer = StepWriter(units, layout)
     turns = ReceiverTurns()
     for piece in schedule.pieces:
         row = tasks.rows[piece.task]
-        heard = find_audience(units, row, piece.sender, tasks.receivers[piece.task])
+        audience = find_audience(units, row, piece.sender, tasks.receivers[piece.task])
         strategy = choices.strategies[row]
         if strategy is Strategy.TREE and choices.topology is not None:
-            transfers = build_tree_transfers(choices.topology, heard, choices.chunks[row])
+            transfers = build_tree_transfers(choices.topology, audience, choices.chunks[row])
         else:
-            transfers = list_transfers(strategy, heard, choices.chunks[row])
+            transfers = list_transfers(strategy, audience, choices.chunks[row])
         # Several cards of a host need no turns: a piece takes any that is free.
-        passed = turns.awaited(piece, heard) if tasks.cards == 1 else None
-        told: dict[int, list[int]] = {}
-        if passed is not None:
-            steps = writer.send_token(passed.row, passed.entry, heard.sender)
-            told = {heard.sender: steps}
-        writer.send(row, transfers, (piece.first, piece.last), told)
-        turns.pass_on(piece, row, heard)
+        awaited = turns.awaited(piece, audience) if tasks.cards == 1 else None
+        tokens: dict[int, list[int]] = {}
+        if awaited is not None:
+            steps = writer.send_token(awaited.row, awaited.entry, audience.sender)
+            tokens = {audience.sender: steps}
+        writer.send(row, transfers, (piece.first, piece.last), tokens)
+        turns.pass_on(piece, row, audience)
     return build_lowered(writer, extension)
 
 
@@ -239,15 +243,15 @@ def lower_streams(
     choices: LoweringChoices,
     extension: JsonValue,
 ) -> Lowered:
-    """The algorithm of streams, each in as many chunks as all others.
+    """Convert streams to an algorithm, each in the same number of chunks.
 
-    Chunk after chunk of all streams leaves in turn, so that they share links in proportion.
+    Chunks of all streams are sent round robin, so that the streams share links in proportion.
     """
     count = max(choices.chunks.values(), default=1)
     if choices.layout == "rows":
         layout = build_row_layout(units, moves)
     else:
-        layout = build_packed_layout(units, moves, count * _UNITS_A_CHUNK)
+        layout = build_packed_layout(units, moves, count * _UNITS_PER_CHUNK)
     writer = StepWriter(units, layout, takes_turns=False)
     sent: dict[tuple[int, int], dict[int, list[int]]] = {}
     for chunk in range(count):
@@ -256,16 +260,16 @@ def lower_streams(
             step = (last - first) / count
             part = (first + step * chunk, first + step * (chunk + 1))
             awaited = sent.get((number, chunk - _STREAM_WINDOW), {})
-            here = sent.setdefault((number, chunk), {})
+            sent_by_device = sent.setdefault((number, chunk), {})
             for row, bounds in plan.deliveries[stream.delivery].boxes(part):
-                made = writer.send(row, list_tree_transfers(stream.edges), bounds, awaited)
-                for device, steps in made.items():
-                    here.setdefault(device, []).extend(steps)
+                sends = writer.send(row, list_tree_transfers(stream.edges), bounds, awaited)
+                for device, steps in sends.items():
+                    sent_by_device.setdefault(device, []).extend(steps)
     return build_lowered(writer, extension)
 
 
 def build_lowered(writer: StepWriter, extension: JsonValue) -> Lowered:
-    """The algorithm of all that a writer has sent."""
+    """Build the algorithm of all steps that the writer has collected."""
     layout = writer.layout
     steps, scratch = writer.finish()
     collective = build_collective(layout, writer.origins)

@@ -1,8 +1,8 @@
-"""Where boxes lie in the buffers of devices, in units of equal bytes.
+"""The layout of boxes in the buffers of devices, in units of equal bytes.
 
-`packed`: INPUT and OUTPUT hold the boxes of a device one behind the other, in the order of the unit
-tasks, so that every box is in one piece. `rows`: INPUT and OUTPUT are the tiles themselves in
-row-major order; boxes that are not contiguous there are packed and unpacked by COPY steps.
+`packed`: INPUT and OUTPUT contain the boxes of a device in sequence, in the order of the unit
+tasks, so that every box is contiguous. `rows`: INPUT and OUTPUT are the tiles in row-major order;
+boxes that are not contiguous in them are packed and unpacked by COPY steps.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from collhub_shardings import Move, Side, UnitTasks
 from hub_core.columns import Int64Array
 from hub_core.model import InputError
 
-_MOST_UNITS = 1 << 20
-_MOST_RUNS = 1 << 18
+_MAX_UNITS = 1 << 20
+_MAX_RUNS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Where a box lies in a buffer: first units of its runs, int64, and the units of each run."""
+    """The position of a box in a buffer.
+
+    `starts`: first units of its runs, int64. `run_units`: units of each run.
+    """
 
     starts: Int64Array
     run_units: int
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether it is in one piece."""
+        """Whether it consists of one run."""
         return len(self.starts) == 1
 
 
@@ -39,8 +42,8 @@ class BoxLayout:
     """Regions of all boxes.
 
     `unit_bytes`: bytes of a unit. `box_units`: int64[unit tasks]. `inputs`, `outputs`: regions by
-    (unit task, device). `input_units`, `output_units`: int64[devices]. `padding_bytes`: what fills
-    up boxes that are no whole number of units, on all devices.
+    (unit task, device). `input_units`, `output_units`: int64[devices]. `padding_bytes`: bytes on
+    all devices that extend boxes to an integral number of units.
     """
 
     kind: str
@@ -54,7 +57,7 @@ class BoxLayout:
 
 
 def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: int) -> BoxLayout:
-    """Boxes one behind the other; a box has at least `least_units` units where elements allow."""
+    """Lay out boxes in sequence; a box has at least `least_units` units if elements allow."""
     unit_bytes = _choose_unit_bytes(units, moves, least_units)
     box_units = -(-units.bytes // unit_bytes)
     num_devices = len(units.host_of)
@@ -67,7 +70,7 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
         regions: dict[tuple[int, int], Region] = {}
         for row in range(len(units)):
             for device in members[pointer[row] : pointer[row + 1]].tolist():
-                # Summands of one box are added up in one place.
+                # The summands of a box are added in one region.
                 if shares and units.summand[row]:
                     regions[row, device] = regions[row - 1, device]
                     continue
@@ -84,19 +87,19 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
 
 
 def _count_stored_bytes(units: UnitTasks) -> int:
-    """Bytes of all boxes on all devices, without padding."""
-    # Replicas hold a box once each.
+    """Return the bytes of all boxes on all devices, without padding."""
     sent = np.diff(units.sender_indptr)
-    # Summands arrive at one place, which counts once.
+    # Summands are stored in one region, which counts once.
     received = np.where(units.summand == 0, np.diff(units.receiver_indptr), 0)
-    # All the rest of the buffers is padding.
     return int((units.bytes * (sent + received)).sum())
 
 
 def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:
-    """Bytes of a unit: the largest that cuts every box in whole units, and in enough of them.
+    """Choose the bytes of a unit.
 
-    Where boxes have no such measure, a small one, and the last unit of a box is filled up.
+    The largest size that divides every box, in at least `least_units` units, and with at most
+    `_MAX_UNITS` units in all. If there is none, a smaller number of units per box; if boxes have no
+    suitable divisor, the last unit of a box is padded.
     """
     sizes = units.bytes[units.bytes > 0]
     if not len(sizes):
@@ -106,15 +109,15 @@ def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int
     smallest = int(sizes.min())
     measure = common // element if common % element == 0 else 1
     element = element if common % element == 0 else common
-    wanted = max(1, smallest // element // max(1, least_units))
-    held = int(units.bytes @ (np.diff(units.sender_indptr) + np.diff(units.receiver_indptr)))
-    floor = -(-held // _MOST_UNITS)
+    target = max(1, smallest // element // max(1, least_units))
+    stored = int(units.bytes @ (np.diff(units.sender_indptr) + np.diff(units.receiver_indptr)))
+    floor = -(-stored // _MAX_UNITS)
     fitting = [
-        part for part in _list_divisors(measure) if part <= wanted and part * element >= floor
+        part for part in _list_divisors(measure) if part <= target and part * element >= floor
     ]
     if fitting:
         return max(fitting) * element
-    # Coarser units than wanted are as exact; only then are boxes filled up.
+    # Larger units than desired are still exact; boxes are padded only if there are none.
     exact = [part for part in _list_divisors(measure) if part * element >= floor]
     if exact:
         return min(exact) * element
@@ -122,12 +125,13 @@ def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int
 
 
 def _list_divisors(number: int) -> list[int]:
+    """Return the divisors of a number, ascending."""
     small = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
     return sorted({*small, *(number // part for part in small)})
 
 
 def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
-    """Tiles in row-major order. Raises `InputError` for boxes of too many short runs."""
+    """Lay out tiles in row-major order. Raises `InputError` for boxes of too many short runs."""
     runs: dict[tuple[int, int, bool], tuple[Int64Array, int]] = {}
     bases = [np.zeros((len(units.host_of), 2), np.int64)]
     for move in moves:
@@ -147,9 +151,9 @@ def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
                 runs[row, device, bool(is_output)] = first, length
                 measures |= {length, int(np.gcd.reduce(first))}
                 count += len(first)
-        if count > _MOST_RUNS:
+        if count > _MAX_RUNS:
             raise InputError(
-                f"the boxes have more than {_MOST_RUNS} contiguous runs in row-major tiles",
+                f"the boxes have more than {_MAX_RUNS} contiguous runs in row-major tiles",
                 cure="use -O layout=packed",
                 code="too-many-runs",
             )
@@ -170,13 +174,13 @@ def build_row_layout(units: UnitTasks, moves: Sequence[Move]) -> BoxLayout:
 
 
 def _compute_tile_bytes(move: Move, num_devices: int) -> Int64Array:
-    """Bytes of a move's tile in INPUT and in OUTPUT: int64[devices, 2]."""
-    found = np.zeros((num_devices, 2), np.int64)
+    """Return the bytes of a move's tile in INPUT and in OUTPUT: int64[devices, 2]."""
+    tile_bytes = np.zeros((num_devices, 2), np.int64)
     for column, side in enumerate((move.source, move.destination)):
         grid = _TileGrid(side, move)
         sizes = np.prod(grid.stop - grid.start, axis=1) * move.tensor.element_bytes
-        found[np.asarray(side.mesh.devices), column] = sizes
-    return found
+        tile_bytes[np.asarray(side.mesh.devices), column] = sizes
+    return tile_bytes
 
 
 class _TileGrid:
@@ -192,11 +196,11 @@ class _TileGrid:
         self.element_bytes = move.tensor.element_bytes
 
     def runs(self, units: UnitTasks, row: int, is_output: bool) -> tuple[Int64Array, int]:
-        """(first bytes, length in bytes) of the runs of a box in its tile."""
+        """Return (first bytes, length in bytes) of the runs of a box in its tile."""
         tile = int(units.destination_tile[row] if is_output else units.source_tile[row])
         at = np.unravel_index(tile, self.counts)
-        low = np.asarray([cut[place] for cut, place in zip(self.cuts, at, strict=True)])
-        high = np.asarray([cut[place + 1] for cut, place in zip(self.cuts, at, strict=True)])
+        low = np.asarray([cut[index] for cut, index in zip(self.cuts, at, strict=True)])
+        high = np.asarray([cut[index + 1] for cut, index in zip(self.cuts, at, strict=True)])
         width = len(low)
         start, stop = units.start[row, :width] - low, units.stop[row, :width] - low
         return self._runs(start, stop, high - low)
@@ -204,7 +208,10 @@ class _TileGrid:
     def _runs(
         self, start: Int64Array, stop: Int64Array, shape: Int64Array
     ) -> tuple[Int64Array, int]:
-        """Runs of a box in a row-major array: dimensions that are whole belong to the run."""
+        """Find the runs of a box in a row-major array.
+
+        Inner dimensions that the box covers completely are part of a run.
+        """
         strides = np.append(np.cumprod(shape[::-1])[::-1][1:], 1)
         extent = stop - start
         inner = len(shape) - 1

@@ -1,8 +1,8 @@
 """Steps of a resharding: packing, messages, turns on network cards, unpacking and sums.
 
-A SEND waits for its box to be packed or received, and, so that a card carries the tasks in the
-order of the schedule, for the message some turns before it on the same card. Where that was sent by
-another device, a token of one unit tells that it is out.
+A SEND waits for its box to be packed or received. For a card to carry the tasks in the order of the
+schedule, it also waits for the message `_WINDOW` messages before it on the same card. If another
+device sent that message, a token of one unit signals that it has been sent.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collhub_reshard.strategies import Transfer, find_local_receivers
 from hub_core.columns import Int64Array
 from hub_core.model import Buffer, StepKind, StepTable, StepTableBuilder
 
-# Messages of a card that are on their way at once: one on either link, one that waits, one spare.
+# Messages of a card in flight: one on either link, one that waits, one spare.
 _WINDOW = 4
-_NOBODY: Mapping[int, Sequence[int]] = {}
+_NO_STEPS: Mapping[int, Sequence[int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class BoxPlace:
-    """Where a box is in one piece: a buffer, an offset, and the steps that brought it there."""
+    """The location of a contiguous box: a buffer, an offset, and the steps that wrote it."""
 
     buffer: Buffer
     offset: int
@@ -35,7 +35,7 @@ class BoxPlace:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Units `low` to `high` of a box come to `receiver` from the INPUT of `device`."""
+    """Units `low` to `high` of a box, which `receiver` gets from the INPUT of `device`."""
 
     row: int
     receiver: int
@@ -48,9 +48,10 @@ class Origin:
 class StepWriter:
     """Collects the steps of all devices.
 
-    `takes_turns`: messages on one card wait for one another, else the links alone order them.
-    `copies`, `copied_units`: COPY steps and what they move. `tokens`: messages that only tell that
-    it is somebody's turn. `origins`: whose INPUT every part of every box comes from.
+    `takes_turns`: messages on one card wait for one another; otherwise only the links order them.
+    `copies`, `copied_units`: COPY and REDUCE steps and the units that they move. `tokens`: messages
+    that only signal that a device may send. `origins`: the source of every part of every received
+    box.
     """
 
     units: UnitTasks
@@ -63,7 +64,7 @@ class StepWriter:
     _builder: StepTableBuilder = field(init=False)
     _scratch: Int64Array = field(init=False)
     _packed: dict[tuple[int, int], BoxPlace] = field(default_factory=dict)
-    # Where a box arrives, and the steps that have written it so far.
+    # The location of a received box, and the steps that have written it so far.
     _landing: dict[tuple[int, int], BoxPlace] = field(default_factory=dict)
     _arrivals: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     # Per card out, the messages in their order: (device, SEND).
@@ -77,9 +78,11 @@ class StepWriter:
         self._scratch = np.zeros(len(self.units.host_of), np.int64)
 
     def finish(self) -> tuple[StepTable, Int64Array]:
-        """(steps, scratch units), once everything is sent: boxes at hand, unpacking, sums."""
+        """Return (steps, scratch units) after all pieces are sent.
+
+        Adds boxes that stay on their host, unpacking and sums.
+        """
         for row in range(len(self.units)):
-            # An empty box has no steps.
             if self.units.bytes[row]:
                 self._finish_row(row)
         return self._builder.build(), self._scratch
@@ -89,12 +92,12 @@ class StepWriter:
         row: int,
         transfers: Sequence[Transfer],
         bounds: tuple[Fraction, Fraction],
-        awaited: Mapping[int, Sequence[int]] = _NOBODY,
+        awaited: Mapping[int, Sequence[int]] = _NO_STEPS,
     ) -> Mapping[int, Sequence[int]]:
         """Send a piece of a box, from `bounds[0]` to `bounds[1]` of it.
 
-        `awaited`: by device that holds the box, its steps that tell that it is its turn. Returns
-        the SENDs of these devices.
+        `awaited`: by device that has the box, steps for which its SENDs wait. Returns the SENDs of
+        these devices.
         """
         self._awaited = awaited
         self._sent = {}
@@ -108,41 +111,41 @@ class StepWriter:
             is_forwarded = transfer.parent >= 0
             parent = received[transfer.parent] if is_forwarded else -1
             roots.append(roots[transfer.parent] if is_forwarded else transfer.source)
-            # Devices that only pass a box on have no place for it in OUTPUT.
+            # Devices that only forward a box have no region for it in OUTPUT.
             if (row, transfer.destination) in self.layout.outputs:
                 self.origins.append(Origin(row, transfer.destination, low, high, roots[-1]))
             received.append(self._send_part(row, transfer, low, high - low, parent))
         return self._sent
 
     def _send_part(self, row: int, transfer: Transfer, low: int, count: int, parent: int) -> int:
-        """The RECV of one message; -1 for an empty one, which is not sent."""
+        """Add one message and return its RECV; -1 for an empty one, which is not sent."""
         if count <= 0:
             return -1
         source, destination = transfer.source, transfer.destination
         if transfer.parent >= 0:
-            place = self._get_landing(row, source)
+            box = self._get_landing(row, source)
             data = [parent] if parent >= 0 else []
         else:
-            place = self._held(row, source)
-            data = list(place.steps[-1:])
+            box = self._held(row, source)
+            data = list(box.steps[-1:])
         control = self._turn(source, destination)
         if transfer.parent < 0:
             control += self._awaited.get(source, ())
-        sent = self._builder.add(
+        send = self._builder.add(
             source,
             StepKind.SEND,
             peer=destination,
-            src_buffer=place.buffer,
-            src_offset=place.offset + low,
+            src_buffer=box.buffer,
+            src_offset=box.offset + low,
             count=count,
             data=data,
             control=control,
         )
-        self._record_turn(source, destination, sent)
+        self._record_turn(source, destination, send)
         if transfer.parent < 0:
-            self._sent.setdefault(source, []).append(sent)
+            self._sent.setdefault(source, []).append(send)
         landing = self._get_landing(row, destination)
-        arrived = self._builder.add(
+        receive = self._builder.add(
             destination,
             StepKind.RECV,
             peer=source,
@@ -150,15 +153,15 @@ class StepWriter:
             dst_offset=landing.offset + low,
             count=count,
         )
-        self._arrivals.setdefault((row, destination), []).append(arrived)
-        return arrived
+        self._arrivals.setdefault((row, destination), []).append(receive)
+        return receive
 
     def _turn(
         self,
         source: int,
         destination: int,
     ) -> list[int]:
-        """Steps after which it is the turn of the next message on the card of the source."""
+        """Return the steps after which the next message on the card of the source may be sent."""
         if not self.takes_turns:
             return []
         host = int(self.units.host_of[source])
@@ -166,7 +169,7 @@ class StepWriter:
         if host == int(self.units.host_of[destination]) or not queue:
             return []
         if queue[-1][0] != source:
-            # A token holds for one stretch of messages of one device.
+            # A token is valid for consecutive messages of one device.
             self._told.pop(host, None)
         if len(queue) >= _WINDOW:
             before, sent = queue[-_WINDOW]
@@ -174,59 +177,64 @@ class StepWriter:
                 return [sent]
             if host not in self._told:
                 self._told[host] = self._token(before, sent, source)
-        # All messages of a device wait for the token that gave it the card.
+        # All consecutive messages of a device wait for its token.
         return [self._told[host]] if host in self._told else []
 
     def send_token(self, row: int, device: int, sender: int) -> list[int]:
-        """Tell a sender that a box has arrived at a device, but for the messages under way."""
+        """Signal a sender that a box has arrived at a device.
+
+        Return the steps for which the sender waits; up to `_WINDOW` - 1 messages of the box may
+        still be in flight.
+        """
         arrived = self._arrivals.get((row, device), [])
         if not arrived:
             return []
         step = arrived[max(0, len(arrived) - _WINDOW)]
-        # Where meshes share devices nobody needs to be told.
+        # If meshes share devices, no token is needed.
         return [step] if device == sender else [self._token(device, step, sender)]
 
     def _token(self, device: int, sent: int, source: int) -> int:
-        """Tell another device that a message is out; the RECV of the token."""
-        place = self._find_readable_unit(device)
+        """Signal another device that a message has been sent; return the RECV of the token."""
+        unit = self._find_readable_unit(device)
         self._builder.add(
             device,
             StepKind.SEND,
             peer=source,
-            src_buffer=place.buffer,
-            src_offset=place.offset,
+            src_buffer=unit.buffer,
+            src_offset=unit.offset,
             count=1,
-            data=list(place.steps[:1]),
+            data=list(unit.steps[:1]),
             control=[sent],
         )
         slot = self._room(source, 1)
-        told = self._builder.add(
+        receive = self._builder.add(
             source, StepKind.RECV, peer=device, dst_buffer=Buffer.SCRATCH, dst_offset=slot, count=1
         )
         self.tokens += 1
-        return told
+        return receive
 
     def _find_readable_unit(self, device: int) -> BoxPlace:
-        """A unit that a device holds and nobody writes: of its INPUT, or of what it received."""
-        # INPUT is never written, so that it can be read at any time.
+        """Return a unit of a device that no later step writes: of its INPUT, or a received one."""
         if self.layout.input_units[device]:
             return BoxPlace(Buffer.INPUT, 0)
-        # A relay of a chain may have no INPUT.
+        # A device that only forwards may have no INPUT.
         key = next(key for key in self._arrivals if key[1] == device)
-        # What has arrived stays as it is until the end.
+        # Received data are not overwritten.
         landing = self._landing[key]
         step = self._arrivals[key][0]
         return BoxPlace(landing.buffer, landing.offset, (step,))
 
     def _record_turn(self, source: int, destination: int, sent: int) -> None:
-        """Remember a message that takes a turn on the card of its host."""
-        # Messages within a host take none.
+        """Record a message on the card of its host; messages within a host use no card."""
         host = int(self.units.host_of[source])
         if host != int(self.units.host_of[destination]):
             self._on_card.setdefault(host, []).append((source, sent))
 
     def _held(self, row: int, device: int) -> BoxPlace:
-        """Where a device holds a box in one piece; packs it where its INPUT does not."""
+        """Return the location of a contiguous copy of a device's box.
+
+        If the box is not contiguous in INPUT, it is packed into SCRATCH once.
+        """
         key = row, device
         region = self.layout.inputs[key]
         if region.is_contiguous:
@@ -238,7 +246,10 @@ class StepWriter:
         return self._packed[key]
 
     def _get_landing(self, row: int, device: int) -> BoxPlace:
-        """Where a box arrives: in OUTPUT where it lies in one piece and is no summand."""
+        """Return the location of a received box.
+
+        OUTPUT if its region there is contiguous and it is no summand, else SCRATCH.
+        """
         key = row, device
         if key not in self._landing:
             region = self.layout.outputs.get(key)
@@ -251,7 +262,7 @@ class StepWriter:
         return self._landing[key]
 
     def _room(self, device: int, units: int) -> int:
-        """Room in SCRATCH that nothing else uses."""
+        """Allocate SCRATCH that no other step uses; return its offset."""
         first = int(self._scratch[device])
         self._scratch[device] += units
         return first
@@ -265,7 +276,10 @@ class StepWriter:
         packs: bool,
         kind: StepKind = StepKind.COPY,
     ) -> tuple[int, ...]:
-        """Copy between a region of a tile and a box in one piece, run by run, one after another."""
+        """Copy between a region of a tile and a contiguous box, run by run, in sequence.
+
+        `packs`: from INPUT to the box, otherwise from the box to OUTPUT. Return the steps.
+        """
         steps: list[int] = []
         before = list(packed.steps)
         for index, start in enumerate(region.starts.tolist()):
@@ -290,38 +304,41 @@ class StepWriter:
         return tuple(steps)
 
     def _finish_row(self, row: int) -> None:
-        """What stays on hosts, then what arrived outside of its place in OUTPUT."""
-        near = find_local_receivers(self.units, row)
-        whole = (Fraction(0), Fraction(1))
-        for sender, receiver in near.served:
-            # Streams bring boxes to neighbours too.
+        """Add the boxes that stay on hosts, and unpack those received outside of OUTPUT."""
+        local = find_local_receivers(self.units, row)
+        full = (Fraction(0), Fraction(1))
+        for sender, receiver in local.served:
+            # Streams may have brought the box.
             if (row, receiver) in self._arrivals:
                 continue
-            self.send(row, [Transfer(sender, receiver, *whole)], whole)
-        for device in near.own:
-            held = self._held(row, device)
+            self.send(row, [Transfer(sender, receiver, *full)], full)
+        for device in local.own:
+            box = self._held(row, device)
             self.origins.append(Origin(row, device, 0, int(self.layout.box_units[row]), device))
-            self._settle(row, device, held)
+            self._settle(row, device, box)
         for device in self.units.receivers_of(row).tolist():
             landing = self._landing.get((row, device))
-            if landing is None or device in near.own:
+            if landing is None or device in local.own:
                 continue
             if landing.buffer is Buffer.SCRATCH:
                 arrived = tuple(self._arrivals[row, device])
                 self._settle(row, device, BoxPlace(landing.buffer, landing.offset, arrived))
 
-    def _settle(self, row: int, device: int, held: BoxPlace) -> None:
-        """Copy a box to its place in OUTPUT, or add it to the summands before it."""
+    def _settle(self, row: int, device: int, box: BoxPlace) -> None:
+        """Copy a box to its region in OUTPUT, or add it to the summands before it."""
         region = self.layout.outputs[row, device]
         is_sum = bool(self.units.summand[row])
         before = self._arrivals.get((row - 1, device), []) if is_sum else []
         kind = StepKind.REDUCE if is_sum else StepKind.COPY
-        place = BoxPlace(held.buffer, held.offset, (*held.steps, *before))
-        steps = self._copy_runs(device, region, place, packs=False, kind=kind)
+        source = BoxPlace(box.buffer, box.offset, (*box.steps, *before))
+        steps = self._copy_runs(device, region, source, packs=False, kind=kind)
         # The next summand waits for this one.
         self._arrivals[row, device] = list(steps)
 
 
-def _round_down(units: int, at: Fraction) -> int:
-    """A place in a box as a whole number of units."""
-    return int(at * units)
+def _round_down(units: int, fraction: Fraction) -> int:
+    """Return a position in a box as an integral number of units, rounded down.
+
+    `fraction`: the position in 0..1.
+    """
+    return int(fraction * units)

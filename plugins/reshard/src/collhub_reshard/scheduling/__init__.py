@@ -1,1 +1,1 @@
-"""Who sends what when: bounds, orders, exact schedules and splitting, on the level of hosts."""
+"""Schedules on the level of hosts: bounds, orders, exact schedules and splitting."""

@@ -24,18 +24,18 @@ _MAX_TOTAL_TICKS = 1 << 48
 
 
 def is_applicable(tasks: HostTasks) -> bool:
-    """Whether there is anything to reorder and all times are small enough for the kernel."""
+    """Return whether there are tasks to reorder, and all times are small enough for the kernel."""
     total = sum(max(row) for row in tasks.durations) + max(tasks.release, default=0)
     return len(tasks) > 1 and total < _MAX_TOTAL_TICKS
 
 
 def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
-    """Orders in which sender i serves receiver i + 1, then i + 2, ..., as in a Latin square.
+    """Generate orders in which sender i serves receiver i + 1, then i + 2, ...
 
-    Without contention each sender follows the one before it from receiver to receiver. `senders`
-    names the sender of every task. Hosts are sorted by load, descending and ascending, so that
-    hosts with little load wait for the others, and rotate in both directions. The tasks of a pair
-    are sent one after another, or one in each rotation.
+    As in a Latin square: without contention each sender follows the one before it from receiver to
+    receiver. `senders`: the sender of every task. Hosts are sorted by load, descending and
+    ascending, so that hosts with little load wait for the others, and rotate in both directions.
+    The tasks of a pair are sent one after another, or one per rotation.
     """
     out_load: dict[int, int] = {}
     in_load: dict[tuple[int, ...], int] = {}
@@ -53,12 +53,12 @@ def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
         receiving = sorted(in_load, key=lambda group: (sign_in * in_load[group], group))
         for direction in (1, -1):
             rows = [
-                (turn, task, sender)
+                (rotation, task, sender)
                 for sender, group in _rotate(sending, receiving, direction)
-                for turn, task in enumerate(pairs.get((sender, group), ()))
+                for rotation, task in enumerate(pairs.get((sender, group), ()))
             ]
             orders.append([(task, sender) for _, task, sender in rows])
-            # Stable: the rotation is kept within a turn.
+            # Stable: the order within a rotation is preserved.
             rows.sort(key=itemgetter(0))
             orders.append([(task, sender) for _, task, sender in rows])
     return orders
@@ -67,13 +67,13 @@ def generate_rotations(tasks: HostTasks, senders: Sequence[int]) -> list[Order]:
 def _rotate(
     sending: Sequence[int], receiving: Sequence[tuple[int, ...]], direction: int
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """All pairs of a sender and receivers; in turn t, sender i serves receivers i + t."""
-    turns = max(len(sending), len(receiving))
+    """List all pairs of a sender and receivers: in round t, sender i serves receivers i + t."""
+    rounds = max(len(sending), len(receiving))
     return [
         (sender, receiving[position])
-        for turn in range(turns)
+        for round_number in range(rounds)
         for number, sender in enumerate(sending)
-        if (position := (number + direction * turn) % turns) < len(receiving)
+        if (position := (number + direction * round_number) % rounds) < len(receiving)
     ]
 
 
@@ -84,11 +84,11 @@ def improve_order(
     max_placements: int,
     budget: SearchBudget | None = None,
 ) -> Order:
-    """Order and senders of the best schedule that annealing finds, never worse than `pieces`.
+    """Return order and senders of the best schedule of annealing, never worse than `pieces`.
 
     `target`: a bound of the makespan in ticks, at which the search ends. `max_placements`: limit of
-    the work, in tasks placed; the result does not depend on the time that this takes. `budget`:
-    at a limit, the search ends between two rounds.
+    the work, in tasks placed; the result does not depend on elapsed time. `budget`: at a time
+    limit, the search ends between two rounds.
     """
     budget = budget or SearchBudget()
     # Imported here: numba takes a second, and most tasks need no search.
@@ -98,7 +98,7 @@ def improve_order(
     into = {host: number for number, host in enumerate(_list_hosts(tasks.receivers))}
     choice_start = _compute_starts(tasks.senders)
     latest = np.iinfo(np.int64).max >> 1
-    columns = kernel.Tasks(
+    columns = kernel.TaskColumns(
         choice_start,
         _make_column(out[host] for hosts in tasks.senders for host in hosts),
         _make_column(ticks for row in tasks.durations for ticks in row),
@@ -111,22 +111,22 @@ def improve_order(
     for piece in pieces:
         choice[piece.task] += tasks.senders[piece.task].index(piece.sender)
     best = kernel.State(_make_column(piece.task for piece in pieces), choice)
-    cards = kernel.Cards(
+    cards = kernel.CardTimes(
         np.zeros((len(out), tasks.cards), np.int64), np.zeros((len(into), tasks.cards), np.int64)
     )
     dues = [due for due in tasks.due if due is not None]
     ends = {piece.task: int(piece.end) for piece in pieces}
-    late = max(
+    lateness = max(
         (ends[task] - due for task, due in enumerate(tasks.due) if due is not None), default=0
     )
-    outcome = np.array([max(0, late) if dues else 0, max(ends.values())], np.int64)
+    outcome = np.array([max(0, lateness) if dues else 0, max(ends.values())], np.int64)
     mean = float(columns.ticks.mean())
     moves = max_placements // (len(_TEMPERATURES) * len(tasks))
     random = np.array([1], np.int64)
-    for place, temperature in enumerate(_TEMPERATURES):
+    for round_number, temperature in enumerate(_TEMPERATURES):
         if budget.reason:
             rounds = len(_TEMPERATURES)
-            budget.cut("annealing", f"{rounds - place} of {rounds} rounds")
+            budget.cut("annealing", f"{rounds - round_number} of {rounds} rounds")
             break
         budget.count(moves * len(tasks))
         state = kernel.State(best.order.copy(), best.choice.copy())
@@ -141,12 +141,15 @@ def improve_order(
 
 
 def _list_hosts(groups: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return all hosts of the groups, ascending."""
     return sorted({host for hosts in groups for host in hosts})
 
 
 def _compute_starts(groups: Sequence[tuple[int, ...]]) -> Int64Array:
+    """Return the position of every group in the concatenation of all groups."""
     return row_pointer(np.asarray([len(group) for group in groups], np.int64))
 
 
 def _make_column(values: Iterable[int]) -> Int64Array:
+    """Return the values as an int64 array."""
     return np.fromiter(values, np.int64)

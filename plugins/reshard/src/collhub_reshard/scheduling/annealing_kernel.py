@@ -20,7 +20,7 @@ from collhub_packing.compiling import lean_kernel, lean_part
 from hub_core.columns import Int64Array
 
 
-class Tasks(NamedTuple):
+class TaskColumns(NamedTuple):
     """Tasks as int64 columns; hosts are numbered from 0 separately for sending and receiving.
 
     Task u may be sent by `sender[choice_start[u] : choice_start[u + 1]]`, which takes the `ticks`
@@ -44,7 +44,7 @@ class State(NamedTuple):
     choice: Int64Array
 
 
-class Cards(NamedTuple):
+class CardTimes(NamedTuple):
     """Time at which each card (host, card) becomes free, int64, in both directions."""
 
     sending: Int64Array
@@ -62,7 +62,9 @@ def _find_first_free(free: Int64Array) -> int:
 
 
 @lean_part
-def _evaluate(tasks: Tasks, state: State, cards: Cards, target: int, outcome: Int64Array) -> float:
+def _evaluate(
+    tasks: TaskColumns, state: State, cards: CardTimes, target: int, outcome: Int64Array
+) -> float:
     """Build the schedule of a state: its cost; `outcome` becomes (lateness, makespan) in ticks."""
     cards.sending[:] = 0
     cards.receiving[:] = 0
@@ -121,10 +123,10 @@ def _move_task(order: Int64Array, source: int, destination: int) -> None:
 
 @lean_kernel
 def anneal(
-    tasks: Tasks,
+    tasks: TaskColumns,
     state: State,
     best: State,
-    cards: Cards,
+    cards: CardTimes,
     target: int,
     moves: int,
     temperature: float,

@@ -62,7 +62,7 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
     if effort.split and special_cases.can_split(tasks) and len(tasks):
         return _schedule_split(tasks)
     bound = compute_unsplit_bound(tasks)
-    search = _Search(tasks, bound.whole_ticks)
+    search = _ScheduleSearch(tasks, bound.whole_ticks)
     _try_heuristics(search, units)
     if search.is_done or not effort.work or len(tasks) > _MAX_TASKS_OF_SEARCH:
         return search.schedule(bound)
@@ -92,7 +92,7 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
 
 
 @dataclass(slots=True)
-class _Search:
+class _ScheduleSearch:
     """The best schedule so far; `lower_bound` in ticks; `is_solved` if a solver proves it."""
 
     tasks: HostTasks
@@ -103,23 +103,23 @@ class _Search:
 
     @property
     def is_done(self) -> bool:
-        """Whether no schedule can be better: the bound is met, and no task is late."""
+        """Whether no schedule can be better: the bound is achieved, and no task is late."""
         if self.is_solved or not len(self.tasks):
             return True
         is_met = bool(self.pieces) and compute_makespan(self.pieces) <= self.lower_bound
         return is_met and not compute_lateness(self.tasks, self.pieces)
 
     def add(self, order: Order, method: str) -> None:
-        """Take the schedule of an order if it is better."""
+        """Use the schedule of an order if it is better."""
         self.add_pieces(schedule_in_order(self.tasks, order), method)
 
     def add_pieces(self, pieces: tuple[Piece, ...], method: str) -> None:
-        """Take a schedule if it is less late, or as late and shorter; of equals the first stays."""
+        """Use a schedule if it is less late, or equally late and shorter; ties keep the first."""
         if not self.pieces or self._cost(pieces) < self._cost(self.pieces):
             self.pieces, self.method = pieces, method
 
     def schedule(self, bound: Bound) -> HostSchedule:
-        """The result; the analytic `bound` proves it, or a solver, or nothing does."""
+        """Return the result and its proof: the analytic `bound`, a solver, or none."""
         lower = Fraction(self.lower_bound)
         if not self.is_done:
             return HostSchedule(self.pieces, self.method, "feasible", "none", bound, lower)
@@ -131,21 +131,22 @@ class _Search:
         return HostSchedule(self.pieces, self.method, "optimal", proof, bound, lower)
 
     def _cost(self, pieces: Sequence[Piece]) -> tuple[Fraction, Fraction]:
+        """Return (lateness, makespan), by which schedules are compared."""
         return compute_lateness(self.tasks, pieces), compute_makespan(pieces)
 
 
 def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
-    """Whether CP-SAT, which is not installed, might find a better schedule or a proof."""
+    """Return whether CP-SAT, if it were installed, might find a better schedule or a proof."""
     is_open = schedule.status != "optimal" and effort.work > 0
     return is_open and not exact.is_installed()
 
 
 def _can_use_solver(tasks: HostTasks) -> bool:
-    """Whether CP-SAT is installed and fit for these tasks."""
+    """Return whether CP-SAT is installed and suitable for these tasks."""
     return len(tasks) <= MAX_TASKS_OF_SOLVER and exact.is_installed() and exact.fits_solver(tasks)
 
 
-def _try_senders(search: _Search) -> None:
+def _try_senders(search: _ScheduleSearch) -> None:
     """Improve the bound and the schedule by the best choice of senders, then by rotations."""
     tasks = search.tasks
     senders = [balance_senders(tasks)]
@@ -163,9 +164,8 @@ def _try_senders(search: _Search) -> None:
 
 
 def _schedule_split(tasks: HostTasks) -> HostSchedule:
-    """The schedule of tasks that may be split; it proves itself."""
-    # No task has to fit into one piece:
-    # the longest one binds nothing.
+    """Build the schedule of tasks that may be split, with its proof."""
+    # Tasks are split, so the bound by the longest task does not apply.
     bound = compute_fluid_bound(tasks)
     pieces = special_cases.build_split_schedule(tasks)
     is_reached = compute_makespan(pieces) == bound.ticks
@@ -173,7 +173,7 @@ def _schedule_split(tasks: HostTasks) -> HostSchedule:
     return HostSchedule(pieces, "split", status, proof, bound, bound.ticks)
 
 
-def _try_heuristics(search: _Search, units: UnitTasks) -> None:
+def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
     """Try colours, priorities and the public orders, until one meets the bound."""
     tasks = search.tasks
     if not len(tasks):

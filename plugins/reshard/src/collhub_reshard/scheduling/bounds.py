@@ -20,9 +20,10 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The least time in which hosts can send all groups, and how.
+    """The minimum time in which hosts can send all groups, and a division that achieves it.
 
-    `hosts`: the set that needs all of it (a Hall set). `shares`: bytes by group and host.
+    `hosts`: a set of hosts that needs all of this time (a Hall set). `shares`: bytes by group and
+    host.
     """
 
     time_s: Fraction
@@ -31,9 +32,11 @@ class Sharing:
 
 
 def find_least_sharing(demand: Mapping[Group, int], rate: Mapping[int, Fraction]) -> Sharing:
-    """Share every group's bytes among its hosts so that the busiest host ends earliest.
+    """Divide every group's bytes among its hosts so that the busiest host finishes earliest.
 
-    `demand`: bytes by the hosts that may send them. `rate`: bytes per second by host.
+    `demand`: bytes by the group of hosts that may send them. `rate`: bytes per second by host. A
+    flow that does not fit shows a set of hosts that must send more, whose ratio is the next
+    candidate time. Every candidate is a bound, and the last one is achieved.
     """
     groups = [group for group in sorted(demand) if demand[group]]
     hosts = sorted({host for group in groups for host in group})
@@ -57,16 +60,14 @@ def _compute_ratio(
     hosts: Sequence[int],
     rate: Mapping[int, Fraction],
 ) -> Fraction:
-    """Time in which these hosts together send what only they can."""
-    # A set of hosts must do what nobody else can.
-    known = set(hosts)
-    total = sum(demand[group] for group in groups if set(group) <= known)
-    # All of its cards together do it at their rates.
+    """Return the time in which these hosts send the data that no other host can send."""
+    host_set = set(hosts)
+    total = sum(demand[group] for group in groups if set(group) <= host_set)
     return Fraction(total) / sum((rate[host] for host in hosts), Fraction(0))
 
 
 class _BipartiteFlow:
-    """The largest flow from groups to hosts, by shortest augmenting paths."""
+    """Maximum flow from groups to hosts, by shortest augmenting paths."""
 
     def __init__(
         self,
@@ -88,23 +89,27 @@ class _BipartiteFlow:
             pass
 
     def shares(self) -> dict[tuple[Group, int], Fraction]:
-        """Bytes by group and host."""
-        # Groups leave out most of their hosts
-        # where one has room for all.
+        """Return the bytes by group and host, without zeros."""
         return {key: share for key, share in self._shares.items() if share}
 
     def short_hosts(self) -> tuple[int, ...]:
-        """Hosts that cannot take what their groups bring; empty where all is placed."""
+        """Return the hosts that lack capacity for the bytes of their groups.
+
+        Empty if all bytes are assigned.
+        """
         if not any(self._left.values()):
             return ()
         return tuple(sorted(self._reached))
 
     def _augment(self) -> bool:
-        """Find a path from a group with bytes left to a host with room, and fill it."""
-        # How every host and group was reached: hosts from groups, groups from hosts.
+        """Fill a path from a group with remaining bytes to a host with capacity.
+
+        Return False if there is no such path.
+        """
+        # The predecessor of every reached host (a group) and of every reached group (a host).
         self._reached = {}
-        came: dict[Group, int | None] = {g: None for g in self._groups if self._left[g]}
-        queue = deque(came)
+        previous_host: dict[Group, int | None] = {g: None for g in self._groups if self._left[g]}
+        queue = deque(previous_host)
         while queue:
             group = queue.popleft()
             for host in group:
@@ -112,24 +117,25 @@ class _BipartiteFlow:
                     continue
                 self._reached[host] = group
                 if self._room[host]:
-                    self._fill(host, came)
+                    self._fill(host, previous_host)
                     return True
-                for other in self._users[host]:
-                    if other not in came and self._shares[other, host]:
-                        came[other] = host
-                        queue.append(other)
+                for next_group in self._users[host]:
+                    if next_group not in previous_host and self._shares[next_group, host]:
+                        previous_host[next_group] = host
+                        queue.append(next_group)
         return False
 
-    def _fill(self, last: int, came: Mapping[Group, int | None]) -> None:
+    def _fill(self, last: int, previous_host: Mapping[Group, int | None]) -> None:
+        """Move as many bytes as possible along the path that ends at host `last`."""
         path: list[tuple[Group, int]] = []
         host: int | None = last
         while host is not None:
             group = self._reached[host]
             path.append((group, host))
-            host = came[group]
+            host = previous_host[group]
         first = path[-1][0]
         amount = min(self._left[first], self._room[last])
-        # Along the path a group gives up at one host what it places at the next.
+        # Along the path a group removes bytes from one host that it adds to the next.
         for (_, taken), (group, _) in zip(path[1:], path[:-1], strict=True):
             amount = min(amount, self._shares[group, taken])
         for group, placed in path:
@@ -142,11 +148,11 @@ class _BipartiteFlow:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A time that no schedule beats, in ticks, and why.
+    """A proven minimum time in ticks, and its reason.
 
-    `kind`: `receiver` (all that `hosts[0]` must receive), `senders` (all that only `hosts` can
-    send), `exclusive` (what all receivers take, then the rest by `hosts`), `task` (the unsplit task
-    `task`), `nothing` (no bytes cross).
+    `kind`: `receiver` (all data that `hosts[0]` must receive), `senders` (all data that only
+    `hosts` can send), `exclusive` (the data for all receivers, then the remaining data that only
+    `hosts` can send), `task` (the unsplit task `task`), `nothing` (no bytes are sent).
     """
 
     kind: str
@@ -156,19 +162,18 @@ class Bound:
 
     @property
     def whole_ticks(self) -> int:
-        """The bound of an unsplit schedule, whose times are whole ticks."""
+        """The bound of an unsplit schedule, whose times are integral ticks."""
         return math.ceil(self.ticks)
 
 
 def compute_fluid_bound(tasks: HostTasks) -> Bound:
-    """The largest bound that holds for split tasks too."""
+    """Return the largest bound that also holds for split tasks."""
     if not len(tasks):
         return Bound("nothing", Fraction(0))
-    # Senders may share a task here, which no schedule of whole tasks does:
-    # the bound holds for both.
+    # Senders may share a task here, so the bound holds with and without splitting.
     sharing = share_among_senders(tasks, range(len(tasks)))
     out = Bound("senders", sharing.time_s / tasks.tick_s, sharing.hosts)
-    # The first of equals, the simplest proof.
+    # Among equal bounds, the first one has the simplest proof.
     return max(
         (compute_receiver_bound(tasks), out, compute_exclusive_bound(tasks)),
         key=lambda bound: bound.ticks,
@@ -176,25 +181,27 @@ def compute_fluid_bound(tasks: HostTasks) -> Bound:
 
 
 def compute_unsplit_bound(tasks: HostTasks) -> Bound:
-    """The largest bound for schedules that keep every task whole."""
+    """Return the largest bound for schedules without split tasks."""
     fluid = compute_fluid_bound(tasks)
     longest = compute_task_bound(tasks)
     return longest if longest.ticks > fluid.ticks else fluid
 
 
 def compute_receiver_bound(tasks: HostTasks) -> Bound:
-    """The host that takes longest to receive what it must."""
-    # What a host must receive comes through its own cards.
+    """Return the bound by the host that needs the longest time to receive its data."""
     load = compute_receiver_loads(tasks, range(len(tasks)))
     if not load:
         return Bound("nothing", Fraction(0))
-    # Sorted, so that equal loads give the same proof everywhere.
+    # Sorted, so that the proof is deterministic if loads are equal.
     busiest = max(sorted(load), key=lambda host: load[host])
     return Bound("receiver", load[busiest], (busiest,))
 
 
 def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int, Fraction]:
-    """Ticks that the cards of every receiver need for some tasks, from the first release on."""
+    """Return, by receiver, the ticks that its cards need for some tasks.
+
+    Includes the time until the first of these tasks is released.
+    """
     load: dict[int, Fraction] = {}
     first: dict[int, int] = {}
     for task in chosen:
@@ -207,7 +214,7 @@ def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int,
 
 
 def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
-    """The least time in which the senders can send some tasks, split as they like."""
+    """Return the minimum time in which the senders can send some tasks, split arbitrarily."""
     demand: dict[tuple[int, ...], int] = {}
     for task in chosen:
         senders = tasks.senders[task]
@@ -217,20 +224,24 @@ def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
 
 
 def compute_exclusive_bound(tasks: HostTasks) -> Bound:
-    """Tasks that all hosts receive leave no card for others: their time comes on top."""
+    """Return the bound of tasks that all hosts receive, plus that of the remaining tasks.
+
+    With one card per host, a task that all hosts receive excludes all others. No bound if hosts
+    have several cards, or if one of the two kinds of task does not occur.
+    """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
-    whole = [task for task in range(len(tasks)) if tasks.receivers[task] == everyone]
+    shared = [task for task in range(len(tasks)) if tasks.receivers[task] == everyone]
     rest = [task for task in range(len(tasks)) if tasks.receivers[task] != everyone]
-    if not whole or not rest or tasks.cards > 1:
+    if not shared or not rest or tasks.cards > 1:
         return Bound("nothing", Fraction(0))
     slowest = min(tasks.network.in_rate[host] for host in everyone)
-    first = Fraction(sum(tasks.bytes[task] for task in whole)) / slowest / tasks.tick_s
+    first = Fraction(sum(tasks.bytes[task] for task in shared)) / slowest / tasks.tick_s
     sharing = share_among_senders(tasks, rest)
     return Bound("exclusive", first + sharing.time_s / tasks.tick_s, sharing.hosts)
 
 
 def compute_task_bound(tasks: HostTasks) -> Bound:
-    """The task that takes longest by itself, from its fastest sender."""
+    """Return the bound by the task with the latest possible end, from its fastest sender."""
     if not len(tasks):
         return Bound("nothing", Fraction(0))
 

@@ -17,10 +17,10 @@ from hub_core.network import Topology
 
 @dataclass(frozen=True, slots=True)
 class HostNetwork:
-    """What the cards of every host send and receive, bytes per second of one card, exactly.
+    """Rates of the network cards of every host, in bytes per second of one card, exact.
 
-    `out_rate`, `in_rate`: by host. `cards`: how many a host has. `latency_s`: of a message between
-    hosts. Messages within a host take no time.
+    `out_rate`, `in_rate`: by host. `cards`: number of cards per host. `latency_s`: of a message
+    between hosts. Messages within a host take no time.
     """
 
     out_rate: Mapping[int, Fraction]
@@ -29,9 +29,10 @@ class HostNetwork:
     latency_s: float = 0.0
 
     def rate(self, sender: int, receivers: Iterable[int]) -> Fraction:
-        """Rate of a transfer through one card at either end."""
-        # All receivers take the box at one pace,
-        # that of the slowest.
+        """Return the rate of a transfer through one card at either end.
+
+        All receivers get the box at the rate of the slowest.
+        """
         slowest = min(self.in_rate[host] for host in receivers)
         return min(self.out_rate[sender], slowest)
 
@@ -39,22 +40,23 @@ class HostNetwork:
 def build_ideal_network(
     hosts: Iterable[int], bandwidth_bytes_per_s: float, latency_s: float = 0.0, cards: int = 1
 ) -> HostNetwork:
-    """Equal cards at every host, and nothing but the cards in the way."""
+    """Build a network of equal cards at every host, which are the only bottleneck."""
     rate = parse_exact_rate(bandwidth_bytes_per_s)
     rates = dict.fromkeys(hosts, rate)
     return HostNetwork(rates, rates, cards, latency_s)
 
 
 def parse_exact_rate(bandwidth_bytes_per_s: float) -> Fraction:
-    """The fraction that a bandwidth's shortest decimal text names."""
+    """Return a bandwidth as the fraction of its shortest decimal text."""
     return Fraction(repr(float(bandwidth_bytes_per_s)))
 
 
 def find_host_network(topology: Topology, host_of: Int64Array) -> HostNetwork:
-    """The cards of hosts on a topology: what leaves the devices of a host, and what enters them.
+    """Find the cards of hosts on a topology: the total rate out of and into the devices of a host.
 
-    `host_of`: host of every NPU, -1 of those that take no part. Switches that only the devices of
-    one host are linked to belong to it. Raises `InputError` for a host without a link to others.
+    `host_of`: host of every NPU, -1 for those that are not used. A switch that is linked only to
+    the devices of one host belongs to it. Raises `InputError` for a host without a link to others,
+    and for more devices than NPUs.
     """
     if len(host_of) > topology.num_npus:
         raise InputError(
@@ -63,7 +65,7 @@ def find_host_network(topology: Topology, host_of: Int64Array) -> HostNetwork:
             cure="choose a larger topology or smaller meshes",
             code="mesh-too-large",
         )
-    # Devices of one host talk without its cards.
+    # Messages between devices of one host do not use its cards.
     owner = find_owners(topology, host_of)
     start, end = owner[topology.source], owner[topology.destination]
     crosses = start != end
@@ -72,47 +74,47 @@ def find_host_network(topology: Topology, host_of: Int64Array) -> HostNetwork:
     for host in hosts:
         out_rate[host] = _sum_rates(topology, crosses & (start == host), host)
         in_rate[host] = _sum_rates(topology, crosses & (end == host), host)
-    # The slowest hop: a prediction shall not promise too much.
+    # The slowest hop, so that predictions are not too optimistic.
     latency = float(topology.latency_s[crosses].max()) if crosses.any() else 0.0
     return HostNetwork(out_rate, in_rate, 1, latency)
 
 
 def find_owners(topology: Topology, host_of: Int64Array) -> Int64Array:
-    """The host of every node of a topology; nodes of no host have negative numbers of their own.
+    """Return the host of every node of a topology; other nodes have distinct negative numbers.
 
-    `host_of`: of the first NPUs, -1 of those that take no part. A switch between the devices of one
-    host is inside it.
+    `host_of`: of the first NPUs, -1 for those that are not used. A switch whose linked NPUs belong
+    to one host is inside it.
     """
     owner = -1 - np.arange(topology.num_nodes, dtype=np.int64)
-    known = np.flatnonzero(host_of >= 0)
-    owner[known] = host_of[known]
+    used = np.flatnonzero(host_of >= 0)
+    owner[used] = host_of[used]
     for switch in range(topology.num_npus, topology.num_nodes):
-        near = topology.source[topology.destination == switch]
-        npus = near[near < topology.num_npus]
+        neighbours = topology.source[topology.destination == switch]
+        npus = neighbours[neighbours < topology.num_npus]
         if len(npus) and len(set(owner[npus].tolist())) == 1:
             owner[switch] = owner[npus[0]]
     return owner
 
 
 def _sum_rates(topology: Topology, rows: Int64Array, host: int) -> Fraction:
-    """Bytes per second of some links together."""
+    """Return the total bytes per second of some links. Raises `InputError` if there are none."""
     rates = topology.bandwidth_bytes_per_s[rows].tolist()
-    # Nothing could be sent to or from such a host.
     if not rates:
         message = f"topology {topology.name}: host {host} has no link to other hosts"
         raise InputError(message, cure="choose a connected topology", code="disconnected")
-    # Exact sums: equal hosts shall have equal rates.
+    # Exact sums, so that equal hosts have equal rates.
     return sum(map(parse_exact_rate, rates), Fraction(0))
 
 
 @dataclass(frozen=True, slots=True)
 class HostTasks:
-    """Tasks between hosts; a task occupies a card of its sender and of each of its receivers.
+    """Tasks between hosts; a task occupies a card of its sender and one of each of its receivers.
 
     Per task: `rows` (its unit task), `bytes`, `senders` and `receivers` (ascending hosts),
-    `durations` (in ticks, one a sender), `release` and `due` (in ticks, due None for any time).
-    `work`: how often the busiest card carries the task's bytes, 1 but for some strategies.
-    `tick_s`: seconds of one tick; all durations are whole ticks, so that schedules are exact.
+    `durations` (in ticks, one per sender), `release` and `due` (in ticks; due None for no limit).
+    `work`: number of times that the busiest card carries the task's bytes; 1 except for some
+    strategies. `tick_s`: seconds of one tick; all durations are integral ticks, so that schedules
+    are exact.
     """
 
     rows: tuple[int, ...]
@@ -131,25 +133,23 @@ class HostTasks:
 
     @property
     def cards(self) -> int:
-        """Cards of every host."""
+        """Number of cards of every host."""
         return self.network.cards
 
     def duration(self, task: int, sender: int) -> int:
-        """Ticks of a task from one of its senders."""
-        # Senders differ in time only where
-        # their cards do.
+        """Return the ticks of a task from one of its senders."""
         return self.durations[task][self.senders[task].index(sender)]
 
     def seconds(self, ticks: int | Fraction) -> float:
-        """Ticks as seconds."""
+        """Convert ticks to seconds."""
         return float(ticks * self.tick_s)
 
     def classes(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
-        """Tasks by their senders and receivers."""
-        found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+        """Group tasks by their senders and receivers."""
+        tasks_by_class: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
         for task, key in enumerate(zip(self.senders, self.receivers, strict=True)):
-            found.setdefault(key, []).append(task)
-        return found
+            tasks_by_class.setdefault(key, []).append(task)
+        return tasks_by_class
 
 
 def build_host_tasks(
@@ -158,10 +158,11 @@ def build_host_tasks(
     network: HostNetwork,
     work: Mapping[int, Fraction] | None = None,
 ) -> HostTasks:
-    """The tasks that cross between hosts.
+    """Build the tasks that cross between hosts.
 
-    A receiver on a host that has the box needs no card: such hosts are left out, and tasks without
-    others too. `work`: how often a card carries the box of a unit task, by row, else once.
+    A receiver on a host that has the box needs no card: such hosts are omitted, and tasks without
+    other receiving hosts too. `work`: number of times that a card carries the box of a unit task,
+    by row, default 1.
     """
     work = {} if work is None else work
     needs = find_needing_hosts(tasks)
@@ -190,33 +191,33 @@ def build_host_tasks(
 
 
 def find_needing_hosts(tasks: UnitTasks) -> list[tuple[int, ...]]:
-    """Per unit task, the hosts of its receivers that do not have the box."""
+    """Return, per unit task, the hosts of its receivers that do not have the box."""
     task, receiver, _ = device_pairs(tasks)
     width = int(tasks.host_of.max()) + 1
-    found: list[tuple[int, ...]] = []
+    needing: list[tuple[int, ...]] = []
     hosts = tasks.host_of[receiver]
     keys = np.unique(task * width + hosts)
     groups: list[list[int]] = [[] for _ in range(len(tasks))]
     for key in keys.tolist():
         groups[key // width].append(key % width)
     for row, group in enumerate(groups):
-        own = set(tasks.hosts_of(tasks.senders_of(row)))
-        found.append(tuple(host for host in group if host not in own))
-    return found
+        sender_hosts = set(tasks.hosts_of(tasks.senders_of(row)))
+        needing.append(tuple(host for host in group if host not in sender_hosts))
+    return needing
 
 
 def _list_move_times(
     tasks: UnitTasks, moves: Sequence[Move], rows: Sequence[int]
 ) -> list[tuple[Fraction, Fraction | None]]:
-    """Release and due time of every task, in seconds."""
-    known = [
+    """Return the release and due time of every task, in seconds; exact."""
+    times = [
         (
             Fraction(repr(move.release_s)),
             None if move.due_s is None else Fraction(repr(move.due_s)),
         )
         for move in moves
     ]
-    return [known[tasks.move[row]] for row in rows]
+    return [times[tasks.move[row]] for row in rows]
 
 
 def _stated(times: Sequence[tuple[Fraction, Fraction | None]]) -> list[Fraction]:
@@ -224,29 +225,28 @@ def _stated(times: Sequence[tuple[Fraction, Fraction | None]]) -> list[Fraction]
 
 
 def _find_common_measure(times: Sequence[Fraction]) -> Fraction:
-    """The largest time of which all are whole multiples."""
-    # A model has thousands of boxes of a few sizes.
+    """Return the largest time of which all times are integral multiples; 1 without times."""
+    # A model has thousands of boxes with few distinct sizes.
     distinct = set(times)
     if not distinct:
-        # Where all is zero any tick will do.
         return Fraction(1)
     top = math.gcd(*(time.numerator for time in distinct))
-    # Denominators come from rates and stated times.
     bottom = math.lcm(*(time.denominator for time in distinct))
     # Of reduced fractions, gcd = gcd of the numerators over a common denominator.
     whole = math.gcd(*(int(time * bottom) for time in distinct))
     return Fraction(whole, bottom) if whole else Fraction(top, bottom)
 
 
-# Of links within a host: no message of a size that exists takes a nanosecond.
+# Rate of links within a host: no realistic message takes a nanosecond.
 _INSTANT_BYTES_PER_S = 9e17
 
 
 def build_ideal_topology(units: UnitTasks, network: HostNetwork) -> Topology:
-    """Devices on a switch a host, and the switches on one in the middle that is never busy.
+    """Build the topology of an ideal network, for simulators.
 
-    Between hosts a message passes the card of the sender's host out, then that of the receiver's
-    host in. Devices that no mesh names stand alone on a switch of their own.
+    Devices are linked to one switch per host, and the switches to a central one that is never a
+    bottleneck. A message between hosts passes the card of the sender's host out, then that of the
+    receiver's host in. Devices that no mesh names are on a switch without other devices.
     """
     num_npus = len(units.host_of)
     hosts = sorted(set(units.host_of.tolist()))
@@ -256,13 +256,13 @@ def build_ideal_topology(units: UnitTasks, network: HostNetwork) -> Topology:
         switch = num_npus + hosts.index(host)
         links += [(device, switch, _INSTANT_BYTES_PER_S, 0.0)]
         links += [(switch, device, _INSTANT_BYTES_PER_S, 0.0)]
-    for at, host in enumerate(hosts):
+    for number, host in enumerate(hosts):
         # Idle devices get any card.
-        known = host if host in network.out_rate else next(iter(network.out_rate))
-        out = float(network.out_rate[known] * network.cards)
-        into = float(network.in_rate[known] * network.cards)
-        links += [(num_npus + at, middle, out, network.latency_s)]
-        links += [(middle, num_npus + at, into, 0.0)]
+        card_host = host if host in network.out_rate else next(iter(network.out_rate))
+        out = float(network.out_rate[card_host] * network.cards)
+        in_rate = float(network.in_rate[card_host] * network.cards)
+        links += [(num_npus + number, middle, out, network.latency_s)]
+        links += [(middle, num_npus + number, in_rate, 0.0)]
     source, destination, rate, latency = zip(*links, strict=True)
     return Topology(
         "ideal",

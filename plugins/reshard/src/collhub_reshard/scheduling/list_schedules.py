@@ -19,24 +19,29 @@ from collhub_reshard.scheduling.schedule import Cards, Order
 
 # Nodes of the branch-and-bound tree: deterministic work, at most some tenths of a second.
 _MAX_NODES = 2_000
-# HiGHS keeps whole numbers and rows to 1e-6: its bound is lowered by as much.
+# HiGHS satisfies integrality and rows within 1e-6: its bound is reduced by this.
 _TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A sender of every task, and a bound in ticks that no choice of senders beats."""
+    """A sender of every task, and a bound in ticks that holds for every choice of senders."""
 
     senders: tuple[int, ...]
     lower_bound: int
 
 
 def assign_senders(tasks: HostTasks) -> Assignment | None:
-    """Choose the senders so that the busiest one is busy for the shortest time.
+    """Choose the senders so that the busiest one finishes earliest.
 
-    Tasks that all hosts receive exclude all others if a host has one card: their time is a
-    constant that is added to the load of every sender. Returns None if no task has two senders or
-    the solver finds nothing within its nodes.
+    The bound by flow (`share_among_senders`) lets senders share a task, which an unsplit schedule
+    cannot do: five equal tasks on three senders take two rounds, not 5/3. Solves a mixed-integer
+    program (HiGHS) over classes of equal tasks: x tasks of a class are sent by a host, the x of a
+    class sum to its size, and no sender is busy for longer than T.
+
+    Tasks that all hosts receive exclude all others if a host has one card: their time is a constant
+    that is added to the load of every sender. Returns None if no task has two senders or the solver
+    finds no solution within its nodes.
     """
     if all(len(senders) == 1 for senders in tasks.senders):
         return None
@@ -109,14 +114,14 @@ _Class = tuple[int, tuple[int, ...]]
 
 
 def balance_senders(tasks: HostTasks) -> list[int]:
-    """A sender for every task so that loads are even: largest tasks first.
+    """Choose a sender for every task so that loads are even: largest tasks first.
 
-    A task goes to the host that lacks most of the share that an even split gives it.
+    A task goes to the host whose share in an even division is furthest from exhausted.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     room = {key: float(share) for key, share in sharing.shares.items()}
     chosen = [0] * len(tasks)
-    for task in sorted(range(len(tasks)), key=lambda one: -tasks.bytes[one]):
+    for task in sorted(range(len(tasks)), key=lambda task_row: -tasks.bytes[task_row]):
         senders = tasks.senders[task]
         sender = max(senders, key=lambda host: room.get((senders, host), 0.0))
         room[senders, sender] = room.get((senders, sender), 0.0) - tasks.bytes[task]
@@ -125,7 +130,7 @@ def balance_senders(tasks: HostTasks) -> list[int]:
 
 
 def generate_list_orders(tasks: HostTasks, rounds: int, senders: Sequence[int]) -> Iterator[Order]:
-    """Build orders by priority for given senders of the tasks.
+    """Yield orders by priority for given senders of the tasks.
 
     The first order has no random part; later ones disturb the priorities from fixed seeds.
     """
@@ -137,7 +142,7 @@ def generate_list_orders(tasks: HostTasks, rounds: int, senders: Sequence[int]) 
 
 @dataclass(slots=True)
 class _ListScheduler:
-    """One run: tasks by sender and receivers, longest first, and the load left on every card."""
+    """State of one run: queues by sender and receivers, and the remaining load of every card."""
 
     tasks: HostTasks
     senders: list[int]
@@ -147,10 +152,10 @@ class _ListScheduler:
     left_in: dict[int, float] = field(default_factory=dict)
 
     def order(self) -> Order:
-        """BoxPlace all tasks."""
+        """Order all tasks."""
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)
-        found = []
+        order = []
         while queues:
             key = self._next(queues, sending, receiving)
             task = queues[key].pop()
@@ -163,11 +168,15 @@ class _ListScheduler:
             sending.occupy([sender], end)
             receiving.occupy(receivers, end)
             self._take(key, ticks)
-            found.append((task, sender))
-        return found
+            order.append((task, sender))
+        return order
 
     def _queues(self) -> dict[_Class, list[int]]:
-        """Tasks by class; the next one stands last: the earliest released, then the longest."""
+        """Build the queues by class.
+
+        The last entry of a queue is next: the earliest release, then the earliest due time, then
+        the longest task.
+        """
         queues: dict[_Class, list[int]] = {}
         for task, sender in enumerate(self.senders):
             key = sender, self.tasks.receivers[task]
@@ -178,13 +187,14 @@ class _ListScheduler:
         return queues
 
     def _urgency(self, task: int, sender: int) -> tuple[float, float, int]:
+        """Return the sort key of a task in its queue, the most urgent last."""
         due = self.tasks.due[task]
         latest = -float("inf") if due is None else -float(due)
         return -self.tasks.release[task], latest, self.tasks.duration(task, sender)
 
     def _take(self, key: _Class, ticks: int) -> None:
-        """Take ticks off the load that is left on the cards of a class."""
-        # Negative ticks put load on them, at the start.
+        """Subtract ticks from the remaining load of the cards of a class."""
+        # Negative ticks add load, at the start.
         sender, receivers = key
         self.left_out[sender] = self.left_out.get(sender, 0.0) - ticks
         # A task with many receivers counts at each of them.
@@ -192,7 +202,10 @@ class _ListScheduler:
             self.left_in[host] = self.left_in.get(host, 0.0) - ticks
 
     def _next(self, queues: Mapping[_Class, list[int]], sending: Cards, receiving: Cards) -> _Class:
-        """The class that can start first; of these the one whose cards have most left to do."""
+        """Choose the class that can start first.
+
+        Ties go to the class whose cards have the most remaining load.
+        """
         best: tuple[float, float] | None = None
         chosen: _Class | None = None
         for key, queue in queues.items():

@@ -23,31 +23,30 @@ _SEARCH_NODES = 5_000
 
 
 def order_naively(tasks: HostTasks) -> Order:
-    """The first replica sends; destination tiles in order (`no_loadbalance`)."""
-    # Whatever the others could do.
+    """Order tasks by destination tile; the first replica sends (`no_loadbalance`)."""
     return [(task, senders[0]) for task, senders in enumerate(tasks.senders)]
 
 
 def order_by_size(tasks: HostTasks) -> Order:
-    """The least loaded host sends, in the same order (`loadbalance_size`)."""
+    """Let the least loaded host send, in the same order (`loadbalance_size`)."""
     load: dict[int, int] = {}
     order = []
     for task, senders in enumerate(tasks.senders):
-        # Of equals the first host, as in the public code.
+        # Ties go to the first host, as in the public code.
         sender = min(senders, key=lambda host: load.get(host, 0))
-        # The box counts; the public code counted the whole source tile.
+        # The load is that of the box; the public code counted the full source tile.
         load[sender] = load.get(sender, 0) + tasks.bytes[task]
         order.append((task, sender))
     return order
 
 
 def order_by_device(tasks: HostTasks, units: UnitTasks) -> Order:
-    """The least loaded device sends, in the same order (`normal`)."""
+    """Let the least loaded device send, in the same order (`normal`)."""
     load: dict[int, int] = {}
     order = []
     for task, row in enumerate(tasks.rows):
         devices = units.senders_of(row).tolist()
-        device = min(devices, key=lambda one: load.get(one, 0))
+        device = min(devices, key=lambda candidate: load.get(candidate, 0))
         load[device] = load.get(device, 0) + tasks.bytes[task]
         order.append((task, int(units.host_of[device])))
     return order
@@ -56,65 +55,64 @@ def order_by_device(tasks: HostTasks, units: UnitTasks) -> Order:
 def order_greedily(
     tasks: HostTasks, seed: int, sizes: Sequence[int] | None = None, idle_hosts: int = 0
 ) -> Order:
-    """As many tasks at once as can be, round by round (`loadbalance_order`, `order_greedily`).
+    """Start as many tasks at once as possible, round by round (`loadbalance_order`, `greedy`).
 
-    Of 100 random rounds the one with most tasks is kept, among equals the one with the evenest
-    loads. `sizes`: what a task adds to its sender's load, by default its bytes. `idle_hosts`: hosts
-    that never send but count for evenness, as those of the destination do in the public class.
+    Of 100 random rounds the one with the most tasks is chosen; ties go to the most even loads.
+    `sizes`: added to the load of the sender of a task, by default its bytes. `idle_hosts`: hosts
+    that never send but count for evenness, as the destination's hosts do in the public class.
     """
     rng = random.Random(seed)
     sizes = tasks.bytes if sizes is None else sizes
     load = {host: 0 for senders in tasks.senders for host in senders}
-    left = list(range(len(tasks)))
+    remaining = list(range(len(tasks)))
     order: list[tuple[int, int]] = []
-    while left:
+    while remaining:
         best: tuple[tuple[int, float], list[tuple[int, int]]] | None = None
         for _ in range(_ROUNDS):
-            found = _draw_round(tasks, left, load, rng)
+            candidate = _draw_round(tasks, remaining, load, rng)
             after = dict(load)
-            for task, sender in found:
+            for task, sender in candidate:
                 after[sender] += sizes[task]
             spread = statistics.pstdev([*after.values(), *[0] * idle_hosts])
-            key = (len(found), -spread)
+            key = (len(candidate), -spread)
             if best is None or key > best[0]:
-                best = key, found
+                best = key, candidate
         assert best is not None
         for task, sender in best[1]:
             load[sender] += sizes[task]
         order += best[1]
         placed = {task for task, _ in best[1]}
-        left = [task for task in left if task not in placed]
+        remaining = [task for task in remaining if task not in placed]
     return order
 
 
 def _draw_round(
-    tasks: HostTasks, left: Sequence[int], load: dict[int, int], rng: random.Random
+    tasks: HostTasks, remaining: Sequence[int], load: dict[int, int], rng: random.Random
 ) -> list[tuple[int, int]]:
-    """One random round: tasks that share neither a receiver nor a sender."""
+    """Draw a random round: tasks that share neither a receiver nor a sender."""
     busy_in: set[int] = set()
     busy_out: set[int] = set()
-    found = []
-    most = max(load.values())
-    for task in rng.sample(left, len(left)):
+    chosen = []
+    max_load = max(load.values())
+    for task in rng.sample(remaining, len(remaining)):
         free = [host for host in tasks.senders[task] if host not in busy_out]
         if not free or busy_in & set(tasks.receivers[task]):
             continue
-        weights = [most - load[host] + 1 for host in free]
+        weights = [max_load - load[host] + 1 for host in free]
         sender = rng.choices(free, weights)[0]
         busy_in |= set(tasks.receivers[task])
         busy_out.add(sender)
-        found.append((task, sender))
-        # No card is left over.
+        chosen.append((task, sender))
+        # All senders are busy.
         if len(busy_out) == len(load):
             break
-    return found
+    return chosen
 
 
 def search_order(tasks: HostTasks) -> Order:
-    """Depth first over the next task and its sender (`loadbalance_order`, `search`).
+    """Search depth first over the next task and its sender (`loadbalance_order`, `search`).
 
-    Cuts a branch where the work that is left, shared evenly, cannot beat the best; other than the
-    public estimate this is a bound. Ends after a fixed number of nodes.
+    Ends after a fixed number of nodes.
     """
     best_order = order_by_size(tasks)
     best = compute_makespan(schedule_in_order(tasks, best_order))
@@ -126,12 +124,12 @@ def search_order(tasks: HostTasks) -> Order:
 
 
 def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
-    """Whole orders that a depth-first search meets, the earliest possible start first."""
+    """Yield complete orders of a depth-first search, the earliest possible start first."""
     budget = _SEARCH_NODES
     stack: list[list[tuple[int, int]]] = [[]]
     while stack and budget > 0:
         prefix = stack.pop()
-        # A prefix costs as much as it is long.
+        # The cost of a prefix is its length.
         budget -= 1 + len(prefix)
         if len(prefix) == len(tasks):
             yield prefix
@@ -142,7 +140,7 @@ def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
 
 
 def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
-    """The next tasks with their senders, those that can start first in front; few of them."""
+    """List the next tasks with their senders: the four that can start first."""
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     for piece in schedule_in_order(tasks, prefix):
         sending.occupy([piece.sender], int(piece.end))
@@ -162,33 +160,37 @@ def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tup
 def list_public_orders(
     tasks: HostTasks, units: UnitTasks, seeds: int = 1
 ) -> dict[str, Callable[[], Order]]:
-    """The five orders by name, the greedy one once a seed; made when they are called."""
-    found: dict[str, Callable[[], Order]] = {
+    """Return functions for the five orders by name, the greedy one once per seed."""
+    orders: dict[str, Callable[[], Order]] = {
         "naive": lambda: order_naively(tasks),
         "normal": lambda: order_by_device(tasks, units),
         "size-balanced": lambda: order_by_size(tasks),
         "search": lambda: search_order(tasks),
     }
-    # The public code draws without a seed; ours are fixed.
+    # The public code draws without a seed; here seeds are fixed.
     for seed in range(seeds):
-        found[f"greedy-{seed}"] = lambda seed=seed: order_greedily(tasks, seed)  # type: ignore[misc]
-    return found
+        orders[f"greedy-{seed}"] = lambda seed=seed: order_greedily(tasks, seed)  # type: ignore[misc]
+    return orders
 
 
 def compute_order_time(tasks: HostTasks, order: Order) -> Fraction:
-    """The time of an order, in ticks."""
+    """Return the makespan of an order, in ticks."""
     return compute_makespan(schedule_in_order(tasks, order))
 
 
 def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
-    """Seconds of all rounds, a round as long as the busiest card of any host in it."""
+    """Compute the seconds of rounds by first fit, the kind of greedy method of Megatron-core.
+
+    Every receiving device gets its boxes by point-to-point messages from the least loaded device
+    that has them; a message goes to the first round in which neither of its devices is busy, and
+    rounds follow one another with a barrier between. A round takes as long as the busiest card.
+    """
     rounds = _assign_rounds(units)
-    # The barrier makes the times add up.
-    return sum((_compute_round_s(units, network, found) for found in rounds), Fraction(0))
+    return sum((_compute_round_s(units, network, messages) for messages in rounds), Fraction(0))
 
 
 def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
-    """(unit task, sender, receiver) of every round."""
+    """Return (unit task, sender, receiver) of every round."""
     task, receiver, is_held = device_pairs(units)
     load: dict[int, int] = {}
     busy: dict[int, set[int]] = {}
@@ -200,7 +202,7 @@ def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
         start = min(senders, key=lambda device: load.get(device, 0))
         load[start] = load.get(start, 0) + int(units.bytes[row])
         taken = busy.setdefault(start, set()) | busy.setdefault(end, set())
-        number = next(one for one in range(len(taken) + 1) if one not in taken)
+        number = next(candidate for candidate in range(len(taken) + 1) if candidate not in taken)
         busy[start].add(number)
         busy[end].add(number)
         while len(rounds) <= number:
@@ -212,12 +214,13 @@ def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
 def _compute_round_s(
     units: UnitTasks, network: HostNetwork, messages: list[tuple[int, int, int]]
 ) -> Fraction:
+    """Return the seconds of the busiest card of any host in a round."""
     cards: dict[tuple[bool, int], int] = {}
     for row, start, end in messages:
         hosts = int(units.host_of[start]), int(units.host_of[end])
         if hosts[0] == hosts[1]:
             continue
-        # What leaves one card enters another.
+        # A message occupies the sender's card out and the receiver's card in.
         for is_in, host in enumerate(hosts):
             key = bool(is_in), host
             cards[key] = cards.get(key, 0) + int(units.bytes[row])
@@ -231,11 +234,11 @@ def _compute_round_s(
 def compute_send_receive_s(
     units: UnitTasks, network: HostNetwork, gathers: bool = False
 ) -> Fraction:
-    """Seconds of send/recv to every receiver: the busiest card of any host.
+    """Return the seconds of send/recv to every receiver: those of the busiest card of any host.
 
-    Every receiver in turn takes the sender device with the least bytes so far. `gathers`: where all
-    replicas of every tile stand in one host, each gets its part alone, and they gather the rest
-    within the host ("local all-gather").
+    Each receiver uses the sender device with the fewest bytes so far. `gathers`: if all replicas of
+    every tile are on one host, each gets only its part, and they gather the remaining parts within
+    the host ("local all-gather").
     """
     gathers = gathers and _replicas_share_hosts(units)
     sent: dict[int, Fraction] = {}
@@ -250,7 +253,7 @@ def compute_send_receive_s(
             sender = min(senders, key=lambda device: sent.get(device, Fraction(0)))
             sent[sender] = sent.get(sender, Fraction(0)) + size
             start, end = int(units.host_of[sender]), int(units.host_of[receiver])
-            # What stays within a host takes no time.
+            # Messages within a host take no time.
             if start != end:
                 out[start] = out.get(start, Fraction(0)) + size
                 into[end] = into.get(end, Fraction(0)) + size
@@ -261,8 +264,7 @@ def compute_send_receive_s(
 
 
 def _replicas_share_hosts(units: UnitTasks) -> bool:
-    """Whether the receivers of every task stand in one host."""
-    # One tile whose replicas stand apart spoils it for all,
-    # as in the public code.
+    """Return whether the receivers of every task are on one host."""
+    # As in the public code, one tile with replicas on several hosts disables it for all.
     rows = range(len(units))
     return all(len(units.hosts_of(units.receivers_of(row))) == 1 for row in rows)

@@ -1,4 +1,4 @@
-"""A schedule of tasks on cards: who sends which piece when."""
+"""A schedule of tasks on network cards: the sender and the time of every piece."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ class Piece:
 
     @property
     def end(self) -> Fraction:
-        """When it is done, in ticks."""
+        """When it finishes, in ticks."""
         return self.start + self.duration
 
 
 @dataclass(frozen=True, slots=True)
 class HostSchedule:
-    """Pieces in order of their start, and how they were found.
+    """Pieces in order of their start, and their proof.
 
-    `status`: `optimal` (proved by the bound or the solver) or `feasible`. `proof`: `bound`,
-    `solver` or `none`. `lower_bound_ticks`: the best bound known, the solver's included.
+    `method`: the method that found them. `status`: `optimal` (proved by the bound or the solver) or
+    `feasible`. `proof`: `bound`, `solver` or `none`. `lower_bound_ticks`: the best known bound,
+    including the solver's.
     """
 
     pieces: tuple[Piece, ...]
@@ -48,56 +49,56 @@ class HostSchedule:
 
     @property
     def makespan(self) -> Fraction:
-        """When the last piece is done, in ticks."""
-        # Pieces are in order of their start, not of their end.
+        """When the last piece finishes, in ticks."""
         return max((piece.end for piece in self.pieces), default=Fraction(0))
 
     @property
     def gap(self) -> float:
-        """How much longer it takes than the lower bound, as a part of the bound."""
-        least = self.lower_bound_ticks
-        return float(self.makespan / least - 1) if least else 0.0
+        """Excess of the makespan over the lower bound, as a fraction of the bound."""
+        lower_bound = self.lower_bound_ticks
+        return float(self.makespan / lower_bound - 1) if lower_bound else 0.0
 
     def late_tasks(self, tasks: HostTasks) -> tuple[int, ...]:
-        """Tasks that end after they are due."""
+        """Return the tasks that finish after their due times."""
         ends = _find_ends(self.pieces)
         late = []
         for task, end in sorted(ends.items()):
             due = tasks.due[task]
-            # Times are exact, so that on time is on time.
             if due is not None and end > due:
                 late.append(task)
         return tuple(late)
 
 
 Order = Sequence[tuple[int, int]]
-"""Tasks with their senders, in the order in which they are to start."""
+"""Tasks with their senders, in the order in which they start."""
 
 
 class Cards:
-    """When the cards of all hosts are free, in one direction."""
+    """Times at which the cards of all hosts become free, in one direction."""
 
     def __init__(self, cards: int) -> None:
         self._cards = cards
-        # Hosts are met as tasks name them.
+        # Hosts are added when tasks name them.
         self._free: dict[int, list[int]] = {}
 
     def free_at(self, hosts: Iterable[int]) -> int:
-        """When every one of these hosts has a free card."""
-        # The first entry of a heap is the card
-        # that is free first.
+        """Return when every one of these hosts has a free card."""
+        # The first entry of a heap is its minimum.
         return max((self._free[host][0] for host in hosts if host in self._free), default=0)
 
     def occupy(self, hosts: Iterable[int], until: int) -> None:
-        """Take the card of every host that is free first."""
+        """Occupy, on every host, the card that becomes free first."""
         for host in hosts:
             free = self._free.setdefault(host, [0] * self._cards)
-            # The first entry of a heap is the least.
             heapq.heapreplace(free, until)
 
 
 def schedule_in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
-    """Start every task as soon as its cards are free, never before an earlier one on its cards."""
+    """Schedule tasks in order.
+
+    Every task starts as soon as its cards are free, and never before an earlier task of the order
+    on the same cards. Result: sorted by start.
+    """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     pieces = []
     for task, sender in order:
@@ -112,24 +113,22 @@ def schedule_in_order(tasks: HostTasks, order: Order) -> tuple[Piece, ...]:
 
 
 def compute_makespan(pieces: Sequence[Piece]) -> Fraction:
-    """When the last piece is done, in ticks."""
-    # No piece takes no time.
+    """Return when the last piece finishes, in ticks; 0 without pieces."""
     return max((piece.end for piece in pieces), default=Fraction(0))
 
 
 def compute_lateness(tasks: HostTasks, pieces: Sequence[Piece]) -> Fraction:
-    """How long after it was due the latest task ends, in ticks; 0 where all are on time."""
+    """Return the maximum lateness of a task in ticks; 0 if all are on time."""
     worst = Fraction(0)
     for task, end in _find_ends(pieces).items():
         due = tasks.due[task]
-        # Most tasks may end at any time.
         if due is not None:
             worst = max(worst, end - due)
     return worst
 
 
 def _find_ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
-    """When every task is done: a split one with its last piece."""
+    """Return when every task finishes: a split one with its last piece."""
     ends: dict[int, Fraction] = {}
     for piece in pieces:
         before = ends.get(piece.task, piece.end)

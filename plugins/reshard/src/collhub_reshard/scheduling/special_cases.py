@@ -25,14 +25,18 @@ _End = tuple[str, int]
 
 
 def is_colourable(tasks: HostTasks) -> bool:
-    """Whether all tasks take one time, have one receiver each and none is released later."""
+    """Return whether edge colouring applies.
+
+    All tasks must take the same time and have one receiver each, hosts have one card, and no task
+    has a release time.
+    """
     times = {ticks for row in tasks.durations for ticks in row}
     are_single = all(len(hosts) == 1 for hosts in tasks.receivers)
     return len(times) == 1 and are_single and tasks.cards == 1 and not any(tasks.release)
 
 
 def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
-    """The schedule with the fewest slots for the evenest choice of senders."""
+    """Build the schedule with the fewest slots for the most even choice of senders."""
     senders = _choose_even_senders(tasks)
     edges = [(senders[task], tasks.receivers[task][0]) for task in range(len(tasks))]
     colours = colour_edges(edges)
@@ -45,9 +49,10 @@ def schedule_by_colours(tasks: HostTasks) -> tuple[Piece, ...]:
 
 
 def _choose_even_senders(tasks: HostTasks) -> list[int]:
-    """Senders whose largest load is as small as whole tasks allow.
+    """Choose senders whose maximum load is as small as unsplit tasks allow.
 
-    The flow of the fluid bound, rounded group by group: rests go where most is missing.
+    The flow of the fluid bound is rounded group by group: a task goes to a host below the limit,
+    and among these to the one with the largest remaining share.
     """
     sharing = share_among_senders(tasks, range(len(tasks)))
     size = tasks.bytes[0]
@@ -57,8 +62,9 @@ def _choose_even_senders(tasks: HostTasks) -> list[int]:
     for (senders, _), members in sorted(tasks.classes().items(), key=lambda item: len(item[0][0])):
         shares = {host: sharing.shares.get((senders, host), Fraction(0)) for host in senders}
         for task in members:
-            # Full hosts come last; among others the one with most of its share left.
-            host = max(senders, key=lambda one: (load.get(one, 0) < limit, shares[one]))
+            host = max(
+                senders, key=lambda candidate: (load.get(candidate, 0) < limit, shares[candidate])
+            )
             shares[host] -= size
             load[host] = load.get(host, 0) + 1
             chosen[task] = host
@@ -66,15 +72,15 @@ def _choose_even_senders(tasks: HostTasks) -> list[int]:
 
 
 def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Colours 0, 1, ... of the edges (sender, receiver), as few as the largest degree."""
+    """Colour the edges (sender, receiver) with colours 0, 1, ..., as few as the maximum degree."""
     taken: dict[_End, dict[int, int]] = {}
-    ends: list[tuple[_End, _End]] = [(("out", a), ("in", b)) for a, b in edges]
+    edge_ends: list[tuple[_End, _End]] = [(("out", a), ("in", b)) for a, b in edges]
     colours = [-1] * len(edges)
-    for edge, (left, right) in enumerate(ends):
+    for edge, (left, right) in enumerate(edge_ends):
         at_left, at_right = taken.setdefault(left, {}), taken.setdefault(right, {})
         free_left, free_right = _find_free_colour(at_left), _find_free_colour(at_right)
         if free_left in at_right:
-            _swap_path(right, free_left, free_right, ends, taken, colours)
+            _swap_path(right, free_left, free_right, edge_ends, taken, colours)
         colours[edge] = free_left
         at_left[free_left] = edge
         at_right[free_left] = edge
@@ -82,7 +88,7 @@ def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def _find_free_colour(taken: dict[int, int]) -> int:
-    """The first colour that an end has not."""
+    """Return the smallest colour that no edge at an end has."""
     colour = 0
     while colour in taken:
         colour += 1
@@ -92,30 +98,30 @@ def _find_free_colour(taken: dict[int, int]) -> int:
 def _swap_path(
     start: _End,
     colour: int,
-    other: int,
-    ends: Sequence[tuple[_End, _End]],
+    other_colour: int,
+    edge_ends: Sequence[tuple[_End, _End]],
     taken: dict[_End, dict[int, int]],
     colours: list[int],
 ) -> None:
     """Swap two colours on the path from `start`, so that `colour` becomes free there.
 
-    The path alternates between the sides, so that it never comes to the other end of the new edge.
+    The path alternates between the sides, so it never reaches the other end of the new edge.
     """
     path = []
-    node, wanted = start, colour
-    while wanted in taken[node]:
-        edge = taken[node][wanted]
+    node, next_colour = start, colour
+    while next_colour in taken[node]:
+        edge = taken[node][next_colour]
         path.append(edge)
-        left, right = ends[edge]
+        left, right = edge_ends[edge]
         node = right if node == left else left
-        wanted = other if wanted == colour else colour
+        next_colour = other_colour if next_colour == colour else colour
     for edge in path:
-        for end in ends[edge]:
+        for end in edge_ends[edge]:
             taken[end].pop(colours[edge], None)
     for edge in path:
-        colours[edge] = other if colours[edge] == colour else colour
+        colours[edge] = other_colour if colours[edge] == colour else colour
     for edge in path:
-        for end in ends[edge]:
+        for end in edge_ends[edge]:
             taken[end][colours[edge]] = edge
 
 
@@ -123,7 +129,11 @@ _Pair = tuple[int, int]
 
 
 def can_split(tasks: HostTasks) -> bool:
-    """Whether splitting reaches the fluid bound here: equal cards, one or all hosts receive."""
+    """Return whether splitting reaches the fluid bound for these tasks.
+
+    All cards must be equal, with one per host; each task is received by one host or by all hosts,
+    and no task has a release time.
+    """
     network = tasks.network
     rates = set(network.out_rate.values()) | set(network.in_rate.values())
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
@@ -132,7 +142,7 @@ def can_split(tasks: HostTasks) -> bool:
 
 
 def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
-    """Pieces whose makespan is the fluid bound."""
+    """Build pieces whose makespan is the fluid bound."""
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if len(tasks.receivers[task]) > 1]
     single = [task for task in range(len(tasks)) if len(tasks.receivers[task]) == 1]
@@ -151,7 +161,10 @@ def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
 
 @dataclass(slots=True)
 class _Part:
-    """What one sender does of a task: from `first` on, `ticks` long; `total`: of the whole task."""
+    """The part of a task that one sender sends: from `first` on, `ticks` long.
+
+    `total`: ticks of the full task.
+    """
 
     task: int
     sender: int
@@ -161,21 +174,20 @@ class _Part:
 
 
 def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[Piece], Fraction]:
-    """Tasks that all hosts receive, one after the other, from senders in turn."""
+    """Schedule tasks that all hosts receive, one after the other; return (pieces, end)."""
     clock = Fraction(0)
     pieces = []
     for task in shared:
-        # Every card in is busy, so that one sender is enough.
+        # All receiving cards are busy, so one sender is sufficient.
         senders = tasks.senders[task]
         ticks = Fraction(tasks.durations[task][0])
         pieces.append(Piece(task, senders[0], clock, ticks))
-        # The next one can only follow.
         clock += ticks
     return pieces, clock
 
 
 def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
-    """The tasks cut so that every sender gets its share of their group."""
+    """Divide the tasks so that every sender gets its share of their group."""
     sharing = share_among_senders(tasks, single)
     left = dict(sharing.shares)
     parts = []
@@ -196,6 +208,7 @@ def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part
 
 
 def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[_Part]]:
+    """Build the queue of parts per pair of hosts; the last entry of a queue is next."""
     queues: dict[_Pair, list[_Part]] = {}
     for part in reversed(parts):
         pair = part.sender, tasks.receivers[part.task][0]
@@ -204,7 +217,7 @@ def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[
 
 
 def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
-    """Take `length` ticks of work from a queue, whose next part stands last."""
+    """Take `length` ticks of work from a queue; return the pieces."""
     pieces = []
     while length and queue:
         part = queue[-1]
@@ -216,7 +229,7 @@ def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
         part.ticks -= ticks
         start += ticks
         length -= ticks
-        # What is left goes on in a later matching.
+        # The remaining part continues in a later matching.
         if not part.ticks:
             queue.pop()
     return pieces
@@ -225,34 +238,35 @@ def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
 def _decompose_into_matchings(
     loads: Mapping[_Pair, Fraction],
 ) -> list[tuple[Fraction, Fraction, list[_Pair]]]:
-    """(start, length, pairs) of matchings that do all loads in the largest row or column sum.
+    """Decompose loads into matchings; return (start, length, pairs) of each.
 
-    A matching covers every card that has no slack; it runs until a pair is done or another card
-    loses its slack. Both happen at most once a pair or card, so that there are few matchings.
+    Together they take the maximum row or column sum. A matching covers every card without slack; it
+    runs until a pair is finished or another card loses its slack. Both happen at most once per pair
+    or card, so there are few matchings.
     """
-    left = {pair: load for pair, load in loads.items() if load}
-    found = []
+    remaining = {pair: load for pair, load in loads.items() if load}
+    matchings = []
     clock = Fraction(0)
-    end = max(_sum_loads(left).values(), default=Fraction(0))
-    while left:
-        sums = _sum_loads(left)
+    end = max(_sum_loads(remaining).values(), default=Fraction(0))
+    while remaining:
+        sums = _sum_loads(remaining)
         rest = end - clock
         tight = {card for card, load in sums.items() if load == rest}
-        matching = _find_covering_matching(sorted(left), tight)
-        met = {("out", a) for a, _ in matching} | {("in", b) for _, b in matching}
-        slack = [rest - load for card, load in sums.items() if card not in met]
-        length = min([left[pair] for pair in matching] + [s for s in slack if s > 0])
-        found.append((clock, length, matching))
+        matching = _find_covering_matching(sorted(remaining), tight)
+        covered = {("out", a) for a, _ in matching} | {("in", b) for _, b in matching}
+        slack = [rest - load for card, load in sums.items() if card not in covered]
+        length = min([remaining[pair] for pair in matching] + [s for s in slack if s > 0])
+        matchings.append((clock, length, matching))
         for pair in matching:
-            left[pair] -= length
-            if not left[pair]:
-                del left[pair]
+            remaining[pair] -= length
+            if not remaining[pair]:
+                del remaining[pair]
         clock += length
-    return found
+    return matchings
 
 
 def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fraction]:
-    """The work left on every card."""
+    """Return the remaining work of every card."""
     sums: dict[tuple[str, int], Fraction] = {}
     for (sender, receiver), load in loads.items():
         for card in (("out", sender), ("in", receiver)):
@@ -261,10 +275,10 @@ def _sum_loads(loads: Mapping[_Pair, Fraction]) -> dict[tuple[str, int], Fractio
 
 
 def _find_covering_matching(pairs: Sequence[_Pair], tight: set[tuple[str, int]]) -> list[_Pair]:
-    """A matching that meets every tight card; it exists since no card has more work than is left.
+    """Find a matching that covers every tight card.
 
-    Every tight sender is matched, then every tight receiver by a path that frees no tight card
-    (Mendelsohn and Dulmage 1958).
+    It exists because no card has more work than the remaining time. Every tight sender is matched,
+    then every tight receiver by a path that frees no tight card (Mendelsohn and Dulmage 1958).
     """
     to_receivers: dict[int, list[int]] = {}
     to_senders: dict[int, list[int]] = {}
@@ -290,18 +304,21 @@ def _match(
     needed: set[int],
     seen: set[int],
 ) -> bool:
-    """Match a node, moving others of its side, or displacing one that need not be met."""
-    for other in edges[node]:
-        if other in seen:
+    """Match a node, by moving others of its side or displacing one that need not be covered.
+
+    Return False if that is impossible.
+    """
+    for partner in edges[node]:
+        if partner in seen:
             continue
-        seen.add(other)
-        holder = theirs.get(other)
+        seen.add(partner)
+        holder = theirs.get(partner)
         if holder is not None and not _match(holder, edges, mine, theirs, needed, seen):
-            # Displacing keeps `other` matched, so that nothing tight on its side is lost.
+            # Displacing keeps `partner` matched, so tight nodes on its side stay covered.
             if holder in needed:
                 continue
             del mine[holder]
-        mine[node] = other
-        theirs[other] = node
+        mine[node] = partner
+        theirs[partner] = node
         return True
     return False
