@@ -19,6 +19,7 @@ from collhub_nccl.options import (
 )
 from hub_core.plugin_api import (
     Check,
+    Command,
     Format,
     FormatReader,
     FormatWriter,
@@ -145,3 +146,12 @@ COMPILERS = Check(
 def collhub_checks() -> Sequence[Check]:
     """Check of the compilers."""
     return [COMPILERS]
+
+
+EXPLAIN = Command("nccl", "Explain NCCL's decisions.", "collhub_nccl.explain.command:nccl")
+
+
+@hookimpl
+def collhub_commands() -> Sequence[Command]:
+    """Command that explains NCCL's choices."""
+    return [EXPLAIN]

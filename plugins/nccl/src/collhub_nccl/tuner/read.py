@@ -14,12 +14,11 @@ from collhub_nccl.tuner.tuner_names import (
     FILE,
     LARGEST,
     LONGEST_LINE,
-    OWN_CHANNELS,
     PROTOCOLS,
     WITH_LL,
 )
 from hub_core.model import CollectiveKind, Diagnostic, Location, Severity, format_bytes
-from hub_core.plugin_api import ServedCalls, Source, SourcePart
+from hub_core.plugin_api import ServedCalls, Source
 
 _FIELDS = "collective,minBytes,maxBytes,algorithm,protocol,channels,nNodes,nRanks"
 _CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune does"
@@ -31,13 +30,22 @@ _Communicator = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """A line that the tuner interprets as intended."""
+class TunerRule:
+    """A line as the tuner interprets it; `channels` 0 leaves the number to NCCL."""
 
+    line: int
     kind: CollectiveKind
     sizes: _Sizes
-    by: str
+    algorithm: str
+    protocol: str
+    channels: int
     communicator: _Communicator
+
+    @property
+    def by(self) -> str:
+        """Algorithm, protocol and channels for reports."""
+        channels = self.channels or "NCCL's"
+        return f"{self.algorithm} {self.protocol} {channels} channels"
 
     def fits(self, communicator: _Communicator) -> bool:
         """Whether the rule applies to a communicator; -1 in it requires a rule for any number."""
@@ -58,7 +66,9 @@ def read(source: Source) -> Sequence[ServedCalls]:
             place = Location(part.name)
             source.report(Diagnostic("unknown-file", "no file of this format", location=place))
             continue
-        rules = list(_read_rules(part, source))
+        rules, diagnostics = read_rules(part.load(), part.name)
+        for diagnostic in diagnostics:
+            source.report(diagnostic)
         stated = (rule.communicator for rule in rules if ANY not in rule.communicator)
         communicator = next(stated, (ANY, ANY))
         found += _find_served_calls(rules, communicator)
@@ -66,31 +76,53 @@ def read(source: Source) -> Sequence[ServedCalls]:
     return found
 
 
-def _read_rules(part: SourcePart, source: Source) -> Iterator[_Rule]:
-    for number, line in enumerate(part.load().decode("latin-1").splitlines(), 1):
+def read_rules(
+    content: bytes, file: str, *, as_interpreted: bool = False
+) -> tuple[list[TunerRule], list[Diagnostic]]:
+    """Read the rules of a configuration, and findings for lines that are not applied as written.
+
+    Lines with a finding are left out. With `as_interpreted` they are read as the tuner does:
+    unknown words become allreduce, ring and simple, and -1 channels one channel.
+    """
+    rules, diagnostics = [], []
+    for number, line in enumerate(content.decode("latin-1").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         fields = [field.strip() for field in line.split(",")]
-        place = Location(part.name, number)
+        place = Location(file, number)
         defect = _find_defect(line, fields)
         if defect:
-            source.report(Diagnostic("not-a-rule", defect, location=place, cure=_FIELDS))
-            continue
+            diagnostics.append(Diagnostic("not-a-rule", defect, location=place, cure=_FIELDS))
+            if not as_interpreted or not _has_numbers(line, fields):
+                continue
         if any(field != ANY for field in fields[8:10]):
             message = "the line holds for some numPipeOps or regBuff only, and is not counted"
-            source.report(Diagnostic("conditional-rule", message, Severity.NOTE, place))
+            diagnostics.append(Diagnostic("conditional-rule", message, Severity.NOTE, place))
             continue
-        channels = "NCCL's" if fields[5] == OWN_CHANNELS else fields[5]
-        yield _Rule(
-            COLLECTIVES[fields[0]],
-            (int(fields[1]), min(int(fields[2]), LARGEST)),
-            " ".join((*fields[3:5], channels, "channels")),
-            (fields[6], fields[7]),
+        rules.append(
+            TunerRule(
+                number,
+                COLLECTIVES.get(fields[0], CollectiveKind.ALL_REDUCE),
+                (int(fields[1]), min(int(fields[2]), LARGEST)),
+                fields[3] if fields[3] in ALGORITHMS else "ring",
+                fields[4] if fields[4] in PROTOCOLS else "simple",
+                1 if fields[5] == ANY else int(fields[5]),
+                (fields[6], fields[7]),
+            )
         )
+    return rules, diagnostics
+
+
+def _has_numbers(line: str, fields: Sequence[str]) -> bool:
+    """Whether the tuner reads the sizes, channels, nodes and ranks of a line."""
+    if len(line) > LONGEST_LINE or len(fields) < len(_FIELDS.split(",")):
+        return False
+    numbers = (*fields[1:3], *(field for field in fields[5:8] if field != ANY))
+    return all(field.isascii() and field.isdecimal() and len(field) <= 20 for field in numbers)
 
 
 def _find_served_calls(
-    rules: Sequence[_Rule], communicator: _Communicator
+    rules: Sequence[TunerRule], communicator: _Communicator
 ) -> Iterator[ServedCalls]:
     """Yield the sizes that each rule serves because no earlier rule matches."""
     free = {kind: [(0, LARGEST)] for kind in COLLECTIVES.values()}
@@ -110,7 +142,7 @@ def _find_served_calls(
 
 
 def _report_single_channels(
-    rules: Sequence[_Rule], communicator: _Communicator, file: str, source: Source
+    rules: Sequence[TunerRule], communicator: _Communicator, file: str, source: Source
 ) -> None:
     """Report sizes without a matching line, for which the tuner leaves one channel."""
     # The communicator of the tuned lines, then any other one.

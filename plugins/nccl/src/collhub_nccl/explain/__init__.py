@@ -1,0 +1,1 @@
+"""Explain NCCL's choice for a call, and compare it with logs and measured times."""

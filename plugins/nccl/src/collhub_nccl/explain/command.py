@@ -1,0 +1,336 @@
+"""`collhub nccl explain`: NCCL's choice for a call, and how it compares with a log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+import click
+
+from hub_core import (
+    COLLECTIVE,
+    FILE,
+    TOPOLOGY,
+    CommandContext,
+    CommandGroup,
+    json_flag,
+    number_option,
+    parse_sizes,
+)
+from hub_core.model import ExitCode, InputError, Location, Severity, UsageError
+
+# Modules that need numpy are imported in the functions: the help of a command appears at once.
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from collhub_machine_profiles.gpus import Gpu
+    from collhub_machine_profiles.machine_profile import MachineProfile
+    from collhub_machine_profiles.nccl_costs import Communicator
+
+    from collhub_nccl.explain.calls import ExplainedCall
+    from collhub_nccl.tuner.read import TunerRule
+    from hub_core.network import Topology
+
+_SEARCH = re.compile(r"(\d{1,2})x(\d{1,4}(?:\.\d{1,4})?)\Z")
+
+
+class _Request(TypedDict):
+    """Options of the command."""
+
+    machine: str | None
+    topology: str | None
+    collective: str | None
+    sizes_text: str | None
+    ranks: int | None
+    nodes: int | None
+    version: str | None
+    dtype: str
+    search: str | None
+    settings: tuple[str, ...]
+    tuner: str | None
+    is_registered: bool
+    logs: tuple[str, ...]
+    as_json: bool
+
+
+@click.group(cls=CommandGroup)
+def nccl() -> None:
+    """Explain NCCL's decisions."""
+
+
+@nccl.command()
+@click.option(
+    "--machine", metavar="P", help="Profile of the machine: a file, or a shipped one such as h100."
+)
+@click.option("--topology", metavar="T", type=TOPOLOGY, help="Or: its topology, as dgx-h100:2.")
+@click.option("--collective", type=COLLECTIVE, help="Collective to explain.")
+@click.option(
+    "--size",
+    "sizes_text",
+    metavar="S",
+    help="Size of the full buffer, or a range such as 1KiB..1GiB, each twice the one before.",
+)
+@number_option("--ranks", "N", "Number of ranks (default: all of the topology, or one node).", 2)
+@number_option("--nodes", "M", "Number of nodes (default: as few as the ranks fill).")
+@click.option(
+    "--nccl-version",
+    "version",
+    metavar="V",
+    help="Version of NCCL, 2.18 to 2.30 (default: of the log or the profile).",
+)
+@click.option("--dtype", default="", metavar="TYPE", help="Element type, such as int8 or float8.")
+@click.option(
+    "--search",
+    metavar="CxB",
+    help="Channels of NCCL's search and their GB/s, as its log prints them, such as 12x30.",
+)
+@click.option(
+    "--env",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Environment variable of the job, such as NCCL_ALGO=Ring (repeatable).",
+)
+@click.option(
+    "--tuner", metavar="FILE", type=FILE, help="Configuration of NCCL's example tuner plugin."
+)
+@click.option(
+    "--registered",
+    "is_registered",
+    is_flag=True,
+    help="Buffers are registered as symmetric windows: also list symmetric kernels.",
+)
+@click.option(
+    "--log",
+    "logs",
+    metavar="FILE",
+    type=FILE,
+    multiple=True,
+    help="Compare with a log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING (repeatable).",
+)
+@json_flag
+@click.pass_obj
+def explain(context: CommandContext, /, **request: Unpack[_Request]) -> int:
+    """Explain NCCL's choice for a collective on a machine, or the choices in a log.
+
+    Prints algorithm, protocol, channels, threads, chunk and time, all alternatives with their
+    times, and the reasons for which NCCL does not use the others. NCCL's time is the one that it
+    computes to choose; the expected time is that of the machine's profile. With --log, every choice
+    and cost in the log is compared with the model; a known machine is recognized by its costs.
+    """
+    if request["logs"]:
+        return _explain_logs(context, request)
+    return _explain_calls(context, request)
+
+
+def _explain_calls(context: CommandContext, request: _Request) -> int:
+    from collhub_nccl.explain import report
+    from collhub_nccl.explain.calls import CallRequest, explain_call
+    from collhub_nccl.explain.settings import parse_settings
+
+    collective, sizes_text = request["collective"], request["sizes_text"]
+    if collective is None or sizes_text is None:
+        missing = "--collective" if collective is None else "--size"
+        raise UsageError(f"{missing} is missing", cure="see 'collhub nccl explain --help'")
+    sizes = parse_sizes(sizes_text)
+    settings = parse_settings(request["settings"])
+    machine = _Machine(context, request)
+    communicator = machine.communicator(request["ranks"], request["nodes"], "")
+    rules = _read_tuner(context, request["tuner"])
+    calls = [
+        explain_call(
+            CallRequest(
+                communicator,
+                collective,
+                size,
+                request["dtype"],
+                settings,
+                rules,
+                request["is_registered"],
+            )
+        )
+        for size in sizes
+    ]
+    expected = [machine.expected_us(call) for call in calls]
+    if request["as_json"]:
+        document = report.explanation_document(communicator, calls, expected, request["settings"])
+        context.print_json(document)
+        return ExitCode.DONE
+    context.print_line(report.describe_communicator(communicator, machine.version_source))
+    rows = report.choice_rows(calls, expected)
+    context.print_table(report.CHOICE_HEADER, rows, report.CHOICE_RIGHT)
+    alternatives = report.alternative_rows(calls)
+    if alternatives:
+        context.print_line("")
+        context.print_table(report.ALTERNATIVE_HEADER, alternatives, report.ALTERNATIVE_RIGHT)
+        context.print_line("")
+        context.print_table(report.REFUSAL_HEADER, report.refusal_rows(calls[0]))
+    for note in dict.fromkeys(note for call in calls for note in call.notes):
+        context.say(note)
+    return ExitCode.DONE
+
+
+def _explain_logs(context: CommandContext, request: _Request) -> int:
+    from collhub_machine_profiles.nccl_constants import parse_version
+
+    from collhub_nccl.explain import report
+    from collhub_nccl.explain.log_check import check_log
+    from collhub_nccl.explain.tuning_log import read_tuning_log
+
+    for option in ("collective", "sizes_text", "tuner"):
+        if request[option] is not None:
+            flag = {"sizes_text": "--size"}.get(option, f"--{option}")
+            raise UsageError(f"{flag} has no meaning with --log", cure="leave it out")
+    version = None if request["version"] is None else parse_version(request["version"])
+    build: Callable[[int | None, int | None, str], Communicator] | None = None
+    if request["machine"] is not None or request["topology"] is not None:
+        machine = _Machine(context, request)
+
+        def build(ranks: int | None, nodes: int | None, logged: str) -> Communicator:
+            """Return the communicator of the machine; options override the log."""
+            return machine.communicator(
+                request["ranks"] or ranks, request["nodes"] or nodes, logged
+            )
+
+    checks = []
+    for file in request["logs"]:
+        log = read_tuning_log(_read_file(file), file)
+        if request["ranks"] is not None:
+            log = replace(log, ranks=request["ranks"], nodes=request["nodes"] or log.nodes)
+        checks.append(check_log(log, build, version))
+    if request["as_json"]:
+        context.print_json(report.logs_document(checks))
+        return ExitCode.DONE
+    for check in checks:
+        source = "of the log" if check.log.version and version is None else "assumed"
+        line = report.describe_communicator(check.communicator, source)
+        context.print_line(f"{check.log.file}: {line}")
+        context.print_table(report.LOG_HEADER, report.log_rows(check), ("line",))
+        for note in check.notes:
+            context.say(note)
+    return ExitCode.DONE
+
+
+class _Machine:
+    """The machine of `--machine` or `--topology`: its GPU, its profile and its topology."""
+
+    def __init__(self, context: CommandContext, request: _Request) -> None:
+        """Read the machine. Raises `UsageError` or `InputError` if it is not known."""
+        self.profile: MachineProfile | None = None
+        self.topology: Topology | None = None
+        self.version_source = "default"
+        self._version = request["version"]
+        gpu = self._read_gpu(context, request)
+        self.gpu = _with_search(gpu, request["search"])
+
+    def _read_gpu(self, context: CommandContext, request: _Request) -> Gpu:
+        from collhub_machine_profiles import find_profile
+        from collhub_machine_profiles.gpus import known_gpu
+
+        machine, topology = request["machine"], request["topology"]
+        if machine is None and topology is None:
+            cure = "give --machine h100, or --topology dgx-h100"
+            raise UsageError("the machine is missing", cure=cure)
+        named = None
+        if topology is not None:
+            self.topology = context.read_topology(topology)
+            named = known_gpu(topology) or known_gpu(self.topology.name)
+        if machine is not None:
+            self.profile = _load_profile(machine)
+            gpu = self.profile.known_gpu
+            if gpu is None:
+                message = f"the profile {machine!r:.80} names no known GPU"
+                raise UsageError(message, cure="give a profile of a known machine, such as h100")
+            if named is not None and named.name != gpu.name:
+                message = f"the profile is of {gpu.name}, the topology of {named.name}"
+                raise UsageError(message, cure="give the profile of this machine")
+            return gpu
+        if named is None:
+            message = f"topology {topology!r:.80} names no known GPU"
+            raise UsageError(message, cure="also give --machine, such as h100")
+        self.profile = find_profile(self.topology) if self.topology is not None else None
+        return named
+
+    def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
+        """Return the communicator; `logged` is the version of a log, "" without one."""
+        from collhub_machine_profiles.nccl_communicators import find_communicator
+        from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION, parse_version
+
+        version = DEFAULT_VERSION
+        if self._version is not None:
+            version, self.version_source = parse_version(self._version), "given"
+        elif logged:
+            version, self.version_source = logged, "of the log"
+        elif self.profile is not None and str(self.profile.library).startswith("NCCL 2."):
+            version, self.version_source = self.profile.library.version, "of the profile"
+        return find_communicator(
+            self.gpu,
+            version,
+            ranks=ranks,
+            nodes=nodes,
+            topology=self.topology,
+            machine="" if self.profile is None else self.profile.name,
+        )
+
+    def expected_us(self, call: ExplainedCall) -> tuple[float, str] | None:
+        """Return the time of a call by the profile, and its method; None without one."""
+        return None
+
+
+def _load_profile(name: str) -> MachineProfile:
+    """Return the profile in a file, or the shipped one of the name."""
+    from collhub_machine_profiles import find_profile, shipped_names
+    from collhub_machine_profiles.machine_profile import read_profile
+
+    if Path(name).exists():
+        return read_profile(name)
+    profile = find_profile(name)
+    if profile is None:
+        cure = f"give a file of 'collhub calibrate' or one of {', '.join(shipped_names())}"
+        message = f"there is no machine profile {name!r:.80}"
+        raise InputError(message, cure=cure, code="unknown-machine")
+    return profile
+
+
+def _with_search(gpu: Gpu, search: str | None) -> Gpu:
+    """Return the GPU with the channels of `--search`, `12x30`. Raises `UsageError`."""
+    from collhub_machine_profiles.nccl_costs import MAX_COLLECTIVE_CHANNELS
+
+    if search is None:
+        return gpu
+    match = _SEARCH.match(search)
+    channels, speed = (int(match[1]), float(match[2])) if match else (0, 0.0)
+    if not channels or not speed:
+        message = f"--search {search!r:.40} is not a number of channels and a speed in GB/s"
+        raise UsageError(message, cure="write for example 12x30")
+    return replace(
+        gpu,
+        search_channels=channels,
+        channel_speed=speed,
+        channels=min(2 * channels, MAX_COLLECTIVE_CHANNELS),
+    )
+
+
+def _read_tuner(context: CommandContext, file: str | None) -> Sequence[TunerRule] | None:
+    """Return the rules of a configuration as the tuner interprets them; report its traps."""
+    from collhub_nccl.tuner.read import read_rules
+
+    if file is None:
+        return None
+    rules, diagnostics = read_rules(_read_file(file), file, as_interpreted=True)
+    context.report(
+        replace(one, severity=Severity.WARNING) if one.severity is Severity.ERROR else one
+        for one in diagnostics
+    )
+    return rules
+
+
+def _read_file(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        cure = "name a file that can be read"
+        raise InputError(f"{reason}", location=Location(file), cure=cure) from None

@@ -1,0 +1,237 @@
+"""Reports of `collhub nccl explain`: JSON documents and rows of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_machine_profiles.nccl_costs import Communicator
+
+from collhub_nccl.explain.calls import ExplainedCall
+from collhub_nccl.explain.log_check import LogCheck
+from hub_core.model import format_bytes
+
+SCHEMA = "collhub/report-nccl-explain-1"
+LOG_SCHEMA = "collhub/report-nccl-log-1"
+CHOICE_HEADER = (
+    *("size", "algorithm", "protocol", "channels", "threads", "chunk", "chunks", "NCCL's time"),
+    *("expected", "decided by"),
+)
+CHOICE_RIGHT = ("size", "channels", "threads", "chunk", "chunks", "NCCL's time", "expected")
+ALTERNATIVE_HEADER = ("size", "algorithm", "protocol", "NCCL's time", "latency", "bandwidth")
+ALTERNATIVE_RIGHT = ("size", "NCCL's time", "latency", "bandwidth")
+REFUSAL_HEADER = ("algorithm", "protocol", "not used because")
+LOG_HEADER = ("line", "value", "logged", "predicted", "verdict")
+
+
+def describe_communicator(communicator: Communicator, version_source: str) -> str:
+    """Return GPU, ranks, version and channels in one line."""
+    channels, speed = communicator.search_channels()
+    nodes = "1 node" if communicator.nodes == 1 else f"{communicator.nodes} nodes"
+    text = (
+        f"{communicator.gpu.name}, {communicator.ranks} ranks on {nodes}, NCCL"
+        f" {communicator.version} ({version_source}): {channels} channels of {speed:g} GB/s,"
+        f" {communicator.collective_channels()} for collectives"
+    )
+    nvls = communicator.nvls_channels()
+    return f"{text}, {nvls} for NVLS" if nvls else text
+
+
+def communicator_document(communicator: Communicator) -> dict[str, object]:
+    """Return the communicator as JSON; speeds in GB/s."""
+    channels, speed = communicator.search_channels()
+    network = communicator.network if communicator.nodes > 1 else None
+    return {
+        "gpu": communicator.gpu.name,
+        "ranks": communicator.ranks,
+        "nodes": communicator.nodes,
+        "nccl_version": communicator.version,
+        "search_channels": channels,
+        "channel_speed_GBps": speed,
+        "collective_channels": communicator.collective_channels(),
+        "nvls_channels": communicator.nvls_channels(),
+        "network": None
+        if network is None
+        else {"nics": network.nics, "nic_rate_GBps": network.nic_rate, "cpu": network.cpu},
+    }
+
+
+def explanation_document(
+    communicator: Communicator,
+    calls: Sequence[ExplainedCall],
+    expected: Sequence[tuple[float, str] | None],
+    settings: Sequence[str],
+) -> dict[str, object]:
+    """Return the explanation in the schema `report-nccl-explain-1`; times in us.
+
+    `expected` is the time by the machine's profile and its method for each call, None without one.
+    """
+    return {
+        "schema": SCHEMA,
+        "collective": calls[0].request.collective,
+        "communicator": communicator_document(communicator),
+        "settings": list(settings),
+        "calls": [_call_document(call, time) for call, time in zip(calls, expected, strict=True)],
+    }
+
+
+def _call_document(call: ExplainedCall, expected: tuple[float, str] | None) -> dict[str, object]:
+    choice = call.choice
+    return {
+        "size_bytes": call.request.size_bytes,
+        "choice": None
+        if choice is None
+        else {
+            "algorithm": choice.algorithm,
+            "protocol": choice.protocol,
+            "channels": choice.channels,
+            "threads": choice.threads,
+            "chunk_bytes": choice.chunk_bytes,
+            "chunks": call.chunks,
+        },
+        "nccl_time_us": _round(call.time_us),
+        "expected_us": None if expected is None else _round(expected[0]),
+        "expected_by": None if expected is None else expected[1],
+        "decided_by": call.decided_by,
+        "alternatives": [
+            {
+                "algorithm": one.alternative.algorithm,
+                "protocol": one.alternative.protocol,
+                "allowed": one.time_us is not None,
+                "nccl_time_us": _round(one.time_us),
+                "latency_us": _round(one.alternative.latency_us) if one.time_us else None,
+                "bandwidth_GBps": _round(one.alternative.bandwidth) if one.time_us else None,
+                "reason": one.alternative.refusal or None,
+            }
+            for one in call.alternatives
+        ],
+        "symmetric_kernels": [
+            {"kernel": one.kernel, "blocks": one.blocks, "nccl_time_us": _round(one.time_us)}
+            for one in call.symmetric
+        ],
+        "notes": list(call.notes),
+    }
+
+
+def choice_rows(
+    calls: Sequence[ExplainedCall], expected: Sequence[tuple[float, str] | None]
+) -> list[list[str]]:
+    """Return one row per call: how NCCL executes it."""
+    rows = []
+    for call, time in zip(calls, expected, strict=True):
+        choice = call.choice
+        size = format_bytes(call.request.size_bytes)
+        if choice is None:
+            rows.append([size, "none", *[""] * 7, call.decided_by])
+            continue
+        rows.append(
+            [
+                size,
+                choice.algorithm,
+                choice.protocol,
+                str(choice.channels),
+                str(choice.threads),
+                _format_chunk(choice.chunk_bytes),
+                str(call.chunks),
+                _format_us(call.time_us),
+                "" if time is None else f"{_format_us(time[0])} ({time[1]})",
+                call.decided_by,
+            ]
+        )
+    return rows
+
+
+def alternative_rows(calls: Sequence[ExplainedCall]) -> list[list[str]]:
+    """Return the allowed alternatives of each call, the fastest first."""
+    return [
+        [
+            format_bytes(call.request.size_bytes),
+            one.alternative.algorithm,
+            one.alternative.protocol,
+            _format_us(one.time_us),
+            f"{one.alternative.latency_us:.1f} us",
+            f"{one.alternative.bandwidth:.1f} GB/s",
+        ]
+        for call in calls
+        for one in call.alternatives
+        if one.time_us is not None
+    ] + [
+        [
+            format_bytes(call.request.size_bytes),
+            one.kernel,
+            f"symmetric, {one.blocks} blocks" if one.blocks > 1 else "symmetric, 1 block",
+            _format_us(one.time_us),
+            "",
+            "",
+        ]
+        for call in calls
+        for one in call.symmetric
+    ]
+
+
+def refusal_rows(call: ExplainedCall) -> list[list[str]]:
+    """Return the alternatives that NCCL does not use; equal reasons of an algorithm share a row."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in call.alternatives:
+        if one.time_us is None:
+            key = (one.alternative.algorithm, one.alternative.refusal)
+            reasons.setdefault(key, []).append(one.alternative.protocol)
+    return [
+        [algorithm, ", ".join(protocols), reason]
+        for (algorithm, reason), protocols in reasons.items()
+    ]
+
+
+def logs_document(checks: Sequence[LogCheck]) -> dict[str, object]:
+    """Return the comparisons with logs in the schema `report-nccl-log-1`."""
+    return {"schema": LOG_SCHEMA, "logs": [_log_document(check) for check in checks]}
+
+
+def _log_document(check: LogCheck) -> dict[str, object]:
+    return {
+        "file": check.log.file,
+        "communicator": communicator_document(check.communicator),
+        "settings": list(check.log.settings),
+        "findings": [
+            {
+                "line": one.line,
+                "value": one.subject,
+                "logged": one.logged,
+                "predicted": one.predicted,
+                "agrees": one.agrees,
+                "explanation": one.explanation or None,
+            }
+            for one in check.findings
+        ],
+        "notes": list(check.notes),
+    }
+
+
+def log_rows(check: LogCheck) -> list[list[str]]:
+    """Return one row per compared value."""
+    return [
+        [
+            str(one.line),
+            one.subject,
+            one.logged,
+            one.predicted,
+            _verdict(one.agrees, one.explanation),
+        ]
+        for one in check.findings
+    ]
+
+
+def _verdict(agrees: bool, explanation: str) -> str:
+    word = "agrees" if agrees else "differs"
+    return f"{word}: {explanation}" if explanation else word
+
+
+def _format_chunk(size_bytes: int) -> str:
+    return format_bytes(size_bytes) if size_bytes % 1024 == 0 else f"{size_bytes} B"
+
+
+def _format_us(time_us: float | None) -> str:
+    return "" if time_us is None else f"{time_us:.2f} us"
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

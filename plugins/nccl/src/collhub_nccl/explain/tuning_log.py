@@ -1,0 +1,254 @@
+"""Read NCCL's log (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING): choices and cost tables.
+
+The lines differ by version: 2.20 to 2.22 give numbers and a time, 2.23 also the collective, 2.24
+and later names and channels, 2.27 and later also symmetric kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from collhub_machine_profiles.nccl_constants import ALGORITHMS, PROTOCOLS
+
+from hub_core.model import Diagnostic, InputError, Location, Severity, standard_kind
+
+MAX_FILE_BYTES = 2**28
+_MAX_SIZE = 2**62
+
+_MARK = re.compile(r"NCCL INFO ?(.*)")
+_VERSION = re.compile(r"NCCL version (2\.\d{1,3}(?:\.\d{1,3})?)")
+_MEMBERS = re.compile(r"\bnRanks (\d{1,7}) nNodes (\d{1,7})\b")
+_CHANNELS = re.compile(r"^\s*(\d{1,3}) coll channels")
+_SETTING = re.compile(
+    r"\b(NCCL_(?:ALGO|PROTO|NVLS_ENABLE|\w+_NCHANNELS|\w+_CTAS)) set by environment to (\S+)"
+)
+_NUMBERED = re.compile(
+    r"^(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\d{1,2}) proto (\d{1,2})"
+    r" time (\d{1,12}(?:\.\d{1,12})?)"
+)
+_NAMED = re.compile(
+    r"^(\w+): (\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
+    r" channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}"
+)
+_SYMMETRIC = re.compile(
+    r"^(\w+) \[Symmetric\]: (\d{1,19}) Bytes -> Kernel (\w+) nchannels (\d{1,4}) nthreads (\d{1,4})"
+)
+_TUNING = re.compile(r"Bytes -> ")
+_CELL = re.compile(r"^\s*(-?\d{1,12}\.\d)/\s*(-?\d{1,12}\.\d)\s*$")
+_TITLE_WORDS = {name.replace("_", ""): name for name in ALGORITHMS}
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChoice:
+    """One logged call. `collective` and `time_us` are None, `channels` is 0 if not logged.
+
+    `size_bytes` is as logged: the total with a time, else count times element size, which is the
+    share of one rank for all-gather and reduce-scatter.
+    """
+
+    line: int
+    collective: str | None
+    size_bytes: int
+    algorithm: str
+    protocol: str
+    time_us: float | None = None
+    channels: int = 0
+
+    def total_bytes(self, ranks: int) -> int:
+        """Return the size of the full vector."""
+        is_share = self.time_us is None and self.collective in {"all-gather", "reduce-scatter"}
+        return self.size_bytes * ranks if is_share else self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedKernel:
+    """One call by a symmetric kernel; `size_bytes` as in `LoggedChoice` without a time."""
+
+    line: int
+    collective: str
+    size_bytes: int
+    kernel: str
+    channels: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCost:
+    """One cell of NCCL's cost table: us and GB/s with one decimal; zeros if it is not used."""
+
+    line: int
+    collective: str
+    algorithm: str
+    protocol: str
+    latency_us: float
+    bandwidth: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedThreads:
+    """Maximum numbers of threads of a block of the cost table, by (algorithm, protocol)."""
+
+    line: int
+    threads: dict[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class TuningLog:
+    """Content of a log; `version` is "", ranks, nodes and channels are 0 if the log lacks them."""
+
+    file: str
+    version: str
+    ranks: int
+    nodes: int
+    channels: int
+    settings: tuple[str, ...]
+    choices: tuple[LoggedChoice, ...]
+    kernels: tuple[LoggedKernel, ...]
+    costs: tuple[LoggedCost, ...]
+    threads: tuple[LoggedThreads, ...]
+    unread: tuple[Diagnostic, ...]
+
+
+class _Reader:
+    """Collects the records of a log line by line."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.version, self.ranks, self.nodes, self.channels = "", 0, 0, 0
+        self.settings: dict[str, str] = {}
+        self.choices: list[LoggedChoice] = []
+        self.kernels: list[LoggedKernel] = []
+        self.costs: list[LoggedCost] = []
+        self.threads: list[LoggedThreads] = []
+        self.unread: list[Diagnostic] = []
+        # Algorithms and protocols of the columns of the current table.
+        self.algorithms: list[str] = []
+        self.columns: list[tuple[str, str]] = []
+
+    def read(self, number: int, text: str) -> None:
+        """Read one message of the log."""
+        if match := _VERSION.search(text):
+            self.version = self.version or match[1]
+        elif match := _MEMBERS.search(text):
+            # The largest communicator, which is the first one of a job.
+            if int(match[1]) > self.ranks:
+                self.ranks, self.nodes = int(match[1]), int(match[2])
+        elif match := _CHANNELS.match(text):
+            self.channels = self.channels or int(match[1])
+        elif match := _SETTING.search(text):
+            self.settings[match[1]] = match[2].rstrip(".")
+        elif "|" in text:
+            self._read_table(number, text)
+        elif _TUNING.search(text) and not self._read_choice(number, text.strip()):
+            message = "the line has no form of a choice that is known"
+            cure = "give the log of NCCL 2.20 to 2.30"
+            place = Location(self.file, number)
+            self.unread.append(Diagnostic("unknown-line", message, Severity.WARNING, place, cure))
+
+    def _read_table(self, number: int, text: str) -> None:
+        title, *cells = (cell.strip() for cell in text.split("|"))
+        if cells and not cells[-1]:
+            cells.pop()
+        if title == "Algorithm":
+            words = [cell.lower().replace("_", "") for cell in cells]
+            self.algorithms = [_TITLE_WORDS.get(word, word) for word in words]
+        elif title == "Protocol":
+            protocols = [cell.lower() for cell in cells]
+            each = max(1, len(protocols) // max(1, len(self.algorithms)))
+            names = [name for name in self.algorithms for _ in range(each)]
+            self.columns = list(zip(names, protocols, strict=False))
+        elif title == "Max NThreads":
+            numbers = [int(cell) if re.fullmatch(r"\d{1,5}", cell) else 0 for cell in cells]
+            pairs = zip(self.columns, numbers, strict=False)
+            self.threads.append(LoggedThreads(number, dict(pairs)))
+        elif (kind := standard_kind(title)) is not None and self.columns:
+            for (algorithm, protocol), cell in zip(self.columns, cells, strict=False):
+                match = _CELL.match(cell)
+                if match and algorithm in ALGORITHMS and protocol in PROTOCOLS:
+                    values = float(match[1]), float(match[2])
+                    self.costs.append(LoggedCost(number, str(kind), algorithm, protocol, *values))
+
+    def _read_choice(self, number: int, text: str) -> bool:
+        """Read a choice; False if the line has no known form."""
+        if match := _SYMMETRIC.match(text):
+            kind = standard_kind(match[1])
+            if kind is None or not 0 < int(match[2]) <= _MAX_SIZE:
+                return False
+            self.kernels.append(
+                LoggedKernel(
+                    number, str(kind), int(match[2]), match[3], int(match[4]), int(match[5])
+                )
+            )
+            return True
+        if match := _NAMED.match(text):
+            kind = standard_kind(match[1])
+            algorithm = _TITLE_WORDS.get(match[3].lower().replace("_", ""))
+            protocol, channels = match[4].lower(), int(match[6]) - int(match[5]) + 1
+            is_known = kind is not None and algorithm is not None and protocol in PROTOCOLS
+            if not is_known or channels < 1 or not 0 < int(match[2]) <= _MAX_SIZE:
+                return False
+            self.choices.append(
+                LoggedChoice(
+                    number, str(kind), int(match[2]), str(algorithm), protocol, None, channels
+                )
+            )
+            return True
+        match = _NUMBERED.match(text)
+        if match is None or not 0 < int(match[2]) <= _MAX_SIZE:
+            return False
+        kind = standard_kind(match[1]) if match[1] else None
+        algorithm_number, protocol_number = int(match[3]), int(match[4])
+        if (
+            (match[1] and kind is None)
+            or algorithm_number >= len(ALGORITHMS)
+            or protocol_number >= len(PROTOCOLS)
+        ):
+            return False
+        self.choices.append(
+            LoggedChoice(
+                number,
+                None if kind is None else str(kind),
+                int(match[2]),
+                ALGORITHMS[algorithm_number],
+                PROTOCOLS[protocol_number],
+                float(match[5]),
+            )
+        )
+        return True
+
+
+def read_tuning_log(content: bytes, file: str) -> TuningLog:
+    """Read a log. Raises `InputError` if it has neither choices nor a cost table of NCCL."""
+    reader = _Reader(file)
+    for number, line in _iterate_lines(content):
+        match = _MARK.search(line)
+        if match:
+            reader.read(number, match[1])
+    if not reader.choices and not reader.kernels and not reader.costs and not reader.unread:
+        message = "the file has no TUNING lines of NCCL"
+        cure = "run with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING"
+        raise InputError(message, location=Location(file), cure=cure, code="no-tuning-lines")
+    return TuningLog(
+        file,
+        reader.version,
+        reader.ranks,
+        reader.nodes,
+        reader.channels,
+        tuple(f"{name}={value}" for name, value in reader.settings.items()),
+        tuple(reader.choices),
+        tuple(reader.kernels),
+        tuple(reader.costs),
+        tuple(reader.threads),
+        tuple(reader.unread),
+    )
+
+
+def _iterate_lines(content: bytes) -> Iterator[tuple[int, str]]:
+    if len(content) > MAX_FILE_BYTES:
+        raise InputError(
+            "the log exceeds 256 MiB", cure="give the lines with 'NCCL INFO' of rank 0"
+        )
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        yield number, line[:4096]
