@@ -24,6 +24,15 @@ def mutated(plan: dict[str, Any], seed: int) -> dict[str, Any]:
     return changed
 
 
+def with_other_operations(plan: dict[str, Any], seed: int) -> dict[str, Any]:
+    """A plan with one or two operations left out, repeated, exchanged, renamed or moved."""
+    draw = random.Random(seed)
+    changed = copy.deepcopy(plan)
+    for _ in range(draw.choice([1, 1, 2])):
+        _change_operations(changed, draw)
+    return changed
+
+
 def _blocks(plan: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     for gpu in plan["gpus"] if isinstance(plan.get("gpus"), list) else []:
