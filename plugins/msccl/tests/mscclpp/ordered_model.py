@@ -491,15 +491,16 @@ def _ranges(op: Operation) -> Iterator[tuple[_Ranges, _Ranges]]:
     sources = [(one, at >= reads) for at, one in enumerate(op.sources)]
     targets = [(one, at >= writes) for at, one in enumerate(op.targets)]
     if op.name in ("put", "pws", "pwsf", "ppkt"):
-        for (source, flag), target in zip(sources, targets, strict=True):
-            is_memory = op.channel_type != "port"
-            buffer = op.sources[0].buffer if is_memory else source.buffer
-            yield [(Operand(buffer, source.offset, source.size), flag)], [target]
+        is_memory = op.channel_type != "port"
+        for (one, is_packet), written in zip(sources, targets, strict=True):
+            buffer = op.sources[0].buffer if is_memory else one.buffer
+            yield [(Operand(buffer, one.offset, one.size), is_packet)], [written]
     elif op.name == "get":
-        for (source, _), (target, _) in zip(sources, targets, strict=True):
-            far = Operand(source.buffer, target.offset, source.size, source.rank)
-            near = Operand(target.buffer, source.offset, source.size)
-            yield [(far, False)], [(near, False)]
+        # Each side has the offset of the other one.
+        for far, near in zip(op.sources, op.targets, strict=True):
+            source = Operand(far.buffer, near.offset, far.size, far.rank)
+            target = Operand(near.buffer, far.offset, far.size)
+            yield [(source, False)], [(target, False)]
     else:
         yield sources, targets
 

@@ -164,7 +164,9 @@ def _operation(name: str, num_peers: int, chunks: int, draw: random.Random) -> J
         }[name]
     is_switch = name in (*_SWITCH, "gstorepkt")
     is_remote = any("buffer_id" in one for one in (*sources, *targets))
-    kind = {"channel_type": "switch" if is_switch else "memory"} if is_switch or is_remote else {}
+    kind: Json = (
+        {"channel_type": "switch" if is_switch else "memory"} if is_switch or is_remote else {}
+    )
     if is_switch:
         kind["channel_ids"] = [0]
     return {"name": name, **kind, "src_buff": sources, "dst_buff": targets}
