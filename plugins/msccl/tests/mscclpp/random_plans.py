@@ -131,12 +131,15 @@ def _operation(name: str, num_peers: int, chunks: int, draw: random.Random) -> J
         return {"switch_channel_id": number, "index": start, "size": size}
 
     if name == "put" and draw.random() < 0.5:
+        # Range k goes through channel k, to the rank at its end.
+        ends = draw.sample(range(num_peers), draw.randrange(1, num_peers + 1))
+        targets = [far() | {"buffer_id": 3 * end + draw.randrange(3)} for end in ends]
         return {
             "name": draw.choice(["put", "pws", "pwsf"]),
             "channel_type": "port",
-            "channel_ids": [peer],
-            "src_buff": [near()],
-            "dst_buff": [far()],
+            "channel_ids": ends,
+            "src_buff": [near() for _ in ends],
+            "dst_buff": targets,
         }
     if name in ("put", "get"):
         same = draw.choice("ios")

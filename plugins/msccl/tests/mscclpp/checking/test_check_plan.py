@@ -350,6 +350,8 @@ def test_source_of_a_put_that_is_overwritten_before_a_flush_is_a_race() -> None:
         operations(plan, rank, 0)[:0] = [staged, NOP]
     hasty = checked(plan)
     assert (hasty.ok, hasty.verdict, hasty.verdict_relaunch) == (False, "ok", "race")
+    # The copy of rank 0 is the first operation of all.
+    assert [one.location.rank for one in hasty.errors] == [0, 1]
     patient = checked(sent_by_proxy(staged, NOP, put, _FLUSH, NOP, reused, _WAIT))
     assert patient.diagnostics == ()
 
@@ -754,7 +756,8 @@ def test_a_race_with_the_caller_is_located_at_the_rank_of_the_operation() -> Non
     # still reads the output of the launch before.
     report = checked(_without_handshake())
     races = [one for one in report.errors if one.code == "race"]
-    assert "the caller of rank 1" in races[0].message
+    assert races[0].message.startswith("the caller of rank 1")
+    assert "and pwsf of rank 0, thread block 0, ops[0] touch" in races[0].message
     assert [one.location.rank for one in races] == [0, 1]
 
 

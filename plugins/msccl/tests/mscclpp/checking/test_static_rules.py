@@ -359,7 +359,9 @@ def test_packets_take_twice_the_room_of_their_data(
     assert bool(findings_of(plan, "packet-room")) == is_refused
 
 
-@pytest.mark.parametrize(("plain", "is_refused"), [(0, False), (1, False), (2, True), (3, True)])
+@pytest.mark.parametrize(
+    ("plain", "is_refused"), [(0, False), (1, False), (2, True), (3, True), (4, False), (5, False)]
+)
 @pytest.mark.parametrize("is_double", [False, True])
 def test_a_packet_of_chunk_1_lies_where_plain_chunks_2_and_3_do(
     plain: int, is_refused: bool, is_double: bool
@@ -368,6 +370,7 @@ def test_a_packet_of_chunk_1_lies_where_plain_chunks_2_and_3_do(
     plan = fragment(
         copied(chunk("i", 0), chunk("s", plain)),
         packets,
+        scratch=6,
         protocol="LL",
         use_double_scratch_buffer=is_double,
     )
