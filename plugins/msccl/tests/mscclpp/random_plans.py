@@ -165,6 +165,15 @@ def _operation(name: str, num_peers: int, chunks: int, draw: random.Random) -> J
             "gstore": ([near()], [at_all()]),
             "gstorepkt": ([near("s")], [at_all("s")]),
         }[name]
+    if name == "rppkt" and draw.random() < 0.5:
+        ends = draw.sample(range(num_peers), draw.randrange(1, num_peers + 1))
+        return {
+            "name": name,
+            "channel_type": "port",
+            "channel_ids": ends,
+            "src_buff": sources,
+            "dst_buff": [targets[0] | {"buffer_id": 3 * end + 2} for end in ends],
+        }
     is_switch = name in (*_SWITCH, "gstorepkt")
     is_remote = any("buffer_id" in one for one in (*sources, *targets))
     kind: Json = (

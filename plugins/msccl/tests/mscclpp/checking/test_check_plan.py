@@ -90,6 +90,17 @@ def test_wrong_contents_are_named_by_what_is_there() -> None:
     assert "wrong-output" in codes(report)
 
 
+def test_an_output_that_is_wrong_in_every_launch_is_reported_once() -> None:
+    plan = fragment(copied(chunk("i", 1), chunk("o", 0)), collective="allreduce")
+    plan["gpus"][0].update(input_chunks=2, output_chunks=2)
+    found = [one.message for one in checked(plan, 3).errors]
+    assert [message.split(" ")[:3] for message in found] == [
+        ["output", "chunk", "0"],
+        ["output", "chunk", "1"],
+    ]
+    assert all(message.endswith("after launch 1") for message in found)
+
+
 def test_a_contribution_that_is_added_twice_is_named() -> None:
     plan = ring(2)
     reduce = next(one for one in operations(plan, 0, 0) if one["name"] == "re")
