@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.generation import execute, transform
     from hub_core.pipeline.inputs import read, read_workload
     from hub_core.pipeline.job_algorithms import with_algorithms
+    from hub_core.pipeline.measurements import read_measurements
     from hub_core.pipeline.outputs import Written, write
     from hub_core.pipeline.simulation import ExactTime, exact_time, simulate
     from hub_core.pipeline.synthesis import estimate_synthesis, synthesize
@@ -188,6 +189,7 @@ __all__ = [
     "parse_sizes",
     "parse_topology",
     "read",
+    "read_measurements",
     "read_topology",
     "read_workload",
     "run_registry",
@@ -244,6 +246,7 @@ _HOMES = {
     "hub_core.pipeline.generation": "execute transform",
     "hub_core.pipeline.inputs": "read read_workload",
     "hub_core.pipeline.job_algorithms": "with_algorithms",
+    "hub_core.pipeline.measurements": "read_measurements",
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.simulation": "ExactTime exact_time simulate",
     "hub_core.pipeline.synthesis": "estimate_synthesis synthesize",

@@ -15,26 +15,27 @@ from pathlib import Path
 
 import numpy as np
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
-from collhub_machine_profiles.measurement import Measurement, ReadMeasurements, ReadOptions
+from collhub_machine_profiles.machine_profile import ErrorSummary
 from collhub_machine_profiles.network_model import is_between_nodes
 from collhub_machine_profiles.node_model import is_modelled
-from collhub_machine_profiles.table import make_tables
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines
 from collhub_machines.fitting import held_out_errors, machine_prior, start_prior
+from collhub_machines.measured_points import make_tables, read_points
 from collhub_machines.network_fit import fit_networks
 from collhub_machines.profile_check import check_profile
-from collhub_machines.reading import read_files
+
+from hub_core.plugin_api import Measurement, MeasurementSet
 
 CORPUS = Path(__file__).resolve().parents[2].parent / "shared/corpus/measured/measured.json"
 
 
 def show(name: str, errors: Iterable[float], bar: str = "") -> None:
     """Print one line of statistics in percent."""
-    values = 100 * np.abs(list(errors))
-    if len(values):
-        median, p90 = np.median(values), np.percentile(values, 90)
-        numbers = f"{median:5.1f} {p90:6.1f} {values.max():6.1f}"
-        print(f"{name:<62} {len(values):5} {numbers}  {bar}")
+    values = list(errors)
+    if values:
+        error = ErrorSummary.of(values)
+        numbers = f"{100 * error.median:5.1f} {100 * error.p90:6.1f} {100 * error.worst:6.1f}"
+        print(f"{name:<62} {error.points:5} {numbers}  {bar}")
 
 
 def machines_of(points: Sequence[Measurement]) -> dict[str, list[Measurement]]:
@@ -84,10 +85,10 @@ def five_points(points: Sequence[Measurement]) -> None:
                 show(f"{nodes} nodes, five points: {label[:38]}", errors, bar)
 
 
-def held_out(read: ReadMeasurements, files: Sequence[str]) -> None:
+def held_out(read: MeasurementSet, files: Sequence[str]) -> None:
     """Errors on the points of other files, by all profiles that `read` gives."""
     machines = calibrate_machines(read, CalibrationRequest(hold_out=False))
-    points = read_files(files, ReadOptions()).points
+    points = read_points(files).points
     errors: dict[str, list[float]] = {"table": [], "model": []}
     for machine in machines:
         label = machine.profile.label
@@ -111,7 +112,7 @@ def held_out(read: ReadMeasurements, files: Sequence[str]) -> None:
 def main() -> None:
     """Print all errors and the CPU time."""
     files = sys.argv[1:] or [str(CORPUS)]
-    read = read_files(files[:1], ReadOptions())
+    read = read_points(files[:1])
     print(f"{'':<62} {'n':>5} {'med':>5} {'p90':>6} {'worst':>6}  %")
     if files[1:]:
         held_out(read, files[1:])

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from collhub_machine_profiles.gpus import known_gpu
 from collhub_machine_profiles.machine_profile import Constant, MachineProfile, profile_bytes
-from collhub_machine_profiles.measurement import ReadMeasurements, ReadOptions
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines
-from collhub_machines.reading import read_files
+from collhub_machines.measured_points import read_points
+
+from hub_core.plugin_api import MeasurementSet
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT.parent / "shared/corpus/measured/measured.json"
@@ -55,7 +56,7 @@ MACHINES = (
 )
 
 
-def build_profiles(read: ReadMeasurements) -> list[MachineProfile]:
+def build_profiles(read: MeasurementSet) -> list[MachineProfile]:
     """Return the profiles of `MACHINES`, in their order; siblings follow their originals."""
     profiles: dict[str, MachineProfile] = {}
     for machine in MACHINES:
@@ -68,7 +69,7 @@ def build_profiles(read: ReadMeasurements) -> list[MachineProfile]:
     return list(profiles.values())
 
 
-def _calibrated(machine: Machine, read: ReadMeasurements) -> MachineProfile | None:
+def _calibrated(machine: Machine, read: MeasurementSet) -> MachineProfile | None:
     """Calibrate the points of one machine, None without points."""
     points = [
         replace(point, machine=machine.label)
@@ -78,7 +79,7 @@ def _calibrated(machine: Machine, read: ReadMeasurements) -> MachineProfile | No
     if not points:
         return None
     (calibrated,) = calibrate_machines(
-        ReadMeasurements(points, [], read.sources), CalibrationRequest()
+        MeasurementSet(points, [], read.sources), CalibrationRequest()
     )
     licences = {read.sources[point.source].get("licence") for point in points}
     profile = calibrated.profile
@@ -126,7 +127,7 @@ def main() -> None:
     """Write all profiles."""
     results = sys.argv[1] if len(sys.argv) > 1 else str(CORPUS)
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else PROFILES
-    write_profiles(build_profiles(read_files([results], ReadOptions())), folder)
+    write_profiles(build_profiles(read_points([results])), folder)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,13 @@ from hub_core.plugin_api.formats import (
     WorkloadWriter,
 )
 from hub_core.plugin_api.hooks import API_VERSION, hookimpl
+from hub_core.plugin_api.measurements import (
+    Library,
+    Measurement,
+    MeasurementReader,
+    MeasurementRequest,
+    MeasurementSet,
+)
 from hub_core.plugin_api.offers import OFFER_KINDS, Command, Offer, OfferKind
 from hub_core.plugin_api.options import (
     BOOL_WORDS,
@@ -109,10 +116,15 @@ __all__ = [
     "FormatReader",
     "FormatWriter",
     "Layout",
+    "Library",
     "LinkLoad",
     "LoadableCall",
     "LocalWorkOptions",
     "LowerBound",
+    "Measurement",
+    "MeasurementReader",
+    "MeasurementRequest",
+    "MeasurementSet",
     "NoOptions",
     "Offer",
     "OfferKind",

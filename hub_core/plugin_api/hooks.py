@@ -24,7 +24,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def collhub_producers() -> Sequence[Producer]:
-    """Offer what makes algorithms and workloads: readers, synthesizers, generators."""
+    """Offer readers, synthesizers and generators of algorithms, workloads and measured times."""
     raise AssertionError("a specification is not called")
 
 

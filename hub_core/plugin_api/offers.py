@@ -18,6 +18,7 @@ from hub_core.plugin_api.formats import (
     WorkloadReader,
     WorkloadWriter,
 )
+from hub_core.plugin_api.measurements import MeasurementReader
 from hub_core.plugin_api.options import Reference
 from hub_core.plugin_api.outputs import ReportWriter, SelectionWriter
 from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
@@ -38,7 +39,7 @@ class Command:
     function: Reference
 
 
-Producer = FormatReader | WorkloadReader | Synthesizer | WorkloadGenerator
+Producer = FormatReader | WorkloadReader | MeasurementReader | Synthesizer | WorkloadGenerator
 Consumer = (
     FormatWriter
     | WorkloadWriter
@@ -66,6 +67,7 @@ class OfferKind:
 OFFER_KINDS = (
     OfferKind(FormatReader, "reader", "collhub_producers", "read"),
     OfferKind(WorkloadReader, "workload reader", "collhub_producers", "read"),
+    OfferKind(MeasurementReader, "measurement reader", "collhub_producers", "read"),
     OfferKind(Synthesizer, "synthesizer", "collhub_producers", "synthesize"),
     OfferKind(WorkloadGenerator, "workload generator", "collhub_producers", "generate"),
     OfferKind(FormatWriter, "writer", "collhub_consumers", "write"),

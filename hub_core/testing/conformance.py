@@ -17,6 +17,7 @@ from hub_core.plugin_api.formats import (
     WorkloadGenerator,
     WorkloadWriter,
 )
+from hub_core.plugin_api.measurements import MeasurementReader
 from hub_core.plugin_api.offers import Command, Offer
 from hub_core.plugin_api.outputs import SelectionWriter
 from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
@@ -29,6 +30,7 @@ from hub_core.testing import (
     conversion_table,
     format_checks,
     loading_checks,
+    measurement_checks,
     selection_checks,
     synthesis_checks,
     work_checks,
@@ -88,6 +90,8 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (loading_checks.references_resolve, ()),
     (format_checks.readers_read_samples, _READERS),
     (format_checks.bad_input_is_refused, _READERS),
+    (measurement_checks.measurement_readers_read_samples, (MeasurementReader,)),
+    (measurement_checks.measurement_readers_refuse_bad_input, (MeasurementReader,)),
     (format_checks.writers_write_samples, (FormatWriter,)),
     (format_checks.writers_are_deterministic, (FormatWriter,)),
     (format_checks.writers_keep_their_input, (FormatWriter,)),

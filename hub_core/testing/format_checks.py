@@ -121,7 +121,7 @@ def bad_input_is_refused(subject: CheckedPlugin) -> Iterator[str | Skip]:
     Damaged valid input is accepted or raises the same error, never another exception.
     """
     for reader in subject.readers():
-        for description, content in _generate_nonsense():
+        for description, content in generate_nonsense():
             source = Source.of_bytes("bad-input", content)
             yield from _find_refusal_problems(reader, source, description, must_refuse=True)
         # Executing a damaged program could do damage.
@@ -130,7 +130,7 @@ def bad_input_is_refused(subject: CheckedPlugin) -> Iterator[str | Skip]:
             yield Skip(f"{title(reader)}: {reason}")
             continue
         for name, valid_source in subject.sources(reader).items():
-            for damage, source in _damage(valid_source):
+            for damage, source in damage_source(valid_source):
                 description = f"{name}, {damage}"
                 # A flipped bit may give another valid file.
                 yield from _find_refusal_problems(reader, source, description, must_refuse=False)
@@ -239,7 +239,7 @@ def _find_refusal_problems(
 # --- bad input ---
 
 
-def _generate_nonsense() -> Iterator[tuple[str, bytes]]:
+def generate_nonsense() -> Iterator[tuple[str, bytes]]:
     """Yield (description, content) of inputs that are valid in no format."""
     generator = random.Random(_SEED)
     yield "empty input", b""
@@ -249,7 +249,7 @@ def _generate_nonsense() -> Iterator[tuple[str, bytes]]:
     yield "plain text", b"this is no algorithm\n" * 20
 
 
-def _damage(source: Source) -> Iterator[tuple[str, Source]]:
+def damage_source(source: Source) -> Iterator[tuple[str, Source]]:
     """Yield (description, source) of copies whose first part is damaged.
 
     The part is truncated at up to 11 evenly spaced positions, or one of 12 random bits is flipped.

@@ -31,6 +31,7 @@ from hub_core.plugin_api.formats import (
     WorkloadReader,
     WorkloadWriter,
 )
+from hub_core.plugin_api.measurements import MeasurementReader
 from hub_core.plugin_api.offers import Offer
 from hub_core.plugin_api.options import Option
 from hub_core.plugin_api.outputs import ReportWriter, SelectionWriter, Shown
@@ -54,6 +55,7 @@ _DOES: dict[type[Offer], str] = {
     TopologyWriter: "write topology",
     ReportWriter: "draw",
     SelectionWriter: "tune",
+    MeasurementReader: "read measurements",
     Synthesizer: "synthesize",
     WorkloadGenerator: "generate",
     AlgorithmPass: "transform",

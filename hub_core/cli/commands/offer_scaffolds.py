@@ -16,6 +16,7 @@ _FORMAT = 'FORMAT = Format("example", "one line of text a step", (".example",), 
 _LINKS = 'LINKS = Format("example-links", "one link a line", (".example-links",))'
 _RULES = 'RULES = Format("example-rules", "a line a window of sizes", ())'
 _JOB = 'JOB = Format("example-job", "a line a node", (".example-job",), rb"^example-job 1\\n")'
+_TIMES = 'TIMES = Format("example-times", "a size and its time a line", (), rb"^example-times 1$")'
 _PAGE = 'PAGE = Format("example-report", "a network, a line a link", (".example-report",))'
 
 
@@ -64,6 +65,18 @@ SCAFFOLDS = {
         "reads jobs from `.example-job`, a line a node",
         ("Format",),
         _JOB,
+    ),
+    "measurement-reader": Scaffold(
+        "example-times",
+        ("read_measurements.py",),
+        (
+            "TIMES",
+            _reference("read_measurements:read"),
+            f"samples={_reference('read_measurements:samples')}",
+        ),
+        "reads measured times from `example-times`, a line a size",
+        ("Format",),
+        _TIMES,
     ),
     "synthesizer": Scaffold(
         "example",

@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from collhub_machine_profiles.calls import CollectiveCall, may_be_equal
 from collhub_machine_profiles.gpus import GPUS, Gpu
-from collhub_machine_profiles.measurement import Library, Measurement
 from collhub_machine_profiles.network_model import NETWORK_NAMES, NetworkModel
 from collhub_machine_profiles.node_model import MEANINGS, NAMES, FloatArray
 from collhub_machine_profiles.table import Table
 from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, Location
+from hub_core.plugin_api import Library, Measurement
 
 SCHEMA = "collhub-machine/1"
 _SCHEMA_FILE = "machine-1.json"
@@ -34,6 +35,23 @@ class Constant:
     value: float
     source: str
     points: int
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """Number, median, 90th percentile and maximum of relative errors, as fractions."""
+
+    points: int
+    median: float
+    p90: float
+    worst: float
+
+    @classmethod
+    def of(cls, errors: Iterable[float]) -> ErrorSummary:
+        """Summarize |error| of at least one error; the sign is ignored."""
+        values = np.abs(np.array(list(errors), dtype=float))
+        median, p90 = np.percentile(values, (50, 90))
+        return cls(len(values), float(median), float(p90), float(values.max()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +103,17 @@ class MachineProfile:
         """Return the constants in the order of the model."""
         return np.array([self.constants[name].value for name in NAMES])
 
-    def table_for(self, point: Measurement) -> Table | None:
+    def table_for(self, point: CollectiveCall) -> Table | None:
         """Return the table of a configuration; an unknown version matches any version."""
         same = [
             table
             for table in self.tables
             if (table.collective, table.ranks, table.nodes, table.dtype)
             == (point.collective, point.ranks, point.nodes, point.dtype)
-            and (table.library.name, table.library.variant)
-            == (point.library.name, point.library.variant)
+            and may_be_equal(table.library, point.library)
         ]
         exact = [table for table in same if table.library.version == point.library.version]
-        unknown = [table for table in same if not (table.library.version and point.library.version)]
-        return next(iter([*exact, *unknown]), None)
+        return next(iter([*exact, *same]), None)
 
 
 def profile_name(label: str) -> str:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_machine_profiles.measurement import Library, Measurement
+from collhub_machine_profiles.calls import CollectiveCall, may_be_equal
 from collhub_machine_profiles.table import Table
+from hub_core.plugin_api import Library
 
 FloatArray = NDArray[np.float64]
 
@@ -39,21 +40,21 @@ class NetworkModel:
     points: int
     nodes: tuple[int, ...]
 
-    def applies_to(self, point: Measurement) -> bool:
+    def applies_to(self, point: CollectiveCall) -> bool:
         """Whether the model predicts a point: an all-reduce within the measured node counts."""
         return (
             is_between_nodes(point)
-            and point.library == self.library
+            and may_be_equal(point.library, self.library)
             and point.ranks == self.ranks_per_node * point.nodes
             and self.nodes[0] <= point.nodes <= self.nodes[-1]
         )
 
-    def times_us(self, points: Sequence[Measurement]) -> FloatArray:
+    def times_us(self, points: Sequence[CollectiveCall]) -> FloatArray:
         """Return the predicted times of points in us."""
         return np.exp(log_network_times(np.log(self.values), *network_columns(points)))
 
 
-def is_between_nodes(point: Measurement) -> bool:
+def is_between_nodes(point: CollectiveCall) -> bool:
     """Whether the form describes a point: an all-reduce on several nodes of equal size."""
     return (
         point.collective == "all-reduce"
@@ -63,7 +64,7 @@ def is_between_nodes(point: Measurement) -> bool:
     )
 
 
-def network_columns(points: Sequence[Measurement]) -> tuple[FloatArray, FloatArray, FloatArray]:
+def network_columns(points: Sequence[CollectiveCall]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return sizes in bytes, twice log2 of the nodes, and the factor f of the large rate."""
     sizes = np.array([point.size_bytes for point in points], dtype=float)
     nodes = np.array([point.nodes for point in points], dtype=float)
@@ -84,7 +85,7 @@ def log_network_times(
     return np.asarray(np.log(least) - np.log(power) / _POWER)
 
 
-def extrapolate_nodes(tables: Sequence[Table], point: Measurement) -> float | None:
+def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float | None:
     """Return the time in us on more nodes than were measured, None with fewer than three tables.
 
     The time of the largest measured number of nodes grows along a line in log2(nodes) whose slope
@@ -95,8 +96,8 @@ def extrapolate_nodes(tables: Sequence[Table], point: Measurement) -> float | No
             table
             for table in tables
             if table.nodes > 1
-            and (table.collective, table.library, table.dtype)
-            == (point.collective, point.library, point.dtype)
+            and (table.collective, table.dtype) == (point.collective, point.dtype)
+            and may_be_equal(table.library, point.library)
             and table.ranks * point.nodes == point.ranks * table.nodes
         ),
         key=lambda table: table.nodes,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from collhub_machine_profiles.calls import CollectiveCall
 from collhub_machine_profiles.gpus import Gpu
-from collhub_machine_profiles.measurement import Measurement
 from collhub_machine_profiles.nccl_choice import MODELLED, Choice, choose
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.nccl_costs import ring_steps
@@ -76,7 +76,7 @@ class CallColumns:
         return CallColumns(*columns)
 
 
-def is_modelled(gpu: Gpu, point: Measurement) -> bool:
+def is_modelled(gpu: Gpu, point: CollectiveCall) -> bool:
     """Whether the closed form applies: NCCL's own choice on one node with NVLink."""
     return (
         gpu.has_model
@@ -88,13 +88,13 @@ def is_modelled(gpu: Gpu, point: Measurement) -> bool:
     )
 
 
-def choice_of(gpu: Gpu, point: Measurement, version: str) -> Choice:
+def choice_of(gpu: Gpu, point: CollectiveCall, version: str) -> Choice:
     """Return NCCL's choice for a modelled point; `version` replaces an unknown version."""
     used = point.library.version or version or DEFAULT_VERSION
     return choose(gpu, used, point.collective, point.ranks, point.size_bytes, point.dtype)
 
 
-def call_columns(gpu: Gpu, points: Sequence[Measurement], version: str) -> CallColumns:
+def call_columns(gpu: Gpu, points: Sequence[CollectiveCall], version: str) -> CallColumns:
     """Convert modelled points to columns."""
     choices = [choice_of(gpu, point, version) for point in points]
     ranks = np.array([point.ranks for point in points], dtype=float)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collhub_machine_profiles.gpus import has_switched_links, known_gpu
+from hub_core.model import InputError
 
 # Modules that need numpy are imported in the functions: a listing of names does without it.
 if TYPE_CHECKING:
@@ -59,3 +61,19 @@ def find_profile(machine: str | Topology) -> MachineProfile | None:
     if name not in shipped_names() or (gpu.has_model and not has_switched_links(text)):
         return None
     return shipped_profile(name)
+
+
+def load_profile(name_or_file: str) -> MachineProfile:
+    """Return the profile of a file or, without such a file, the shipped one of the name.
+
+    Raises `InputError` if there is neither, and for a defect of the file.
+    """
+    from collhub_machine_profiles.machine_profile import read_profile
+
+    if not Path(name_or_file).exists():
+        if name_or_file in shipped_names():
+            return shipped_profile(name_or_file)
+        cure = f"give a file of 'collhub calibrate' or one of {', '.join(shipped_names())}"
+        message = f"there is no machine profile {name_or_file!r:.80}"
+        raise InputError(message, cure=cure, code="unknown-machine")
+    return read_profile(name_or_file)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_machine_profiles.measurement import Library, Measurement, one_place
+from hub_core.plugin_api import Library
 
 FloatArray = NDArray[np.float64]
 
@@ -75,19 +74,3 @@ def interpolate(sizes: FloatArray, times_us: FloatArray, size_bytes: FloatArray)
         return inside
     slope = (times_us[-1] - times_us[-2]) / (sizes[-1] - sizes[-2])
     return np.asarray(inside + np.maximum(size_bytes - sizes[-1], 0) * max(float(slope), 0.0))
-
-
-def make_tables(points: Iterable[Measurement]) -> list[Table]:
-    """Build one table per configuration of the points, sorted by configuration."""
-    groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
-    for point in one_place(points):
-        key = (point.collective, point.ranks, point.nodes, point.library, point.dtype)
-        groups.setdefault(key, {}).setdefault(point.size_bytes, []).append(point.time_us)
-    tables = []
-    for key in sorted(groups, key=lambda one: (*one[:3], str(one[3]), one[4])):
-        by_size = groups[key]
-        sizes = sorted(by_size)
-        medians = [float(np.median(by_size[size])) for size in sizes]
-        repeats = min(len(times) for times in by_size.values())
-        tables.append(Table(*key, np.array(sizes, dtype=float), np.array(medians), repeats))
-    return tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -11,22 +12,25 @@ from hub_core import (
     COLLECTIVE,
     FILE,
     TOPOLOGY,
+    Assignments,
     CommandContext,
     check_stdout,
+    format_option,
     json_flag,
     number_option,
+    option_pairs,
 )
 from hub_core.model import ExitCode, UsageError
-from hub_core.plugin_api import Shown
+from hub_core.plugin_api import MeasurementReader
 
 # Modules that need numpy are imported in the functions: the help of a command appears at once.
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collhub_machine_profiles.gpus import Gpu
-    from collhub_machine_profiles.measurement import ReadMeasurements
 
     from collhub_machines.calibration import CalibratedMachine
+    from hub_core.plugin_api import MeasurementSet
 
 REPORT_SCHEMA = "collhub/report-calibrate-1"
 _MODEL_NOTE_CURE = "accept it with --accept, or measure again"
@@ -36,6 +40,8 @@ class _Request(TypedDict):
     """Options of the command."""
 
     results: tuple[str, ...]
+    source_format: str | None
+    assignments: Assignments
     collective: str | None
     ranks: int | None
     nodes: int | None
@@ -52,11 +58,24 @@ class _Request(TypedDict):
 
 @click.command()
 @click.argument("results", metavar="RESULT...", nargs=-1, required=True, type=FILE)
+@format_option(
+    "--from", "source_format", MeasurementReader, "Format of all results (default: by content)."
+)
+@option_pairs
 @click.option("--collective", type=COLLECTIVE, help="Collective, if a file does not name it.")
 @number_option("--ranks", "N", "Number of ranks, if a file does not state it.", least=2)
 @number_option("--nodes", "M", "Number of nodes, if a file does not state it.")
-@click.option("--like", metavar="GPU", help="Kind of GPU, such as H100, if a file names none.")
-@click.option("--topology", metavar="T", type=TOPOLOGY, help="Or: its topology, as dgx-h100.")
+@click.option(
+    "--like",
+    metavar="MACHINE",
+    help="GPU or shipped profile, such as H100 or p5, if a file names no GPU.",
+)
+@click.option(
+    "--topology",
+    metavar="T",
+    type=TOPOLOGY,
+    help="Topology of the machine, such as dgx-h100:2, if a file names no GPU or no ranks.",
+)
 @click.option(
     "--select", "selection", metavar="TEXT", help="Use only machines whose name contains TEXT."
 )
@@ -71,7 +90,11 @@ class _Request(TypedDict):
 @click.option("--accept", is_flag=True, help="Exit 0 even if the held-out error exceeds 15 %.")
 @click.option("-o", "--output", "out", metavar="FILE", type=FILE, help="Profile to write (JSON).")
 @click.option(
-    "--check", "checked", metavar="PROFILE", type=FILE, help="Compare a profile with the results."
+    "--check",
+    "checked",
+    metavar="PROFILE",
+    type=FILE,
+    help="Compare a profile, a file or the name of a shipped one, with the results.",
 )
 @click.option(
     "--picture", metavar="FILE", type=FILE, help="With --check: draw times as bus bandwidths."
@@ -87,9 +110,10 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
     Exit 1 if the held-out median error of a model exceeds 15 %. With --check, every point is
     compared with the predictions of PROFILE.
     """
-    from collhub_machine_profiles.measurement import ReadOptions
+    from collhub_machine_profiles.shipped import load_profile
 
-    from collhub_machines.reading import read_files
+    from collhub_machines.check_report import report_check
+    from collhub_machines.measured_points import read_points
 
     if (request["out"] is None) == (request["checked"] is None):
         cure = "calibrate RESULT... -o machine.json, or --check machine.json RESULT..."
@@ -98,55 +122,87 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
         raise UsageError("--picture is for --check", cure="give --check machine.json")
     if request["out"] is not None:
         check_stdout(request["out"], request["as_json"])
-    like, label = _named_gpu(context, request)
-    options = ReadOptions(request["collective"], request["ranks"], request["nodes"])
+    given = _given_machine(context, request)
     with context.progress("reading"):
-        read = read_files(request["results"], options)
-    if request["checked"] is not None:
-        return _check(context, request, read, like)
-    return _calibrate(context, request, read, like, label)
+        read = read_points(
+            request["results"],
+            collective=request["collective"],
+            ranks=request["ranks"] or given.ranks,
+            nodes=request["nodes"] or given.nodes,
+            format=request["source_format"],
+            options=request["assignments"],
+            registry=context.registry(),
+        )
+    if request["checked"] is None:
+        return _calibrate(context, request, read, given)
+    profile = load_profile(request["checked"])
+    selection = (request["selection"] or "").lower()
+    points = [one for one in read.points if selection in one.machine.lower()]
+    selected = replace(read, points=points)
+    return report_check(
+        context,
+        profile,
+        selected,
+        given.gpu,
+        picture=request["picture"],
+        as_json=request["as_json"],
+    )
 
 
-def _named_gpu(context: CommandContext, request: _Request) -> tuple[Gpu | None, str]:
-    """Return the GPU of `--like` or `--topology` and its name. Raises `UsageError`."""
+@dataclass(frozen=True, slots=True)
+class _GivenMachine:
+    """Machine of `--like` or `--topology`: its GPU and label, and what a topology says of calls."""
+
+    gpu: Gpu | None = None
+    label: str = ""
+    ranks: int | None = None
+    nodes: int | None = None
+
+
+def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
+    """Return the machine that the user names. Raises `UsageError` for an unknown one."""
+    from collhub_machine_profiles import find_profile, shipped_names
     from collhub_machine_profiles.gpus import GPUS, known_gpu
 
     like, topology = request["like"], request["topology"]
     if like is not None and topology is not None:
         raise UsageError("--like and --topology exclude each other", cure="give one of them")
     if like is not None:
-        gpu = known_gpu(like)
+        profile = find_profile(like)
+        gpu = known_gpu(like) or (profile.known_gpu if profile else None)
         if gpu is None:
-            cure = f"known: {', '.join(GPUS)}"
-            raise UsageError(f"--like {like!r} is not a known GPU", cure=cure)
-        return gpu, gpu.name
+            cure = f"known: {', '.join(GPUS)}, and the profiles {', '.join(shipped_names())}"
+            raise UsageError(f"--like {like!r:.80} is not a known GPU", cure=cure)
+        is_profile = profile is not None and profile.name == like.lower()
+        return _GivenMachine(gpu, profile.label if profile and is_profile else gpu.name)
     if topology is not None:
         network = context.read_topology(topology)
         gpu = known_gpu(topology) or known_gpu(network.name)
         if gpu is None:
             message = f"topology {topology!r:.80} names no known GPU"
             raise UsageError(message, cure="give --like GPU instead")
-        return gpu, gpu.name
-    return None, ""
+        nodes = max(1, -(-network.num_npus // gpu.gpus_per_node))
+        return _GivenMachine(gpu, gpu.name, network.num_npus, nodes)
+    return _GivenMachine()
 
 
 def _calibrate(
     context: CommandContext,
     request: _Request,
-    read: ReadMeasurements,
-    like: Gpu | None,
-    label: str,
+    read: MeasurementSet,
+    given: _GivenMachine,
 ) -> int:
     from collhub_machine_profiles.machine_profile import profile_bytes
 
     from collhub_machines.calibration import MAX_MEDIAN, CalibrationRequest, calibrate_machines
+    from collhub_machines.check_report import combine_notes
 
-    _refuse_other_gpu(request, read, like)
+    _refuse_other_gpu(request, read, given.gpu)
     settings = CalibrationRequest(
-        like, label, request["selection"] or "", request["hold_out"] == "even"
+        given.gpu, given.label, request["selection"] or "", request["hold_out"] == "even"
     )
     machines = calibrate_machines(read, settings)
-    context.report(read.skipped)
+    context.report(combine_notes(read.skipped))
     out = request["out"] or ""
     paths = _paths(out, machines)
     if len(machines) > 1:
@@ -169,7 +225,7 @@ def _calibrate(
     return ExitCode.INVALID if poor and not request["accept"] else ExitCode.DONE
 
 
-def _refuse_other_gpu(request: _Request, read: ReadMeasurements, like: Gpu | None) -> None:
+def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None) -> None:
     """Refuse results of another GPU than that of the topology."""
     from collhub_machine_profiles.gpus import known_gpu
 
@@ -200,7 +256,7 @@ def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
 
 
 def _document(
-    machines: Sequence[CalibratedMachine], paths: Sequence[str], read: ReadMeasurements
+    machines: Sequence[CalibratedMachine], paths: Sequence[str], read: MeasurementSet
 ) -> dict[str, object]:
     return {
         "schema": REPORT_SCHEMA,
@@ -257,47 +313,3 @@ def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]
     ]
     if rows:
         context.print_table(header, rows, ("ranks", "nodes", "points", "median", "p90", "worst"))
-
-
-def _check(
-    context: CommandContext, request: _Request, read: ReadMeasurements, like: Gpu | None
-) -> int:
-    from collhub_machine_profiles.machine_profile import read_profile
-
-    from collhub_machines.profile_check import check_profile
-    from collhub_machines.profile_picture import picture_request
-
-    profile = read_profile(request["checked"] or "")
-    if like is not None and profile.gpu and like.name != profile.gpu:
-        message = f"the profile is of {profile.gpu}, not of {like.name}"
-        raise UsageError(message, cure="name the profile of this machine")
-    selection = (request["selection"] or "").lower()
-    points = [one for one in read.points if selection in one.machine.lower()]
-    check = check_profile(profile, points, like)
-    context.report((*read.skipped, *check.diagnostics))
-    if request["picture"] is not None:
-        drawn = picture_request(check, profile.label)
-        context.say_written(context.write_report(Shown.COMPARISON, drawn, request["picture"]))
-    if request["as_json"]:
-        context.print_json(check.document(profile))
-        return ExitCode.DONE
-    rows = [
-        (
-            one.point.collective,
-            str(one.point.ranks),
-            str(one.point.nodes),
-            str(one.point.size_bytes),
-            f"{one.point.time_us:.2f}",
-            *("-" if us is None else f"{us:.2f}" for us in (one.table_us, one.model_us)),
-            f"{one.choice.algorithm} {one.choice.protocol}" if one.choice else "-",
-        )
-        for one in check.points
-    ]
-    header = ("collective", "ranks", "nodes", "bytes", "measured", "table", "model", "chosen")
-    context.print_table(header, rows, header[1:7])
-    for predictor in ("table", "model"):
-        error = check.errors(predictor)
-        if error["median_error"] is not None and error["p90_error"] is not None:
-            median, p90 = 100 * error["median_error"], 100 * error["p90_error"]
-            context.print_line(f"{predictor}: median error {median:.1f} %, p90 {p90:.1f} %")
-    return ExitCode.DONE

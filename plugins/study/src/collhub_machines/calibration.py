@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import (
     Constant,
     ErrorEntry,
+    ErrorSummary,
     MachineProfile,
     profile_name,
     used_sources,
 )
-from collhub_machine_profiles.measurement import (
-    Library,
-    Measurement,
-    ReadMeasurements,
-    counted,
-    one_place,
-)
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.network_model import is_between_nodes
 from collhub_machine_profiles.node_model import NAMES, is_modelled
-from collhub_machine_profiles.table import FEW_REPEATS, make_tables
+from collhub_machine_profiles.table import FEW_REPEATS
 
 from collhub_machines.fitting import (
     Prior,
@@ -33,8 +26,11 @@ from collhub_machines.fitting import (
     fit_node,
     machine_prior,
 )
+from collhub_machines.measured_points import make_tables, one_place
 from collhub_machines.network_fit import fit_networks, network_deviations
+from collhub_machines.reading import counted
 from hub_core.model import Diagnostic, InputError, Severity
+from hub_core.plugin_api import Library, Measurement, MeasurementSet
 
 MIN_POINTS = 5
 MAX_MEDIAN = 0.15
@@ -77,7 +73,7 @@ class CalibratedMachine:
 
 
 def calibrate_machines(
-    read: ReadMeasurements, request: CalibrationRequest
+    read: MeasurementSet, request: CalibrationRequest
 ) -> list[CalibratedMachine]:
     """Return one calibrated machine per label, sorted by label.
 
@@ -123,7 +119,7 @@ def _calibrate(
     label: str,
     points: list[Measurement],
     request: CalibrationRequest,
-    sources: dict[str, dict[str, str]],
+    sources: Mapping[str, Mapping[str, str]],
 ) -> CalibratedMachine:
     gpu = gpu_of(label, request.like)
     library = main_library(points)
@@ -155,7 +151,7 @@ def _calibrate(
     if networks and request.hold_out:
         deviations += network_deviations(between, every_second_size(between))
     errors += _model_errors(deviations)
-    median = float(np.median([abs(one) for _, one in deviations])) if deviations else None
+    deviation = ErrorSummary.of(one for _, one in deviations) if deviations else None
     profile = MachineProfile(
         profile_name(label),
         label,
@@ -168,6 +164,7 @@ def _calibrate(
         max((point.day for point in points), default=""),
         tuple(networks),
     )
+    median = deviation.median if deviation else None
     return CalibratedMachine(profile, tuple(diagnostics), median)
 
 
@@ -263,25 +260,22 @@ def _model_errors(deviations: Sequence[tuple[Measurement, float]]) -> list[Error
         key = (point.collective, point.ranks, point.nodes, point.library)
         groups.setdefault(key, []).append(abs(deviation))
     return [
-        _entry("model", *key, np.array(values))
+        _entry("model", *key, values)
         for key, values in sorted(groups.items(), key=lambda one: (*one[0][:3], str(one[0][3])))
     ]
 
 
 def _entry(
-    predictor: str, collective: str, ranks: int, nodes: int, library: Library, errors: object
+    predictor: str,
+    collective: str,
+    ranks: int,
+    nodes: int,
+    library: Library,
+    errors: Iterable[float],
 ) -> ErrorEntry:
-    values = np.asarray(errors, dtype=float)
+    error = ErrorSummary.of(errors)
     name = f"{library.name}, {library.variant}" if library.variant else library.name
     return ErrorEntry(
-        predictor,
-        collective,
-        ranks,
-        nodes,
-        name,
-        library.version,
-        len(values),
-        float(np.median(values)),
-        float(np.percentile(values, 90)),
-        float(values.max()),
-    )
+        predictor, collective, ranks, nodes, name, library.version,
+        error.points, error.median, error.p90, error.worst,
+    )  # fmt: skip

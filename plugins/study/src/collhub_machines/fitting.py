@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from collhub_machine_profiles.gpus import SIBLINGS, Gpu
-from collhub_machine_profiles.measurement import Measurement
+from collhub_machine_profiles.machine_profile import ErrorSummary
 from collhub_machine_profiles.node_model import (
     NAMES,
     CallColumns,
@@ -17,6 +17,7 @@ from collhub_machine_profiles.node_model import (
 )
 
 from collhub_machines.least_squares import robust_fit, slopes_of
+from hub_core.plugin_api import Measurement
 
 _COUPLING, _COUPLING_WEIGHT = 0.88, 2.0
 _INFLUENCE = 0.02
@@ -120,7 +121,7 @@ def choose_prior(
 
 
 def _median(errors: Sequence[tuple[Measurement, float]]) -> float:
-    return float(np.median([abs(error) for _, error in errors]))
+    return ErrorSummary.of(error for _, error in errors).median
 
 
 def fit_node(gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior) -> FittedNode:

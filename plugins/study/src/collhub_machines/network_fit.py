@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from collhub_machine_profiles.measurement import Library, Measurement
 from collhub_machine_profiles.network_model import (
     NetworkModel,
     is_between_nodes,
@@ -14,6 +13,7 @@ from collhub_machine_profiles.network_model import (
 )
 
 from collhub_machines.least_squares import robust_fit
+from hub_core.plugin_api import Library, Measurement
 
 MIN_NETWORK_POINTS = 5
 

@@ -10,21 +10,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from collhub_machine_profiles.measurement import (
-    Library,
-    Measurement,
-    ReadMeasurements,
-    ReadOptions,
+from collhub_machines.options import PlaceOptions
+from collhub_machines.reading import (
     collective_name,
     counted,
-    defect,
     finite_number,
     note,
     refuse,
+    text_of,
     whole_number,
 )
-
 from hub_core.model import Diagnostic, InputError
+from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet
 
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std\w+>:|\d{1,6}: ?(?=[# ]))")
 _TEST_NAME = re.compile(r"#\s*Collective test (starting|concluded):\s*(\S+)")
@@ -73,25 +70,28 @@ class _Row:
     day: str
 
 
-def read_perf_output(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_perf_output(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
     """Read all tables of a text. Raises `InputError` if no table is usable."""
+    text, file = text_of(facts.source), facts.source.name
     skipped: list[Diagnostic] = []
     tests = _tests(text, file, skipped)
     points: list[Measurement] = []
     rows = [test for test in tests if test.rows]
     for test in rows:
-        points += _points(test, file, options, skipped)
+        points += options.select(_points(test, file, facts, skipped))
         if test.rows and not test.is_complete:
             cure = "the run was aborted: repeat it if larger sizes are missing"
             line = test.rows[-1].line
             skipped.append(note(file, line, "the table ends without its summary line", cure))
     if not points:
+        if rows and not skipped:
+            raise refuse(file, rows[0].first_line, *options.refusal)
         line = tests[0].first_line if tests else 1
         if skipped:
             raise InputError(skipped)
         message = "the test prints no results: the run was aborted"
         raise refuse(file, line or 1, message, "repeat the run and keep its entire output")
-    return ReadMeasurements(points, skipped, {})
+    return MeasurementSet(points, skipped, {})
 
 
 def _tests(text: str, file: str, skipped: list[Diagnostic]) -> list[_Test]:
@@ -245,13 +245,13 @@ def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[s
 
 
 def _points(
-    test: _Test, file: str, options: ReadOptions, skipped: list[Diagnostic]
+    test: _Test, file: str, facts: MeasurementRequest, skipped: list[Diagnostic]
 ) -> Iterator[Measurement]:
     """Yield the measurements of one test. Raises `InputError` if ranks or collective lack."""
     if not test.rows:
         return
-    ranks, nodes = _shape(test, file, options)
-    collective = _collective(test, file, options, ranks)
+    ranks, nodes = _shape(test, file, facts)
+    collective = _collective(test, file, facts, ranks)
     names = [name for _, _, name in test.ranks if name]
     machine = names[0] if names else ""
     if len(set(names)) > 1:
@@ -264,7 +264,7 @@ def _points(
             collective, ranks, nodes, row.size, row.time_us, library, machine, row.place,
             _dtype(row), row.day, "nccl-tests", file, row.line,
         )  # fmt: skip
-        reason = defect(point)
+        reason = point.defect()
         if reason is None:
             yield point
         else:
@@ -279,19 +279,19 @@ def _dtype(row: _Row) -> str:
     return "int8" if row.dtype in {"int8", "uint8"} and row.redop not in {"none", ""} else ""
 
 
-def _shape(test: _Test, file: str, options: ReadOptions) -> tuple[int, int]:
+def _shape(test: _Test, file: str, facts: MeasurementRequest) -> tuple[int, int]:
     """Return ranks per group and nodes. Raises `InputError` if neither file nor user has them."""
     first = [rank for rank in test.ranks if rank[0] == test.ranks[0][0]]
     if test.has_cut_ranks or not first:
-        if options.ranks is None:
+        if facts.ranks is None:
             reason = "is cut" if first else "is missing"
             message = f"the list of ranks {reason}"
             raise refuse(file, test.first_line, message, "give --ranks N and --nodes M")
-        return options.ranks, options.nodes or 1
+        return facts.ranks, facts.nodes or 1
     return len(first), len({host for _, host, _ in first})
 
 
-def _collective(test: _Test, file: str, options: ReadOptions, ranks: int) -> str:
+def _collective(test: _Test, file: str, facts: MeasurementRequest, ranks: int) -> str:
     """Return the collective: of the test, of the user, of the file name, of the bandwidths."""
     if test.name is not None:
         name = collective_name(test.name)
@@ -299,8 +299,8 @@ def _collective(test: _Test, file: str, options: ReadOptions, ranks: int) -> str
             message = f"{test.name[:40]} is not a collective with a model"
             raise refuse(file, test.first_line, message, "give results of another test")
         return name
-    if options.collective is not None:
-        return options.collective
+    if facts.collective is not None:
+        return facts.collective
     stem = re.search(r"([a-z]+(?:_[a-z]+)?)_perf", file.rpartition("/")[2])
     name = collective_name(stem[1]) if stem else None
     if name is not None:

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 from collhub_machine_profiles.gpus import SIBLINGS, Gpu, known_gpu, machine_label
-from collhub_machine_profiles.machine_profile import MachineProfile
-from collhub_machine_profiles.measurement import Measurement, counted
+from collhub_machine_profiles.machine_profile import ErrorSummary, MachineProfile
 from collhub_machine_profiles.nccl_choice import Choice
-from collhub_machine_profiles.network_model import extrapolate_nodes
-from collhub_machine_profiles.node_model import call_columns, choice_of, is_modelled, predict
+from collhub_machine_profiles.prediction import (
+    Prediction,
+    predict_by_model,
+    predict_by_table,
+)
 
+from collhub_machines.reading import counted
 from hub_core.model import Diagnostic, InputError, Severity
+from hub_core.plugin_api import Measurement
 
 CHECK_SCHEMA = "collhub/report-calibrate-check-1"
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedPoint:
-    """One measured time with its predictions in us; None if a predictor does not apply."""
+    """One measured time with its predictions; None if a predictor does not apply."""
 
     point: Measurement
-    table_us: float | None
-    model_us: float | None
-    choice: Choice | None
+    table: Prediction | None
+    model: Prediction | None
+
+    @property
+    def table_us(self) -> float | None:
+        """Time by the table in us."""
+        return None if self.table is None else self.table.time_us
+
+    @property
+    def model_us(self) -> float | None:
+        """Time by the model in us."""
+        return None if self.model is None else self.model.time_us
+
+    @property
+    def choice(self) -> Choice | None:
+        """NCCL's choice, where the model knows it."""
+        return None if self.model is None else self.model.choice
 
     def document(self) -> dict[str, object]:
         """Return the point as JSON."""
@@ -62,10 +79,8 @@ class ProfileCheck:
         ]
         if not values:
             return {"median_error": None, "p90_error": None}
-        return {
-            "median_error": round(float(np.median(values)), 5),
-            "p90_error": round(float(np.percentile(values, 90)), 5),
-        }
+        error = ErrorSummary.of(values)
+        return {"median_error": round(error.median, 5), "p90_error": round(error.p90, 5)}
 
     def document(self, profile: MachineProfile) -> dict[str, object]:
         """Return the comparison as JSON."""
@@ -83,29 +98,16 @@ def check_profile(
 ) -> ProfileCheck:
     """Predict every point of the profile's machine. Raises `InputError` if there is none."""
     used, diagnostics = _own_points(profile, points, like)
-    gpu = profile.known_gpu
     # The tables belong to the measured machine; the constants also describe its siblings.
     is_sibling = any(one.code == "sibling" for one in diagnostics)
-    checked = []
-    for point in used:
-        table = None if is_sibling else profile.table_for(point)
-        size = np.array([point.size_bytes], dtype=float)
-        table_us = None if table is None else float(table.time_us(size)[0])
-        is_covered = gpu is not None and bool(profile.constants) and is_modelled(gpu, point)
-        choice = model_us = None
-        if gpu is not None and is_covered:
-            version = profile.library.version
-            choice = choice_of(gpu, point, version)
-            times = predict(profile.constant_values(), call_columns(gpu, [point], version))
-            model_us = float(times[0])
-        network = next((one for one in profile.networks if one.applies_to(point)), None)
-        if network is not None and not is_sibling:
-            model_us = float(network.times_us([point])[0])
-        if model_us is None and not is_sibling:
-            model_us = extrapolate_nodes(profile.tables, point)
-        checked.append(CheckedPoint(point, table_us, model_us, choice))
+    if is_sibling:
+        profile = replace(profile, tables=(), networks=())
+    checked = tuple(
+        CheckedPoint(point, predict_by_table(profile, point), predict_by_model(profile, point))
+        for point in used
+    )
     notes = [] if is_sibling else _coverage_notes(profile, used)
-    return ProfileCheck(tuple(checked), (*diagnostics, *notes))
+    return ProfileCheck(checked, (*diagnostics, *notes))
 
 
 def _own_points(

@@ -2,65 +2,39 @@
 
 from __future__ import annotations
 
-import json
+import codecs
 import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from collhub_machine_profiles.measurement import (
-    Library,
-    Measurement,
-    ReadMeasurements,
-    ReadOptions,
-    collective_name,
-    defect,
-    library_of,
-    note,
-    refuse,
-)
 from collhub_nccl_records import SkippedLine, read_inspector_lines
 
+from collhub_machines.options import InspectorOptions, PlaceOptions
 from collhub_machines.perf_output import version_text
-from hub_core.model import Diagnostic
+from collhub_machines.reading import collective_name, library_of, note, refuse, text_of
+from hub_core import parse_json_object
+from hub_core.model import Diagnostic, InputError
+from hub_core.plugin_api import (
+    Library,
+    Measurement,
+    MeasurementRequest,
+    MeasurementSet,
+    NoOptions,
+    Source,
+)
 
-OWN_SCHEMA = "measured-collectives/1"
 _SHARE_OF_RANK = frozenset({"all-gather", "reduce-scatter"})
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_MAX_DEPTH = 12
+# A text without its end reaches to the end of the document, so that the search is linear.
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{}]', re.DOTALL)
+_CLOSERS = {"{": "}", "[": "]"}
 _LICENCE_KEYS = ("repo", "url", "commit", "licence")
 
 
-def parse_json(text: str) -> Any:
-    """Parse JSON; raise `ValueError` for all defects: also NaN, repeated keys, deep nesting."""
-    try:
-        value = json.loads(
-            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeated_keys
-        )
-    except RecursionError:
-        raise ValueError("values are nested too deep") from None
-    level = [value]
-    for _ in range(_MAX_DEPTH):
-        level = [
-            inner
-            for holder in level
-            if isinstance(holder, dict | list)
-            for inner in (holder.values() if isinstance(holder, dict) else holder)
-        ]
-    if level:
-        raise ValueError("values are nested too deep")
-    return value
-
-
-def _refuse_constant(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise ValueError("a key occurs twice in one object")
-    return members
+def parse_json_file(source: Source) -> dict[str, Any]:
+    """Return the JSON object of a source. Raises `InputError` with the line of a defect."""
+    return parse_json_object(source.content().removeprefix(codecs.BOM_UTF8), source.name)
 
 
 def _whole(value: object) -> int:
@@ -100,7 +74,7 @@ class _Collector:
 
     def add(self, point: Measurement, where: str, line: int | None = None) -> None:
         """Keep a point, or report its defect at `where`."""
-        reason = defect(point)
+        reason = point.defect()
         if reason is None:
             self.points.append(point)
         else:
@@ -110,7 +84,7 @@ class _Collector:
         """Report a part of the input that is not used."""
         self.skipped.append(note(self.file, line, message, cure))
 
-    def result(self, sources: dict[str, dict[str, str]] | None = None) -> ReadMeasurements:
+    def result(self, sources: dict[str, dict[str, str]] | None = None) -> MeasurementSet:
         """Return the points. Raises `InputError` if there are none."""
         if not self.points:
             first = self.skipped[0] if self.skipped else None
@@ -118,33 +92,33 @@ class _Collector:
             line = first.location.line if first else 1
             cure = (first.cure if first else "") or "give a file with at least one valid result"
             raise refuse(self.file, line, message, cure)
-        return ReadMeasurements(self.points, self.skipped, sources or {})
+        return MeasurementSet(self.points, self.skipped, sources or {})
 
 
-def read_nccl_tests_json(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> MeasurementSet:
     """Read the file that `-J` of nccl-tests writes; a truncated file gives its whole results.
 
     The environment and the host names in the file are not copied.
     """
+    text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
-    try:
-        document = _object(parse_json(text))
-    except ValueError:
-        document = _cut_document(text)
+    complete = close_json(text)
+    if complete != text:
         line = text.count("\n") + 1
         cure = "the run was aborted: repeat it if larger sizes are missing"
         collector.skip("the file ends before its JSON does", line, cure)
+    document = parse_json_object(complete.encode(), file)
     devices = [_object(one) for one in _list(_object(document.get("config")).get("devices"))]
     devices = [one for one in devices if one.get("group") == devices[0].get("group")]
     program = _text((_list(document.get("args")) or [""])[0]).rpartition("/")[2]
-    collective = collective_name(program.rpartition("_perf")[0] or program) or options.collective
+    collective = collective_name(program.rpartition("_perf")[0] or program) or facts.collective
     if collective is None:
         message = f"args[0] {program[:40]!r} names no collective"
         raise refuse(file, 1, message, "give --collective, such as all-gather")
-    ranks = len(devices) or options.ranks or 0
+    ranks = len(devices) or facts.ranks or 0
     if not ranks:
         raise refuse(file, 1, "config.devices lists no ranks", "give --ranks N and --nodes M")
-    nodes = len({_text(one.get("hostname")) for one in devices}) or options.nodes or 1
+    nodes = len({_text(one.get("hostname")) for one in devices}) or facts.nodes or 1
     machine = _text(devices[0].get("device_info")) if devices else ""
     library = Library("NCCL", _json_version(document), _json_variant(document))
     day = _DAY.match(_text(document.get("start_time")))
@@ -166,7 +140,10 @@ def read_nccl_tests_json(text: str, file: str, options: ReadOptions) -> ReadMeas
                 library, machine, place, _dtype(_text(result.get("type")), collective),
                 day[0] if day else "", "nccl-tests", file,
             )  # fmt: skip
-            collector.add(point, where)
+            if options.accepts(point):
+                collector.add(point, where)
+    if not collector.points and not collector.skipped:
+        raise refuse(file, 1, *options.refusal)
     return collector.result()
 
 
@@ -188,29 +165,22 @@ def _json_variant(document: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _cut_document(text: str) -> dict[str, Any]:
-    """Return the complete members of a truncated nccl-tests document."""
-    decoder = json.JSONDecoder()
-    document: dict[str, Any] = {}
-    for key in ("args", "nccl_version", "config", "start_time"):
-        found = re.search(rf'"{key}"\s*:\s*', text)
-        if found:
-            try:
-                document[key] = decoder.raw_decode(text, found.end())[0]
-            except (ValueError, RecursionError):
-                continue
-    results: list[Any] = []
-    found = re.search(r'"results"\s*:\s*\[\s*', text)
-    position = found.end() if found else len(text)
-    while position < len(text):
-        try:
-            value, position = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            break
-        results.append(value)
-        position += len(text[position:]) - len(text[position:].lstrip(" ,\t\r\n"))
-    document["results"] = results
-    return document
+def close_json(text: str) -> str:
+    """Return a truncated JSON document, cut after its last complete object or list and closed.
+
+    A complete document is returned unchanged, as is a text whose brackets do not match.
+    """
+    closers: list[str] = []
+    end, tail = 0, ""
+    for token in _JSON_TOKEN.finditer(text):
+        mark = token[0]
+        if mark in _CLOSERS:
+            closers.append(_CLOSERS[mark])
+        elif mark in "}]":
+            if not closers or closers.pop() != mark:
+                return text
+            end, tail = token.end(), "".join(reversed(closers))
+    return text[:end] + tail if closers and tail else text
 
 
 def _lines(text: str, collector: _Collector) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -219,17 +189,14 @@ def _lines(text: str, collector: _Collector) -> Iterator[tuple[int, dict[str, An
         if not line.strip():
             continue
         try:
-            value = parse_json(line)
-        except ValueError:
-            value = None
-        if isinstance(value, dict):
-            yield number, value
-        else:
-            collector.skip("the line is not a JSON object", number)
+            yield number, parse_json_object(line.encode(), collector.file)
+        except InputError as error:
+            collector.skip(error.diagnostics[0].message, number)
 
 
-def read_mscclpp_lines(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read JSON lines of mscclpp-test and of MSCCL++'s reference values."""
+    text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
     for number, entry in _lines(text, collector):
         collective = collective_name(_text(entry.get("name")))
@@ -249,13 +216,14 @@ def read_mscclpp_lines(text: str, file: str, options: ReadOptions) -> ReadMeasur
     return collector.result()
 
 
-def read_mscclpp_tuned(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_mscclpp_tuned(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the tuned configuration of mscclpp_benchmark; `scale` is its number of ranks."""
+    file = facts.source.name
     collector = _Collector(file)
-    for index, entry in enumerate(_list(_object(parse_json(text)).get("profiles"))):
+    for index, entry in enumerate(_list(parse_json_file(facts.source).get("profiles"))):
         profile = _object(entry)
         scale = _whole(profile.get("scale"))
-        ranks = scale if scale > 0 else options.ranks or -1
+        ranks = scale if scale > 0 else facts.ranks or -1
         for name, results in _object(profile.get("collectives")).items():
             collective = collective_name(name)
             for row, value in enumerate(_list(results)):
@@ -265,7 +233,7 @@ def read_mscclpp_tuned(text: str, file: str, options: ReadOptions) -> ReadMeasur
                     continue
                 library = Library("MSCCL++", "", _text(result.get("algorithm")))
                 point = Measurement(
-                    collective, ranks, options.nodes or 1, _whole(result.get("message_size")),
+                    collective, ranks, facts.nodes or 1, _whole(result.get("message_size")),
                     _number(result.get("time_us")), library, _text(profile.get("sku")),
                     source="mscclpp", file=file,
                 )  # fmt: skip
@@ -273,12 +241,13 @@ def read_mscclpp_tuned(text: str, file: str, options: ReadOptions) -> ReadMeasur
     return collector.result()
 
 
-def read_inspector(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_inspector(facts: MeasurementRequest, options: InspectorOptions) -> MeasurementSet:
     """Read JSON lines of the Inspector of NCCL or RCCL: calls that the GPU has timed.
 
     The size in the file is the share of one rank for all-gather and reduce-scatter. Each point
     keeps its call, so that `merge_calls` can combine ranks of several files.
     """
+    text, file = text_of(facts.source), facts.source.name
     collector = _Collector(file)
     lines = ((number, line.encode()) for number, line in enumerate(text.splitlines(), 1))
     for record in read_inspector_lines(lines, file):
@@ -301,6 +270,8 @@ def read_inspector(text: str, file: str, options: ReadOptions) -> ReadMeasuremen
         total = record.bytes
         if collective in _SHARE_OF_RANK:
             total *= member.rank_count
+        if record.sequence < options.warmup_calls:
+            continue
         point = Measurement(
             collective, member.rank_count, member.node_count, total, record.duration_us,
             Library("NCCL"), source="inspector", file=file, line=record.line,
@@ -310,10 +281,11 @@ def read_inspector(text: str, file: str, options: ReadOptions) -> ReadMeasuremen
     return collector.result()
 
 
-def read_own_points(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_own_points(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read points in the hub's own form, schema `measured-collectives/1`."""
+    file = facts.source.name
     collector = _Collector(file)
-    document = _object(parse_json(text))
+    document = parse_json_file(facts.source)
     for index, entry in enumerate(_list(document.get("points"))):
         fields, where = _object(entry), f"points[{index}]"
         collective = collective_name(_text(fields.get("collective")))

@@ -7,20 +7,16 @@ import io
 import re
 from typing import Any
 
-from collhub_machine_profiles.measurement import (
-    Library,
-    Measurement,
-    ReadMeasurements,
-    ReadOptions,
+from collhub_machines.reading import (
     collective_name,
-    defect,
     finite_number,
     note,
     refuse,
+    text_of,
     whole_number,
 )
-
 from hub_core.model import Diagnostic, InputError
+from hub_core.plugin_api import Library, Measurement, MeasurementRequest, MeasurementSet, NoOptions
 
 _OSU_TITLE = re.compile(
     r"#?\s*OSU (MPI\S*|\w*CCL\S*) (.*?) (?:Latency |Bandwidth )?Test(?:\s+v\S+)?"
@@ -35,18 +31,18 @@ _ELEMENT_BYTES = {"half": 2, "float16": 2, "bfloat16": 2, "int8": 1, "float": 4,
 _AICONFIGURATOR_COLUMNS = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
 
 
-def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> ReadMeasurements:
+def _finish(points: list[Measurement], skipped: list[Diagnostic], file: str) -> MeasurementSet:
     if points:
-        return ReadMeasurements(points, skipped, {})
+        return MeasurementSet(points, skipped, {})
     if skipped:
         raise InputError(skipped)
     raise refuse(file, 1, "the file holds no measured times", "give the entire output of a run")
 
 
-def read_osu(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_osu(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the output of an OSU collective latency test; it needs `--ranks`."""
-    lines = text.splitlines()
-    collective, library, header, header_line = options.collective, "MPI", [""], 1
+    lines, file = text_of(facts.source).splitlines(), facts.source.name
+    collective, library, header, header_line = facts.collective, "MPI", [""], 1
     points: list[Measurement] = []
     skipped: list[Diagnostic] = []
     for number, raw in enumerate(lines, 1):
@@ -61,9 +57,9 @@ def read_osu(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
             header_line = number
         elif line and line[0].isdigit():
             point = _osu_point(
-                line.split(), header, number, header_line, file, options, collective, library
+                line.split(), header, number, header_line, file, facts, collective, library
             )
-            reason = point if isinstance(point, str) else defect(point)
+            reason = point if isinstance(point, str) else point.defect()
             if reason is None and isinstance(point, Measurement):
                 points.append(point)
             else:
@@ -77,7 +73,7 @@ def _osu_point(
     number: int,
     header_line: int,
     file: str,
-    options: ReadOptions,
+    facts: MeasurementRequest,
     collective: str | None,
     library: str,
 ) -> Measurement | str:
@@ -91,23 +87,24 @@ def _osu_point(
         raise refuse(file, header_line, "no column is a latency", "keep the header of the test")
     if collective is None:
         raise refuse(file, header_line, "the collective is not named", "give --collective")
-    if options.ranks is None:
+    if facts.ranks is None:
         message = "OSU prints neither ranks nor nodes"
         raise refuse(file, header_line, message, "give --ranks N and --nodes M")
     size = whole_number(fields[0])
     time_us = finite_number(fields[average[0]]) if average[0] < len(fields) else None
     if size is None or time_us is None:
         return f"{len(fields)} fields do not fit the columns of the table"
-    total = size * options.ranks if collective in _PER_PEER else size
+    total = size * facts.ranks if collective in _PER_PEER else size
     return Measurement(
-        collective, options.ranks, options.nodes or 1, total, time_us, Library(library),
+        collective, facts.ranks, facts.nodes or 1, total, time_us, Library(library),
         source="osu", file=file, line=number,
     )  # fmt: skip
 
 
-def read_sweep(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read the measurements of a tuner sweep; each row is the time of one forced choice."""
-    rows = csv.reader(io.StringIO(text))
+    file = facts.source.name
+    rows = csv.reader(io.StringIO(text_of(facts.source)))
     points: list[Measurement] = []
     skipped: list[Diagnostic] = []
     try:
@@ -117,8 +114,8 @@ def read_sweep(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
             if not fields or fields[0].lstrip().startswith("#"):
                 continue
             row = dict(zip(header, (one.strip() for one in fields), strict=False))
-            point = _sweep_point(row, number, file, options)
-            reason = point if isinstance(point, str) else defect(point)
+            point = _sweep_point(row, number, file, facts)
+            reason = point if isinstance(point, str) else point.defect()
             if reason is None and isinstance(point, Measurement):
                 points.append(point)
             else:
@@ -129,15 +126,15 @@ def read_sweep(text: str, file: str, options: ReadOptions) -> ReadMeasurements:
 
 
 def _sweep_point(
-    row: dict[str, str], number: int, file: str, options: ReadOptions
+    row: dict[str, str], number: int, file: str, facts: MeasurementRequest
 ) -> Measurement | str:
     collective = collective_name(row.get("collective", ""))
     if collective is None:
         return f"collective {row.get('collective', '')[:40]!r} is unknown"
     size = whole_number(row.get("size_bytes", ""))
     time_us = finite_number(row.get("latency_us", ""))
-    ranks = whole_number(row.get("ranks", "")) or options.ranks
-    nodes = whole_number(row.get("nodes", "")) or options.nodes or 1
+    ranks = whole_number(row.get("ranks", "")) or facts.ranks
+    nodes = whole_number(row.get("nodes", "")) or facts.nodes or 1
     if size is None or time_us is None:
         return "size_bytes or latency_us is not a number"
     if ranks is None:
@@ -152,8 +149,9 @@ def _sweep_point(
     )
 
 
-def read_aiconfigurator(content: bytes, file: str, options: ReadOptions) -> ReadMeasurements:
+def read_aiconfigurator(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
     """Read `nccl_perf.parquet` of aiconfigurator. Raises `InputError` without pyarrow."""
+    file = facts.source.name
     try:
         # Imported here: pyarrow is an extra, and only this format needs it.
         import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -161,7 +159,7 @@ def read_aiconfigurator(content: bytes, file: str, options: ReadOptions) -> Read
         message = "the file is Parquet, and pyarrow is not installed"
         raise refuse(file, None, message, "install collhub-study[parquet]") from None
     try:
-        table = parquet.read_table(io.BytesIO(content))
+        table = parquet.read_table(io.BytesIO(facts.source.content()))
         columns: dict[str, list[Any]] = table.to_pydict()
     except Exception as error:  # pyarrow has no common base class of its errors
         message = f"not a Parquet file: {str(error)[:80]}"
@@ -169,7 +167,7 @@ def read_aiconfigurator(content: bytes, file: str, options: ReadOptions) -> Read
     return aiconfigurator_points(columns, file)
 
 
-def aiconfigurator_points(columns: dict[str, list[Any]], file: str) -> ReadMeasurements:
+def aiconfigurator_points(columns: dict[str, list[Any]], file: str) -> MeasurementSet:
     """Convert columns of aiconfigurator: elements to bytes, milliseconds to microseconds."""
     missing = [name for name in _AICONFIGURATOR_COLUMNS if name not in columns]
     if missing:
@@ -194,7 +192,7 @@ def aiconfigurator_points(columns: dict[str, list[Any]], file: str) -> ReadMeasu
                 "int8" if is_sum and str(columns["nccl_dtype"][row]) == "int8" else "",
                 source="aiconfigurator", file=file, line=row + 1,
             )  # fmt: skip
-            reason = defect(point)
+            reason = point.defect()
         except (TypeError, ValueError, OverflowError) as error:
             reason = str(error)[:80]
         if reason is None:

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from collhub_machine_profiles.gpus import GPUS
 from collhub_machine_profiles.machine_profile import parse_profile, profile_bytes, read_profile
-from collhub_machine_profiles.measurement import ReadOptions
 from collhub_machine_profiles.network_model import extrapolate_nodes
-from collhub_machine_profiles.table import make_tables
 from collhub_machines.fitting import choose_prior, machine_prior
+from collhub_machines.measured_points import make_tables, read_points
 from collhub_machines.network_fit import fit_networks
-from collhub_machines.reading import read_files
 
 from hub_core.model import InputError
 
@@ -255,7 +253,7 @@ def test_five_points_of_several_nodes_predict_the_other_sizes(
     points = sorted(
         (
             point
-            for point in read_files([str(corpus / "measured.json")], ReadOptions()).points
+            for point in read_points([str(corpus / "measured.json")]).points
             if point.nodes == nodes and names[nodes] in point.machine
         ),
         key=lambda point: point.size_bytes,
@@ -323,7 +321,7 @@ def test_a_host_with_a_slow_start_gets_the_loose_prior(corpus: Path) -> None:
     """Launches of this benchmark take longer than those of nccl-tests."""
     points = [
         point
-        for point in read_files([str(corpus / "measured.json")], ReadOptions()).points
+        for point in read_points([str(corpus / "measured.json")]).points
         if point.machine == "8x B200, NVSwitch (AWS p6-b200)" and point.nodes == 1
     ]
     prior, errors = choose_prior(GPUS["B200"], points, "")
@@ -347,7 +345,7 @@ def test_tables_of_several_node_counts_predict_twice_as_many(corpus: Path) -> No
     """Alps: 64 nodes from 2 to 32 nodes."""
     points = [
         point
-        for point in read_files([str(corpus / "measured.json")], ReadOptions()).points
+        for point in read_points([str(corpus / "measured.json")]).points
         if point.source == "alps"
     ]
     tables = make_tables(point for point in points if point.nodes <= 32)

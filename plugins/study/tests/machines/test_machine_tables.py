@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
-from collhub_machine_profiles.measurement import Library, Measurement, ReadOptions
 from collhub_machine_profiles.nccl_choice import choose
 from collhub_machine_profiles.node_model import NAMES, call_columns, is_modelled, predict
-from collhub_machine_profiles.table import envelope, make_tables
+from collhub_machine_profiles.table import envelope
 from collhub_machines.fitting import (
     every_second_size,
     fit_node,
@@ -19,9 +18,11 @@ from collhub_machines.fitting import (
     machine_prior,
     start_prior,
 )
-from collhub_machines.reading import read_files
+from collhub_machines.measured_points import make_tables, read_points
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from hub_core.plugin_api import Library, Measurement
 
 NCCL = Library("NCCL", "2.29.2")
 KIB, MIB = 2**10, 2**20
@@ -191,7 +192,7 @@ def test_b300_takes_its_prior_from_b200() -> None:
 def _corpus_points(corpus: Path) -> dict[str, list[Measurement]]:
     """Points of aiconfigurator on machines that have a model, by GPU."""
     groups: dict[str, list[Measurement]] = {}
-    for point in read_files([str(corpus / "measured.json")], ReadOptions()).points:
+    for point in read_points([str(corpus / "measured.json")]).points:
         gpu = known_gpu(point.machine)
         if point.source == "aiconfigurator" and gpu and is_modelled(gpu, point):
             groups.setdefault(gpu.name, []).append(point)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from collhub_machine_profiles.measurement import Measurement, ReadOptions, library_of, merge_calls
-from collhub_machines.reading import READERS, detect, read_content, read_files
-from collhub_machines.structured_results import parse_json
+from collhub_machines.measured_points import merge_calls, read_points
+from collhub_machines.plugin import collhub_producers
+from collhub_machines.reading import library_of
+from collhub_machines.structured_results import close_json
 from collhub_machines.tabular_results import aiconfigurator_points
 
-from hub_core.model import InputError
+from hub_core import Registry, discover
+from hub_core.model import InputError, UsageError
+from hub_core.plugin_api import Measurement, MeasurementSet
 
-ALL_GATHER = ReadOptions(collective="all-gather", ranks=8, nodes=1)
+ALL_GATHER: dict[str, Any] = {"collective": "all-gather", "ranks": 8, "nodes": 1}
 HEADER = """\
 # nccl-tests version 2.19.6 nccl-headers=23007 nccl-library=22902
 # Collective test starting: all_reduce_perf
@@ -32,9 +38,24 @@ ROW = (
 END = "# Avg bus bandwidth    : 0.3\n"
 
 
-def _read(text: str, options: ReadOptions | None = None) -> tuple[list[Measurement], list[str]]:
-    read = read_content(text.encode(), "run.txt", options or ReadOptions())
-    return read.points, [str(one) for one in read.skipped]
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@functools.cache
+def _installed_plugins() -> Registry:
+    return discover()
+
+
+def _read_content(content: bytes, name: str, **facts: Any) -> MeasurementSet:
+    Path(name).write_bytes(content)
+    return read_points([name], registry=_installed_plugins(), **facts)
+
+
+def _read(text: str, **facts: Any) -> tuple[list[Measurement], list[str]]:
+    read = _read_content(text.encode(), "run.txt", **facts)
+    return list(read.points), [str(one) for one in read.skipped]
 
 
 def _times(points: list[Measurement], place: str) -> list[tuple[int, float]]:
@@ -105,7 +126,7 @@ def test_a_cut_list_of_ranks_needs_the_number_of_ranks() -> None:
     text = (HEADER + ROW + END).replace("#                     ", "# ...\n#                  ", 1)
     with pytest.raises(InputError, match="list of ranks is cut; give --ranks"):
         _read(text)
-    points, _ = _read(text, ReadOptions(ranks=16, nodes=2))
+    points, _ = _read(text, ranks=16, nodes=2)
     assert (points[0].ranks, points[0].nodes) == (16, 2)
 
 
@@ -158,7 +179,7 @@ def test_inspector_takes_the_minimum_over_ranks_and_the_median_over_calls(tmp_pa
         lines = [_inspector_line(rank, call, time) for call, time in enumerate(by_call)]
         files.append(tmp_path / f"rank{rank}.jsonl")
         files[-1].write_text("\n".join(lines))
-    (point,) = read_files([str(file) for file in files], ReadOptions()).points
+    (point,) = read_points([str(file) for file in files]).points
     assert (point.size_bytes, point.time_us) == (8192, 45)
 
 
@@ -187,13 +208,13 @@ def test_columns_of_aiconfigurator_become_bytes_and_microseconds() -> None:
 def test_parquet_without_pyarrow_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(InputError, match=r"pyarrow is not installed; install collhub-study\[parq"):
-        read_content(b"PAR1....", "nccl_perf.parquet", ReadOptions())
+        _read_content(b"PAR1....", "nccl_perf.parquet")
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xff\xfe\x00", b"hello", b"{", b"[1]"])
 def test_other_content_is_refused_with_a_cure(content: bytes) -> None:
     with pytest.raises(InputError, match=r"^x: .*;|^x:\d+: .*; "):
-        read_content(content, "x", ReadOptions())
+        _read_content(content, "x")
 
 
 # Points in the samples: all places that hold a valid time.
@@ -231,7 +252,7 @@ def test_every_sample_is_covered(corpus: Path) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_sample_is_read_without_options(corpus: Path, name: str) -> None:
-    read = read_files([str(corpus / "samples" / name)], ReadOptions())
+    read = read_points([str(corpus / "samples" / name)])
     count, collectives = SAMPLES[name]
     assert len(read.points) == count
     assert {point.collective for point in read.points} == collectives
@@ -242,8 +263,8 @@ def test_sample_is_read_without_options(corpus: Path, name: str) -> None:
 def test_sample_that_lacks_facts_is_refused_and_read_with_options(corpus: Path, name: str) -> None:
     file = str(corpus / "samples" / name)
     with pytest.raises(InputError, match=rf"{name}:\d+: .*; give --"):
-        read_files([file], ReadOptions())
-    read = read_files([file], ALL_GATHER)
+        read_points([file])
+    read = read_points([file], **ALL_GATHER)
     count, collective, ranks, nodes = STATED[name]
     shapes = {(point.collective, point.ranks, point.nodes) for point in read.points}
     assert (len(read.points), shapes) == (count, {(collective, ranks, nodes)})
@@ -252,11 +273,11 @@ def test_sample_that_lacks_facts_is_refused_and_read_with_options(corpus: Path, 
 @pytest.mark.parametrize("name", WITHOUT_TIMES)
 def test_file_without_times_is_refused_with_line_and_cure(corpus: Path, name: str) -> None:
     with pytest.raises(InputError, match=rf"{name}:{WITHOUT_TIMES[name]}: .*not measured.*; "):
-        read_files([str(corpus / "samples" / name)], ReadOptions())
+        read_points([str(corpus / "samples" / name)])
 
 
 def test_wrong_sum_of_the_sample_is_reported(corpus: Path) -> None:
-    read = read_files([str(corpus / "samples" / "nccl_tests_all_types.txt")], ReadOptions())
+    read = read_points([str(corpus / "samples" / "nccl_tests_all_types.txt")])
     lines = {one.location.line: one.message for one in read.skipped}
     assert "#wrong 2e+00" in lines[15]
     assert "FAILED" in lines[16]
@@ -264,7 +285,7 @@ def test_wrong_sum_of_the_sample_is_reported(corpus: Path) -> None:
 
 
 def test_public_points_are_all_read(corpus: Path) -> None:
-    read = read_files([str(corpus / "measured.json")], ReadOptions())
+    read = read_points([str(corpus / "measured.json")])
     assert (len(read.points), read.skipped) == (411, [])
     assert read.sources["aiconfigurator"]["licence"] == "Apache-2.0"
 
@@ -272,13 +293,16 @@ def test_public_points_are_all_read(corpus: Path) -> None:
 def test_the_readers_claim_disjoint_samples(corpus: Path) -> None:
     used = set()
     for name in (*SAMPLES, *STATED):
-        text = (corpus / "samples" / name).read_text()
-        claimed = [reader.name for reader in READERS if reader.pattern.search(text)]
-        reader = detect(text)
-        assert reader is not None
-        assert claimed[0] == reader.name
-        used.add(reader.name)
-    assert used == {reader.name for reader in READERS} - {"measured-json"}
+        content = (corpus / "samples" / name).read_bytes()
+        claimed = [
+            reader.name
+            for reader in collhub_producers()
+            if re.search(reader.format.signature, content, re.MULTILINE)
+        ]
+        assert len(claimed) == 1
+        used.update(claimed)
+    names = {reader.name for reader in collhub_producers()}
+    assert used == names - {"measured-json", "aiconfigurator"}
 
 
 def _mutate(content: bytes, random_numbers: random.Random) -> bytes:
@@ -313,9 +337,9 @@ def test_mutated_samples_give_points_or_an_input_error(corpus: Path) -> None:
     count, refusals = 0, []
     for round_number in range(1200):
         content = _mutate(samples[round_number % len(samples)], random_numbers)
-        options = ALL_GATHER if round_number % 3 else ReadOptions()
+        facts = ALL_GATHER if round_number % 3 else {}
         try:
-            points = read_content(content, "mutant", options).points
+            points = _read_content(content, "mutant", **facts).points
         except InputError as error:
             refusals.append(str(error))
             continue
@@ -325,7 +349,41 @@ def test_mutated_samples_give_points_or_an_input_error(corpus: Path) -> None:
     assert [text for text in refusals if not text.startswith("mutant")] == []
 
 
-@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"b": [{"a": 1, "a": 1}]}'])
-def test_a_key_that_occurs_twice_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="a key occurs twice in one object"):
-        parse_json(text)
+def test_a_key_that_occurs_twice_is_refused() -> None:
+    content = b'{"schema": "measured-collectives/1", "points": [{"ranks": 2, "ranks": 4}]}'
+    with pytest.raises(InputError, match=r"points\.json.*stands twice in one object"):
+        _read_content(content, "points.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "closed"),
+    [
+        ('{"a": [{"b": 1}, {"c": ', '{"a": [{"b": 1}]}'),
+        ('{"a": ["}"], "b": 2', '{"a": ["}"]}'),
+        ('{"a": [1]}', '{"a": [1]}'),
+        ('{"a": [1}', '{"a": [1}'),
+        ('{"a": 1', '{"a": 1'),
+    ],
+)
+def test_cut_json_is_closed_after_its_last_complete_part(text: str, closed: str) -> None:
+    assert close_json(text) == closed
+
+
+def test_only_the_chosen_place_is_read() -> None:
+    points, _ = _read(HEADER + ROW + END, options={"place": "in"})
+    assert {point.place for point in points} == {"in"}
+    with pytest.raises(UsageError, match="no option 'plase'; did you mean 'place'"):
+        _read(HEADER + ROW + END, options={"plase": "in"})
+
+
+def test_warm_up_calls_of_the_inspector_are_left_out() -> None:
+    text = "\n".join(_inspector_line(0, call, time) for call, time in enumerate((90, 30, 31)))
+    points, _ = _read(text, options={"warmup_calls": 1})
+    assert [point.time_us for point in points] == [30.5]
+
+
+def test_a_file_that_two_readers_recognise_needs_the_name_of_its_format() -> None:
+    text = HEADER + ROW + END + "# OSU MPI Allreduce Latency Test v7.4\n"
+    with pytest.raises(UsageError, match=r"nccl-tests \(.*\) or osu \(.*\); name the format"):
+        _read(text)
+    assert _read(text, format="nccl-tests")[0]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.resources
+import json
 import runpy
 from pathlib import Path
 
+import jsonschema
 import pytest
 from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
+from collhub_machine_profiles.calls import PlannedCall
 from collhub_machine_profiles.machine_profile import MachineProfile, profile_bytes
-from collhub_machine_profiles.measurement import ReadOptions
-from collhub_machines.reading import read_files
+from collhub_machine_profiles.prediction import Method, predict_time
+from collhub_machines.measured_points import read_points
 
 from hub_core import parse_topology
 
 SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "machines" / "build_profiles.py"
 TABLE_ONLY = {"l40s", "rtx-pro-6000"}
 WITHOUT_TABLES = {"b300", "gb300", "p5", "p6-b200", "gh200-slingshot"}
+
+
+def check_schema(document: dict[str, object], name: str) -> None:
+    schema = json.loads(importlib.resources.files("hub_core.schemas").joinpath(name).read_bytes())
+    jsonschema.validate(document, schema)
 
 
 def test_every_machine_of_the_list_is_shipped() -> None:
@@ -80,7 +89,7 @@ def test_an_unknown_name_is_no_shipped_profile() -> None:
 def test_shipped_profiles_are_those_that_the_public_points_give(corpus: Path) -> None:
     """The script is repeatable; the last digits depend on numpy's version."""
     script = runpy.run_path(str(SCRIPT))
-    read = read_files([str(corpus / "measured.json")], ReadOptions())
+    read = read_points([str(corpus / "measured.json")])
     built: list[MachineProfile] = script["build_profiles"](read)
     assert {profile.name for profile in built} == set(shipped_names())
     for profile in built:
@@ -90,3 +99,74 @@ def test_shipped_profiles_are_those_that_the_public_points_give(corpus: Path) ->
             assert constant.value == pytest.approx(shipped.constants[name].value, rel=1e-3)
         for network, other in zip(profile.networks, shipped.networks, strict=True):
             assert network.values == pytest.approx(other.values, rel=1e-3)
+
+
+def test_a_time_is_predicted_by_the_table_else_by_the_model() -> None:
+    profile = shipped_profile("h100")
+    table = profile.table_for(PlannedCall("all-reduce", 8, 1, 1024))
+    assert table is not None
+    size = int(table.sizes[3])
+    measured = predict_time(profile, PlannedCall("all-reduce", 8, 1, size))
+    between = predict_time(profile, PlannedCall("all-reduce", 8, 1, size + 1000))
+    beyond = predict_time(profile, PlannedCall("all-reduce", 8, 1, 2**40))
+    of_four = predict_time(profile, PlannedCall("all-reduce", 4, 1, size))
+    predictions = (measured, between, beyond, of_four)
+    assert [one.method for one in predictions if one] == [
+        Method.MEASURED,
+        Method.INTERPOLATED,
+        Method.EXTRAPOLATED,
+        Method.MODEL,
+    ]
+    errors = [one.p90_error for one in predictions if one]
+    assert errors[0] == 0
+    assert all(error and error > 0 for error in errors[1:])
+    assert of_four
+    assert of_four.choice
+
+
+def test_a_call_without_table_and_model_has_no_prediction() -> None:
+    assert predict_time(shipped_profile("l40s"), PlannedCall("all-reduce", 4, 1, 1024)) is None
+    assert predict_time(shipped_profile("p5"), PlannedCall("all-gather", 16, 2, 1024)) is None
+
+
+def test_the_machines_are_listed_with_their_origin(collhub) -> None:
+    report = collhub("machines", "list", "--json").report()
+    check_schema(report, "report-machines-1.json")
+    origins = {one["name"]: one["model"] for one in report["machines"]}
+    assert (origins["h100"], origins["p5"], origins["l40s"]) == ("fit", "sibling", "none")
+    run = collhub("machines", "list")
+    assert len(run.out.splitlines()) == len(shipped_names()) + 1
+
+
+def test_a_machine_is_shown_with_constants_errors_and_sources(collhub) -> None:
+    run = collhub("machines", "show", "p4de")
+    assert run.code == 0, run.err
+    assert "hop_large_us" in run.out
+    assert "MIT-0: 7 points" in run.out
+    document = json.loads(collhub("machines", "show", "p4de", "--json").out)
+    check_schema(document, "machine-1.json")
+
+
+def test_an_unknown_machine_lists_the_known_ones(collhub) -> None:
+    run = collhub("machines", "show", "h1000")
+    assert run.code == 1
+    assert "there is no machine profile 'h1000'" in run.err
+    assert "a100, b200" in run.err
+
+
+def test_results_are_checked_against_a_shipped_profile(collhub, h100) -> None:
+    run = collhub("machines", "check", "h100", h100)
+    assert run.code == 0, run.err
+    assert run.out.splitlines()[-1].startswith("model: median error")
+    assert collhub("machines", "check", "h100").out == "h100: valid, 21 constants, 3 tables\n"
+    assert collhub("machines", "check", "a100", h100).code == 1
+
+
+def test_results_far_from_the_profile_exit_1(collhub, h100) -> None:
+    document = json.loads(h100.read_text())
+    for point in document["points"]:
+        point["time_us"] *= 3
+    h100.write_text(json.dumps(document))
+    run = collhub("machines", "check", "h100", h100)
+    assert run.code == 1
+    assert "exceeds 15 %; calibrate this machine" in run.err

@@ -1,0 +1,132 @@
+"""Read files of measured times: choose the reader of each by its content, join their points."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hub_core.model.diagnostics import Diagnostic, InputError, Location, UsageError, closest
+from hub_core.pipeline.calls import bound_options, call, misfit
+from hub_core.pipeline.sources import content_of, open_input
+from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.measurements import (
+    Measurement,
+    MeasurementReader,
+    MeasurementRequest,
+    MeasurementSet,
+)
+from hub_core.plugin_api.options import declared_options
+from hub_core.plugin_api.sources import Source
+from hub_core.registry.bind_options import OptionText
+from hub_core.registry.discovery import run_registry
+from hub_core.registry.plugins import Provided, Registry
+
+MAX_MEASUREMENT_FILE_BYTES = 2**28
+_UNCOMPRESSED = Format("this kind of file", "", ())
+
+
+def read_measurements(
+    paths: Sequence[str],
+    *,
+    collective: str | None = None,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    format: str | None = None,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+) -> MeasurementSet:
+    """Read measured times from files (`-`: standard input), in the order of the files.
+
+    `collective`, `ranks` and `nodes` complete files that lack them. `format`: name of the reader,
+    by default the only one whose signature is in a file. An option goes to every reader that
+    declares it. Raises `InputError` for the first file without usable points, `UsageError` for an
+    option that no reader of the files declares and for files that several readers recognise.
+    """
+    registry = registry or run_registry()
+    points: list[Measurement] = []
+    skipped: list[Diagnostic] = []
+    sources: dict[str, dict[str, str]] = {}
+    readers: dict[str, Provided[MeasurementReader]] = {}
+    for path in paths:
+        source = _open(path, skipped)
+        reader = _reader(source, format, registry)
+        readers[reader.name] = reader
+        request = MeasurementRequest(source, collective, ranks, nodes)
+        accepted = {option.name for option in declared_options(reader.offer.options)}
+        given = {
+            name: value
+            for name, value in (options or {}).items()
+            if name.replace("-", "_") in accepted
+        }
+        result = call(reader, MeasurementSet, request, bound_options(reader, given))
+        for point in result.points:
+            if defect := point.defect():
+                raise misfit(reader, f"returned a point that is not valid: {defect}")
+        points += result.points
+        skipped += result.skipped
+        sources.update({name: dict(described) for name, described in result.sources.items()})
+    _refuse_unknown_options(options or {}, list(readers.values()))
+    return MeasurementSet(points, skipped, sources)
+
+
+def detect_measurements(content: bytes, registry: Registry) -> list[Provided[MeasurementReader]]:
+    """Return all readers whose signature is in a content, by name."""
+    return [
+        provided
+        for provided in registry.all(MeasurementReader)
+        if re.search(provided.offer.format.signature, content, re.MULTILINE)
+    ]
+
+
+def _open(path: str, skipped: list[Diagnostic]) -> Source:
+    """Return a source whose content is in memory. Raises `InputError`."""
+    opened = open_input(path, (), skipped.append)
+    source = content_of(opened, _UNCOMPRESSED)
+    _refuse_large(source.name, source.parts[0].size or 0)
+    content = source.content()
+    _refuse_large(source.name, len(content))
+    return replace(Source.of_bytes(source.name, content), report=skipped.append)
+
+
+def _refuse_large(name: str, size_bytes: int) -> None:
+    if size_bytes > MAX_MEASUREMENT_FILE_BYTES:
+        message = f"the file exceeds {MAX_MEASUREMENT_FILE_BYTES >> 20} MiB"
+        cure = "split it by collective"
+        raise InputError(message, location=Location(name), cure=cure, code="too-large")
+
+
+def _reader(source: Source, format: str | None, registry: Registry) -> Provided[MeasurementReader]:
+    if format is not None:
+        return registry.find(MeasurementReader, format)
+    candidates = detect_measurements(source.content(), registry)
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates:
+        names = " or ".join(f"{one.name} ({one.plugin})" for one in candidates)
+        message = f"{source.name} may be {names}"
+        raise UsageError(message, cure="name the format with --from", code="undecided-format")
+    known = "; ".join(one.offer.format.description for one in registry.all(MeasurementReader))
+    cure = registry.unavailable_hint() or f"known are: {known or 'none'}"
+    raise InputError(
+        "no reader of measurements recognises the file",
+        location=Location(source.name, 1),
+        cure=cure,
+        code="unknown-measurements",
+    )
+
+
+def _refuse_unknown_options(
+    options: OptionText, readers: Sequence[Provided[MeasurementReader]]
+) -> None:
+    known = sorted(
+        {option.name for one in readers for option in declared_options(one.offer.options)}
+    )
+    unknown = [name for name in sorted(options) if name.replace("-", "_") not in known]
+    if unknown:
+        names = ", ".join(sorted({one.name for one in readers}))
+        cure = closest(unknown[0], known) or (
+            f"known: {', '.join(known)}" if known else "it takes none"
+        )
+        message = f"reader {names} has no option {unknown[0]!r}"
+        raise UsageError(message, cure=cure, code="unknown-option")

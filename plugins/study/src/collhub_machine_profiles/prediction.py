@@ -1,0 +1,94 @@
+"""Predict the time of a collective on a machine: by its table, else by its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from collhub_machine_profiles.calls import CollectiveCall
+from collhub_machine_profiles.machine_profile import ErrorEntry, MachineProfile
+from collhub_machine_profiles.nccl_choice import Choice
+from collhub_machine_profiles.network_model import extrapolate_nodes
+from collhub_machine_profiles.node_model import call_columns, choice_of, is_modelled, predict
+
+
+class Method(StrEnum):
+    """Origin of a predicted time.
+
+    MEASURED: a knot of the table. INTERPOLATED: between its knots. EXTRAPOLATED: beyond them, or
+    on more nodes than were measured. MODEL: by the constants of the profile.
+    """
+
+    MEASURED = "measured"
+    INTERPOLATED = "interpolated"
+    EXTRAPOLATED = "extrapolated"
+    MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted time in us.
+
+    `median_error` and `p90_error` are held-out errors |predicted / measured - 1| of the predictor,
+    None if none was measured. `choice` is NCCL's choice where the model knows it.
+    """
+
+    time_us: float
+    method: Method
+    median_error: float | None = None
+    p90_error: float | None = None
+    choice: Choice | None = None
+
+
+def predict_time(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
+    """Return the time of a call by the table of the profile, else by its model, else None."""
+    return predict_by_table(profile, call) or predict_by_model(profile, call)
+
+
+def predict_by_table(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
+    """Interpolate the table of the configuration; None without one."""
+    table = profile.table_for(call)
+    if table is None:
+        return None
+    time_us = float(table.time_us(np.array([call.size_bytes], dtype=float))[0])
+    if call.size_bytes in table.sizes:
+        return Prediction(time_us, Method.MEASURED, 0.0, 0.0)
+    is_inside = table.sizes[0] <= call.size_bytes <= table.sizes[-1]
+    method = Method.INTERPOLATED if is_inside else Method.EXTRAPOLATED
+    return Prediction(time_us, method, *_errors(profile, "table", call))
+
+
+def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
+    """Evaluate the model of one node or of the network; None if neither covers the call."""
+    errors = _errors(profile, "model", call)
+    gpu = profile.known_gpu
+    if gpu is not None and profile.constants and is_modelled(gpu, call):
+        version = profile.library.version
+        times_us = predict(profile.constant_values(), call_columns(gpu, [call], version))
+        choice = choice_of(gpu, call, version)
+        return Prediction(float(times_us[0]), Method.MODEL, *errors, choice)
+    network = next((one for one in profile.networks if one.applies_to(call)), None)
+    if network is not None:
+        return Prediction(float(network.times_us([call])[0]), Method.MODEL, *errors)
+    extrapolated_us = extrapolate_nodes(profile.tables, call)
+    if extrapolated_us is not None:
+        return Prediction(extrapolated_us, Method.EXTRAPOLATED, *errors)
+    return None
+
+
+def _errors(
+    profile: MachineProfile, predictor: str, call: CollectiveCall
+) -> tuple[float | None, float | None]:
+    """Return the worst median and p90 of the entries nearest to a configuration.
+
+    Those are the entries of its collective, ranks and nodes, else of its collective, else all.
+    """
+    entries = [one for one in profile.errors if one.predictor == predictor]
+    same_kind = [one for one in entries if one.collective == call.collective]
+    exact = [one for one in same_kind if (one.ranks, one.nodes) == (call.ranks, call.nodes)]
+    nearest: list[ErrorEntry] = exact or same_kind or entries
+    if not nearest:
+        return None, None
+    return max(one.median for one in nearest), max(one.p90 for one in nearest)

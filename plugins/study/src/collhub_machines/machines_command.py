@@ -1,0 +1,187 @@
+"""`collhub machines`: list, show and check machine profiles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from hub_core import FILE, CommandContext, CommandGroup, json_flag
+from hub_core.model import ExitCode
+
+# Modules that need numpy are imported in the functions: the help of a command appears at once.
+if TYPE_CHECKING:
+    from collhub_machine_profiles.machine_profile import MachineProfile
+
+LIST_SCHEMA = "collhub/report-machines-1"
+
+
+@click.group(cls=CommandGroup)
+def machines() -> None:
+    """Measured machines: their tables, constants and errors.
+
+    NAME_OR_FILE is a profile that `collhub calibrate` has written, or the name of a shipped one.
+    """
+
+
+@machines.command("list")
+@json_flag
+@click.pass_obj
+def list_machines(context: CommandContext, as_json: bool) -> int:
+    """List the shipped profiles with their predictors and errors."""
+    from collhub_machine_profiles import shipped_names, shipped_profile
+
+    profiles = [shipped_profile(name) for name in shipped_names()]
+    if as_json:
+        rows = [_summary(profile) for profile in profiles]
+        context.print_json({"schema": LIST_SCHEMA, "machines": rows})
+        return ExitCode.DONE
+    header = ("name", "gpu", "library", "model", "tables", "network", "machine")
+    context.print_table(
+        header,
+        [
+            (
+                profile.name,
+                profile.gpu,
+                str(profile.library),
+                _origin(profile),
+                str(len(profile.tables)),
+                _node_counts(profile),
+                profile.label,
+            )
+            for profile in profiles
+        ],
+        ("tables",),
+    )
+    return ExitCode.DONE
+
+
+def _summary(profile: MachineProfile) -> dict[str, object]:
+    errors = [error.document() for error in profile.errors]
+    return {
+        "name": profile.name,
+        "label": profile.label,
+        "gpu": profile.gpu or None,
+        "library": {"name": profile.library.name, "version": profile.library.version},
+        "model": _origin(profile),
+        "tables": len(profile.tables),
+        "network_nodes": sorted({count for one in profile.networks for count in one.nodes}),
+        "errors": errors,
+        "sources": list(profile.sources),
+    }
+
+
+def _origin(profile: MachineProfile) -> str:
+    """Return the origin of the constants: fit, sibling, prior or none."""
+    sources = {constant.source for constant in profile.constants.values()}
+    return next((one for one in ("fit", "sibling", "prior") if one in sources), "none")
+
+
+def _node_counts(profile: MachineProfile) -> str:
+    counts = sorted({count for one in profile.networks for count in one.nodes})
+    if len(counts) > 2:
+        return f"{counts[0]} to {counts[-1]} nodes"
+    return ", ".join(f"{count} nodes" for count in counts) or "none"
+
+
+@machines.command()
+@click.argument("machine", metavar="NAME_OR_FILE", type=FILE)
+@json_flag
+@click.pass_obj
+def show(context: CommandContext, machine: str, as_json: bool) -> int:
+    """Show the constants, tables, errors and sources of a profile; --json prints the profile."""
+    from collhub_machine_profiles.machine_profile import profile_document
+    from collhub_machine_profiles.shipped import load_profile
+
+    profile = load_profile(machine)
+    if as_json:
+        context.print_json(profile_document(profile))
+        return ExitCode.DONE
+    gpu = profile.known_gpu
+    context.print_fields(
+        {
+            "name": profile.name,
+            "machine": profile.label,
+            "gpu": f"{profile.gpu}, {gpu.links}" if gpu else profile.gpu,
+            "library": str(profile.library),
+            "date": profile.day or "unknown",
+        }
+    )
+    _print_constants(context, profile)
+    _print_errors(context, profile)
+    for source in profile.sources:
+        named = ", ".join(f"{key} {source[key]}" for key in ("repo", "commit") if key in source)
+        use = source.get("use") or f"{source.get('points', 0)} points"
+        licence = source.get("licence", "licence unknown")
+        context.print_line(f"source: {source.get('name')}, {named}, {licence}: {use}")
+    return ExitCode.DONE
+
+
+def _print_constants(context: CommandContext, profile: MachineProfile) -> None:
+    from collhub_machine_profiles.network_model import NETWORK_NAMES
+    from collhub_machine_profiles.node_model import MEANINGS
+
+    rows = [
+        (name, f"{constant.value:.4g}", constant.source, str(constant.points), MEANINGS[name])
+        for name, constant in profile.constants.items()
+    ]
+    for network in profile.networks:
+        nodes = "-".join(str(count) for count in sorted({network.nodes[0], network.nodes[-1]}))
+        rows += [
+            (name, f"{value:.4g}", "fit", str(network.points), f"all-reduce on {nodes} nodes")
+            for name, value in zip(NETWORK_NAMES, network.values, strict=True)
+        ]
+    if rows:
+        header = ("constant", "value", "origin", "points", "meaning")
+        context.print_table(header, rows, ("value", "points"))
+
+
+def _print_errors(context: CommandContext, profile: MachineProfile) -> None:
+    rows = [
+        (
+            error.predictor,
+            error.collective,
+            str(error.ranks),
+            str(error.nodes),
+            str(error.points),
+            *(f"{100 * value:.1f} %" for value in (error.median, error.p90, error.worst)),
+        )
+        for error in profile.errors
+    ]
+    if rows:
+        header = (
+            *("predictor", "collective", "ranks", "nodes", "points"),
+            *("median", "p90", "worst"),
+        )
+        context.print_table(header, rows, header[2:])
+
+
+@machines.command()
+@click.argument("machine", metavar="NAME_OR_FILE", type=FILE)
+@click.argument("results", metavar="[RESULT]...", nargs=-1, type=FILE)
+@json_flag
+@click.pass_obj
+def check(context: CommandContext, machine: str, results: tuple[str, ...], as_json: bool) -> int:
+    """Check a profile: its document and, with RESULT, its predictions of measured times.
+
+    Exit 1 if the median error on the results exceeds 15 %.
+    """
+    from collhub_machine_profiles.shipped import load_profile
+
+    from collhub_machines.calibration import MAX_MEDIAN
+    from collhub_machines.check_report import report_check
+    from collhub_machines.measured_points import read_points
+
+    profile = load_profile(machine)
+    if results:
+        with context.progress("reading"):
+            read = read_points(results, registry=context.registry())
+        return report_check(
+            context, profile, read, profile.known_gpu, as_json=as_json, max_median=MAX_MEDIAN
+        )
+    if as_json:
+        context.print_json({"schema": LIST_SCHEMA, "machines": [_summary(profile)]})
+    else:
+        parts = f"{len(profile.constants)} constants, {len(profile.tables)} tables"
+        context.print_line(f"{profile.name}: valid, {parts}")
+    return ExitCode.DONE

@@ -1,0 +1,142 @@
+"""Read measured points and group them: ranks of one call, places, tables by configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from collhub_machine_profiles.gpus import machine_label
+from collhub_machine_profiles.table import Table
+
+from collhub_machines.reading import refuse
+from hub_core import Registry, read_measurements
+from hub_core.model import InputError
+from hub_core.plugin_api import Library, Measurement, MeasurementSet, OptionValue
+
+_SEARCHED_BYTES = 2**20
+_TUNER_FILE = "a tuner file has choices, not measured times"
+_TUNER_CURE = "check it with 'collhub tune --check'; calibrate needs results of a run"
+# Files that users confuse with measurements, with the reason and the cure.
+_NOT_MEASURED = (
+    (
+        rb"\bBytes -> (?:Algo|Kernel)\b",
+        "the log has NCCL's predicted times, not measured times",
+        "give the output of nccl-tests",
+    ),
+    (
+        rb"^#?\s*collective(?:_type)?,(?:min_bytes|bytesPerRank)|\"rules\"\s*:",
+        _TUNER_FILE,
+        _TUNER_CURE,
+    ),
+    (
+        rb"^\s*(?:allreduce|allgather|reducescatter|alltoall|broadcast)\s*,\s*\d+\s*,",
+        _TUNER_FILE,
+        _TUNER_CURE,
+    ),
+)
+
+
+def read_points(
+    files: Sequence[str],
+    *,
+    collective: str | None = None,
+    ranks: int | None = None,
+    nodes: int | None = None,
+    format: str | None = None,
+    options: Mapping[str, OptionValue] | None = None,
+    registry: Registry | None = None,
+) -> MeasurementSet:
+    """Read files as `read_measurements` does, and combine the records of the ranks of a call.
+
+    Files of predicted times and of tuner rules are refused with the reason.
+    """
+    try:
+        read = read_measurements(
+            files,
+            collective=collective,
+            ranks=ranks,
+            nodes=nodes,
+            format=format,
+            options=options,
+            registry=registry,
+        )
+    except InputError as error:
+        finding = error.diagnostics[0]
+        if finding.code == "unknown-measurements" and finding.location.file is not None:
+            _refuse_unmeasured(finding.location.file)
+        raise
+    return MeasurementSet(merge_calls(read.points), read.skipped, read.sources)
+
+
+def _refuse_unmeasured(file: str) -> None:
+    """Raise `InputError` if a file that no reader recognises is one of `_NOT_MEASURED`."""
+    path = Path(file)
+    if not path.is_file():
+        return
+    with path.open("rb") as opened:
+        content = opened.read(_SEARCHED_BYTES)
+    for pattern, message, cure in _NOT_MEASURED:
+        match = re.search(pattern, content, re.MULTILINE)
+        if match:
+            line = content.count(b"\n", 0, match.start()) + 1
+            raise refuse(file, line, message, cure)
+
+
+def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
+    """Combine records of the ranks of one call into one point per collective and size.
+
+    The time of a rank includes the wait for late ranks, so a call takes the minimum over its
+    ranks; a point is the median over the calls. Points without a call are unchanged.
+    """
+    single: list[Measurement] = []
+    fastest: dict[tuple[str, str, int], Measurement] = {}
+    for point in points:
+        if not point.call:
+            single.append(point)
+            continue
+        key = (point.call, point.collective, point.size_bytes)
+        if key not in fastest or point.time_us < fastest[key].time_us:
+            fastest[key] = point
+    groups: dict[tuple[object, ...], list[Measurement]] = {}
+    for point in fastest.values():
+        same = (point.collective, point.ranks, point.nodes, point.size_bytes, point.library)
+        groups.setdefault((*same, point.machine), []).append(point)
+    for group in groups.values():
+        median = float(np.median([point.time_us for point in group]))
+        single.append(replace(group[0], time_us=median, call=""))
+    return single
+
+
+def one_place(points: Iterable[Measurement]) -> list[Measurement]:
+    """Keep one place of each configuration: out of place if it was measured, else in place."""
+    listed = list(points)
+    out_of_place = {_configuration(point) for point in listed if point.place != "in"}
+    return [
+        point
+        for point in listed
+        if point.place != "in" or _configuration(point) not in out_of_place
+    ]
+
+
+def make_tables(points: Iterable[Measurement]) -> list[Table]:
+    """Build one table per configuration of the points, sorted by configuration."""
+    groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
+    for point in one_place(points):
+        key = (point.collective, point.ranks, point.nodes, point.library, point.dtype)
+        groups.setdefault(key, {}).setdefault(point.size_bytes, []).append(point.time_us)
+    tables = []
+    for key in sorted(groups, key=lambda one: (*one[:3], str(one[3]), one[4])):
+        by_size = groups[key]
+        sizes = sorted(by_size)
+        medians = [float(np.median(by_size[size])) for size in sizes]
+        repeats = min(len(times) for times in by_size.values())
+        tables.append(Table(*key, np.array(sizes, dtype=float), np.array(medians), repeats))
+    return tables
+
+
+def _configuration(point: Measurement) -> tuple[object, ...]:
+    label = machine_label(point.machine)
+    return label, point.collective, point.ranks, point.nodes, point.library, point.dtype
