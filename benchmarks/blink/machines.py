@@ -19,9 +19,9 @@ import time
 
 import numpy as np
 from collhub_blink.certificate import build_certificate
-from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
+from collhub_blink.plugin import BlinkOptions
 from collhub_blink.synthesize import find_packings
 from collhub_certificates import check_certificate
 

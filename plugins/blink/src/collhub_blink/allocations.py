@@ -66,7 +66,7 @@ def _collect_bandwidths(topology: Topology) -> Float64Array:
 def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
     """Add a set to its class in `classes`, or to a new class.
 
-    Ignore sets that are not connected.
+    Sets that are not connected are ignored.
     """
     restricted = _restrict(bandwidth, npus)
     if not _is_connected(restricted):

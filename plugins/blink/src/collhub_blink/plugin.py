@@ -1,19 +1,80 @@
-"""Offers of this distribution: the synthesizer, a lower bound and a check."""
+"""Offers of this distribution: the synthesizer with its options, a lower bound and a check."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_blink.options import BlinkOptions
 from hub_core.model import CollectiveKind
 from hub_core.plugin_api import (
     Check,
     LowerBound,
+    OptionType,
     Subject,
     Synthesizer,
     WarmOptions,
+    choice,
     hookimpl,
+    option,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BlinkOptions:
+    """User options of the synthesizer.
+
+    `chunks` and `setup` are texts, since they allow a word or a list; `task` and `planes` parse
+    them.
+    """
+
+    chunks: str = option(
+        OptionType.TEXT,
+        "auto",
+        "chunks of the widest tree's share: a number, or auto to choose by the time",
+    )
+    trees: str = choice(
+        ("auto", "fewest", "shallow"),
+        "packing: the fastest for the size, the fewest trees at the optimal rate, or shallow trees",
+    )
+    depth: int = option(
+        OptionType.INT,
+        0,
+        "maximum hops of a tree at the optimal rate of a broadcast or reduce (0: any)",
+        minimum=0,
+    )
+    setup: str = option(
+        OptionType.TEXT,
+        "0ns",
+        "time until a plane of the topology can be used: 0ns, or one per plane such as 0ns,2ms",
+    )
+    seed: int = option(
+        OptionType.INT,
+        0,
+        "first seed of the tree growth; the same seed gives the same bytes",
+        minimum=0,
+    )
+    seeds: int = option(
+        OptionType.INT,
+        8,
+        "number of random orders in which trees are grown; the fewest trees are used",
+        minimum=1,
+    )
+    # Converted to at most 1e15 steps, which an int64 can hold.
+    time_limit: float = option(
+        OptionType.FLOAT,
+        1.0,
+        "seconds for proofs of fewest trees, counted as a million search steps each "
+        "so that results repeat",
+        minimum=0,
+        maximum=1e9,
+    )
+    within: float = option(
+        OptionType.TIME,
+        0.0,
+        "known time, such as 662us: schedules that cannot beat it are not refined (0: none)",
+        minimum=0,
+    )
+
 
 COLLHUB_PLUGIN_API = (1, 0)
 

@@ -9,20 +9,24 @@ from math import floor
 from collhub_packing.graph import round_bandwidths, with_common_unit
 from collhub_packing.pipelining import Pipeline
 
-from collhub_blink.certificate import build_certificate, build_planes_certificate, lower_bound_ns
-from collhub_blink.options import BlinkOptions
+from collhub_blink.certificate import (
+    Statistics,
+    build_certificate,
+    build_planes_certificate,
+    lower_bound_ns,
+    summarize_packing,
+    summarize_planes,
+)
 from collhub_blink.packing.multi_root import build_all_gather_packings, build_all_reduce_packings
-from collhub_blink.packing.packing_cache import get_cached_packings
-from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.packings import PlacedPacking, RateBound, get_cached_packings
 from collhub_blink.packing.paths import build_path_packings
 from collhub_blink.packing.single_root import build_rooted_packings
 from collhub_blink.packing.task import PackingTask
-from collhub_blink.packing.union import compute_union_bound
+from collhub_blink.plugin import BlinkOptions
 from collhub_blink.scheduling.dividing import find_best_division
 from collhub_blink.scheduling.fastest import find_fastest
-from collhub_blink.scheduling.plane_shares import find_planes
+from collhub_blink.scheduling.planes import compute_union_bound, find_planes
 from collhub_blink.scheduling.schedules import PackingSchedule
-from collhub_blink.summary import Statistics, summarize_packing, summarize_planes
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.network import lower_bound_ns as links_bound_ns
@@ -97,10 +101,7 @@ def _relax_bounds(result: SynthesisResult, tolerance: float) -> SynthesisResult:
 
 
 def _synthesize_exactly(request: SynthesisRequest, options: BlinkOptions) -> SynthesisResult:
-    """Synthesize on one plane or several.
-
-    `UsageError` for the option `setup` with a single plane.
-    """
+    """Synthesize on one plane or several. Raises `UsageError` for `setup` with a single plane."""
     if request.topology.num_planes > 1:
         return _synthesize_on_planes(request, options)
     if options.setup != "0ns":
@@ -238,9 +239,9 @@ def find_packings(task: PackingTask) -> list[PlacedPacking]:
 def _collect_bounds_ns(
     task: PackingTask, bound: RateBound, request: SynthesisRequest
 ) -> dict[str, int]:
-    """Collect the certified bound, and the core's bound if all NPUs take part.
+    """Collect the certified bound, and the core's bound by latencies and links, in ns.
 
-    The latter counts latencies and links.
+    The core's bound requires that all NPUs take part.
     """
     bounds = {bound.kind: lower_bound_ns(task, bound)}
     every_npu = tuple(range(task.topology.num_npus))
@@ -252,7 +253,7 @@ def _collect_bounds_ns(
 
 
 def _choose_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Choose the packings that the option `trees` allows. `UsageError` if there are none."""
+    """Choose the packings that the option `trees` allows. Raises `UsageError` if there are none."""
     packings = find_packings(task)
     if task.trees == "auto":
         return packings
@@ -277,7 +278,7 @@ def _evaluate_time_ns(
 ) -> int:
     """Return the simulated time in ns.
 
-    The planned time without a simulator or for large schedules.
+    The planned time without a simulator, and for schedules with more than 2^20 messages.
     """
     # Rounded up: no schedule is faster than planned.
     planned_time_ns = -(-pipeline.time_ps // 1000)

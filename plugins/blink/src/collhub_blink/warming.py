@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collhub_packing.warming import small_request, warm_check
 
-from collhub_blink.options import BlinkOptions
+from collhub_blink.plugin import BlinkOptions
 from hub_core.model import CollectiveKind
 from hub_core.plugin_api import CheckReport, CheckRequest, WarmOptions
 

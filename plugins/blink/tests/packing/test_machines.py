@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
+from collhub_blink.plugin import BlinkOptions
 from collhub_blink.synthesize import find_packings
 
 from hub_core import Collective, CollectiveKind, parse_topology

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 from blink_requests import MIB, synthesized
 from collhub_blink import synthesize as synthesis
-from collhub_blink.options import BlinkOptions
-from collhub_blink.packing import packing_cache
-from collhub_blink.packing.packing_cache import get_cached_packings
-from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing import packings
+from collhub_blink.packing.packings import PlacedPacking, get_cached_packings
 from collhub_blink.packing.task import PackingTask
+from collhub_blink.plugin import BlinkOptions
 
 from hub_core import parse_topology
 from hub_core.model import Collective, CollectiveKind
@@ -24,7 +23,7 @@ BROADCAST = Collective(CollectiveKind.BROADCAST, 4, 1, root=0, in_place=True)
 
 @pytest.fixture(autouse=True)
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing_cache, "_cache", OrderedDict())
+    monkeypatch.setattr(packings, "_cache", OrderedDict())
 
 
 class _Packer:

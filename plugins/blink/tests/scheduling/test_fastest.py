@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from blink_requests import MIB, synthesized
-from collhub_blink.options import BlinkOptions
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
+from collhub_blink.plugin import BlinkOptions
 from collhub_blink.scheduling.fastest import find_fastest
 from collhub_blink.scheduling.schedules import (
     PackingSchedule,

@@ -14,7 +14,6 @@ from hub_core import (
     Assignments,
     CommandContext,
     OutputRequest,
-    OutputTarget,
     UsageError,
     WrittenFiles,
     assign,
@@ -131,7 +130,11 @@ def reshard(
     _report_missing_solver(context, plan)
     lowered = plan.lower()
     context.admit(lowered.algorithm, "the resharding")
-    written = _write(context, lowered, target, values.get("writer", {}), output)
+    written = None
+    if target is not None:
+        written = context.write_output(
+            lowered.algorithm, target, values.get("writer", {}), output, work="resharding"
+        )
     if network_out is not None:
         context.say_written(context.write_topology(plan.topology, network_out), "network: ")
     _show(context, plan, lowered, written, as_json, out)
@@ -217,19 +220,6 @@ def _report_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
 
     if plan.streams is None and could_use_solver(plan.schedule, plan.choices.effort):
         context.report([report_missing_solver()])
-
-
-def _write(
-    context: CommandContext,
-    lowered: Lowered,
-    target: OutputTarget | None,
-    options: Assignments,
-    output: OutputRequest,
-) -> WrittenFiles | None:
-    """Write the algorithm to the target; None without a target."""
-    if target is None:
-        return None
-    return context.write_output(lowered.algorithm, target, options, output, work="resharding")
 
 
 def _show(

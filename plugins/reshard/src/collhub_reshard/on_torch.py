@@ -260,7 +260,8 @@ def _run_round(
         if message.source == message.destination == rank:
             arrivals.box(row).copy_(source_shard.box(plan, row))
         elif message.source == rank:
-            is_held = _is_held(plan, row, rank)
+            # Otherwise it forwards a box that it has received.
+            is_held = bool(np.any(plan.units.senders_of(row) == rank))
             box = source_shard.box(plan, row) if is_held else arrivals.box(row)
             box = box.contiguous()
             operations.append(dist.P2POp(dist.isend, box, message.destination))
@@ -275,18 +276,6 @@ def _run_round(
             request.wait()
     for view, landing in landings:
         view.copy_(landing)
-
-
-def _is_held(
-    plan: ReshardPlan,
-    row: int,
-    rank: int,
-) -> bool:
-    """Return whether a rank has the box in its source shard.
-
-    Otherwise it forwards a box that it has received.
-    """
-    return bool(np.any(plan.units.senders_of(row) == rank))
 
 
 def _list_messages(plan: ReshardPlan) -> list[_Message]:

@@ -232,14 +232,10 @@ def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int)
     """Return the position of a rank, at the step that its record implements."""
     file = algorithm.provenance.source_name or None
     location = algorithm.steps.location(int(program.row[record]), file)
-    return Diagnostic("blocked", _describe_position(program, record), location=location)
-
-
-def _describe_position(program: LevelledProgram, record: int) -> str:
-    """Return `stands at level 3 and waits for rank 1 to send message 7 into SCRATCH[0]`."""
     # Levels are counted as in the program, from 1 for messages.
     level = int(program.level[record])
-    return f"stands at level {level} and waits for {_describe_awaited(program, record)}"
+    message = f"stands at level {level} and waits for {_describe_awaited(program, record)}"
+    return Diagnostic("blocked", message, location=location)
 
 
 def _describe_awaited(program: LevelledProgram, record: int) -> str:

@@ -53,7 +53,8 @@ def _remove_left_over(start: float) -> None:
     # Repeat until the last rank has exited and all are old enough, so that no segment of another
     # job is removed.
     while (segments := _find_segments(start)) and time.monotonic() < deadline:
-        mapped = {name for process in _list_processes() for name in _find_mapped(process)}
+        processes = [path.name for path in Path("/proc").glob("[0-9]*")]
+        mapped = {name for process in processes for name in _find_mapped(process)}
         now = time.time()
         for name, creation_time in segments.items():
             if name not in mapped and now - creation_time > _OLD_S:
@@ -72,11 +73,6 @@ def _find_segments(start: float) -> dict[str, float]:
                 if status.st_uid == os.geteuid() and status.st_ctime >= start - _OLD_S:
                     segments[str(path)] = status.st_ctime
     return segments
-
-
-def _list_processes() -> Iterator[str]:
-    """Yield the IDs of all processes."""
-    return (path.name for path in Path("/proc").glob("[0-9]*"))
 
 
 def _find_mapped(process: str) -> set[str]:

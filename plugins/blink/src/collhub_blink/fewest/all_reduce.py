@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from collhub_packing import CapacityGraph, DuplexLinks, SpanningTree, induced, strength
 
-from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND
-from collhub_blink.fewest.undirected_search import search_undirected
+from collhub_blink.fewest.search_kernels import EXHAUSTED, FOUND, search_undirected
 from collhub_blink.fewest.weight_search import (
     Budget,
     TreeSearchResult,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_packing import CapacityGraph, SpanningTree
 
-from collhub_blink.fewest.directed_search import search_directed
+from collhub_blink.fewest.search_kernels import search_directed
 from collhub_blink.fewest.weight_search import (
     Budget,
     TreeSearchResult,

@@ -1,6 +1,4 @@
-"""Search for the fewest trees: numbers of trees upwards, and for each number all weights in
-turn.
-"""
+"""Search for the fewest trees: try increasing numbers of trees, and for each all weights."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from collhub_packing import SpanningTree
 
-from collhub_blink.fewest.directed_search import EXHAUSTED, FOUND
+from collhub_blink.fewest.search_kernels import EXHAUSTED, FOUND
 
 Found = TypeVar("Found", covariant=True)
 
@@ -48,8 +46,9 @@ class Budget:
     is_interrupted: bool = False
 
     def take(self, requested: int) -> int:
-        """Take up to `requested` of the remaining steps, report them to `spend`, return
-        their number.
+        """Take up to `requested` of the remaining steps and report them to `spend`.
+
+        Return the number of steps taken.
         """
         taken = min(requested, self.steps)
         self.steps -= taken

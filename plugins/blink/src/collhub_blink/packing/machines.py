@@ -69,16 +69,12 @@ def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[P
     ]
 
 
-def _are_equal_hosts(blocks: Blocks) -> bool:
-    """Whether there are several blocks of one size above 1."""
-    sizes = {len(block) for block in blocks}
-    return len(blocks) > 1 and len(sizes) == 1 and sizes != {1}
-
-
 def _find_hosts(graph: CapacityGraph) -> Iterator[_Hosts]:
     """Yield the partitions into equal hosts whose ranks reach one another within their host."""
     for blocks in find_islands(graph):
-        if not _are_equal_hosts(blocks):
+        sizes = {len(block) for block in blocks}
+        are_equal_hosts = len(blocks) > 1 and len(sizes) == 1 and sizes != {1}
+        if not are_equal_hosts:
             continue
         inner = [_build_trees_within(graph, block) for block in blocks]
         if all(len(by_root) == len(block) for by_root, block in zip(inner, blocks, strict=True)):
@@ -286,8 +282,9 @@ def find_islands(graph: CapacityGraph) -> Iterator[Blocks]:
 
 
 def _find_components(graph: CapacityGraph, chosen: BoolArray) -> Int64Array:
-    """Label every node with the smallest node of its component by the chosen arcs, ignoring
-    direction.
+    """Label every node with the smallest node of its component by the chosen arcs.
+
+    Directions are ignored: int64[nodes].
     """
     label = np.arange(graph.num_nodes)
     source, destination = graph.source[chosen], graph.destination[chosen]

@@ -23,9 +23,8 @@ from collhub_blink.packing.packings import (
     to_partition_bound,
 )
 from collhub_blink.packing.placing import PlacedTree, compute_unit, place_trees
-from collhub_blink.packing.rank_network import RankNetwork
 from collhub_blink.packing.routed_packings import build_shallow_packing
-from collhub_blink.packing.task import PackingTask
+from collhub_blink.packing.task import PackingTask, RankNetwork
 from hub_core.schedules import partition_rate
 
 
@@ -137,8 +136,7 @@ def _build_switched_packings(task: PackingTask) -> list[PlacedPacking]:
 
 
 def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> PlacedPacking:
-    """Build a packing that runs a reduce-scatter up the trees of an all-gather, then the
-    all-gather.
+    """Build a packing with a reduce-scatter up the trees of an all-gather, then the all-gather.
 
     Each of the two uses half of every link, since the reduce-scatter loads the reverse link.
     """

@@ -16,8 +16,7 @@ from collhub_packing import CapacityGraph, FlowNetwork
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, build_placed_tree
-from collhub_blink.packing.rank_network import RankNetwork
-from collhub_blink.packing.task import PackingTask
+from collhub_blink.packing.task import PackingTask, RankNetwork
 from hub_core.columns import BoolArray, Int64Array
 
 _Path = tuple[int, ...]

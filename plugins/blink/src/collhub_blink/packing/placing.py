@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from collhub_packing import CapacityGraph, DirectNetwork, SpanningTree
 
-from collhub_blink.packing.rank_network import RankNetwork
+from collhub_blink.packing.task import RankNetwork
 from hub_core.network import Topology
 
 Stops = tuple[int, ...]

@@ -16,8 +16,7 @@ from collhub_packing import SpanningTree
 
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import build_shallow_tree, compute_unit, place_along_routes
-from collhub_blink.packing.rank_network import RankNetwork
-from collhub_blink.packing.task import PackingTask
+from collhub_blink.packing.task import PackingTask, RankNetwork
 from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind
 

@@ -17,7 +17,7 @@ from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.scheduling.channels import Channel, balanced_shares
 from collhub_blink.scheduling.fastest import find_fastest
-from collhub_blink.scheduling.plane_shares import Plane, Share, join_shares
+from collhub_blink.scheduling.planes import Plane, Share, join_shares
 from collhub_blink.scheduling.schedules import (
     PackingSchedule,
     TimedSchedule,
@@ -139,7 +139,7 @@ def _use_fastest_plane_only(
 ) -> Share | None:
     """Put all data on the plane that is fastest by rate and start-up time.
 
-    None if too little data.
+    None if there is too little data.
     """
     times_s = [channel.time_s(size) for channel in channels]
     fastest_plane = planes[min(range(len(planes)), key=times_s.__getitem__)]

@@ -35,8 +35,8 @@ def find_fastest(
 ) -> TimedSchedule | None:
     """Return the fastest schedule of the packings by the evaluator's time.
 
-    The first if times are equal. None if there is too little data for any packing. Ctrl-C ends the
-    search with the best schedule so far, and is passed on without one.
+    The first if times are equal; None if there is too little data for any packing. Ctrl-C ends the
+    search with the best schedule so far, and is raised again without one.
     """
     return fastest_of(
         _generate_promising(task, packings, evaluate_time_ns), lambda candidate: candidate.time_ns
@@ -62,10 +62,7 @@ def _generate_candidates_without_switches(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield schedules of every packing that can beat the best so far.
-
-    By bandwidth time and planned time.
-    """
+    """Yield schedules of every packing whose bandwidth time and planned time can beat the best."""
     best_ns = math.inf
     for position, packing in enumerate(packings):
         task.progress(position / len(packings), packing.method)

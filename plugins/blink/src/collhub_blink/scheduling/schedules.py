@@ -122,8 +122,8 @@ def maximum_chunks(
     Limits: the number of messages (2^20, or 2^18 if `is_fast_to_simulate`), and chunks large enough
     for a link to be busy with few messages in flight.
     """
-    most = _MAX_FAST_MESSAGES if is_fast_to_simulate else _MAX_MESSAGES
-    return _find_maximum_chunks(prepare_pipelining(task, packing), packing.weights, most)
+    max_messages = _MAX_FAST_MESSAGES if is_fast_to_simulate else _MAX_MESSAGES
+    return _find_maximum_chunks(prepare_pipelining(task, packing), packing.weights, max_messages)
 
 
 def build_schedule(
@@ -172,13 +172,8 @@ def compute_chunk_counts(weights: Sequence[int], chunks: int) -> list[int]:
         times = max(1, round(chunks * divisor / widest))
         return [times * weight // divisor for weight in weights]
     # Narrow trees would have less than one chunk of that size.
-    return [_round_to_power_of_two(chunks * weight / widest) for weight in weights]
-
-
-def _round_to_power_of_two(count: float) -> int:
-    """Round to the nearest power of two (by logarithm), at least 1."""
-    exponent = round(math.log2(count))
-    return 1 << max(0, exponent)
+    exponents = [round(math.log2(chunks * weight / widest)) for weight in weights]
+    return [1 << max(0, exponent) for exponent in exponents]
 
 
 class _CountSearch:

@@ -73,7 +73,9 @@ def _generate_path_streams(
         # Any tree serves for the root's share: its stream has no operations.
         chosen = [tree for tree, target in enumerate(packing.targets) if target == npu] or [0]
         for tree, begin, part in _split_by_weight(chosen, packing.weights):
-            operations = _find_path_operations(packing.trees[tree], npu)
+            # The operations that bring a chunk to this NPU only.
+            target = np.asarray([npu])
+            (operations,) = paths(pruned(packing.trees[tree].tree, target), target)
             # A gather's paths were searched from the root in the reversed network.
             if is_inward and npu != root:
                 operations = turned_round(operations)
@@ -91,13 +93,6 @@ def _split_by_weight(
         length = Fraction(weights[tree], total)
         yield tree, begin, length
         begin += length
-
-
-def _find_path_operations(placed: PlacedTree, npu: int) -> Operations:
-    """Return the operations that bring a chunk to one NPU."""
-    target = np.asarray([npu])
-    (operations,) = paths(pruned(placed.tree, target), target)
-    return operations
 
 
 def _generate_directed_streams(packing: PlacedPacking) -> Iterator[Stream]:

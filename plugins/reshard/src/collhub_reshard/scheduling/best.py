@@ -77,7 +77,8 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
             tasks, search.pieces, search.lower_bound, placements, budget
         )
         search.add(order, "annealing")
-    if not search.is_done and _can_use_solver(tasks):
+    is_small = len(tasks) <= MAX_TASKS_OF_SOLVER
+    if not search.is_done and is_small and exact.is_installed() and exact.fits_solver(tasks):
         if budget.reason:
             budget.cut("search of schedules", "CP-SAT")
             return search.schedule(bound)
@@ -139,11 +140,6 @@ def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
     """Return whether CP-SAT, if it were installed, might find a better schedule or a proof."""
     is_open = schedule.status != "optimal" and effort.work > 0
     return is_open and not exact.is_installed()
-
-
-def _can_use_solver(tasks: HostTasks) -> bool:
-    """Return whether CP-SAT is installed and suitable for these tasks."""
-    return len(tasks) <= MAX_TASKS_OF_SOLVER and exact.is_installed() and exact.fits_solver(tasks)
 
 
 def _try_senders(search: _ScheduleSearch) -> None:

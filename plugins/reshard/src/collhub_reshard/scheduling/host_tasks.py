@@ -175,7 +175,8 @@ def build_host_tasks(
         for row, size, hosts, to in zip(rows, sizes, senders, receivers, strict=True)
     ]
     times = _list_move_times(tasks, moves, rows)
-    tick = _find_common_measure([time for row in exact for time in row] + _stated(times))
+    given_times = [time for pair in times for time in pair if time]
+    tick = _find_common_measure([time for row in exact for time in row] + given_times)
     return HostTasks(
         tuple(rows),
         tuple(sizes),
@@ -218,10 +219,6 @@ def _list_move_times(
         for move in moves
     ]
     return [times[tasks.move[row]] for row in rows]
-
-
-def _stated(times: Sequence[tuple[Fraction, Fraction | None]]) -> list[Fraction]:
-    return [time for pair in times for time in pair if time]
 
 
 def _find_common_measure(times: Sequence[Fraction]) -> Fraction:

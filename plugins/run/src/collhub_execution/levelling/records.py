@@ -120,7 +120,13 @@ def _assign_slots(
     cases: Sequence[_Case],
 ) -> tuple[Int64Array, Int64Array]:
     """Return (slot offset in SCRATCH per step, -1: none; size of SCRATCH per rank)."""
-    slotted = np.concatenate([rows for template, rows in cases if _has_slot(template)])
+    slotted = np.concatenate(
+        [
+            rows
+            for template, rows in cases
+            if any(_SLOT in (source, target) for _, source, target in template)
+        ]
+    )
     last = levels.level[slotted]
     filled = levels.message_level[slotted]
     # A local step fills its slot in the level in which it runs.
@@ -129,11 +135,6 @@ def _assign_slots(
     slot = np.full(len(steps), -1, np.int64)
     slot[slotted] = offsets
     return slot, sizes
-
-
-def _has_slot(template: _Template) -> bool:
-    """Return whether a step with this template needs a slot in scratch."""
-    return any(_SLOT in (source, target) for _, source, target in template)
 
 
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:

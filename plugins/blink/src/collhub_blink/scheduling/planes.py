@@ -1,23 +1,75 @@
-"""The planes of a topology, such as NVLink and PCIe, and the shares of the data that they carry."""
+"""The planes of a topology, such as NVLink and PCIe, and the shares of the data that they carry.
+
+Also the bound on the rate of any algorithm that may use all planes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
+from collhub_packing import all_gather_rate, broadcast_rate, strength
 from collhub_packing.pipelining import Pipeline
 
-from collhub_blink.options import BlinkOptions
-from collhub_blink.packing.packings import PlacedPacking
+from collhub_blink.packing.multi_root import compute_directed_bound
+from collhub_blink.packing.packings import (
+    PlacedPacking,
+    RateBound,
+    to_cut_bound,
+    to_ingress_bound,
+    to_partition_bound,
+)
+from collhub_blink.packing.paths import compute_path_bound
 from collhub_blink.packing.task import PackingTask
+from collhub_blink.plugin import BlinkOptions
 from collhub_blink.scheduling.schedules import TimedSchedule
-from hub_core.model import Collective, InputError, UsageError, parse_time
+from hub_core.model import Collective, CollectiveKind, InputError, UsageError, parse_time
 from hub_core.plugin_api import SynthesisRequest
 from hub_core.schedules import Chunks, Transfers, link_channels
+
+
+def compute_union_bound(task: PackingTask) -> RateBound:
+    """Return the tightest cut or partition of the network in which the links of all planes add up.
+
+    It is at least the sum of the planes' bounds, and larger if the cuts that limit the planes
+    differ.
+    """
+    return _BOUNDS[task.collective.kind](task)
+
+
+def _compute_rooted_bound(task: PackingTask) -> RateBound:
+    """Return the bound by the minimum cut between the root and any rank."""
+    network = task.oriented_network
+    return to_cut_bound(network, broadcast_rate(network.graph, task.root))
+
+
+def _compute_all_gather_bound(task: PackingTask) -> RateBound:
+    """Return the bound by the cut with the minimum capacity per rank on its source side."""
+    network = task.oriented_network
+    return to_ingress_bound(network, all_gather_rate(network.graph))
+
+
+def _compute_all_reduce_bound(task: PackingTask) -> RateBound:
+    """Return the bound by the tightest partition, or by `compute_directed_bound` if not duplex."""
+    network = task.network
+    if not network.is_duplex:
+        return compute_directed_bound(network)
+    return to_partition_bound(network, strength(network.graph))
+
+
+_BOUNDS: Mapping[CollectiveKind, Callable[[PackingTask], RateBound]] = {
+    CollectiveKind.BROADCAST: _compute_rooted_bound,
+    CollectiveKind.REDUCE: _compute_rooted_bound,
+    CollectiveKind.ALL_REDUCE: _compute_all_reduce_bound,
+    CollectiveKind.ALL_GATHER: _compute_all_gather_bound,
+    CollectiveKind.REDUCE_SCATTER: _compute_all_gather_bound,
+    CollectiveKind.SCATTER: compute_path_bound,
+    CollectiveKind.GATHER: compute_path_bound,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
