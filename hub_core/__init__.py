@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
     from hub_core.cli.jobs.job_path import job_partners
+    from hub_core.cli.machines import machine_option
     from hub_core.cli.output import folded_ranks
     from hub_core.cli.parameter_types import (
         COLLECTIVE,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.generation import execute, transform
     from hub_core.pipeline.inputs import read, read_workload
     from hub_core.pipeline.job_algorithms import with_algorithms
+    from hub_core.pipeline.machines import TimingSource, choose_timing
     from hub_core.pipeline.measurements import read_measurements
     from hub_core.pipeline.outputs import Written, write
     from hub_core.pipeline.simulation import ExactTime, exact_time, simulate
@@ -141,6 +143,7 @@ __all__ = [
     "StepKind",
     "StepTable",
     "StepTableBuilder",
+    "TimingSource",
     "Topology",
     "TraceOptions",
     "UsageError",
@@ -159,6 +162,7 @@ __all__ = [
     "chakra_traces",
     "check_stdout",
     "choose_rule",
+    "choose_timing",
     "complete_offers",
     "cut_fields",
     "cut_objects",
@@ -178,6 +182,7 @@ __all__ = [
     "json_document",
     "json_flag",
     "loss_object",
+    "machine_option",
     "names_from",
     "number_option",
     "offer_option",
@@ -221,6 +226,7 @@ _HOMES = {
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.cli.jobs.job_path": "job_partners",
+    "hub_core.cli.machines": "machine_option",
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.reports.report_objects": "cut_fields cut_objects diagnostic_object loss_object",
@@ -247,6 +253,7 @@ _HOMES = {
     "hub_core.pipeline.inputs": "read read_workload",
     "hub_core.pipeline.job_algorithms": "with_algorithms",
     "hub_core.pipeline.measurements": "read_measurements",
+    "hub_core.pipeline.machines": "TimingSource choose_timing",
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.simulation": "ExactTime exact_time simulate",
     "hub_core.pipeline.synthesis": "estimate_synthesis synthesize",

@@ -61,6 +61,7 @@ PLUGINS = (
     "collhub_hlo",
     "collhub_infragraph",
     "collhub_local",
+    "collhub_machine_timing",
     "collhub_machines",
     "collhub_mpi",
     "collhub_msccl",

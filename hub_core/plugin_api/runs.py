@@ -71,7 +71,7 @@ class SimulationResult:
     `diagnostics`: why ranks never finished, what was assumed. `shares_links`: False where messages
     do not wait for one another on links, so that no lower bound holds. `rank_exposed_ns`: the time
     of each rank in which it did not compute, as the simulator counts it, None where it never
-    finishes; empty where the simulator does not tell.
+    finishes; empty where the simulator does not tell. `details`: further results of the simulator.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -81,6 +81,7 @@ class SimulationResult:
     diagnostics: tuple[Diagnostic, ...] = ()
     shares_links: bool = True
     rank_exposed_ns: tuple[int | None, ...] = ()
+    details: Mapping[str, JsonValue] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         time = "not all finish" if self.time_ns is None else f"{self.time_ns} ns"
@@ -101,6 +102,10 @@ class Simulator:
     `scales`: on a network whose times are all 10^6-fold (bandwidths divided, latencies multiplied)
     it counts femtoseconds in place of nanoseconds, so that ratios to bounds are free of rounding.
     `places_ranks`: it minds `SimulationRequest.npus`; others are not asked for placed algorithms.
+    `machines`: of a simulator of real machines, which `--machine P` selects with the option
+    `machine`: `machines(machine: str | None, topology) -> MachineDescription | None` describes the
+    profile of a name or a document, or, for None, the known machine of a topology. It raises
+    `HubError` for an unknown profile, and for one of another machine than the topology.
     """
 
     name: str
@@ -109,6 +114,20 @@ class Simulator:
     options: type = NoOptions
     places_ranks: bool = False
     scales: bool = False
+    machines: Reference = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineDescription:
+    """A measured machine whose constants a simulator uses.
+
+    `library`: name and version of the library that was measured. `held_out_error`: median relative
+    error on measurements that the constants were not fitted to, None if not measured.
+    """
+
+    name: str
+    library: str
+    held_out_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +142,10 @@ class WorkloadRequest:
 class WorkloadTimes(SimulationResult):
     """Outcome of a simulation, with nodes for steps.
 
-    `slots`: name of the rule that limits the nodes that a rank runs at the same time. `details`:
-    further results of the simulator.
+    `slots`: name of the rule that limits the nodes that a rank runs at the same time.
     """
 
     slots: str = ""
-    details: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from hub_core.cli.arguments import (
 from hub_core.cli.collective_rules import apply_rules
 from hub_core.cli.jobs.simulate_job import JobOutputs, refuse_overlap, simulate_workload
 from hub_core.cli.jobs.workloads import read_workload, workload_warnings
+from hub_core.cli.machines import machine_option
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.parameter_types import FILE, TOPOLOGY
 from hub_core.cli.reports.report_objects import diagnostic_object
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
+    from hub_core.pipeline.machines import TimingSource
     from hub_core.plugin_api import LinkLoad
 
 
@@ -57,6 +59,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     metavar="S",
     help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).",
 )
+@machine_option
 @offer_option("--backend", Simulator, "The simulator.", "analytical")
 @click.option(
     "--steps",
@@ -93,6 +96,7 @@ def simulate(
     source: str,
     topology_text: str | None,
     size_text: str | None,
+    machine: str | None,
     backend: str,
     steps_out: str | None,
     timeline_out: str | None,
@@ -106,12 +110,18 @@ def simulate(
 
     Exit 0 where every rank finishes, else 1 with the reasons.
     """
+    from hub_core.pipeline.machines import NO_MACHINE, choose_timing, simulator_name
+
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
     stated = None if topology_text is None else session.read_topology(topology_text)
     opened = session.open_input(source, source_format)
+    if opened.holds_workload and machine not in (None, NO_MACHINE):
+        cure = "expand its collectives with 'collhub expand --machine', or use --machine none"
+        raise UsageError("--machine is for algorithms, IN is a workload", cure=cure)
     kind = WorkloadSimulator if opened.holds_workload else Simulator
+    backend = simulator_name(machine, backend, session.registry())
     simulator_options = session.options_of(kind, backend)
     given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
     if opened.holds_workload:
@@ -132,14 +142,18 @@ def simulate(
     topology = stated or _own_topology(session, opened)
     algorithm = session.read_input(opened, given["reader"])
     sizes = sizes or _stated_size(opened.name, algorithm)
-    timings = _timings(session, algorithm, topology, sizes, backend, given["simulator"])
+    machine = machine or given["simulator"].get("machine")
+    source_of_times = choose_timing(machine, backend, topology, session.registry())
+    options = {**given["simulator"], **source_of_times.options}
+    timings = _timings(session, algorithm, topology, sizes, backend, options)
     if steps_out is not None:
         from hub_core.cli.reports.step_times import write_step_times
 
         write_step_times(algorithm.steps, timings[0].result, steps_out)
     if timeline_out is not None:
         _write_timeline(session, algorithm, timings[0], timeline_out)
-    _print(opened.name, algorithm, topology, backend, timings, as_json)
+    _print(opened.name, algorithm, topology, source_of_times, timings, as_json)
+    session.say(source_of_times.note)
     found = dict.fromkeys(one for timing in timings for one in timing.result.diagnostics)
     found |= dict.fromkeys(timing.defect for timing in timings if timing.defect is not None)
     session.report(found, opened, algorithm)
@@ -151,12 +165,12 @@ def _print(
     name: str,
     algorithm: Algorithm,
     topology: Topology,
-    backend: str,
+    source_of_times: TimingSource,
     timings: Sequence[Timing],
     as_json: bool,
 ) -> None:
     if as_json:
-        print_json(_document(name, algorithm, topology, backend, timings))
+        print_json(_document(name, algorithm, topology, source_of_times, timings))
     elif len(timings) == 1:
         _print_one(algorithm, topology, timings[0])
     else:
@@ -242,7 +256,11 @@ def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:
 
 
 def _document(
-    source: str, algorithm: Algorithm, topology: Topology, backend: str, timings: Sequence[Timing]
+    source: str,
+    algorithm: Algorithm,
+    topology: Topology,
+    source_of_times: TimingSource,
+    timings: Sequence[Timing],
 ) -> dict[str, JsonValue]:
     """One result as itself, several under `results`."""
     from hub_core.model import placement_of
@@ -252,7 +270,8 @@ def _document(
         "source": source,
         "topology": topology.name,
         "npus": list(placement_of(algorithm) or range(algorithm.num_ranks)),
-        "backend": backend,
+        "backend": source_of_times.backend,
+        **source_of_times.document(),
     }
     if len(timings) == 1:
         return head | _object(topology, timings[0])
@@ -287,6 +306,7 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
             for load in result.link_loads[:LISTED_LINKS]
         ],
         "link_loads": [asdict(load) for load in result.link_loads],
+        "details": dict(result.details),
         "diagnostics": [diagnostic_object(found) for found in result.diagnostics],
     }
 
@@ -305,6 +325,7 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
             **({} if npus is None else {"ranks on NPUs": format_ranks(npus)}),
             "size": size,
             "time": f"{time}{exact}",
+            **{key: str(value) for key, value in timing.result.details.items()},
             "bandwidth": bandwidth,
             "bound": _bound_text(timing, bound, ratio),
         }

@@ -26,6 +26,7 @@ from hub_core.model import (
     format_ranks,
     format_time,
 )
+from hub_core.pipeline.machines import NOMINAL
 from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def simulate_workload(
         _print_times(request, times, unlimited, report)
         if report is not None:
             _print_report(workload, report)
+    session.say(NOMINAL)
     session.report(_folded(times.diagnostics))
     return ExitCode.DONE if times.time_ns is not None else ExitCode.INVALID
 
@@ -166,6 +168,8 @@ def _document(
         "rank_finish_ns": list(times.rank_finish_ns),
         "rank_exposed_ns": list(times.rank_exposed_ns),
         "slots": times.slots,
+        "timing": NOMINAL,
+        "machine": None,
         "details": dict(times.details),
         "diagnostics": [diagnostic_object(found) for found in times.diagnostics],
     }

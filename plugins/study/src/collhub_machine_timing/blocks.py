@@ -1,0 +1,186 @@
+"""Instructions of thread blocks from the steps of an algorithm.
+
+A receive and the send that forwards its data are one instruction, as in NCCL and MSCCL. A block
+executes its instructions in order. Steps with lanes keep these as blocks. Other messages get a
+block per connection; the connection that a block forwards to joins the one that it receives from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.columns import BoolArray, Int64Array, labels, run_mask
+from hub_core.model import Findings, Messages, StepTable, connection_keys, match_messages
+from hub_core.schedules.switch_groups import SwitchGroups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instructions:
+    """Instructions of all ranks as int64 columns, ordered by their first row.
+
+    `of_row`: instruction of every step. `send`, `receive`: rows of the instruction's messages, -1
+    for none; `block`: thread block, -1 for none. `parents`, `children`: dependencies between
+    instructions, without the order of blocks. `messages`: rows of matched messages.
+    `switched_work`: int8, 1 for the instruction of a rank that lets switches add up or copy
+    messages, 0 for the other ends of such messages, -1 elsewhere.
+    """
+
+    of_row: Int64Array
+    rank: Int64Array
+    send: Int64Array
+    receive: Int64Array
+    block: Int64Array
+    parents: Int64Array
+    children: Int64Array
+    messages: Messages
+    switched_work: npt.NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+def build_instructions(
+    steps: StepTable, groups: SwitchGroups | None, fuses: bool = True
+) -> Instructions:
+    """Build the instructions of an algorithm.
+
+    `groups`: messages of switches; they are not fused. `fuses`: False keeps receives and sends
+    apart, each connection with a block of its own, which cannot wait for each other in a circle.
+    """
+    messages = match_messages(steps, Findings())
+    parents, children = steps.edges()
+    receives, sends = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if fuses:
+        receives, sends = _find_forwarding(steps, parents, children, groups)
+    block, is_pair = _assign_blocks(steps, receives, sends)
+    work = _find_switched_work(steps, messages, groups)
+    is_switched = work >= 0
+    # A rank's block of a channel issues both its sums and its multicasts.
+    block[is_switched] = -1
+    issues = work == 1
+    issuer = labels(steps.rank[issues], steps.channel[issues])
+    block[issues] = block.max(initial=-1) + 1 + issuer
+    receives, sends = receives[is_pair], sends[is_pair]
+    # The instruction of a forwarding send is that of its receive.
+    leader = np.arange(len(steps))
+    leader[sends] = receives
+    is_leader = leader == np.arange(len(steps))
+    number = np.cumsum(is_leader) - 1
+    of_row = number[leader]
+    count = int(is_leader.sum())
+    send, receive = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    send[of_row[steps.sends]] = np.flatnonzero(steps.sends)
+    receive[of_row[steps.receives]] = np.flatnonzero(steps.receives)
+    ends = of_row[parents], of_row[children]
+    is_between = ends[0] != ends[1]
+    rows = np.flatnonzero(is_leader)
+    return Instructions(
+        of_row,
+        steps.rank[rows].astype(np.int64),
+        send,
+        receive,
+        block[rows],
+        ends[0][is_between],
+        ends[1][is_between],
+        messages,
+        work[rows],
+    )
+
+
+def _find_switched_work(
+    steps: StepTable, messages: Messages, groups: SwitchGroups | None
+) -> npt.NDArray[np.int8]:
+    """Return `Instructions.switched_work` of every row.
+
+    A multicast is issued by its first send, a sum by its first receive.
+    """
+    work = np.full(len(steps), -1, np.int8)
+    if groups is None:
+        return work
+    receive_of = np.full(len(steps), -1, np.int64)
+    receive_of[messages.send] = messages.receive
+    for members, _ in (groups.multicasts, groups.sums):
+        work[members] = 0
+        work[receive_of[members]] = 0
+    copied, number = groups.multicasts
+    work[copied[run_mask(number)]] = 1
+    added, number = groups.sums
+    work[receive_of[added[run_mask(number)]]] = 1
+    return work
+
+
+def _find_forwarding(
+    steps: StepTable, parents: Int64Array, children: Int64Array, groups: SwitchGroups | None
+) -> tuple[Int64Array, Int64Array]:
+    """Return (receives, sends) of which each pair is one instruction; int64, one to one.
+
+    The send reads what the receive wrote, and the receive is the last row that it waits for.
+    """
+    is_pair = steps.receives[parents] & steps.sends[children]
+    is_pair &= steps.count[parents] == steps.count[children]
+    is_pair &= steps.dst_buffer[parents] == steps.src_buffer[children]
+    is_pair &= steps.dst_offset[parents] == steps.src_offset[children]
+    is_pair &= steps.lane[parents] == steps.lane[children]
+    last = np.full(len(steps), -1, np.int64)
+    np.maximum.at(last, children, parents)
+    is_pair &= parents == last[children]
+    if groups is not None:
+        is_switched = np.zeros(len(steps), np.bool_)
+        is_switched[groups.multicasts[0]] = True
+        is_switched[groups.sums[0]] = True
+        is_pair &= ~is_switched[children]
+    receives, sends = parents[is_pair], children[is_pair]
+    # In given lanes only neighbours, so that the order of the lane remains.
+    is_near = (steps.lane[receives] < 0) | (sends == receives + 1)
+    receives, sends = receives[is_near], sends[is_near]
+    # Data and control dependencies may repeat a pair; a receive is forwarded at most once.
+    order = np.lexsort((sends, receives))
+    receives, sends = receives[order], sends[order]
+    is_first = run_mask(receives)
+    return receives[is_first], sends[is_first]
+
+
+def _assign_blocks(
+    steps: StepTable, receives: Int64Array, sends: Int64Array
+) -> tuple[Int64Array, BoolArray]:
+    """Return (block of every row, -1 for local steps; whether a forwarding pair shares its block).
+
+    Without lanes, a receiving connection joins the sending connection to which it forwards most,
+    if the latter gets most of its messages from it.
+    """
+    is_message = steps.sends | steps.receives
+    rows = np.flatnonzero(is_message)
+    key = np.full(len(steps), -1, np.int64)
+    source, destination = steps.ends(rows)
+    key[rows] = 2 * connection_keys(source, destination, steps.channel[rows]) + steps.sends[rows]
+    pairs = np.stack([key[receives], key[sends]]) if len(receives) else np.zeros((2, 0), np.int64)
+    unique, index, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+    index = index.reshape(-1)
+    is_joined = _is_most_frequent(unique[0], counts) & _is_most_frequent(unique[1], counts)
+    has_lane = steps.lane >= 0
+    block = key.copy()
+    if is_joined.any():
+        joined_from, joined_to = unique[0][is_joined], unique[1][is_joined]
+        order = np.argsort(joined_from)
+        place = np.searchsorted(joined_from[order], key[rows])
+        place = np.minimum(place, len(order) - 1)
+        is_member = joined_from[order][place] == key[rows]
+        block[rows] = np.where(is_member, joined_to[order][place], key[rows])
+    if has_lane.any():
+        given = steps.rank.astype(np.int64) * (int(steps.lane.max()) + 1) + steps.lane
+        block[has_lane] = -2 - given[has_lane]
+    used = block != -1
+    block[used] = labels(block[used])
+    return block, is_joined[index] | has_lane[receives]
+
+
+def _is_most_frequent(keys: Int64Array, counts: Int64Array) -> BoolArray:
+    """Return whether each pair is the first of the most frequent ones of its key."""
+    order = np.lexsort((np.arange(len(keys)), -counts, keys))
+    result = np.zeros(len(keys), np.bool_)
+    if len(order):
+        result[order[run_mask(keys[order])]] = True
+    return result

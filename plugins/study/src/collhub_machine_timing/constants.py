@@ -1,0 +1,307 @@
+"""Constants of thread blocks and links, by kernel and protocol, from the profile of a machine.
+
+A *kernel* is the code that executes an algorithm:
+
+- `fifo`: blocks of NCCL and MSCCL that copy through FIFO buffers, with a protocol;
+- `exchange`: NCCL's sends and receives in one group, which do not depend on one another;
+- `nvls`: NCCL's blocks that add up and multicast in NVSwitches;
+- `direct`: kernels of MSCCL++, which write to the buffers of their peers.
+
+Fitted constants of the profile (`collhub_machine_profiles.node_model`) give the times of the first
+three. `START_VALUES` has the constants that no profile contains yet, with their evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+from collhub_machine_profiles.machine_profile import MachineProfile
+
+from hub_core.columns import Float64Array
+from hub_core.model import UsageError
+
+KERNELS = ("fifo", "exchange", "nvls", "direct")
+PROTOCOLS = ("ll", "ll128", "simple")
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StartValue:
+    """Value of a constant by architecture, where no profile has a fitted one; and its evidence."""
+
+    ampere: float
+    hopper: float
+    blackwell: float
+    evidence: str
+
+    def value(self, architecture: str) -> float:
+        """Return the value of an architecture."""
+        return float(getattr(self, architecture))
+
+
+_CI = "reference values of MSCCL++'s CI (microsoft/mscclpp 1f5f065d, test/deploy)"
+START_VALUES = {
+    "link_efficiency": StartValue(
+        0.80, 0.80, 0.80, "bandwidth of NCCL's rings at 512 MiB relative to the sum of the channels"
+    ),
+    "network_efficiency": StartValue(
+        0.90, 0.90, 0.90, "all-reduce of 1 GiB and more on 2 to 64 nodes: 0.86 to 0.95 of the NICs"
+    ),
+    "network_ll_us": StartValue(
+        5.0, 5.0, 5.0, "InfiniBand: all-reduce of 8 KiB on two nodes; NCCL's own table: 5.0"
+    ),
+    "network_ll128_us": StartValue(8.5, 8.5, 8.5, "NCCL's own table of latencies"),
+    "network_simple_us": StartValue(14.0, 14.0, 14.0, "NCCL's own table of latencies"),
+    "direct_start_us": StartValue(5.0, 4.2, 4.2, f"all pairs of 24 to 72 KiB; {_CI}"),
+    "direct_ll_us": StartValue(0.87, 0.80, 0.80, f"all pairs of 24 to 72 KiB; {_CI}"),
+    "direct_ll_efficiency": StartValue(
+        0.55, 0.52, 0.52, f"165 of 300 and 235 of 450 GB/s on the wire; {_CI}"
+    ),
+    "direct_simple_us": StartValue(
+        3.2, 3.2, 3.2, "MSCCL++ tutorial: put and signal of 1 KiB takes 2.4 us more than packets"
+    ),
+    "direct_rate_GBps": StartValue(
+        47.0, 47.0, 59.0, "NCCL's symmetric kernels: 44 GiB/s a block, 55 on Blackwell"
+    ),
+    "direct_efficiency": StartValue(
+        0.83, 0.785, 0.785, f"1 GiB on 8 GPUs: 0.81 to 0.85, 0.77 to 0.80; {_CI}"
+    ),
+}
+"""Constants without fitted values. Rates are payload per thread block."""
+
+# Bytes on the wire per byte of payload: LL has a flag of 4 bytes for 4 bytes, LL128 8 for 120.
+_WIRE = {"ll": 2.0, "ll128": 16 / 15, "simple": 1.0}
+# Payload of a chunk in the FIFO buffer, and chunks in flight: 8 steps of the buffer.
+_CHUNK = {"ll": 32 * KIB, "ll128": 576_000, "simple": 2 * MIB}
+_SLOTS = {"ll": 8, "ll128": 8, "simple": 2}
+_POWER = {"ll": 3, "ll128": 3, "simple": 4}
+_UNLIMITED = 1 << 62
+_MAX_THREADS, _MIN_THREADS, _LL_BYTES_PER_THREAD = 512, 128, 8
+_EXCHANGE_CHANNELS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTiming:
+    """Constants of one kernel and protocol.
+
+    `start_us`: before the first instruction. `visible_us`: until a receiver sees a message within
+    the node; `network_us`: across the network. `rate_gigabytes_per_s`: payload of a thread block.
+    `slices`: 2 if a message becomes visible in two halves, 1 if as it is written.
+    `received_share`: work of the receiving end of a chain and of local steps, as a fraction of the
+    time of a send.
+    `wire`: bytes on links per byte of payload. `chunk_bytes`: largest message; larger ones are sent
+    in several rounds of the algorithm. `slots`: messages in flight on a connection.
+    `chunk_us`: additional time of each instruction with a message. `growth`: increase of start and
+    visibility from 128 to 512 threads.
+    """
+
+    kernel: str
+    protocol: str
+    start_us: float
+    visible_us: float
+    network_us: float
+    rate_gigabytes_per_s: float
+    link_efficiency: float
+    network_efficiency: float
+    slices: int = 1
+    received_share: float = 0.0
+    wire: float = 1.0
+    chunk_bytes: int = _UNLIMITED
+    slots: int = _UNLIMITED
+    power: int = 3
+    chunk_us: float = 0.0
+    growth: float = 0.0
+
+    def with_threads(self, message_bytes: int) -> KernelTiming:
+        """Return the constants for blocks with the number of threads that NCCL uses.
+
+        A thread of LL transfers at least 8 bytes of a message.
+        """
+        threads = np.clip(message_bytes / _LL_BYTES_PER_THREAD, _MIN_THREADS, _MAX_THREADS)
+        factor = 1 + self.growth * float(np.log2(threads / _MIN_THREADS)) / 2
+        return replace(
+            self, start_us=self.start_us * factor, visible_us=self.visible_us * factor, growth=0.0
+        )
+
+    def message_times_us(
+        self, sizes: Float64Array, crosses_network: bool
+    ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
+        """Return (busy time of the sender, time to the first part, lag of the end, last part).
+
+        Sizes in bytes; times in us. Transfer and visibility overlap; the smooth maximum of the
+        fitted model applies to the longer of them.
+        """
+        transfer = sizes / (self.rate_gigabytes_per_s * 1e3) + self.chunk_us
+        visible = np.full(len(sizes), self.network_us if crosses_network else self.visible_us)
+        part = transfer / self.slices
+        top = np.maximum(np.maximum(part, visible), 1e-9)
+        power = self.power
+        longer = top * ((part / top) ** power + (visible / top) ** power) ** (1 / power)
+        is_long = part >= visible
+        busy = np.where(is_long, transfer - part + longer, transfer)
+        lag = np.where(is_long, visible, longer)
+        tail = part if self.slices > 1 else np.zeros(len(sizes))
+        first = tail + lag
+        if crosses_network and self.slices == 1:
+            # The host sends a chunk of LL when all of its flags are set.
+            first = busy + lag
+        return busy, first, lag, tail
+
+
+def nominal_gigabytes_per_s(profile: MachineProfile) -> float:
+    """Return the nominal rate of a GPU's links within the node, in one direction."""
+    gpu = profile.known_gpu
+    match = re.search(r"(\d+) GB/s", gpu.links if gpu else "")
+    return float(match[1]) if match else 0.0
+
+
+def has_model(profile: MachineProfile) -> bool:
+    """Whether the constants of a profile describe thread blocks."""
+    gpu = profile.known_gpu
+    return bool(profile.constants) and gpu is not None and gpu.has_model
+
+
+def check_model(profile: MachineProfile) -> None:
+    """Raise `UsageError` for a profile whose constants do not describe thread blocks."""
+    if has_model(profile):
+        return
+    raise UsageError(
+        f"the profile {profile.name} has measured tables alone, no constants of thread blocks",
+        cure="choose a machine with NVLink between all GPUs of a node, or --machine none",
+        code="no-model",
+    )
+
+
+def kernel_timing(
+    profile: MachineProfile,
+    kernel: str,
+    protocol: str,
+    ranks: int,
+    message_bytes: int,
+    blocks: int,
+) -> KernelTiming:
+    """Return the constants for a kernel and protocol.
+
+    `message_bytes`: the largest message. `blocks`: the largest number of messages that a rank sends
+    in an exchange.
+    """
+    check_model(profile)
+    if kernel == "direct":
+        return _direct(profile, protocol)
+    value = {name: constant.value for name, constant in profile.constants.items()}
+    names = {"ll": ("b", "hLL", "rLL"), "ll128": ("b128", "h128", "r128")}
+    start, visible, rate = (value[name] for name in names.get(protocol, ("bS", "LS", "rS")))
+    is_simple = protocol == "simple"
+    timing = KernelTiming(
+        kernel,
+        protocol,
+        start,
+        visible,
+        network_us(profile, protocol),
+        rate,
+        start_value(profile, "link_efficiency"),
+        network_efficiency(profile),
+        slices=2 if is_simple else 1,
+        received_share=(value["yS"] / (3 if ranks == 2 else 1)) if is_simple else 0.0,
+        wire=_WIRE[protocol],
+        chunk_bytes=_CHUNK[protocol],
+        slots=_SLOTS[protocol],
+        power=_POWER[protocol],
+        growth=value["gLL"] if protocol == "ll" else 0.0,
+    )
+    if kernel == "exchange":
+        return _exchange(timing, profile, value, ranks, blocks)
+    if kernel == "nvls":
+        # A chunk is one sum in the switch and one multicast: half of its time each.
+        return replace(
+            timing,
+            start_us=value["bN"],
+            visible_us=0.0,
+            rate_gigabytes_per_s=2 * value["rN"],
+            chunk_us=value["oN"] / 2,
+            slices=1,
+            received_share=0.0,
+            chunk_bytes=128 * KIB,
+        )
+    return timing.with_threads(message_bytes)
+
+
+def _exchange(
+    timing: KernelTiming, profile: MachineProfile, value: dict[str, float], ranks: int, blocks: int
+) -> KernelTiming:
+    """Return the constants of sends and receives in a group; no FIFO limits their messages.
+
+    All blocks of a GPU, and the copy of its own share, have 32 channels together.
+    """
+    share = _EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
+    power = timing.power
+    simple_rate = (value["cP"] ** -power + share**-power) ** (-1 / power)
+    start = value["bP"] * (1 + value["nP"] * (ranks - 1))
+    is_ll = timing.protocol == "ll"
+    return replace(
+        timing,
+        start_us=start if is_ll else start * value["bPS"],
+        visible_us=0.0,
+        rate_gigabytes_per_s=value["pLL"] if is_ll else simple_rate,
+        link_efficiency=value["BP"] / nominal_gigabytes_per_s(profile),
+        slices=1,
+        received_share=0.0,
+        chunk_bytes=_UNLIMITED,
+        slots=_UNLIMITED,
+        growth=0.0,
+    )
+
+
+def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
+    """Return the constants of kernels of MSCCL++: packets (LL), or puts with a signal."""
+    is_ll = protocol == "ll"
+    return KernelTiming(
+        "direct",
+        protocol,
+        start_value(profile, "direct_start_us"),
+        start_value(profile, "direct_ll_us" if is_ll else "direct_simple_us"),
+        network_us(profile, protocol),
+        start_value(profile, "direct_rate_GBps"),
+        start_value(profile, "direct_ll_efficiency" if is_ll else "direct_efficiency"),
+        network_efficiency(profile),
+        wire=_WIRE[protocol],
+    )
+
+
+def exchange_channels(peer_bytes: float) -> int:
+    """Return the number of channels on which NCCL exchanges this many bytes with each peer."""
+    return int(np.clip(np.ceil(peer_bytes / (64 * KIB)), 1, _EXCHANGE_CHANNELS))
+
+
+def nvls_chunk_bytes(collective_bytes: int, parallel: int) -> int:
+    """Return the chunk of NVLS for `parallel` = channels x heads."""
+    chunk = 128 * KIB
+    for limit, smaller in ((64, 64), (8, 32), (2, 16)):
+        if collective_bytes < limit * parallel * chunk:
+            chunk = min(chunk, smaller * KIB)
+    return chunk
+
+
+def start_value(profile: MachineProfile, name: str) -> float:
+    """Return a constant of `START_VALUES` for the architecture of a machine."""
+    gpu = profile.known_gpu
+    assert gpu is not None, "check_model refuses such profiles"
+    return START_VALUES[name].value(gpu.architecture)
+
+
+def network_us(profile: MachineProfile, protocol: str) -> float:
+    """Return the hop between nodes: that of the profile's network, else the start value.
+
+    A fitted network has one hop for small messages, which LL sends, and one for large ones.
+    """
+    for network in profile.networks:
+        hop_small, _, hop_large, _ = network.values
+        return hop_large if protocol == "simple" else hop_small
+    return start_value(profile, f"network_{protocol}_us")
+
+
+def network_efficiency(profile: MachineProfile) -> float:
+    """Return the share of the NICs' nominal bandwidth that messages get."""
+    return start_value(profile, "network_efficiency")

@@ -1,0 +1,200 @@
+"""Kernel of the machine timing: thread blocks that execute instructions, and shared links.
+
+Algorithm: discrete-event simulation. An instruction of a thread block (receive, send, receive and
+send in one, local work) begins when the instructions that it waits for have ended and the first
+part of its messages is visible. It keeps its block busy for `duration`. Links cut through: a
+message occupies all links of its path at once, from its begin, and shares each link with the
+messages that began before it. A link is represented by the time at which it has sent all bytes
+of the messages so far, so that no events of links are needed: a message ends no earlier than that
+time on each of its links. The first part of a message is visible `first` after its begin, later by
+the part `halves` / 2 of any delay on links; the entire message is visible `lag` after its end.
+
+Source: the protocols of NCCL (slices in FIFO buffers with flags: Simple, LL, LL128) and the rules
+of `constants`. Rings of Simple give the closed form of `collhub_machine_profiles.node_model`.
+
+Invariant: events are processed in the order of their times, and those of equal times in the order
+of their creation. A link serves messages in the order in which they begin, so the bytes that
+it has sent never exceed its rate times the time.
+
+Cost: two events per instruction with a message, one per instruction without, each O(1) if an event
+of its time exists, else O(log n), plus O(1) per link of a message and per dependency.
+
+The kernel is one file, because its parts share one state. It is plain Python; `collhub_kernels`
+explains when it runs as machine code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from collhub_kernels import Kernel, compiled
+from collhub_kernels.event_queue import (
+    BUCKET,
+    BUCKETS,
+    ENTRY,
+    EVENT,
+    HEAP,
+    RECENT_TIMES,
+    STORE,
+    Integer,
+    Records,
+    push,
+    remove_bucket,
+    take_event,
+)
+
+from hub_core.columns import Int64Array
+
+# Times in ps; -1: never. Ranges of children, receivers and links: first index and number.
+INSTRUCTION = np.dtype(
+    [
+        ("begin", np.int64),
+        ("end", np.int64),
+        ("duration", np.int64),  # time in which the thread block is busy
+        ("tail", np.int64),  # work on the last part of a received message
+        ("first", np.int64),
+        ("lag", np.int64),
+        ("received", np.int64),  # time at which all received messages are entirely visible
+        ("unmet", np.int32),
+        ("first_child", np.int32),
+        ("children", np.int32),
+        ("first_receiver", np.int32),
+        ("receivers", np.int32),
+        ("first_link", np.int32),
+        ("links", np.int32),
+        ("size_class", np.int32),
+        ("halves", np.int32),
+    ],
+    align=True,
+)
+
+
+class BlockWorld(NamedTuple):
+    """The complete state of a simulation, changed in place by the kernel.
+
+    `instruction`: records of `INSTRUCTION`. `child`: instructions that wait for the end of another;
+    `receiver`: those that wait for the first part of its message; `link`: links of the paths of
+    messages, as indices of `free_ps`. `free_ps`: time at which a link has sent all messages so
+    far. `busy_ps`: time of a message on a link, by size class times `classes` plus `link_class`.
+    `roots`: instructions that wait for nothing. The other fields are the event queue.
+    """
+
+    instruction: Records
+    child: Int64Array
+    receiver: Int64Array
+    link: Int64Array
+    link_class: Int64Array
+    free_ps: Int64Array
+    busy_ps: Int64Array
+    roots: Int64Array
+    classes: int
+    launch_ps: int
+    heap: Records
+    entry: Records
+    bucket: Records
+    event: Records
+    recent: Int64Array
+    store: Records
+    counter: Int64Array
+
+
+def create_queue(
+    events: int,
+) -> tuple[Records, Records, Records, Records, Int64Array, Records, Int64Array]:
+    """Return the fields `heap` to `counter` of an empty queue for at most `events` events."""
+    store = np.zeros(2, STORE)
+    store["returned"] = -1
+    return (
+        np.zeros(1, HEAP),
+        np.zeros(events, ENTRY),
+        np.zeros(events, BUCKET),
+        np.zeros(events, EVENT),
+        np.full(RECENT_TIMES, -1, np.int64),
+        store,
+        np.zeros(1, np.int64),
+    )
+
+
+# Kinds of events: the lowest two bits of an item. The higher bits are the instruction.
+_END, _VISIBLE = 0, 1
+
+
+def _simulate(world: BlockWorld) -> int:
+    """Simulate until the event queue is empty. Return the number of instructions that ended."""
+    for position in range(len(world.roots)):
+        _begin(world.roots[position], world.launch_ps, world)
+    buckets = world.heap[BUCKETS]
+    ended = 0
+    while buckets["size"] > 0:
+        # The bucket stays on top of the heap during its events: an event that is created at the
+        # same time is appended to it.
+        now, bucket = world.entry[0]["time"], world.entry[0]["item"]
+        while world.bucket[bucket]["first"] >= 0:
+            event = take_event(bucket, world)
+            if event & 3 == _END:
+                ended += 1
+                _end(event >> 2, now, world)
+            else:
+                _show(event >> 2, now, world)
+        remove_bucket(bucket, now, world)
+    return ended
+
+
+@compiled
+def _begin(index: Integer, now: Integer, world: BlockWorld) -> None:
+    """Begin an instruction at `now`: reserve its links, and schedule its end and its message."""
+    instruction = world.instruction[index]
+    instruction["begin"] = now
+    # Without contention for links.
+    unshared = now + instruction["duration"]
+    sent = unshared
+    first_link = instruction["first_link"]
+    row = instruction["size_class"] * world.classes
+    for position in range(first_link, first_link + instruction["links"]):
+        link = world.link[position]
+        free = max(world.free_ps[link], now) + world.busy_ps[row + world.link_class[link]]
+        world.free_ps[link] = free
+        sent = max(sent, free)
+    end = max(sent, instruction["received"] + instruction["tail"])
+    push(world, end, (index << 2) | _END)
+    receivers = instruction["receivers"]
+    if receivers > 0:
+        first = now + instruction["first"] + ((sent - unshared) * instruction["halves"] >> 1)
+        whole = end + instruction["lag"]
+        first_receiver = instruction["first_receiver"]
+        for position in range(first_receiver, first_receiver + receivers):
+            receiver = world.instruction[world.receiver[position]]
+            receiver["received"] = max(receiver["received"], whole)
+        push(world, first, (index << 2) | _VISIBLE)
+
+
+@compiled
+def _end(index: Integer, now: Integer, world: BlockWorld) -> None:
+    """End an instruction, and begin those that waited for nothing else."""
+    instruction = world.instruction[index]
+    instruction["end"] = now
+    first = instruction["first_child"]
+    for position in range(first, first + instruction["children"]):
+        _release(world.child[position], now, world)
+
+
+@compiled
+def _show(index: Integer, now: Integer, world: BlockWorld) -> None:
+    """Make the first part of a message visible to its receivers."""
+    instruction = world.instruction[index]
+    first = instruction["first_receiver"]
+    for position in range(first, first + instruction["receivers"]):
+        _release(world.receiver[position], now, world)
+
+
+@compiled
+def _release(index: Integer, now: Integer, world: BlockWorld) -> None:
+    """Count down what an instruction waits for; begin it when nothing is left."""
+    instruction = world.instruction[index]
+    instruction["unmet"] -= 1
+    if instruction["unmet"] == 0:
+        _begin(index, now, world)
+
+
+run = Kernel(_simulate)

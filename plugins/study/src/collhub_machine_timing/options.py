@@ -1,0 +1,29 @@
+"""Options of the simulator of machines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hub_core.plugin_api import choice, optional
+
+KERNELS = ("fifo", "exchange", "nvls", "direct")
+PROTOCOLS = ("ll", "ll128", "simple")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """The profile of the machine, and the code that executes the algorithm."""
+
+    machine: str | None = optional(
+        "profile: the name of a shipped one, as h100, or the text of one that 'collhub calibrate'"
+        " wrote (default: the profile of the topology)"
+    )
+    kernel: str | None = choice(
+        (None, *KERNELS),
+        "what executes the algorithm: fifo (NCCL, MSCCL), exchange (NCCL's sends and receives in a"
+        " group), nvls, direct (MSCCL++) (default: nvls where switches add up, exchange where no"
+        " message waits for another, else fifo)",
+    )
+    protocol: str | None = choice(
+        (None, *PROTOCOLS), "protocol of all messages (default: the fastest one)"
+    )

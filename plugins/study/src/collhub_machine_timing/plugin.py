@@ -1,0 +1,25 @@
+"""Offers of this package: the simulator of machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from collhub_machine_timing.options import MachineOptions
+from hub_core.plugin_api import Simulator, hookimpl
+
+COLLHUB_PLUGIN_API = (1, 0)
+
+MACHINE = Simulator(
+    "machine",
+    "times of real machines, with constants of a profile that was fitted to measurements",
+    "collhub_machine_timing.simulate:simulate",
+    MachineOptions,
+    places_ranks=True,
+    machines="collhub_machine_timing.profiles:describe_machine",
+)
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[Simulator]:
+    """Describe the simulator."""
+    return [MACHINE]

@@ -1,0 +1,114 @@
+"""The profile that a simulation uses: a shipped one, a document, or that of the topology."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import numpy as np
+from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
+from collhub_machine_profiles.machine_profile import MachineProfile, parse_profile
+
+from collhub_machine_timing.constants import check_model, has_model, nominal_gigabytes_per_s
+from hub_core.model import PluginError, UsageError
+from hub_core.network import Topology, group_of_nodes
+from hub_core.plugin_api import MachineDescription
+
+_DOCUMENT_NAME = "profile"
+# Ratio of bandwidths up to which a topology describes the machine of a profile.
+_MAX_RATIO = 1.15
+
+
+def select_profile(text: str | None, topology: Topology) -> MachineProfile:
+    """Return the profile of a name or a document, by default that of the topology.
+
+    Raises `UsageError` for an unknown name, for a profile without constants of thread blocks, and
+    for one of another machine than the topology; `PluginError` for a topology without a profile.
+    """
+    profile = _profile_of_topology(topology) if text is None else _parse_machine(text)
+    check_model(profile)
+    _check_topology(profile, topology)
+    return profile
+
+
+def describe_machine(machine: str | None, topology: Topology) -> MachineDescription | None:
+    """Describe the profile that a simulation uses; None for None and a topology without one.
+
+    Raises `UsageError` as `select_profile` does.
+    """
+    if machine is None:
+        profile = find_profile(topology)
+        if profile is None or not has_model(profile) or _mismatch(profile, topology):
+            return None
+    else:
+        profile = select_profile(machine, topology)
+    return MachineDescription(profile.name, str(profile.library), _held_out_error(profile))
+
+
+def _held_out_error(profile: MachineProfile) -> float | None:
+    """Return the median error of the model on held-out points, None if it is not measured.
+
+    The median over the collectives, each weighted by its points.
+    """
+    entries = [one for one in profile.errors if one.predictor == "model" and one.points]
+    medians = np.repeat([one.median for one in entries], [one.points for one in entries])
+    return float(np.median(medians)) if len(medians) else None
+
+
+def _profile_of_topology(topology: Topology) -> MachineProfile:
+    profile = find_profile(topology)
+    if profile is None:
+        names = ", ".join(shipped_names())
+        raise PluginError(
+            f"no shipped profile describes {topology.name}",
+            cure=f"name one of {names}, or a file of 'collhub calibrate'",
+            code="no-profile",
+        )
+    return profile
+
+
+def _parse_machine(text: str) -> MachineProfile:
+    if text.lstrip().startswith("{"):
+        return parse_profile(text.encode(), _DOCUMENT_NAME)
+    names = shipped_names()
+    if text in names:
+        return shipped_profile(text)
+    close = get_close_matches(text, names, 1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise UsageError(
+        f"there is no profile {text!r}, and no such file",
+        cure=f"{hint}known: {', '.join(names)}; or a file of 'collhub calibrate'",
+        code="unknown-profile",
+    )
+
+
+def _check_topology(profile: MachineProfile, topology: Topology) -> None:
+    """Raise `UsageError` if a profile describes another machine than the topology."""
+    if reason := _mismatch(profile, topology):
+        raise UsageError(
+            f"the profile {profile.name} is of another machine than {topology.name}: {reason}",
+            cure="name the machine of the topology, or use --machine none",
+            code="other-machine",
+        )
+
+
+def _mismatch(profile: MachineProfile, topology: Topology) -> str:
+    """Return how a topology differs from the machine of a profile, "" if it does not."""
+    gpu = profile.known_gpu
+    assert gpu is not None, "profiles with constants name a known GPU"
+    largest = max((len(members) for members in topology.groups.values()), default=None)
+    gpus = topology.num_npus if largest is None else largest
+    if gpus > gpu.gpus_per_node:
+        return f"{gpus} GPUs a node instead of {gpu.gpus_per_node}"
+    group = group_of_nodes(topology)
+    source, destination = group[topology.source], group[topology.destination]
+    is_inside = (source == destination) & ((source >= 0) | (not topology.groups))
+    is_npu = topology.source < topology.num_npus
+    rate = np.bincount(
+        topology.source[is_inside & is_npu],
+        topology.bandwidth_bytes_per_s[is_inside & is_npu],
+        minlength=topology.num_npus,
+    )[: topology.num_npus]
+    nominal = nominal_gigabytes_per_s(profile) * 1e9
+    if gpus > 1 and not nominal / _MAX_RATIO <= float(np.median(rate)) <= nominal * _MAX_RATIO:
+        return f"{np.median(rate) / 1e9:g} GB/s a GPU instead of {nominal / 1e9:g}"
+    return ""

@@ -1,0 +1,168 @@
+"""Rules of the machine timing on small algorithms whose times can be computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from collhub_compose.replication import replicate
+from collhub_machine_profiles import shipped_profile
+from collhub_machine_profiles.machine_profile import MachineProfile
+from collhub_machine_timing.constants import kernel_timing
+
+import hub_core
+from hub_core.model import Algorithm, Collective, CollectiveKind
+from hub_core.plugin_api import SimulationResult
+
+NODE = "dgx-h100"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def h100() -> MachineProfile:
+    return shipped_profile("h100")
+
+
+def ring(kind: str = "all-reduce", channels: int = 1) -> Algorithm:
+    collective = Collective(CollectiveKind(kind), 8, 8)
+    algorithm = hub_core.synthesize(collective, NODE, MIB, name="ring").algorithm
+    return replicate(algorithm, channels) if channels > 1 else algorithm
+
+
+def simulated(
+    algorithm: Algorithm, size: int, topology: str = NODE, **options: str
+) -> SimulationResult:
+    return hub_core.simulate(
+        algorithm, topology, size, backend="machine", options={"machine": "h100", **options}
+    )
+
+
+def time_us(result: SimulationResult) -> float:
+    assert result.time_ns is not None
+    return result.time_ns / 1e3
+
+
+def constants(profile: MachineProfile) -> dict[str, float]:
+    return {name: constant.value for name, constant in profile.constants.items()}
+
+
+def smooth_maximum(first: float, second: float, power: int) -> float:
+    return float((first**power + second**power) ** (1 / power))
+
+
+def test_a_ring_of_ll_takes_the_closed_form(h100: MachineProfile) -> None:
+    value = constants(h100)
+    size = 4096
+    transfer_us = size / 8 / (value["rLL"] * 1e3)
+    step_us = smooth_maximum(value["hLL"], transfer_us, 3)
+    # The last message is entirely visible a step after it has been sent.
+    expected_us = value["b"] + 14 * step_us + transfer_us
+    assert time_us(simulated(ring(), size, protocol="ll")) == pytest.approx(expected_us, rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [8 * MIB, 512 * MIB])
+def test_a_ring_of_simple_takes_the_closed_form(h100: MachineProfile, size: int) -> None:
+    value = constants(h100)
+    share_us = size / 8 / 24 / (value["rS"] * 1e3)
+    half_us = share_us / 2
+    step_us = half_us + smooth_maximum(half_us, value["LS"], 4)
+    expected_us = value["bS"] + 14 * step_us + value["yS"] * share_us
+    result = simulated(ring(channels=24), size, protocol="simple")
+    assert time_us(result) == pytest.approx(expected_us, rel=0.01)
+
+
+def test_rounds_of_large_messages_repeat(h100: MachineProfile) -> None:
+    start_us = constants(h100)["bS"]
+    times_us = [
+        time_us(simulated(ring(), size, protocol="simple")) - start_us
+        for size in (64 * MIB, 128 * MIB, 256 * MIB)
+    ]
+    assert times_us[1] / times_us[0] == pytest.approx(2, rel=1e-3)
+    assert times_us[2] / times_us[0] == pytest.approx(4, rel=1e-3)
+
+
+def test_blocks_together_are_limited_by_their_links(h100: MachineProfile) -> None:
+    size = 512 * MIB
+    times = [
+        time_us(simulated(ring(channels=count), size, protocol="simple")) for count in (12, 24, 96)
+    ]
+    assert times[1] == pytest.approx(times[0] / 2, rel=0.05)
+    # 14 messages of an eighth on links of 450 GB/s with an efficiency of 0.8.
+    bound_us = 14 * size / 8 / 360e3
+    assert bound_us < times[2] < 1.03 * bound_us
+
+
+def test_messages_cut_through_switches() -> None:
+    # A second switch on the path adds no transfer time within a node: nominal latencies of
+    # links are part of the constants.
+    times = [
+        simulated(ring(), 64 * MIB, f"{NODE}?latency={latency}", protocol="simple").time_ns
+        for latency in ("0ns", "500ns")
+    ]
+    assert times[0] == times[1]
+
+
+def test_the_fastest_protocol_is_chosen() -> None:
+    for size, protocol in ((512, "ll"), (MIB, "ll128"), (64 * MIB, "simple")):
+        result = simulated(ring(channels=4), size)
+        assert result.details["protocol"] == protocol
+        others = [
+            simulated(ring(channels=4), size, protocol=one) for one in ("ll", "ll128", "simple")
+        ]
+        assert result.time_ns == min(other.time_ns or 0 for other in others)
+
+
+def test_fewer_threads_cost_less(h100: MachineProfile) -> None:
+    small, large = (kernel_timing(h100, "fifo", "ll", 8, size, 1) for size in (512, 8192))
+    growth = constants(h100)["gLL"]
+    assert large.start_us / small.start_us == pytest.approx(1 + growth)
+
+
+def test_switches_add_up_and_multicast(h100: MachineProfile) -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 8)
+    network = "switch:8?bandwidth=450GB/s&multicast=true&reduce=true"
+    pairs = hub_core.synthesize(collective, network, MIB, name="direct").algorithm
+    nvls = replicate(pairs, 16)
+    size = 512 * MIB
+    result = simulated(nvls, size, network)
+    assert result.details["kernel"] == "nvls"
+    value = constants(h100)
+    chunk = 64 * 1024
+    chunk_us = value["oN"] + chunk / (value["rN"] * 1e3)
+    expected_us = value["bN"] + size / (16 * 8 * chunk) * chunk_us
+    assert time_us(result) == pytest.approx(expected_us, rel=0.05)
+    # Each GPU sends its vector once and receives the result once.
+    loads = {load.bytes for load in result.link_loads}
+    assert max(loads) < 1.9 * size
+
+
+def test_an_exchange_has_constants_of_its_own(h100: MachineProfile) -> None:
+    collective = Collective(CollectiveKind.ALL_TO_ALL, 8, 64)
+    pairs = hub_core.synthesize(collective, NODE, MIB, name="direct").algorithm
+    result = simulated(pairs, 4096)
+    assert (result.details["kernel"], result.details["protocol"]) == ("exchange", "ll")
+    value = constants(h100)
+    start_us = value["bP"] * (1 + 7 * value["nP"])
+    assert time_us(result) == pytest.approx(start_us + 512 / (value["pLL"] * 1e3), rel=0.01)
+
+
+def test_steps_start_and_end_within_the_run() -> None:
+    result = simulated(ring(), MIB, protocol="simple")
+    assert result.step_start_ns is not None
+    assert result.step_end_ns is not None
+    assert (result.step_start_ns >= 0).all()
+    assert (result.step_end_ns >= result.step_start_ns).all()
+    assert int(np.max(result.step_end_ns)) == result.time_ns
+
+
+def test_a_message_between_nodes_takes_the_hop_of_the_network() -> None:
+    collective = Collective(CollectiveKind.BROADCAST, 16, 1, root=0)
+    algorithm = hub_core.synthesize(collective, "dgx-h100:2", 4096, name="ring").algorithm
+    times = [
+        simulated(algorithm, 4096, topology, protocol="ll").step_end_ns
+        for topology in ("dgx-h100:2",)
+    ]
+    assert times[0] is not None
+    ends = np.sort(times[0])
+    hops = np.diff(ends)
+    # One of the hops crosses the network: 5 us instead of 0.8.
+    assert (hops > 4_500).sum() == 1
