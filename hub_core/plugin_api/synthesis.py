@@ -102,7 +102,9 @@ class Synthesizer:
     links of the topology; others follow a fixed pattern. `estimate(request, options) -> int |
     None`: expected time in nanoseconds, computed in a small part of the time of `synthesize`, the
     same on every machine; None if it cannot tell. Whoever tries several begins with the least
-    estimate; those that adapt are expected at the lower bound of the network.
+    estimate; those that adapt are expected at the lower bound of the network. `only_by_name`:
+    commands that try all synthesizers use it only if the user names it, such as a model of an
+    installed library.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Synthesizer:
     options: type = NoOptions
     adapts: bool = False
     estimate: Reference = ""
+    only_by_name: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,16 @@ from hub_core.schedules.certificates import (
     spreading_rate,
 )
 from hub_core.schedules.chunks import Chunks
+from hub_core.schedules.double_trees import (
+    NO_RANK,
+    find_second_tree_parents,
+    find_tree_parents,
+)
 from hub_core.schedules.transfers import Transfers, link_channels, work_times_ns
 
 __all__ = [
     "CERTIFICATE_SCHEMA",
+    "NO_RANK",
     "Certificate",
     "CertifiedBound",
     "CertifiedNetwork",
@@ -37,6 +43,8 @@ __all__ = [
     "collective_among",
     "fastest_of",
     "find_certificate",
+    "find_second_tree_parents",
+    "find_tree_parents",
     "link_channels",
     "network_digest",
     "network_object",

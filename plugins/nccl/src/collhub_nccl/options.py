@@ -144,3 +144,28 @@ class TunerOptions:
         64 << 10,
         "size below which the protocol is ll, above it simple; simulations do not compare them",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NcclSynthesisOptions:
+    """Options of the synthesizer `nccl`."""
+
+    algorithm: str = choice(
+        ("auto", "ring", "tree"),
+        "auto: NCCL's choice for the size on a known machine, else rings",
+    )
+    channels: int = option(
+        OptionType.INT,
+        0,
+        "number of channels; 0: NCCL's number on a known machine, else 1",
+        minimum=0,
+        maximum=64,
+    )
+    chunks: int = option(
+        OptionType.INT,
+        0,
+        "parts that a channel sends one after the other; 0: NCCL's number, at most 16",
+        minimum=0,
+        maximum=256,
+    )
+    version: str | None = optional("version of NCCL, as 2.29.2 (default: that of the profile)")

@@ -13,6 +13,7 @@ from collhub_nccl.options import (
     MachineXmlOptions,
     NcclProgramOptions,
     NcclRingOptions,
+    NcclSynthesisOptions,
     RingReadOptions,
     SmiMatrixOptions,
     TunerOptions,
@@ -26,6 +27,7 @@ from hub_core.plugin_api import (
     Layout,
     SelectionWriter,
     Subject,
+    Synthesizer,
     TopologyReader,
     hookimpl,
 )
@@ -90,10 +92,19 @@ TUNER = SelectionWriter(
 )
 
 
+ALGORITHMS = Synthesizer(
+    "nccl",
+    "NCCL's rings and trees, as NCCL runs them on the machine; tried only if it is named",
+    "collhub_nccl.synthesize:synthesize",
+    NcclSynthesisOptions,
+    only_by_name=True,
+)
+
+
 @hookimpl
-def collhub_producers() -> Sequence[FormatReader]:
-    """Readers of ring graphs and logs."""
-    return [RING_READER, LOG_READER]
+def collhub_producers() -> Sequence[FormatReader | Synthesizer]:
+    """Readers of ring graphs and logs; the synthesizer of NCCL's own algorithms."""
+    return [RING_READER, LOG_READER, ALGORITHMS]
 
 
 @hookimpl

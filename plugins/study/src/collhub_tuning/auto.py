@@ -170,9 +170,12 @@ def _format_reasons(failures: dict[str, str]) -> str:
 
 def _parse_candidates(text: str, registry: Registry) -> list[str]:
     """Parse the candidates. Raises `UsageError` for unknown names and for the portfolio itself."""
-    known = [provided.name for provided in registry.all(Synthesizer) if provided.name != NAME]
     if text == "all":
-        return known
+        return [
+            provided.name
+            for provided in registry.all(Synthesizer)
+            if provided.name != NAME and not provided.offer.only_by_name
+        ]
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name == NAME:

@@ -67,9 +67,11 @@ def select_algorithms(names: Sequence[str], registry: Registry) -> list[Compared
     from collhub_tuning.questions import ComparedAlgorithm
 
     # The portfolio is excluded: it returns the result of one of the other synthesizers.
-    known = [provided.name for provided in registry.all(Synthesizer) if provided.name != PORTFOLIO]
+    offers = [provided for provided in registry.all(Synthesizer) if provided.name != PORTFOLIO]
+    known = [provided.name for provided in offers]
+    default = [provided.name for provided in offers if not provided.offer.only_by_name]
     algorithms = []
-    for name in dict.fromkeys(names or known):
+    for name in dict.fromkeys(names or default):
         is_file = name not in known and _is_file(name)
         if name not in known and not is_file:
             # Raises an error with the closest name and with broken plugins.

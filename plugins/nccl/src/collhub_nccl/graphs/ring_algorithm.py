@@ -18,24 +18,35 @@ def ring_algorithm(
     root: int | None = None,
     provenance: Provenance | None = None,
     extensions: Mapping[str, JsonValue] | None = None,
+    *,
+    chunks: int = 1,
+    npus: Sequence[int] | None = None,
+    num_npus: int | None = None,
+    collective_bytes: int | None = None,
 ) -> Algorithm:
     """Build the algorithm of a collective over `rings`; each carries an equal share on one channel.
 
     Every ring contains each rank once. All-reduce: every rank's block is reduced along the ring up
     to that rank, then forwarded along the same ring (Patarasuk and Yuan, JPDC 2009). A broadcast is
-    a chain from the root, a reduction a chain that ends at the root. `root`: for these two.
+    a chain from the root, a reduction a chain that ends at the root. `root`: for these two. A ring
+    passes `chunks` equal parts of its share one after the other; a chain sends the next part as
+    soon as its link is free. `npus[r]` is the NPU of rank r (default: r) of `num_npus`.
     """
     ranks, count = len(rings[0]), len(rings)
-    blocks = 1 if kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE) else ranks
-    collective = Collective(kind, ranks, blocks * count, root, in_place=True, out_of_place=True)
-    # The shares of an all-reduce do not belong to ranks: the vector is divided into all of its
-    # chunks.
-    pieces = collective.units_per_rank
-    chunks = Chunks.cut(collective, np.ones(pieces, np.int64))
-    hops = [_build_hops(kind, ring, number, count, root) for number, ring in enumerate(rings)]
+    is_rooted = kind in (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+    blocks = 1 if is_rooted else ranks
+    parts = count * chunks
+    collective = Collective(kind, ranks, blocks * parts, root, in_place=True, out_of_place=True)
+    hops = [_build_hops(kind, ring, number, root) for number, ring in enumerate(rings)]
     block, source, target, start, reduces, channel = map(np.concatenate, zip(*hops, strict=True))
+    rounds = 1 if is_rooted else int(start.max()) + 1
+    chunk = np.repeat(np.arange(chunks), len(block))
+    block, source, target, start, reduces, channel = (
+        np.tile(column, chunks) for column in (block, source, target, start, reduces, channel)
+    )
+    start = start + chunk * rounds
     transfers = Transfers(
-        block * count + channel,
+        block * parts + channel * chunks + chunk,
         source,
         target,
         link=channel * ranks + source,
@@ -45,15 +56,24 @@ def ring_algorithm(
         window=np.ones(len(block), np.int64),
         channel=channel,
     )
-    return algorithm_of(collective, chunks, transfers, provenance=provenance, extensions=extensions)
+    # The shares of an all-reduce do not belong to ranks: the vector is divided into all of its
+    # chunks.
+    return algorithm_of(
+        collective,
+        Chunks.cut(collective, np.ones(collective.units_per_rank, np.int64)),
+        transfers,
+        npus=npus,
+        num_npus=num_npus,
+        provenance=provenance,
+        collective_bytes=collective_bytes,
+        extensions=extensions,
+    )
 
 
 _Hops = tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, Int64Array]
 
 
-def _build_hops(
-    kind: CollectiveKind, ring: Ring, channel: int, count: int, root: int | None
-) -> _Hops:
+def _build_hops(kind: CollectiveKind, ring: Ring, channel: int, root: int | None) -> _Hops:
     """(block, source, target, round, whether it reduces, channel) of the messages on one ring."""
     order, ranks = np.asarray(ring, np.int64), len(ring)
     if root is None:

@@ -13,6 +13,7 @@ import numpy as np
 from collhub_classic.costs import AlphaBetaCost, sum_rounds
 from collhub_classic.message_plan import MessagePlan, PlanBuilder, combine_in_parallel
 from hub_core.columns import Int64Array
+from hub_core.schedules import NO_RANK, find_second_tree_parents, find_tree_parents
 
 
 def plan_knomial_broadcast(num_ranks: int, radix: int) -> MessagePlan:
@@ -102,33 +103,6 @@ def _list_informed_counts(num_ranks: int, radix: int) -> list[int]:
         counts.append(informed)
         informed *= radix
     return counts
-
-
-NO_RANK = -1
-
-
-def find_tree_parents(num_ranks: int) -> Int64Array:
-    """Compute the parent of every rank in the first tree; -1 for the root, rank 0.
-
-    With b the lowest bit of r, the parent is (r xor b) or 2 b if that is a rank, else r xor b.
-    """
-    rank = np.arange(num_ranks)
-    bit = rank & -rank
-    above = (rank ^ bit) | (bit << 1)
-    parent = np.where(above < num_ranks, above, rank ^ bit)
-    return np.where(rank == 0, NO_RANK, parent)
-
-
-def find_second_tree_parents(num_ranks: int) -> Int64Array:
-    """Compute the parents in the second tree: mirrored for an even number of ranks, else shifted by
-    one.
-    """
-    rank = np.arange(num_ranks)
-    image = num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank + 1) % num_ranks
-    parent = find_tree_parents(num_ranks)
-    second_parent = np.full(num_ranks, NO_RANK)
-    second_parent[image] = np.where(parent >= 0, image[np.maximum(parent, 0)], NO_RANK)
-    return second_parent
 
 
 def plan_double_tree_all_reduce(num_ranks: int, chunks: int) -> MessagePlan:

@@ -1,0 +1,38 @@
+"""Two binary trees over the same ranks in which hardly any rank has children in both.
+
+Shape of NCCL's `ncclGetDtree` (Sanders, Speck and Traff, Two-Tree Algorithms for Full Bandwidth
+Broadcast, Reduction and Scan, 2009): half of the data is sent along each tree.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hub_core.columns import Int64Array
+
+NO_RANK = -1
+"""Parent of the root of a tree."""
+
+
+def find_tree_parents(num_ranks: int) -> Int64Array:
+    """Compute the parent of every rank in the first tree; -1 for the root, rank 0.
+
+    With b the lowest bit of r, the parent is (r xor b) or 2 b if that is a rank, else r xor b.
+    """
+    rank = np.arange(num_ranks)
+    bit = rank & -rank
+    above = (rank ^ bit) | (bit << 1)
+    parent = np.where(above < num_ranks, above, rank ^ bit)
+    return np.where(rank == 0, NO_RANK, parent)
+
+
+def find_second_tree_parents(num_ranks: int) -> Int64Array:
+    """Compute the parents in the second tree: mirrored for an even number of ranks, else shifted by
+    one.
+    """
+    rank = np.arange(num_ranks)
+    image = num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank + 1) % num_ranks
+    parent = find_tree_parents(num_ranks)
+    second_parent = np.full(num_ranks, NO_RANK)
+    second_parent[image] = np.where(parent >= 0, image[np.maximum(parent, 0)], NO_RANK)
+    return second_parent

@@ -1,0 +1,280 @@
+"""Build the rings and trees that NCCL runs on a machine, as algorithms of the hub.
+
+Within a node a channel is a ring or a chain over the GPUs in the order of their ranks. Between
+nodes channel c enters and leaves every node at GPU c, so that all network cards are used; trees
+join the nodes by NCCL's double binary tree (src/graph/connect.cc and trees.cc).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from collhub_machine_profiles import find_profile
+from collhub_machine_profiles.gpus import known_gpu
+from collhub_machine_profiles.nccl_choice import launch_of
+from collhub_machine_profiles.nccl_communicators import find_communicator
+from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION, parse_version
+from collhub_machine_profiles.nccl_costs import Alternative, Communicator
+from collhub_nccl_records import TreeNode
+
+from collhub_nccl.explain.calls import CallRequest, ExplainedCall, explain_call
+from collhub_nccl.graphs.ring_algorithm import ring_algorithm
+from collhub_nccl.logs.tree_algorithm import tree_algorithm
+from collhub_nccl.options import NcclSynthesisOptions
+from hub_core import installed_version
+from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
+from hub_core.network import Topology
+from hub_core.plugin_api import SynthesisRequest, SynthesisResult
+from hub_core.schedules import find_second_tree_parents, find_tree_parents
+
+_DISTRIBUTION = "collhub-nccl"
+_KINDS = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.BROADCAST,
+    CollectiveKind.REDUCE,
+)
+# More chunks make files larger and change simulated times by little.
+_MAX_CHUNKS = 16
+_MAX_MESSAGES = 1 << 20
+_MODELLED = frozenset({"ring", "tree"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Algorithm, channels and chunks to build, and facts of NCCL's choice for the report."""
+
+    algorithm: str
+    channels: int
+    chunks: int
+    facts: dict[str, JsonValue]
+
+
+def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> SynthesisResult:
+    """Build NCCL's ring or tree. Raises `InputError` and `UsageError` with a cure.
+
+    On a machine with a known GPU, algorithm, channels and chunks are NCCL's choice for the size; if
+    that is NVLS, the cheaper one of ring and tree is built, and the report names NCCL's choice.
+    """
+    kind = request.collective.kind
+    if kind not in _KINDS:
+        cure = f"it has {', '.join(map(str, _KINDS))}"
+        raise InputError(f"NCCL has no rings for {kind}", cure=cure, code="no-such-collective")
+    if request.collective.num_ranks < 2:
+        raise UsageError("one rank has nothing to send", cure="let two ranks take part")
+    if options.algorithm == "tree" and kind is not CollectiveKind.ALL_REDUCE:
+        raise UsageError(f"NCCL runs no {kind} over trees", cure="use algorithm=ring")
+    nodes = _group_ranks_by_node(request.topology, request.npus)
+    plan = _limit_messages(_choose_plan(request, options, nodes), request)
+    algorithm = _build_algorithm(request, options, plan, nodes)
+    time_ns = request.simulate(algorithm) or _estimate_ns(request, plan)
+    statistics: dict[str, JsonValue] = {
+        "graph": plan.algorithm,
+        "channels": plan.channels,
+        "chunks": plan.chunks,
+        **plan.facts,
+    }
+    record: dict[str, JsonValue] = {**statistics, "topology": request.topology.name}
+    algorithm = replace(algorithm, extensions={_DISTRIBUTION: record})
+    return SynthesisResult(algorithm, time_ns, {}, statistics)
+
+
+def node_rings(nodes: Sequence[Sequence[int]], channels: int) -> list[tuple[int, ...]]:
+    """Return the ring of each channel: all ranks of a node, then those of the next node.
+
+    Channel c enters every node at its GPU c (modulo the number of GPUs) and leaves it at the GPU
+    before. On one node all rings are equal.
+    """
+    rings = []
+    for channel in range(channels):
+        ring: list[int] = []
+        for ranks in nodes:
+            first = channel % len(ranks) if len(nodes) > 1 else 0
+            ring += [*ranks[first:], *ranks[:first]]
+        rings.append(tuple(ring))
+    return rings
+
+
+def node_trees(nodes: Sequence[Sequence[int]], channels: int) -> list[Mapping[int, TreeNode]]:
+    """Return the tree of each channel: chains within the nodes, a binary tree between them.
+
+    Channel c sends to the parent node from GPU c. It receives from a child node whose number in the
+    tree is lower than its own at the GPU after it, from a higher one at GPU c (NCCL's balanced
+    tree). The second half of the channels uses the second tree, with the GPUs of the first half.
+    """
+    count, half = len(nodes), max(1, -(-channels // 2))
+    # Parents of the nodes, and the number of each node within the tree.
+    second = [count - 1 - node if count % 2 == 0 else (node - 1) % count for node in range(count)]
+    both = (
+        (find_tree_parents(count).tolist(), list(range(count))),
+        (find_second_tree_parents(count).tolist(), second),
+    )
+    trees: list[Mapping[int, TreeNode]] = []
+    for channel in range(channels):
+        parents, numbers = both[0 if channel < half else 1]
+        chains = []
+        for ranks in nodes:
+            first = channel % half % len(ranks) if count > 1 else 0
+            chains.append([*ranks[first:], *ranks[:first]])
+        parent_of = {chain[0]: -1 for chain in chains}
+        children: dict[int, list[int]] = {rank: [] for chain in chains for rank in chain}
+        for chain in chains:
+            for above, below in pairwise(chain):
+                parent_of[below] = above
+                children[above].append(below)
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                is_lower = numbers[node] < numbers[parent]
+                receiver = chains[parent][1 if is_lower and len(chains[parent]) > 1 else 0]
+                parent_of[chains[node][0]] = receiver
+                children[receiver].append(chains[node][0])
+        trees.append(
+            {rank: TreeNode(parent_of[rank], tuple(children[rank])) for rank in sorted(children)}
+        )
+    return trees
+
+
+def _group_ranks_by_node(topology: Topology, npus: Sequence[int]) -> list[list[int]]:
+    """Return the ranks of every machine in order; one machine if the topology names none."""
+    group_of = {
+        npu: number for number, members in enumerate(topology.groups.values()) for npu in members
+    }
+    nodes: dict[int, list[int]] = {}
+    for rank, npu in enumerate(npus):
+        nodes.setdefault(group_of.get(npu, -1), []).append(rank)
+    if len({len(ranks) for ranks in nodes.values()}) > 1:
+        # Nodes of different sizes have no rings with one GPU per channel.
+        return [list(range(len(npus)))]
+    return list(nodes.values())
+
+
+def _choose_plan(
+    request: SynthesisRequest, options: NcclSynthesisOptions, nodes: Sequence[Sequence[int]]
+) -> _Plan:
+    """Return the options, completed by NCCL's choice on a known machine."""
+    communicator = _find_communicator(request, options, nodes)
+    kind, size = str(request.collective.kind), request.collective_bytes
+    if communicator is None:
+        algorithm = "ring" if options.algorithm == "auto" else options.algorithm
+        return _Plan(algorithm, options.channels or 1, options.chunks or 1, {})
+    call = explain_call(CallRequest(communicator, kind, size))
+    facts: dict[str, JsonValue] = {"nccl_version": communicator.version}
+    if call.choice is not None:
+        facts["nccl_choice"] = f"{call.choice.algorithm} {call.choice.protocol}"
+        facts["nccl_channels"] = call.choice.channels
+    used = _cheapest_modelled(call, options.algorithm)
+    choice = launch_of(communicator, kind, used, size)
+    facts["protocol"] = choice.protocol
+    data_per_channel = size / choice.channels
+    if choice.algorithm == "ring" and not request.collective.kind.traits.is_rooted:
+        data_per_channel /= communicator.ranks
+    chunks = max(1, min(_MAX_CHUNKS, int(-(-data_per_channel // choice.chunk_bytes))))
+    return _Plan(
+        choice.algorithm, options.channels or choice.channels, options.chunks or chunks, facts
+    )
+
+
+def _cheapest_modelled(call: ExplainedCall, algorithm: str) -> Alternative:
+    """Return the cheapest allowed alternative that is a ring or a tree."""
+    allowed = _MODELLED if algorithm == "auto" else {algorithm}
+    return next(
+        one.alternative
+        for one in call.alternatives
+        if one.time_us is not None and one.alternative.algorithm in allowed
+    )
+
+
+def _find_communicator(
+    request: SynthesisRequest, options: NcclSynthesisOptions, nodes: Sequence[Sequence[int]]
+) -> Communicator | None:
+    """Return the communicator of the ranks, None for topologies of no known GPU."""
+    topology = request.topology
+    gpu = known_gpu(topology.name)
+    if gpu is None or not gpu.search_channels:
+        return None
+    profile = find_profile(topology)
+    version = DEFAULT_VERSION
+    if options.version is not None:
+        version = parse_version(options.version)
+    elif profile is not None and str(profile.library).startswith("NCCL 2."):
+        version = profile.library.version
+    try:
+        return find_communicator(
+            gpu,
+            version,
+            ranks=len(request.npus),
+            nodes=len(nodes),
+            topology=topology,
+            machine="" if profile is None else profile.name,
+        )
+    except UsageError:
+        # A topology of other nodes than those of the machine, such as rails without groups.
+        return None
+
+
+def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:
+    """Reduce chunks, so that every unit has a byte and the steps fit in memory.
+
+    Raises `InputError` if one chunk per channel is still too much.
+    """
+    ranks = request.collective.num_ranks
+    is_ring = plan.algorithm == "ring"
+    is_rooted = request.collective.kind.traits.is_rooted
+    units = plan.channels * (ranks if is_ring and not is_rooted else 1)
+    messages = plan.channels * 2 * ranks * (ranks if is_ring and not is_rooted else 1)
+    if request.collective_bytes < units:
+        message = f"{request.collective_bytes} bytes cannot be cut in {units} parts"
+        raise UsageError(message, cure="choose a larger size, or -O channels=1")
+    if messages > _MAX_MESSAGES:
+        message = f"{plan.channels} channels over {ranks} ranks need {messages} messages"
+        raise InputError(message, cure="choose fewer channels: -O channels=1", code="too-large")
+    chunks = min(plan.chunks, _MAX_MESSAGES // messages, request.collective_bytes // units)
+    return replace(plan, chunks=max(1, chunks))
+
+
+def _build_algorithm(
+    request: SynthesisRequest,
+    options: NcclSynthesisOptions,
+    plan: _Plan,
+    nodes: Sequence[Sequence[int]],
+) -> Algorithm:
+    texts = {name: str(value) for name, value in asdict(options).items()}
+    version = installed_version(_DISTRIBUTION) or ""
+    provenance = Provenance(_DISTRIBUTION, version, request.topology.name, "", texts)
+    npus, total = request.npus, request.topology.num_npus
+    if plan.algorithm == "tree":
+        return tree_algorithm(
+            node_trees(nodes, plan.channels),
+            provenance,
+            chunks=plan.chunks,
+            npus=npus,
+            num_npus=total,
+            collective_bytes=request.collective_bytes,
+        )
+    return ring_algorithm(
+        request.collective.kind,
+        node_rings(nodes, plan.channels),
+        request.collective.root,
+        provenance,
+        chunks=plan.chunks,
+        npus=npus,
+        num_npus=total,
+        collective_bytes=request.collective_bytes,
+    )
+
+
+def _estimate_ns(request: SynthesisRequest, plan: _Plan) -> int:
+    """Return an estimate for hubs without a simulator: rounds of the slowest link."""
+    topology = request.topology
+    ranks, size = request.collective.num_ranks, request.collective_bytes
+    latency_ns = float(np.max(topology.latency_s)) * 1e9
+    rate = float(np.min(topology.bandwidth_bytes_per_s))
+    steps = ranks - 1 if plan.algorithm == "ring" else max(1, (ranks - 1).bit_length())
+    if request.collective.kind is CollectiveKind.ALL_REDUCE:
+        steps *= 2
+    part = size / ranks if plan.algorithm == "ring" else size
+    return round(steps * (latency_ns + part / rate * 1e9))
