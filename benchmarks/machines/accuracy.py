@@ -17,9 +17,9 @@ import numpy as np
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import ErrorSummary
 from collhub_machine_profiles.network_model import is_between_nodes
-from collhub_machine_profiles.node_model import is_modelled
+from collhub_machine_profiles.node_model import call_columns, is_modelled, predict
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines
-from collhub_machines.fitting import held_out_errors, machine_prior, start_prior
+from collhub_machines.fitting import fit_node, held_out_errors, machine_prior, start_prior
 from collhub_machines.measured_points import make_tables, read_points
 from collhub_machines.network_fit import fit_networks
 from collhub_machines.profile_check import check_profile
@@ -27,6 +27,10 @@ from collhub_machines.profile_check import check_profile
 from hub_core.plugin_api import Measurement, MeasurementSet
 
 CORPUS = Path(__file__).resolve().parents[2].parent / "shared/corpus/measured/measured.json"
+
+
+# Sizes that suffice for the network of several nodes.
+GIVEN_SIZES = (2**13, 2**18, 2**22, 2**26, 2**30)
 
 
 def show(name: str, errors: Iterable[float], bar: str = "") -> None:
@@ -64,25 +68,91 @@ def halves(points: Sequence[Measurement]) -> None:
     tables = [one for group in machines_of(points).values() for one in make_tables(group)]
     one_node = [one for one in tables if one.nodes == 1]
     errors_of = [error for one in one_node for error in one.errors_between_knots()]
-    show("table, one node, knots 16 times apart", errors_of)
+    # The bar is for knots 4 times apart, tested between them; it needs the held-out files.
+    show("table, one node, knots 16 times apart", errors_of, "(bar for 4 times: 3 and 18)")
+
+
+def machines_left_out(points: Sequence[Measurement]) -> None:
+    """Errors on entire machines: constants of the other machines of their architecture.
+
+    Without another machine of the architecture, the start values are used.
+    """
+    total: list[float] = []
+    chosen = {
+        label: [one for one in group if is_modelled(gpu, one)]
+        for label, group in machines_of(points).items()
+        if (gpu := known_gpu(label)) is not None and has_switched_links(label)
+    }
+    chosen = {label: group for label, group in chosen.items() if len(group) >= 20}
+    for label, group in chosen.items():
+        gpu = GPUS[known_gpu(label).name]  # type: ignore[union-attr]
+        values = start_prior(gpu).values
+        others = [
+            (other, known)
+            for name, other in chosen.items()
+            if name != label
+            and (known := known_gpu(name)) is not None
+            and known.architecture == gpu.architecture
+        ]
+        if others:
+            fits = [
+                fit_node(known, other, "", start_prior(known)).values for other, known in others
+            ]
+            values = np.exp(np.mean(np.log(fits), axis=0))
+        times = predict(values, call_columns(gpu, group, ""))
+        errors = [time / point.time_us - 1 for time, point in zip(times, group, strict=True)]
+        source = "a sibling" if others else "start values"
+        show(f"model, machine left out, by {source}: {label[:25]}", errors)
+        total += errors if others else []
+    show("model, machine left out, by a sibling: all", total, "bar: 6 and 18")
+
+
+def collectives_left_out(points: Sequence[Measurement]) -> None:
+    """Errors on all-gather by constants that all-reduce and all-to-all determine."""
+    total: list[float] = []
+    for label, group in machines_of(points).items():
+        gpu = known_gpu(label)
+        if gpu is None or not has_switched_links(label):
+            continue
+        chosen = [one for one in group if is_modelled(gpu, one)]
+        kept = [one for one in chosen if one.collective != "all-gather"]
+        tested = [one for one in chosen if one.collective == "all-gather"]
+        if len(kept) < 20 or not tested:
+            continue
+        values = fit_node(gpu, kept, "", start_prior(gpu)).values
+        times = predict(values, call_columns(gpu, tested, ""))
+        total += [time / point.time_us - 1 for time, point in zip(times, tested, strict=True)]
+    show("model, all-gather left out, prior start values: all", total, "bar: 6 and 18")
+
+
+def nearest_sizes(sizes: Sequence[int]) -> set[int]:
+    """Return the size nearest to each of `GIVEN_SIZES`, all different."""
+    given: set[int] = set()
+    for target in GIVEN_SIZES:
+        rest = [size for size in sizes if size not in given]
+        if rest:
+            given.add(min(rest, key=lambda size: abs(np.log(size / target))))
+    return given
 
 
 def five_points(points: Sequence[Measurement]) -> None:
-    """Errors of several nodes with five points each."""
+    """Errors of several nodes with five points: the sizes nearest to `GIVEN_SIZES`."""
+    total: list[float] = []
     for label, group in machines_of(points).items():
         between = [one for one in group if is_between_nodes(one) and one.library.name == "NCCL"]
         for nodes in sorted({one.nodes for one in between}):
-            curve = sorted(
-                (one for one in between if one.nodes == nodes), key=lambda one: one.size_bytes
-            )
-            chosen = {round(place * (len(curve) - 1) / 4) for place in range(5)}
-            models = fit_networks([one for at, one in enumerate(curve) if at in chosen])
-            tested = [one for at, one in enumerate(curve) if at not in chosen]
-            if models and tested:
-                times = models[0].times_us(tested)
-                errors = times / np.array([one.time_us for one in tested]) - 1
-                bar = "bar: 10" if nodes <= 4 else ""
-                show(f"{nodes} nodes, five points: {label[:38]}", errors, bar)
+            curve = [one for one in between if one.nodes == nodes]
+            sizes = [one.size_bytes for one in curve]
+            given = nearest_sizes(sizes)
+            models = fit_networks([one for one in curve if one.size_bytes in given])
+            tested = [one for one in curve if one.size_bytes not in given]
+            if not models or not tested:
+                continue
+            times = models[0].times_us(tested)
+            errors = [time / point.time_us - 1 for time, point in zip(times, tested, strict=True)]
+            show(f"{nodes} nodes, five points: {label[:38]}", errors, "bar: 10" * (nodes <= 4))
+            total += errors if nodes <= 4 else []
+    show("2 to 4 nodes, five points: all", total, "bar: 10")
 
 
 def held_out(read: MeasurementSet, files: Sequence[str]) -> None:
@@ -118,6 +188,8 @@ def main() -> None:
         held_out(read, files[1:])
     else:
         halves(read.points)
+        machines_left_out(read.points)
+        collectives_left_out(read.points)
         five_points(read.points)
     print(f"{time.process_time():.1f} CPU s")
 

@@ -31,6 +31,11 @@ _NETWORKS: Mapping[str, NodeNetwork] = {
 _NAMED = ", ".join(sorted(name for name, gpu in GPUS.items() if gpu.search_channels))
 
 
+def network_of_machine(machine: str) -> NodeNetwork | None:
+    """Return the network cards of a node of the shipped profile `machine`, None if unknown."""
+    return _NETWORKS.get(machine)
+
+
 def count_nodes(topology: Topology) -> int:
     """Count the groups of a topology if they have equal sizes and contain every NPU; else 1."""
     members = [npu for group in topology.groups.values() for npu in group]

@@ -1,8 +1,10 @@
-"""Time of all-reduce on several nodes: a closed form of four constants for one network.
+"""Time of all-reduce on several nodes: a closed form of five constants for one network.
 
-Small messages: start + 2 log2(N) H + S / r. Large messages have a longer hop and are limited by
-the NICs of a node: start + 2 log2(N) H' + S / (R f), f = 1 for two nodes and n / (2 (n - 1)) for
-more. The time is the smooth minimum of both. The hop of one network does not transfer to another.
+Small messages: start + 2 log2(N) H (S / 64 KiB)^g + S / r. The exponent g describes the growth of
+the hop with the size: on Slingshot a hop grows from 8 us at 1 KiB to 40 us at 128 KiB. Large
+messages have a longer hop and are limited by the NICs of a node: start + 2 log2(N) H' + S / (R f),
+f = 1 for two nodes and n / (2 (n - 1)) for more. The time is the smooth minimum of both. The hop of
+one network does not transfer to another.
 """
 
 from __future__ import annotations
@@ -19,11 +21,18 @@ from hub_core.plugin_api import Library
 
 FloatArray = NDArray[np.float64]
 
-NETWORK_NAMES = ("hop_small_us", "rate_small_GBps", "hop_large_us", "rate_large_GBps")
+NETWORK_NAMES = (
+    "hop_small_us",
+    "hop_growth",
+    "rate_small_GBps",
+    "hop_large_us",
+    "rate_large_GBps",
+)
 MIN_TABLES = 3
 MAX_GROWTH = 0.35
 
 _START_US = 7.0
+_HOP_BYTES = 64 * 1024
 _POWER = 6
 
 
@@ -64,12 +73,19 @@ def is_between_nodes(point: CollectiveCall) -> bool:
     )
 
 
+def bandwidth_factor(point: CollectiveCall) -> float:
+    """Return the algorithm bandwidth of a large all-reduce relative to the NICs of a node.
+
+    Two nodes use a tree, whose node sends the vector once; more nodes use rings.
+    """
+    return 1.0 if point.nodes == 2 else point.ranks / (2 * (point.ranks - 1))
+
+
 def network_columns(points: Sequence[CollectiveCall]) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return sizes in bytes, twice log2 of the nodes, and the factor f of the large rate."""
     sizes = np.array([point.size_bytes for point in points], dtype=float)
     nodes = np.array([point.nodes for point in points], dtype=float)
-    ranks = np.array([point.ranks for point in points], dtype=float)
-    factor = np.where(nodes == 2, 1.0, ranks / (2 * (ranks - 1)))
+    factor = np.array([bandwidth_factor(point) for point in points])
     return sizes, 2 * np.log2(nodes), factor
 
 
@@ -77,8 +93,9 @@ def log_network_times(
     position: FloatArray, sizes: FloatArray, hops: FloatArray, factor: FloatArray
 ) -> FloatArray:
     """Return logarithms of times in us; `position` holds the logarithms of the constants."""
-    hop_small, rate_small, hop_large, rate_large = np.exp(position)
-    small = _START_US + hops * hop_small + sizes / (rate_small * 1e3)
+    hop_small, growth, rate_small, hop_large, rate_large = np.exp(position)
+    hop = hop_small * (sizes / _HOP_BYTES) ** growth
+    small = _START_US + hops * hop + sizes / (rate_small * 1e3)
     large = _START_US + hops * hop_large + sizes / (rate_large * factor * 1e3)
     least = np.minimum(small, large)
     power = (small / least) ** -_POWER + (large / least) ** -_POWER

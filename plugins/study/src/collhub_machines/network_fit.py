@@ -17,8 +17,10 @@ from hub_core.plugin_api import Library, Measurement
 
 MIN_NETWORK_POINTS = 5
 
-_STARTS = np.log([30.0, 5.0, 200.0, 80.0])
-_WIDTHS = np.array([2.0, 2.0, 2.0, 2.0])
+# Hops and rates differ by orders of magnitude between networks; the growth of the hop and the rate
+# of small messages do not, and five sizes do not separate them.
+_STARTS = np.log([30.0, 0.15, 20.0, 200.0, 80.0])
+_WIDTHS = np.array([2.0, 0.3, 0.7, 2.0, 2.0])
 
 
 def fit_networks(points: Sequence[Measurement]) -> list[NetworkModel]:

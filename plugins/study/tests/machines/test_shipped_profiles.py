@@ -124,9 +124,27 @@ def test_a_time_is_predicted_by_the_table_else_by_the_model() -> None:
     assert of_four.choice
 
 
+@pytest.mark.parametrize(
+    ("name", "nodes", "rate"),
+    [("p5", 2, 250), ("p5", 4, 186), ("p6-b200", 2, 360)],
+)
+def test_large_messages_on_several_nodes_have_the_nominal_rate_of_the_cards(
+    name: str, nodes: int, rate: float
+) -> None:
+    """0.9 of 400 GB/s a node, but never faster than one node; rates in GB/s."""
+    size = 2**31
+    prediction = predict_time(
+        shipped_profile(name), PlannedCall("all-reduce", 8 * nodes, nodes, size)
+    )
+    assert prediction
+    assert prediction.method is Method.NOMINAL
+    assert size / prediction.time_us / 1e3 == pytest.approx(rate, rel=0.05)
+
+
 def test_a_call_without_table_and_model_has_no_prediction() -> None:
     assert predict_time(shipped_profile("l40s"), PlannedCall("all-reduce", 4, 1, 1024)) is None
-    assert predict_time(shipped_profile("p5"), PlannedCall("all-gather", 16, 2, 1024)) is None
+    assert predict_time(shipped_profile("p5"), PlannedCall("all-gather", 16, 2, 2**30)) is None
+    assert predict_time(shipped_profile("p5"), PlannedCall("all-reduce", 16, 2, 2**20)) is None
 
 
 def test_the_machines_are_listed_with_their_origin(collhub) -> None:
