@@ -14,9 +14,10 @@ from itertools import pairwise
 import numpy as np
 from collhub_machine_profiles import find_profile
 from collhub_machine_profiles.gpus import known_gpu
+from collhub_machine_profiles.nccl_baseline import nccl_version_of
 from collhub_machine_profiles.nccl_choice import launch_of
 from collhub_machine_profiles.nccl_communicators import find_communicator
-from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION, parse_version
+from collhub_machine_profiles.nccl_constants import parse_version
 from collhub_machine_profiles.nccl_costs import Alternative, Communicator
 from collhub_nccl_records import TreeNode
 
@@ -197,11 +198,9 @@ def _find_communicator(
     if gpu is None or not gpu.search_channels:
         return None
     profile = find_profile(topology)
-    version = DEFAULT_VERSION
+    version = nccl_version_of(profile)
     if options.version is not None:
         version = parse_version(options.version)
-    elif profile is not None and str(profile.library).startswith("NCCL 2."):
-        version = profile.library.version
     try:
         return find_communicator(
             gpu,

@@ -374,3 +374,59 @@ def test_bad_input_is_refused_with_one_line_and_a_cure(
     assert run.out == ""
     assert len(run.err.splitlines()) == 1
     assert all(word in run.err for word in words), run.err
+
+
+RECORD = (
+    '{{"header":{{"id":"0x1","rank":0,"n_ranks":8,"nnodes":1}},"metadata":{{"inspector_output_format'
+    '_version":"v4.0"}},"coll_perf":{{"coll":"{collective}","coll_sn":1,"coll_msg_size_bytes":{size},'
+    '"coll_exec_time_us":{time},"coll_timing_source":"kernel_gpu"}}}}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("collective", "size", "time", "agrees", "words"),
+    [
+        ("AllReduce", MIB, 25, True, ""),
+        # The size is the share of one rank.
+        ("AllGather", 128 * KIB, 17, True, ""),
+        ("AllReduce", 16 * KIB, 60, False, "(step of LL, us)"),
+        # The time of another choice than NVLS.
+        ("AllReduce", 64 * MIB, 450, False, "ring ll128 would take"),
+    ],
+)
+def test_records_of_the_inspector_are_compared_with_the_profile(
+    collhub, tmp_path: Path, collective: str, size: int, time: int, agrees: bool, words: str
+) -> None:
+    pytest.importorskip("collhub_machines")
+    file = tmp_path / "inspector.jsonl"
+    file.write_text(RECORD.format(collective=collective, size=size, time=time))
+    run = collhub("nccl", "explain", "--machine", "h100", "--log", file, "--json")
+    report = json.loads(run.out)
+    jsonschema.validate(report, _schema("report-nccl-log-1.json"))
+    (finding,) = report["measured"]
+    assert finding["agrees"] is agrees
+    assert finding["expected_us"] > 0
+    assert words in (finding["explanation"] or "")
+
+
+def test_measured_times_need_a_machine(collhub, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_machines")
+    file = tmp_path / "inspector.jsonl"
+    file.write_text(RECORD.format(collective="AllReduce", size=MIB, time=25))
+    run = collhub("nccl", "explain", "--log", file)
+    assert run.code == 2
+    assert "do not identify the machine; give --machine" in run.err
+
+
+def test_a_single_channel_of_a_tuner_has_the_time_of_the_model(collhub, tmp_path: Path) -> None:
+    file = tmp_path / "nccl_tuner.conf"
+    file.write_text("allreduce,0,4194304,ring,ll,-1,1,8\n")
+    arguments = ("nccl", "explain", *MACHINE, "--json")
+    usual, tuned = (
+        json.loads(collhub(*arguments, *more).out)["calls"][0]
+        for more in ((), ("--tuner", str(file)))
+    )
+    assert usual["expected_by"] in {"measured", "interpolated"}
+    assert tuned["expected_by"] == "model"
+    assert tuned["choice"]["channels"] == 1
+    assert tuned["expected_us"] > 10 * usual["expected_us"]

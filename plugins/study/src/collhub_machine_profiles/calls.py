@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Protocol
 
-from hub_core.plugin_api import Library
+from hub_core.plugin_api import Library, Measurement
 
 
 class CollectiveCall(Protocol):
@@ -59,3 +61,28 @@ def may_be_equal(first: Library, second: Library) -> bool:
     """Whether two libraries are the same one; an unknown version is any version."""
     is_same = (first.name, first.variant) == (second.name, second.variant)
     return is_same and (not first.version or not second.version or first.version == second.version)
+
+
+def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
+    """Combine records of the ranks of one call into one point per collective and size.
+
+    The time of a rank includes the wait for late ranks, so a call takes the minimum over its
+    ranks; a point is the median over the calls. Points without a call are unchanged.
+    """
+    single: list[Measurement] = []
+    fastest: dict[tuple[str, str, int], Measurement] = {}
+    for point in points:
+        if not point.call:
+            single.append(point)
+            continue
+        key = (point.call, point.collective, point.size_bytes)
+        if key not in fastest or point.time_us < fastest[key].time_us:
+            fastest[key] = point
+    groups: dict[tuple[object, ...], list[Measurement]] = {}
+    for point in fastest.values():
+        same = (point.collective, point.ranks, point.nodes, point.size_bytes, point.library)
+        groups.setdefault((*same, point.machine), []).append(point)
+    for group in groups.values():
+        median_us = float(median([point.time_us for point in group]))
+        single.append(replace(group[0], time_us=median_us, call=""))
+    return single

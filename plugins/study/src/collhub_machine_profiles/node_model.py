@@ -94,9 +94,15 @@ def choice_of(gpu: Gpu, point: CollectiveCall, version: str) -> Choice:
     return choose(gpu, used, point.collective, point.ranks, point.size_bytes, point.dtype)
 
 
-def call_columns(gpu: Gpu, points: Sequence[CollectiveCall], version: str) -> CallColumns:
-    """Convert modelled points to columns."""
-    choices = [choice_of(gpu, point, version) for point in points]
+def call_columns(
+    gpu: Gpu,
+    points: Sequence[CollectiveCall],
+    version: str,
+    choices: Sequence[Choice] | None = None,
+) -> CallColumns:
+    """Convert modelled points to columns, with NCCL's choices or the given ones."""
+    if choices is None:
+        choices = [choice_of(gpu, point, version) for point in points]
     ranks = np.array([point.ranks for point in points], dtype=float)
     size = np.array([point.size_bytes for point in points], dtype=float)
     channels = np.array([choice.channels for choice in choices], dtype=float)

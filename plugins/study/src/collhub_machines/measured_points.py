@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from collhub_machine_profiles.calls import merge_calls
 from collhub_machine_profiles.gpus import machine_label
 from collhub_machine_profiles.table import Table
 
@@ -83,31 +83,6 @@ def _refuse_unmeasured(file: str) -> None:
         if match:
             line = content.count(b"\n", 0, match.start()) + 1
             raise refuse(file, line, message, cure)
-
-
-def merge_calls(points: Iterable[Measurement]) -> list[Measurement]:
-    """Combine records of the ranks of one call into one point per collective and size.
-
-    The time of a rank includes the wait for late ranks, so a call takes the minimum over its
-    ranks; a point is the median over the calls. Points without a call are unchanged.
-    """
-    single: list[Measurement] = []
-    fastest: dict[tuple[str, str, int], Measurement] = {}
-    for point in points:
-        if not point.call:
-            single.append(point)
-            continue
-        key = (point.call, point.collective, point.size_bytes)
-        if key not in fastest or point.time_us < fastest[key].time_us:
-            fastest[key] = point
-    groups: dict[tuple[object, ...], list[Measurement]] = {}
-    for point in fastest.values():
-        same = (point.collective, point.ranks, point.nodes, point.size_bytes, point.library)
-        groups.setdefault((*same, point.machine), []).append(point)
-    for group in groups.values():
-        median = float(np.median([point.time_us for point in group]))
-        single.append(replace(group[0], time_us=median, call=""))
-    return single
 
 
 def one_place(points: Iterable[Measurement]) -> list[Measurement]:

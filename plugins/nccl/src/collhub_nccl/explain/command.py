@@ -23,13 +23,14 @@ from hub_core.model import ExitCode, InputError, Location, Severity, UsageError
 
 # Modules that need numpy are imported in the functions: the help of a command appears at once.
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from collhub_machine_profiles.gpus import Gpu
     from collhub_machine_profiles.machine_profile import MachineProfile
     from collhub_machine_profiles.nccl_costs import Communicator
 
     from collhub_nccl.explain.calls import ExplainedCall
+    from collhub_nccl.explain.measured_check import MeasuredFinding
     from collhub_nccl.tuner.read import TunerRule
     from hub_core.network import Topology
 
@@ -108,7 +109,8 @@ def nccl() -> None:
     metavar="FILE",
     type=FILE,
     multiple=True,
-    help="Compare with a log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING (repeatable).",
+    help="Compare with a log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING, or with measured"
+    " times: JSON lines of the Inspector, nccl-tests (repeatable).",
 )
 @json_flag
 @click.pass_obj
@@ -118,10 +120,11 @@ def explain(context: CommandContext, /, **request: Unpack[_Request]) -> int:
     Prints algorithm, protocol, channels, threads, chunk and time, all alternatives with their
     times, and the reasons for which NCCL does not use the others. NCCL's time is the one that it
     computes to choose; the expected time is that of the machine's profile. With --log, every choice
-    and cost in the log is compared with the model; a known machine is recognized by its costs.
+    and cost in the log, or every measured time, is compared with the model; a log identifies a
+    known machine by its costs.
     """
     if request["logs"]:
-        return _explain_logs(context, request)
+        return _explain_evidence(context, request)
     return _explain_calls(context, request)
 
 
@@ -172,36 +175,35 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
     return ExitCode.DONE
 
 
-def _explain_logs(context: CommandContext, request: _Request) -> int:
+def _explain_evidence(context: CommandContext, request: _Request) -> int:
+    """Compare logs of NCCL and files of measured times with the model."""
     from collhub_machine_profiles.nccl_constants import parse_version
 
     from collhub_nccl.explain import report
-    from collhub_nccl.explain.log_check import check_log
-    from collhub_nccl.explain.tuning_log import read_tuning_log
+    from collhub_nccl.explain.log_check import LogCheck, check_log
+    from collhub_nccl.explain.tuning_log import is_tuning_log, read_tuning_log
 
     for option in ("collective", "sizes_text", "tuner"):
         if request[option] is not None:
             flag = {"sizes_text": "--size"}.get(option, f"--{option}")
             raise UsageError(f"{flag} has no meaning with --log", cure="leave it out")
     version = None if request["version"] is None else parse_version(request["version"])
-    build: Callable[[int | None, int | None, str], Communicator] | None = None
+    machine: _Machine | None = None
     if request["machine"] is not None or request["topology"] is not None:
         machine = _Machine(context, request)
-
-        def build(ranks: int | None, nodes: int | None, logged: str) -> Communicator:
-            """Return the communicator of the machine; options override the log."""
-            return machine.communicator(
-                request["ranks"] or ranks, request["nodes"] or nodes, logged
-            )
-
-    checks = []
+    checks: list[LogCheck] = []
+    measured: list[MeasuredFinding] = []
     for file in request["logs"]:
-        log = read_tuning_log(_read_file(file), file)
+        content = _read_file(file)
+        if not is_tuning_log(content) and _is_measured(context, content):
+            measured += _check_measured(context, file, machine)
+            continue
+        log = read_tuning_log(content, file)
         if request["ranks"] is not None:
             log = replace(log, ranks=request["ranks"], nodes=request["nodes"] or log.nodes)
-        checks.append(check_log(log, build, version))
+        checks.append(check_log(log, None if machine is None else machine.communicator, version))
     if request["as_json"]:
-        context.print_json(report.logs_document(checks))
+        context.print_json(report.evidence_document(checks, measured))
         return ExitCode.DONE
     for check in checks:
         source = "of the log" if check.log.version and version is None else "assumed"
@@ -210,7 +212,37 @@ def _explain_logs(context: CommandContext, request: _Request) -> int:
         context.print_table(report.LOG_HEADER, report.log_rows(check), ("line",))
         for note in check.notes:
             context.say(note)
+    if measured:
+        rows = report.measured_rows(measured)
+        context.print_table(report.MEASURED_HEADER, rows, report.MEASURED_RIGHT)
     return ExitCode.DONE
+
+
+def _is_measured(context: CommandContext, content: bytes) -> bool:
+    """Whether a reader of measured times recognises a content."""
+    from hub_core.plugin_api import MeasurementReader
+
+    return any(
+        re.search(provided.offer.format.signature, content, re.MULTILINE)
+        for provided in context.registry().all(MeasurementReader)
+    )
+
+
+def _check_measured(
+    context: CommandContext, file: str, machine: _Machine | None
+) -> list[MeasuredFinding]:
+    """Compare the measured calls of a file. Raises `UsageError` without a machine."""
+    from collhub_machine_profiles.calls import merge_calls
+
+    from collhub_nccl.explain.measured_check import check_measured
+    from hub_core import read_measurements
+
+    if machine is None:
+        message = f"{file} has measured times, which do not identify the machine"
+        raise UsageError(message, cure="give --machine, such as h100, or --topology")
+    read = read_measurements([file], registry=context.registry())
+    context.report(read.skipped)
+    return check_measured(merge_calls(read.points), machine.profile, machine.communicator)
 
 
 class _Machine:
@@ -221,12 +253,12 @@ class _Machine:
         self.profile: MachineProfile | None = None
         self.topology: Topology | None = None
         self.version_source = "default"
-        self._version = request["version"]
+        self._version, self._search = request["version"], request["search"]
         gpu = self._read_gpu(context, request)
         self.gpu = _with_search(gpu, request["search"])
 
     def _read_gpu(self, context: CommandContext, request: _Request) -> Gpu:
-        from collhub_machine_profiles import find_profile
+        from collhub_machine_profiles import find_profile, load_profile
         from collhub_machine_profiles.gpus import known_gpu
 
         machine, topology = request["machine"], request["topology"]
@@ -238,7 +270,7 @@ class _Machine:
             self.topology = context.read_topology(topology)
             named = known_gpu(topology) or known_gpu(self.topology.name)
         if machine is not None:
-            self.profile = _load_profile(machine)
+            self.profile = load_profile(machine)
             gpu = self.profile.known_gpu
             if gpu is None:
                 message = f"the profile {machine!r:.80} names no known GPU"
@@ -255,16 +287,17 @@ class _Machine:
 
     def communicator(self, ranks: int | None, nodes: int | None, logged: str) -> Communicator:
         """Return the communicator; `logged` is the version of a log, "" without one."""
+        from collhub_machine_profiles.nccl_baseline import nccl_version_of
         from collhub_machine_profiles.nccl_communicators import find_communicator
-        from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION, parse_version
+        from collhub_machine_profiles.nccl_constants import parse_version
 
-        version = DEFAULT_VERSION
+        version = nccl_version_of(self.profile)
         if self._version is not None:
             version, self.version_source = parse_version(self._version), "given"
         elif logged:
             version, self.version_source = logged, "of the log"
-        elif self.profile is not None and str(self.profile.library).startswith("NCCL 2."):
-            version, self.version_source = self.profile.library.version, "of the profile"
+        elif self.profile is not None and self.profile.library.version:
+            self.version_source = "of the profile"
         return find_communicator(
             self.gpu,
             version,
@@ -275,23 +308,37 @@ class _Machine:
         )
 
     def expected_us(self, call: ExplainedCall) -> tuple[float, str] | None:
-        """Return the time of a call by the profile, and its method; None without one."""
-        return None
+        """Return the time of a call by the profile, and its method; None without one.
 
+        A choice that settings or a tuner changed has a time by the model only.
+        """
+        from collhub_machine_profiles.nccl_baseline import (
+            expected_time,
+            expected_time_of_choice_us,
+        )
 
-def _load_profile(name: str) -> MachineProfile:
-    """Return the profile in a file, or the shipped one of the name."""
-    from collhub_machine_profiles import find_profile, shipped_names
-    from collhub_machine_profiles.machine_profile import read_profile
+        from collhub_nccl.explain.calls import CallRequest, explain_call
 
-    if Path(name).exists():
-        return read_profile(name)
-    profile = find_profile(name)
-    if profile is None:
-        cure = f"give a file of 'collhub calibrate' or one of {', '.join(shipped_names())}"
-        message = f"there is no machine profile {name!r:.80}"
-        raise InputError(message, cure=cure, code="unknown-machine")
-    return profile
+        profile, request = self.profile, call.request
+        if profile is None or call.choice is None or self._search is not None:
+            return None
+        communicator, size = request.communicator, request.size_bytes
+        plain = explain_call(CallRequest(communicator, request.collective, size, request.dtype))
+        if call.choice != plain.choice:
+            time_us = expected_time_of_choice_us(
+                profile, communicator, request.collective, size, call.choice
+            )
+            return None if time_us is None else (time_us, "model")
+        predicted = expected_time(
+            profile,
+            request.collective,
+            communicator.ranks,
+            communicator.nodes,
+            size,
+            self._version or "",
+            request.dtype,
+        )
+        return None if predicted is None else (predicted.time_us, str(predicted.method))
 
 
 def _with_search(gpu: Gpu, search: str | None) -> Gpu:

@@ -8,6 +8,7 @@ from collhub_machine_profiles.nccl_costs import Communicator
 
 from collhub_nccl.explain.calls import ExplainedCall
 from collhub_nccl.explain.log_check import LogCheck
+from collhub_nccl.explain.measured_check import MeasuredFinding
 from hub_core.model import format_bytes
 
 SCHEMA = "collhub/report-nccl-explain-1"
@@ -20,6 +21,11 @@ CHOICE_RIGHT = ("size", "channels", "threads", "chunk", "chunks", "NCCL's time",
 ALTERNATIVE_HEADER = ("size", "algorithm", "protocol", "NCCL's time", "latency", "bandwidth")
 ALTERNATIVE_RIGHT = ("size", "NCCL's time", "latency", "bandwidth")
 REFUSAL_HEADER = ("algorithm", "protocol", "not used because")
+MEASURED_HEADER = (
+    *("line", "collective", "ranks", "size", "measured", "expected", "difference", "choice"),
+    "verdict",
+)
+MEASURED_RIGHT = ("line", "ranks", "size", "measured", "expected", "difference")
 LOG_HEADER = ("line", "value", "logged", "predicted", "verdict")
 
 
@@ -181,9 +187,57 @@ def refusal_rows(call: ExplainedCall) -> list[list[str]]:
     ]
 
 
-def logs_document(checks: Sequence[LogCheck]) -> dict[str, object]:
-    """Return the comparisons with logs in the schema `report-nccl-log-1`."""
-    return {"schema": LOG_SCHEMA, "logs": [_log_document(check) for check in checks]}
+def evidence_document(
+    checks: Sequence[LogCheck], measured: Sequence[MeasuredFinding]
+) -> dict[str, object]:
+    """Return comparisons with logs and measured calls in the schema `report-nccl-log-1`."""
+    return {
+        "schema": LOG_SCHEMA,
+        "logs": [_log_document(check) for check in checks],
+        "measured": [_measured_document(one) for one in measured],
+    }
+
+
+def _measured_document(finding: MeasuredFinding) -> dict[str, object]:
+    point, call = finding.point, finding.call
+    choice = None if call is None else call.choice
+    return {
+        "file": point.file,
+        "line": point.line or None,
+        "collective": point.collective,
+        "ranks": point.ranks,
+        "nodes": point.nodes,
+        "size_bytes": point.size_bytes,
+        "measured_us": _round(point.time_us),
+        "expected_us": _round(finding.expected_us),
+        "expected_by": finding.expected_by or None,
+        "difference": None if finding.difference is None else round(finding.difference, 4),
+        "choice": None if choice is None else f"{choice.algorithm} {choice.protocol}",
+        "channels": None if choice is None else choice.channels,
+        "agrees": finding.agrees,
+        "explanation": finding.explanation or None,
+    }
+
+
+def measured_rows(findings: Sequence[MeasuredFinding]) -> list[list[str]]:
+    """Return one row per measured call."""
+    rows = []
+    for one in findings:
+        choice = None if one.call is None else one.call.choice
+        rows.append(
+            [
+                str(one.point.line or ""),
+                one.point.collective,
+                str(one.point.ranks),
+                format_bytes(one.point.size_bytes),
+                _format_us(one.point.time_us),
+                _format_us(one.expected_us),
+                "" if one.difference is None else f"{100 * one.difference:+.1f} %",
+                "" if choice is None else f"{choice.algorithm} {choice.protocol}",
+                one.explanation if one.agrees is None else _verdict(one.agrees, one.explanation),
+            ]
+        )
+    return rows
 
 
 def _log_document(check: LogCheck) -> dict[str, object]:

@@ -219,6 +219,11 @@ class _Reader:
         return True
 
 
+def is_tuning_log(content: bytes) -> bool:
+    """Whether a content has lines of NCCL's log."""
+    return b"NCCL INFO" in content
+
+
 def read_tuning_log(content: bytes, file: str) -> TuningLog:
     """Read a log. Raises `InputError` if it has neither choices nor a cost table of NCCL."""
     reader = _Reader(file)

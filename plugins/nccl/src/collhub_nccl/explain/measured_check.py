@@ -1,0 +1,193 @@
+"""Compare measured calls with a machine's profile, and find the constant that explains them.
+
+Measured calls are records of NCCL's Inspector, or results of nccl-tests and other benchmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from collhub_machine_profiles.calls import PlannedCall
+from collhub_machine_profiles.machine_profile import MachineProfile
+from collhub_machine_profiles.nccl_baseline import expected_time, expected_time_of_choice_us
+from collhub_machine_profiles.nccl_choice import Choice, launch_of
+from collhub_machine_profiles.nccl_costs import Communicator
+from collhub_machine_profiles.node_model import (
+    MEANINGS,
+    NAMES,
+    call_columns,
+    is_modelled,
+    predict,
+)
+
+from collhub_nccl.explain.calls import COLLECTIVES, CallRequest, ExplainedCall, explain_call
+from hub_core.model import UsageError
+from hub_core.plugin_api import Library, Measurement
+
+DEFAULT_TOLERANCE = 0.18
+"""Relative difference that counts as equal if the profile states no error: the bar of its model."""
+MAX_FACTOR = 16.0
+"""Largest change of one constant that counts as an explanation."""
+_OTHER_CHOICE = 0.05
+# Smallest relative change of a time by one percent of a constant.
+_MIN_INFLUENCE = 1e-4
+_BISECTIONS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFinding:
+    """One measured call. `expected_us` is None if the profile does not cover it.
+
+    `agrees` is None without an expected time; `difference` is measured / expected - 1.
+    """
+
+    point: Measurement
+    call: ExplainedCall | None
+    expected_us: float | None
+    expected_by: str
+    agrees: bool | None
+    explanation: str
+
+    @property
+    def difference(self) -> float | None:
+        """Return measured / expected - 1, None without an expected time."""
+        return None if self.expected_us is None else self.point.time_us / self.expected_us - 1
+
+
+def check_measured(
+    points: Sequence[Measurement],
+    profile: MachineProfile | None,
+    build: Callable[[int | None, int | None, str], Communicator],
+) -> list[MeasuredFinding]:
+    """Compare every point with the expected time of NCCL's choice on the machine.
+
+    `build` returns the communicator of the machine for ranks, nodes and version ("" if unknown).
+    """
+    return [_check_point(point, profile, build) for point in points]
+
+
+def _check_point(
+    point: Measurement,
+    profile: MachineProfile | None,
+    build: Callable[[int | None, int | None, str], Communicator],
+) -> MeasuredFinding:
+    if point.collective not in COLLECTIVES:
+        reason = f"NCCL's cost model has no {point.collective}"
+        return MeasuredFinding(point, None, None, "", None, reason)
+    if not point.library.name.startswith("NCCL"):
+        reason = f"measured with {point.library}, not with NCCL"
+        return MeasuredFinding(point, None, None, "", None, reason)
+    try:
+        communicator = build(point.ranks, point.nodes, point.library.version)
+    except UsageError as error:
+        return MeasuredFinding(point, None, None, "", None, error.diagnostics[0].message)
+    request = CallRequest(communicator, point.collective, point.size_bytes, point.dtype)
+    call = explain_call(request)
+    predicted = None
+    if profile is not None:
+        predicted = expected_time(
+            profile, point.collective, point.ranks, point.nodes, point.size_bytes,
+            point.library.version, point.dtype,
+        )  # fmt: skip
+    if profile is None or predicted is None:
+        reason = "no profile covers the call; NCCL's own cost is not a measured time"
+        return MeasuredFinding(point, call, None, "", None, reason)
+    tolerance = max(predicted.p90_error or 0.0, DEFAULT_TOLERANCE)
+    difference = point.time_us / predicted.time_us - 1
+    agrees = abs(difference) <= tolerance
+    explanation = ""
+    if not agrees:
+        explanation = _explain(point, call, profile)
+    return MeasuredFinding(
+        point, call, predicted.time_us, str(predicted.method), agrees, explanation
+    )
+
+
+def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -> str:
+    """Return the other choice, or the constant of the model, that gives the measured time."""
+    parts = []
+    other = _find_other_choice(point, call, profile)
+    if other is not None:
+        choice, time_us = other
+        name = f"{choice.algorithm} {choice.protocol}"
+        parts.append(f"{name} would take {time_us:.2f} us: a setting or a tuner")
+    constant = _find_constant(point, call, profile)
+    if constant is not None:
+        name, value, usual = constant
+        parts.append(f"{name} {value:.3g} instead of {usual:.3g} ({MEANINGS[name]})")
+    return " or ".join(parts) or "no single constant of the profile explains it"
+
+
+def _find_other_choice(
+    point: Measurement, call: ExplainedCall, profile: MachineProfile
+) -> tuple[Choice, float] | None:
+    """Return the alternative whose modelled time is within 5 % of the measured one."""
+    communicator = call.request.communicator
+    nearest: tuple[float, Choice, float] | None = None
+    for one in call.alternatives:
+        if one.time_us is None:
+            continue
+        choice = launch_of(communicator, point.collective, one.alternative, point.size_bytes)
+        if choice == call.choice:
+            continue
+        time_us = expected_time_of_choice_us(
+            profile, communicator, point.collective, point.size_bytes, choice
+        )
+        if time_us is None:
+            continue
+        distance = abs(time_us / point.time_us - 1)
+        if distance <= _OTHER_CHOICE and (nearest is None or distance < nearest[0]):
+            nearest = distance, choice, time_us
+    return None if nearest is None else nearest[1:]
+
+
+def _find_constant(
+    point: Measurement, call: ExplainedCall, profile: MachineProfile
+) -> tuple[str, float, float] | None:
+    """Return name, needed value and value of the most influential constant that explains a time.
+
+    The constant is the one whose relative change changes the time of the model most.
+    """
+    gpu, choice = profile.known_gpu, call.choice
+    communicator = call.request.communicator
+    library = Library("NCCL", communicator.version)
+    planned = PlannedCall(
+        point.collective, point.ranks, point.nodes, point.size_bytes, library, point.dtype
+    )
+    if gpu is None or choice is None or not profile.constants or not is_modelled(gpu, planned):
+        return None
+    columns = call_columns(gpu, [planned], communicator.version, [choice])
+    values = profile.constant_values()
+
+    def time_us(index: int, factor: float) -> float:
+        changed = values.copy()
+        changed[index] *= factor
+        return float(predict(changed, columns)[0])
+
+    usual_us = float(predict(values, columns)[0])
+    influence = [abs(time_us(index, 1.01) / usual_us - 1) for index in range(len(NAMES))]
+    for index in np.argsort(influence, kind="stable")[::-1].tolist():
+        if influence[index] < _MIN_INFLUENCE:
+            break
+        factor = _solve_factor(partial(time_us, index), point.time_us)
+        if factor is not None:
+            return NAMES[index], float(values[index]) * factor, float(values[index])
+    return None
+
+
+def _solve_factor(time_of: Callable[[float], float], target_us: float) -> float | None:
+    """Return the factor with the target time, by bisection; None outside of 1/16 to 16."""
+    low, high = 1 / MAX_FACTOR, MAX_FACTOR
+    rises = time_of(high) > time_of(low)
+    if not min(time_of(low), time_of(high)) <= target_us <= max(time_of(low), time_of(high)):
+        return None
+    for _ in range(_BISECTIONS):
+        middle = (low * high) ** 0.5
+        if (time_of(middle) < target_us) == rises:
+            low = middle
+        else:
+            high = middle
+    return float((low * high) ** 0.5)

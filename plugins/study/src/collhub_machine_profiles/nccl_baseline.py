@@ -1,0 +1,168 @@
+"""Predict what NCCL does today for a call on a known machine, and how long it takes.
+
+The choice is that of NCCL's cost model; the time is that of the machine's profile: measured,
+interpolated or modelled. Without a profile that covers the call it is NCCL's own cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from collhub_machine_profiles.gpus import known_gpu
+from collhub_machine_profiles.nccl_choice import (
+    Choice,
+    cheapest_alternative,
+    choose_exchange,
+    launch_of,
+)
+from collhub_machine_profiles.nccl_communicators import count_nodes, find_communicator
+from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
+from collhub_machine_profiles.nccl_costs import ALGORITHMS_OF, Communicator, cost_us
+from collhub_machine_profiles.shipped import find_profile
+from hub_core.model import UsageError
+
+if TYPE_CHECKING:
+    from collhub_machine_profiles.machine_profile import MachineProfile
+    from collhub_machine_profiles.prediction import Prediction
+    from hub_core.network import Topology
+
+NCCL_COST = "NCCL's cost model"
+"""Method of a time that no profile covers. On one NVLink node its median error is 24 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """NCCL's execution of a call and its expected time in us.
+
+    `choice` is None on machines whose channels are unknown. `method` is a value of `Method`, or
+    `NCCL_COST`. `median_error` is the held-out error of the profile as a fraction, None if it is
+    not known. `machine` is the name of the profile, "" without one.
+    """
+
+    choice: Choice | None
+    time_us: float
+    method: str
+    median_error: float | None
+    machine: str
+    version: str
+
+    @property
+    def name(self) -> str:
+        """Algorithm and protocol, such as `ring ll`; `NCCL` if they are unknown."""
+        return "NCCL" if self.choice is None else f"{self.choice.algorithm} {self.choice.protocol}"
+
+
+def nccl_version_of(profile: MachineProfile | None) -> str:
+    """Return the version of NCCL that a profile was measured with, else the default version."""
+    if profile is None or profile.library.name != "NCCL" or not profile.library.version:
+        return DEFAULT_VERSION
+    return profile.library.version
+
+
+def predict_baseline(
+    topology: Topology,
+    collective: str,
+    size_bytes: int,
+    *,
+    profile: MachineProfile | None = None,
+    version: str = "",
+    dtype: str = "",
+) -> Baseline | None:
+    """Predict NCCL's execution of a call by all ranks of a topology.
+
+    `profile`: default is that of the machine that the topology names. `version` of NCCL: default is
+    that of the profile. Returns None for a topology of no known machine, for a collective that NCCL
+    lacks, and for ranks that do not fit the machine.
+    """
+    profile = profile or find_profile(topology)
+    gpu = profile.known_gpu if profile is not None else known_gpu(topology.name)
+    if gpu is None:
+        return None
+    used_version = version or nccl_version_of(profile)
+    machine = "" if profile is None else profile.name
+    try:
+        communicator = find_communicator(gpu, used_version, topology=topology, machine=machine)
+    except UsageError:
+        # Ranks of another machine, or a GPU whose channels are unknown: the table may have it.
+        communicator = None
+    choice, cost = None, None
+    if communicator is not None:
+        choice, cost = _choose(communicator, collective, size_bytes, dtype)
+    predicted = None
+    if profile is not None:
+        nodes = count_nodes(topology)
+        predicted = expected_time(
+            profile, collective, topology.num_npus, nodes, size_bytes, version, dtype
+        )
+    if predicted is not None:
+        error = predicted.median_error
+        method, time_us = str(predicted.method), predicted.time_us
+    elif cost is not None:
+        error, method, time_us = None, NCCL_COST, cost
+    else:
+        return None
+    return Baseline(choice, time_us, method, error, machine, used_version)
+
+
+def expected_time(
+    profile: MachineProfile,
+    collective: str,
+    ranks: int,
+    nodes: int,
+    size_bytes: int,
+    version: str = "",
+    dtype: str = "",
+) -> Prediction | None:
+    """Return the time of NCCL by the table or the model of a profile; None without either."""
+    # Imported here: choices without times need no numpy.
+    from collhub_machine_profiles.calls import PlannedCall
+    from collhub_machine_profiles.prediction import predict_time
+    from hub_core.plugin_api import Library
+
+    libraries = [Library("NCCL", version)]
+    # Times with a network plugin are the only ones of some machines: `NCCL, + aws-ofi-nccl`.
+    others = [table.library for table in profile.tables]
+    others += [network.library for network in profile.networks]
+    libraries += [library for library in others if library.variant.startswith("+")]
+    for library in libraries:
+        call = PlannedCall(collective, ranks, nodes, size_bytes, library, dtype)
+        predicted = predict_time(profile, call)
+        if predicted is not None:
+            return predicted
+    return None
+
+
+def expected_time_of_choice_us(
+    profile: MachineProfile, communicator: Communicator, collective: str, size: int, choice: Choice
+) -> float | None:
+    """Return the time of a forced choice in us by the model of one node; None if it has none.
+
+    The model has rings, NVLS and exchanges on one node, and no trees. `size` is in bytes.
+    """
+    from collhub_machine_profiles.calls import PlannedCall
+    from collhub_machine_profiles.node_model import call_columns, is_modelled, predict
+    from hub_core.plugin_api import Library
+
+    library = Library("NCCL", communicator.version)
+    call = PlannedCall(collective, communicator.ranks, communicator.nodes, size, library)
+    gpu = profile.known_gpu
+    if gpu is None or not profile.constants or not is_modelled(gpu, call):
+        return None
+    if choice.algorithm not in {"ring", "nvls", "p2p"}:
+        return None
+    columns = call_columns(gpu, [call], communicator.version, [choice])
+    return float(predict(profile.constant_values(), columns)[0])
+
+
+def _choose(
+    communicator: Communicator, collective: str, size_bytes: int, dtype: str
+) -> tuple[Choice | None, float | None]:
+    """Return NCCL's choice and its cost in us, which an all-to-all does not have."""
+    if collective == "all-to-all":
+        return choose_exchange(communicator, size_bytes), None
+    if collective not in ALGORITHMS_OF:
+        return None, None
+    best = cheapest_alternative(communicator, collective, size_bytes, dtype)
+    cost = cost_us(communicator, collective, best, size_bytes)
+    return launch_of(communicator, collective, best, size_bytes), cost
