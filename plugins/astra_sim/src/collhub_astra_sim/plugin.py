@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_astra_sim.networks import signatures
+from collhub_astra_sim import networks
 from collhub_astra_sim.options import (
     AnalyticalOptions,
     AstraBinaryOptions,
@@ -95,7 +95,7 @@ FOLDER_READER = FormatReader(_FOLDER, "collhub_astra_sim.folders.read:read", Ast
 FOLDER_NETWORK = TopologyReader(
     _FOLDER,
     "collhub_astra_sim.folders.read:read_network",
-    samples="collhub_astra_sim.folders.samples:samples",
+    samples="collhub_astra_sim.samples:samples",
 )
 
 NETWORK_YAML = TopologyReader(
@@ -103,20 +103,22 @@ NETWORK_YAML = TopologyReader(
         "astra-sim-network",
         "network YAML of ASTRA-sim",
         (".yml", ".yaml"),
-        signatures.NETWORK_YAML,
+        networks.NETWORK_YAML,
     ),
     "collhub_astra_sim.networks.network_yaml:read",
     samples="collhub_astra_sim.networks.network_yaml:samples",
 )
 
-_NS3 = Format("ns3", "network of ASTRA-sim's ns-3 backend, or SimAI's", (".txt",), signatures.NS3)
-_HTSIM = Format("htsim", "fat tree for htsim, also ASTRA-sim's", (".topo",), signatures.HTSIM)
+_NS3 = Format("ns3", "network of ASTRA-sim's ns-3 backend, or SimAI's", (".txt",), networks.NS3)
+_HTSIM = Format("htsim", "fat tree for htsim, also ASTRA-sim's", (".topo",), networks.HTSIM)
 _NETWORKS = "collhub_astra_sim.networks"
 
 CABLES: Sequence[TopologyReader | TopologyWriter] = (
-    TopologyReader(_NS3, f"{_NETWORKS}.ns3_read:read", samples=f"{_NETWORKS}.samples:ns3"),
+    TopologyReader(_NS3, f"{_NETWORKS}.ns3_read:read", samples="collhub_astra_sim.samples:ns3"),
     TopologyWriter(_NS3, f"{_NETWORKS}.ns3_write:write", Ns3WriteOptions),
-    TopologyReader(_HTSIM, f"{_NETWORKS}.htsim_read:read", samples=f"{_NETWORKS}.samples:htsim"),
+    TopologyReader(
+        _HTSIM, f"{_NETWORKS}.fat_trees:read", samples="collhub_astra_sim.samples:htsim"
+    ),
     TopologyWriter(_HTSIM, f"{_NETWORKS}.htsim_write:write"),
 )
 

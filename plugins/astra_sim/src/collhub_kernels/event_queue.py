@@ -189,8 +189,8 @@ def _is_before(entries: Records, index: Integer, other_index: Integer) -> bool:
 
 @compiled
 def _copy_entry(entries: Records, origin: Integer, destination: Integer) -> None:
-    # Field by field, because numba does not support the assignment of records.
     """Copy an entry."""
+    # Field by field, because numba does not support the assignment of records.
     source, target = entries[origin], entries[destination]
     target["time"] = source["time"]
     target["sequence"] = source["sequence"]

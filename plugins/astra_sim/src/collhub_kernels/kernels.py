@@ -110,9 +110,7 @@ class Kernel:
         return int(result)
 
     def sources(self) -> tuple[list[Callable[..., object]], str]:
-        """Return (the direct and indirect parts of the kernel, a digest of the code of all of
-        them).
-        """
+        """Return (direct and indirect parts of the kernel, a digest of the code of all parts)."""
         functions: list[Any] = [self.function]
         content: list[object] = []
         # The list grows during the iteration.

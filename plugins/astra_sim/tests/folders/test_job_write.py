@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_astra_sim.folders.job_cures import carry_host_times
+from collhub_astra_sim.folders.job_preparation import carry_host_times
 from collhub_astra_sim.options import JobOptions
 from collhub_astra_sim.workloads.simulator import simulate
 from golden_cases import golden

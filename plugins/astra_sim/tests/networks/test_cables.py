@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_astra_sim.networks import htsim_read, htsim_write, ns3_read, ns3_write
-from collhub_astra_sim.networks.samples import htsim, ns3
+from collhub_astra_sim.networks import fat_trees, htsim_write, ns3_read, ns3_write
 from collhub_astra_sim.options import Ns3WriteOptions
+from collhub_astra_sim.samples import htsim, ns3
 
 import hub_core
 from hub_core.cli.main import main
@@ -238,8 +238,8 @@ def tiers(**changes: str) -> str:
 
 def test_fat_tree_of_htsim_is_the_one_of_the_hub() -> None:
     wanted = hub_core.parse_topology("fat-tree:4?bandwidth=50GB/s&latency=1us")
-    again = read(written(wanted, htsim_write)[0], htsim_read)
-    sample = read(tiers(), htsim_read)
+    again = read(written(wanted, htsim_write)[0], fat_trees)
+    sample = read(tiers(), fat_trees)
     assert link_rows(again) == link_rows(sample)
     assert (sample.num_npus, sample.num_nodes, sample.num_links) == (16, 36, 96)
     every = np.arange(16)
@@ -268,7 +268,7 @@ def test_two_tiers_join_every_switch_below_to_every_one_above() -> None:
         Bundle 2
         Switch_Latency_ns 300
     """.replace("Radix_Up 4", "Radix_Up 4\n Oversubscribed 2")
-    topology = read(text, htsim_read)
+    topology = read(text, fat_trees)
     rows = link_rows(topology)
     assert (topology.num_npus, topology.num_nodes, len(rows)) == (8, 12, 2 * (8 + 8))
     assert rows.count((8, 10, 6.25e9, 2000.0)) == 2
@@ -297,8 +297,8 @@ Bundle 2
 
 @pytest.mark.parametrize("text", [tiers(), TWO_TIERS])
 def test_fat_tree_comes_back_from_htsim(text: str) -> None:
-    tree = read(text, htsim_read)
-    again = read(written(tree, htsim_write)[0], htsim_read)
+    tree = read(text, fat_trees)
+    again = read(written(tree, htsim_write)[0], fat_trees)
     assert link_rows(again) == link_rows(tree)
 
 
@@ -322,7 +322,7 @@ def test_fat_tree_comes_back_from_htsim(text: str) -> None:
 )
 def test_wrong_htsim_file_is_refused(changes: dict[str, str], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        read(tiers(**changes), htsim_read)
+        read(tiers(**changes), fat_trees)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from collhub_astra_sim.folders.folder import GROUPS, SYSTEM, WORKLOAD
 from collhub_astra_sim.folders.found_files import LONGEST_TEXT, FolderFiles
-from collhub_astra_sim.folders.run_script import GROUPS, SYSTEM, WORKLOAD
-from collhub_astra_sim.folders.workload_traces import (
+from collhub_astra_sim.folders.world import (
     ALL_RANKS_GROUPS,
     COLLECTIVE_KEYS,
     COMM_TYPES,

@@ -72,8 +72,9 @@ class FolderFiles:
         return self.files[name] if name is not None else None
 
     def set_at(self, path: str) -> str | None:
-        """Return the prefix of the set of traces that a path in a configuration names, None as in
-        `part_at`.
+        """Return the prefix of the set of traces that a path in a configuration names.
+
+        None as in `part_at`.
         """
         return _find_match(path, list(self.sets))
 

@@ -13,14 +13,14 @@ from collhub_astra_sim.folders.configurations import (
     find_workload_prefix,
     read_groups,
 )
-from collhub_astra_sim.folders.found_files import FolderFiles
-from collhub_astra_sim.folders.run_script import (
+from collhub_astra_sim.folders.folder import (
     BINARY_NAMES,
     MEMORY,
     NETWORK,
     NETWORK_KEY,
     SCRIPT,
 )
+from collhub_astra_sim.folders.found_files import FolderFiles
 from collhub_astra_sim.options import CONGESTION_AWARE, CONGESTION_UNAWARE, JobFolderOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION
 from hub_core import HubError
@@ -125,12 +125,9 @@ def _read_memory_text(files: FolderFiles) -> str | None:
 
 
 def claims(source: Source) -> bool:
-    """Return whether the workload of a folder is more than one custom algorithm on all ranks or a
-    group.
+    """Return whether the workload of a folder is more than one custom algorithm.
 
-    A job contains other work that ASTRA-sim runs: computations, messages, native collectives, an
-    algorithm that runs several times. Ranks outside the group have one computation that takes no
-    time. Also False if the folder cannot be read, or if the user named an algorithm's traces.
+    The algorithm may run on all ranks or on one group.
     """
     try:
         files = FolderFiles.of(source)
@@ -148,8 +145,9 @@ def claims(source: Source) -> bool:
 
 
 def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
-    """Return True for other work, False for only custom algorithms, each once, None for an idle
-    rank.
+    """Return whether a rank has nodes other than custom algorithms that occur once each.
+
+    None for an idle rank.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))

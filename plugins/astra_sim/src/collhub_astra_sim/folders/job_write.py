@@ -1,8 +1,7 @@
-"""Write the folder of a job that ASTRA-sim runs without changes, and report the inputs on which it
-hangs.
+"""Write the folder of a job that ASTRA-sim runs without changes.
 
-A job that was read from such a folder is written back with its configurations. Other jobs get them
-from options, with the cures of `job_cures`.
+Inputs on which ASTRA-sim hangs are reported. A job that was read from such a folder is written back
+with its configurations. Other jobs get them from options, with the cures of `job_preparation`.
 """
 
 from __future__ import annotations
@@ -14,16 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from collhub_job_traces import bridge_markers, trace_files
 
-from collhub_astra_sim.folders.custom_sets import CustomSets, collect_custom_sets
-from collhub_astra_sim.folders.job import PRIVATE_ATTRIBUTES
-from collhub_astra_sim.folders.job_cures import (
-    EXACT_SYSTEM,
-    apply_cures,
-    carry_host_times,
-    needs_exact_times,
-    set_exact_times,
-)
-from collhub_astra_sim.folders.run_script import (
+from collhub_astra_sim.folders.folder import (
     GROUPS,
     MEMORY,
     NETWORK,
@@ -33,7 +23,17 @@ from collhub_astra_sim.folders.run_script import (
     WORKLOAD,
     script,
 )
-from collhub_astra_sim.folders.workload_traces import (
+from collhub_astra_sim.folders.job import PRIVATE_ATTRIBUTES
+from collhub_astra_sim.folders.job_preparation import (
+    EXACT_SYSTEM,
+    CustomSets,
+    apply_cures,
+    carry_host_times,
+    collect_custom_sets,
+    needs_exact_times,
+    set_exact_times,
+)
+from collhub_astra_sim.folders.world import (
     COLLECTIVE_KEYS,
     PER_NODE_KEY,
     encode_collective_workload,
@@ -69,9 +69,7 @@ class _JobFolder:
     texts: Mapping[str, str]
 
     def artifacts(self) -> Iterator[Artifact]:
-        """Yield the traces of algorithms, then those of the workload, configurations and the
-        script.
-        """
+        """Yield the traces of algorithms, those of the workload, configurations, the script."""
         for prefix, (algorithm, size) in self.programs.items():
             for trace in chakra_traces(algorithm, TraceOptions(size)).artifacts:
                 yield Artifact(f"{prefix}{trace.name}", trace.content)
@@ -279,8 +277,8 @@ def _remove_folder_data(workload: Workload) -> Workload:
 
 
 def _as_list(value: JsonValue) -> list[JsonValue]:
-    # Extensions are JSON, which may have any type.
     """Return a JSON list, empty for other values."""
+    # Extensions are JSON, which may have any type.
     return value if isinstance(value, list) else []
 
 
@@ -291,6 +289,6 @@ def _list_pairs(value: JsonValue) -> list[tuple[str, str]]:
 
 
 def _format_json(value: object) -> str:
-    # Formatted as in the examples of ASTRA-sim.
     """Return a value as JSON text, indented by 2 spaces, with a final newline."""
+    # Formatted as in the examples of ASTRA-sim.
     return json.dumps(value, indent=2) + "\n"

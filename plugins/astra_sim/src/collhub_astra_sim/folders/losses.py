@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
+from collhub_astra_sim.folders.world import COLLECTIVE_KEYS
 from collhub_astra_sim.networks.expressible import AstraNetwork
 from collhub_astra_sim.options import (
     CONGESTION_AWARE,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from collhub_astra_sim import networks
 from collhub_astra_sim.folders.configurations import (
     FolderAlgorithm,
     FolderConfiguration,
     read_configuration,
 )
+from collhub_astra_sim.folders.folder import BINARY_NAMES, NETWORK, NETWORK_KEY, SCRIPT
 from collhub_astra_sim.folders.found_files import FolderFiles
-from collhub_astra_sim.folders.run_script import BINARY_NAMES, NETWORK, NETWORK_KEY, SCRIPT
-from collhub_astra_sim.networks import network_yaml, signatures
+from collhub_astra_sim.networks import network_yaml
 from collhub_astra_sim.options import AstraFolderReadOptions
 from hub_core import chakra_algorithm
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Severity, placed
@@ -51,7 +52,7 @@ def read_network(source: Source, options: NoOptions) -> Topology:
     Raises `InputError` if there is none, or several.
     """
     files = FolderFiles.of(source)
-    signature = re.compile(signatures.NETWORK_YAML)
+    signature = re.compile(networks.NETWORK_YAML)
     names = [
         file
         for file, text in files.texts(".yml", ".yaml")

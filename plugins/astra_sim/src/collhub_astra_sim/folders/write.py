@@ -1,5 +1,6 @@
-"""Write the folder of an algorithm that ASTRA-sim runs without changes; refuse inputs on which it
-aborts.
+"""Write the folder of an algorithm that ASTRA-sim runs without changes.
+
+Inputs on which ASTRA-sim aborts are refused.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import numpy as np
 from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.folders.folder import AstraFolder, FolderProgram
 from collhub_astra_sim.folders.losses import collect_losses, locate_step
-from collhub_astra_sim.folders.placement import WorldPlacement, choose_placement
-from collhub_astra_sim.folders.workload_traces import COLLECTIVE_KEYS
+from collhub_astra_sim.folders.world import COLLECTIVE_KEYS, WorldPlacement, choose_placement
 from collhub_astra_sim.networks.expressible import AstraNetwork, find_astra_network, make_full_mesh
 from collhub_astra_sim.options import CONGESTION_AWARE, AstraFolderOptions
 from hub_core import (
@@ -163,8 +163,9 @@ def _check_name(name: str) -> str:
 
 
 def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
-    """Return the bytes of the workload node; they scale symbolic traces and do not affect absolute
-    ones.
+    """Return the bytes of the workload node.
+
+    They scale symbolic traces and do not affect absolute ones.
     """
     # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
     # ASTRA-sim, divides this number by the units of the entire output, so it gets the total.

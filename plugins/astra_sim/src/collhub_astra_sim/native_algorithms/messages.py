@@ -51,8 +51,9 @@ class NativePlan(NamedTuple):
 
 
 def ring(task: NativeTask) -> NativePlan:
-    """Build the ring algorithm: every rank sends to the next one, each message after the previous
-    one.
+    """Build the ring algorithm.
+
+    Every rank sends to the next one, each message after the previous one.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -148,8 +149,9 @@ def _count_concurrent_messages(task: NativeTask) -> int:
 def _send_parts(
     task: NativeTask, steps: RankSteps, buffer: Buffer, delay_ns: int
 ) -> list[Int64Array]:
-    """Exchange one part with every rank, stored in `buffer` by sender; return the delays after
-    arrival.
+    """Exchange one part with every rank; return the delays after arrival.
+
+    Received parts are stored in `buffer`, by sender.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = [steps.wait(task.delay_ns, [])] * _count_concurrent_messages(task)
@@ -222,10 +224,9 @@ def _reverse_bits(numbers: Int64Array, levels: int) -> Int64Array:
 def _reduce_halves(
     task: NativeTask, steps: RankSteps, first: Buffer, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """At each level, keep the half that the rank's bit selects, lowest bit first, and send the
-    other half.
+    """At each level, keep one half and send the other half.
 
-    Return the handles of the last reduction.
+    The kept half is the one that the rank's bit selects, lowest bit first.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1

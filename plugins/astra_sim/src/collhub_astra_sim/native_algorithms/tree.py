@@ -24,8 +24,9 @@ from hub_core.model import InputError
 
 
 class _Tree(NamedTuple):
-    """By rank: whether it is leaf or root, its parent, and its children (the root has only the
-    first).
+    """By rank: whether it is a leaf or the root, its parent, and its children.
+
+    The root has only the first child.
     """
 
     is_leaf: BoolArray

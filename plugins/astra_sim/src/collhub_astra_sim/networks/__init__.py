@@ -1,1 +1,18 @@
-"""Networks of ASTRA-sim: its YAML, files of its backends, and expressible topologies."""
+"""Networks of ASTRA-sim: its YAML, files of its backends, and expressible topologies.
+
+The byte patterns that identify network files are here and not in the readers, which import numpy.
+"""
+
+from __future__ import annotations
+
+NETWORK_YAML = rb"""(?:\A|[\s{,])["']?(?:topology|npus_count)["']?[ \t]*:"""
+"""Of ASTRA-sim's network YAML: a key, in YAML of any style, which includes JSON."""
+
+NS3 = (
+    rb"\A\s*(?:(?:\d+\s+){3}(?:\d+\s+)*(?:\d+(?:\.\d+)?(?:[KMG]i?|k)?[bB](?:ps|/s)\s|\d*\Z)"
+    rb"|(?:\d+\s+){5}[A-Za-z]\w*\s)"
+)
+"""Of a topology for ns-3: numbers up to the rate of the first link or, for SimAI, a kind of GPU."""
+
+HTSIM = rb"(?im)^[ \t]*(?:nodes|tiers|podsize)[ \t]+\d+"
+"""Of a topology for htsim: one of the keys that come first."""

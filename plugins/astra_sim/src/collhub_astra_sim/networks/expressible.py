@@ -34,7 +34,11 @@ def find_astra_network(
     of uniform links become FullyConnected if the algorithm sends only to neighbours. Raises
     `UsageError` with the reason if there is no such network.
     """
-    dimensions = () if topology.multicast or topology.reduction else _list_dimensions(topology)
+    dimensions: tuple[Dimension, ...] = ()
+    if not (topology.multicast or topology.reduction):
+        # Dimensions of one node do not occur in the network YAML.
+        several = [dimension for dimension in topology.dimensions if dimension.size > 1]
+        dimensions = tuple(map(_as_astra, several))
     is_native = bool(dimensions) and all(dimension.kind in KIND_NAMES for dimension in dimensions)
     if is_native and (len(dimensions) == 1 or not is_congestion_aware):
         return AstraNetwork(dimensions)
@@ -76,15 +80,6 @@ def make_full_mesh(npus: int, bandwidth_bytes_per_s: float, latency_s: float) ->
     kind = DimensionKind.FULLY_CONNECTED
     dimension = Dimension(kind, npus, bandwidth_bytes_per_s, latency_s)
     return AstraNetwork((dimension,))
-
-
-def _list_dimensions(topology: Topology) -> tuple[Dimension, ...]:
-    """Return the dimensions with ASTRA-sim's kinds, without those of one node.
-
-    Empty if the topology has no dimensions, or none of more than one node.
-    """
-    several = [dimension for dimension in topology.dimensions if dimension.size > 1]
-    return tuple(map(_as_astra, several))
 
 
 def _as_astra(dimension: Dimension) -> Dimension:

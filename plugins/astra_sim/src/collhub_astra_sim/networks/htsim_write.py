@@ -130,8 +130,9 @@ class _Levels:
         return int(speed_gbps), int(latency_ns)
 
     def _count_ports(self, side: Sequence[Counter[int]], level: int) -> int:
-        """Return the number of cables up, or down, from a node of a level; it must be equal for all
-        nodes.
+        """Return the number of cables up, or down, from a node of a level.
+
+        It must be equal for all nodes.
         """
         counts = {sum(side[node].values()) for node in self._nodes[level]}
         if len(counts) != 1:

@@ -62,8 +62,8 @@ def format_network(dimensions: Sequence[Dimension]) -> str:
 
 
 def _format_bandwidth(dimension: Dimension) -> str:
-    # Division by a power of two is exact, so that the simulator's product equals the bandwidth.
     """Return the bandwidth in GiB/s."""
+    # Division by a power of two is exact, so that the simulator's product equals the bandwidth.
     return _format_decimal(dimension.bandwidth_bytes_per_s / _GIB)
 
 

@@ -108,8 +108,9 @@ class _Words:
             yield Cable(source, destination, rate, delay)
 
     def _check_end(self, header: _Header, count: int) -> None:
-        """Report a warning if fewer or more links follow than the header announces: existing files
-        have both.
+        """Report a warning if the number of links differs from the header.
+
+        Existing files have fewer or more links than the header announces.
         """
         more = next(self._words, None)
         if count == header.cables and more is None:

@@ -64,10 +64,9 @@ def _format_lines(cables: list[Cable]) -> Iterator[str]:
 
 
 def _format_rate(bandwidth_bytes_per_s: float) -> str:
-    """Return the rate in whole bits per second, as in ns-3, with the largest prefix that divides
-    it.
+    """Return the rate in whole bits per second, as in ns-3.
 
-    Prefixes are powers of ten: 50e9 bytes per second are 400Gbps.
+    With the largest prefix that divides it.
     """
     bits = round(bandwidth_bytes_per_s * 8)
     prefix, factor = next(pair for pair in _PREFIXES if bits % pair[1] == 0)
@@ -156,9 +155,10 @@ def _find_islands(topology: Topology) -> np.ndarray[tuple[int], np.dtype[np.int6
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """`npus`: consecutive NPUs of each server;
+    """Servers of equal size and their switches.
 
-    `nvswitches`: nodes that connect only NPUs of one server.
+    `npus`: number of consecutive NPUs of each server; `nvswitches`: nodes that connect only NPUs of
+    one server.
     """
 
     npus: int

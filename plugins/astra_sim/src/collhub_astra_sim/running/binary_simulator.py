@@ -7,8 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from collhub_astra_sim.folders.folder import AstraFolder
-from collhub_astra_sim.folders.run_script import arguments, count_file_handles
+from collhub_astra_sim.folders.folder import AstraFolder, arguments, count_file_handles
 from collhub_astra_sim.folders.write import build_folder
 from collhub_astra_sim.options import (
     CONGESTION_AWARE,
@@ -147,8 +146,8 @@ def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Di
 
 
 def _report_unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
-    # The simulator names a node of the workload, never the stuck node.
     """Return the finding about a rank that never finished."""
+    # The simulator names a node of the workload, never the stuck node.
     detail = ", the simulator reports unreleased nodes" if is_reported else ""
     return Diagnostic(
         "never-finishes",

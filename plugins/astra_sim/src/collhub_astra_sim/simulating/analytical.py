@@ -24,7 +24,7 @@ from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
 from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
 
 if TYPE_CHECKING:
-    from collhub_astra_sim.simulating.kernel import SimulatedWorld
+    pass
 
 
 _TRACE_EXTENSION = "chakra-source"
@@ -160,12 +160,15 @@ def simulate_nodes(
     loads = report_link_loads(topology, world.link) if model.is_congestion_aware else ()
     # Copies, because the columns would keep all records of the world in memory.
     start, end = world.node["start"].copy(), world.node["end"].copy()
-    return NodeTimes(_list_finish_times(world), start, end, loads, diagnostics)
+    finish_times: Int64Array = world.rank["finish"][:-1]
+    finish = tuple(time if time >= 0 else None for time in finish_times.tolist())
+    return NodeTimes(finish, start, end, loads, diagnostics)
 
 
 def _find_step_location(algorithm: Algorithm, nodes: NodeTable, node: int) -> Location:
-    """Return the location of a node's step in the user's file; without a step, its rank and
-    position.
+    """Return the location of a node's step in the user's file.
+
+    Without a step, its rank and position.
     """
     row = int(nodes.step[node])
     # The node of a rank without steps belongs to no step.
@@ -201,8 +204,9 @@ def _find_channels(algorithm: Algorithm, nodes: NodeTable) -> Int64Array | None:
 def _compute_step_times(
     nodes: NodeTable, times: NodeTimes, steps: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the start of the first and the end of the last node of every step, int64[steps], -1:
-    never.
+    """Return the start of the first and the end of the last node of every step.
+
+    int64[steps] each, -1 for a step that never ran.
     """
     start = np.full(steps, -1, np.int64)
     end = np.full(steps, -1, np.int64)
@@ -212,15 +216,3 @@ def _compute_step_times(
     end[step] = times.end_ns[with_step]
     start[step[::-1]] = times.start_ns[with_step[::-1]]
     return start, end
-
-
-def _list_finish_times(world: SimulatedWorld) -> tuple[int | None, ...]:
-    """Return the finish time of each rank in ns from the start, None for never."""
-    # The last record only marks the end of the last rank's nodes.
-    times: Int64Array = world.rank["finish"][:-1]
-    return tuple(_time_or_none(time) for time in times.tolist())
-
-
-def _time_or_none(time: int) -> int | None:
-    """Return a time in ns, or None for a negative one (never)."""
-    return time if time >= 0 else None

@@ -43,8 +43,8 @@ def report_findings(
 
 
 def _make_abort_warning() -> Diagnostic:
-    # The simulator's event queue asserts that every event is later than its current time.
     """Return the warning about an event at time 0."""
+    # The simulator's event queue asserts that every event is later than its current time.
     return Diagnostic(
         "astra-sim-aborts",
         "a message at the start takes less than 1 ns to send, where ASTRA-sim itself aborts",
@@ -84,9 +84,7 @@ class StuckNodes:
         self._blocker = _find_blockers(nodes, self._start, self._end)
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """Yield at most one diagnostic: the rank never finishes, or finishes without some of its
-        nodes.
-        """
+        """Yield at most one diagnostic about a rank that does not finish all of its nodes."""
         first, end = self._get_rows(rank)
         unended = first + np.flatnonzero(self._end[first:end] < 0)
         begun = unended[self._start[unended] >= 0]
@@ -117,8 +115,9 @@ class StuckNodes:
         )
 
     def _report_waiting(self, rank: int, node: int, begun: int, unended: int) -> Diagnostic:
-        """Report the first node of a rank that began and never finished, with the number of further
-        ones.
+        """Report the first node of a rank that began and never finished.
+
+        With the number of further ones.
         """
         further_steps = _describe_further_steps(begun - 1, unended - begun)
         return Diagnostic(
@@ -234,8 +233,9 @@ def _format_steps(count: int) -> str:
 
 
 def _describe_further_steps(begun: int, waiting: int) -> str:
-    """Format the further unfinished steps of the same rank, in parentheses; empty if there are
-    none.
+    """Format the further unfinished steps of the same rank, in parentheses.
+
+    Empty if there are none.
     """
     parts = [*_describe_begun_steps(begun), *_describe_waiting_steps(waiting)]
     if not parts:

@@ -407,8 +407,9 @@ def _release_children(row: Integer, world: SimulatedWorld) -> Integer:
 
 @compiled
 def _put_on_link(row: Integer, now: Integer, world: SimulatedWorld) -> None:
-    """Send a message over the next link of its route, or append it to the link's queue if it is
-    busy.
+    """Send a message over the next link of its route.
+
+    If the link is busy, the message is appended to its queue.
     """
     index = world.path_link[world.node[row]["work"] & _LOW_BITS]
     link = world.link[index]
@@ -635,10 +636,9 @@ def _collect_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) 
 
 @compiled
 def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
-    """Append a parent to the first `count` parents of `row` unless it is present; return the new
-    count.
+    """Append a parent to the first `count` parents of `row` unless it is present.
 
-    `latest_child[parent]` is the last row that named the parent, which avoids a search.
+    Return the new count.
     """
     if world.latest_child[parent] == row:
         return count
@@ -694,8 +694,9 @@ def _add_once(
     touched: Int64Array,
     count: Integer,
 ) -> Integer:
-    """Append a node to the first `count` entries of `touched` unless it is present; return the new
-    count.
+    """Append a node to the first `count` entries of `touched` unless it is present.
+
+    Return the new count.
     """
     index = row - first
     if is_touched[index]:

@@ -43,12 +43,7 @@ EMPTY_SET = np.int64(1)
 
 @compiled
 def sort_as_set(rows: IntArray, count: Integer, buckets: Integer, world: SetState) -> Integer:
-    """Reorder the first `count` rows in place, from insertion order to the order of an
-    unordered_set.
-
-    Keys are the IDs of the nodes; the hash of an ID is the ID. The set is initially empty with
-    `buckets` buckets; return its final number of buckets. Cost: linear.
-    """
+    """Reorder the first `count` rows in place, from insertion order to that of an unordered_set."""
     # Nearly all sets are this small. A new element is inserted at the front unless its bucket is
     # occupied; then it is inserted before the first element of the bucket, which here is also the
     # front.

@@ -31,8 +31,8 @@ def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
 
 
 def _run_every_kernel() -> None:
-    # Imported here, so that a check that is not requested needs no time.
     """Run every kernel once in the mode that compiles at once."""
+    # Imported here, so that a check that is not requested needs no time.
     from collhub_kernels import compile_at_once
 
     from collhub_astra_sim.simulating.analytical import simulate

@@ -43,8 +43,9 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
-    """Yield the findings of a simulation; equal ones of several ranks only once, at most
-    `MAX_FINDINGS`.
+    """Yield the findings of a simulation, at most `MAX_FINDINGS`.
+
+    Equal findings of several ranks are reported once.
     """
     try:
         times = simulate(WorkloadRequest(workload), JobOptions())

@@ -82,8 +82,9 @@ class _Chooser:
         return self.workload.num_ranks
 
     def native(self, kind: int, group: int, mask: int) -> int:
-        """Add the plan of native collectives of this kind, group and mask of dimensions; return its
-        index.
+        """Add the plan of native collectives of this kind, group and mask of dimensions.
+
+        Return its index.
         """
         ranks = np.array(self.workload.members(group), np.int64)
         if len(ranks) < self.num_ranks:

@@ -176,8 +176,9 @@ class Layout:
         return nodes + messages * (1 + 2 * -(-len(machine.path_link) // routes))
 
     def _compute_margin(self, node: Records, custom_nodes: int, has_slots: bool) -> int:
-        """Return an upper bound of the messages, delays or streams that one event creates (in one
-        rank).
+        """Return an upper bound of the objects that one event creates (in one rank).
+
+        Objects: messages, delays or streams.
         """
         widths = self.choices.phase["size"].max(initial=1) + 4
         streams = node["streams"] * (node["choice"] != NO_CHOICE)
@@ -264,8 +265,9 @@ def _place_nodes(
 
 
 def _find_owners(node: Records, has_slots: bool) -> Int64Array:
-    """Return the owner of each collective's queues: its rank, or with unlimited slots the node
-    itself.
+    """Return the owner of each collective's queues.
+
+    Its rank, or with unlimited slots the node itself.
     """
     if has_slots:
         return node["rank"].astype(np.int64)

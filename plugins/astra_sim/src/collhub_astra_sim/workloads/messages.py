@@ -155,8 +155,9 @@ def _post_receive(
 
 @outlined
 def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
-    """Remove the matching side from its queue and return it; otherwise enqueue this side, return
-    -1.
+    """Remove the matching side from its queue and return it.
+
+    If there is none, enqueue this side and return -1.
     """
     side = machine.message[index]
     # The hash must not overflow, because overflow is undefined in compiled code.
@@ -213,8 +214,9 @@ def _find_route(source: Integer, destination: Integer, machine: Machine) -> Inte
 
 @compiled
 def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
-    """Send a message over the next link of its route, or append it to the link's queue if it is
-    busy.
+    """Send a message over the next link of its route.
+
+    If the link is busy, the message is appended to its queue.
     """
     link_index = machine.path_link[machine.message[index]["hop"]]
     link = machine.link[link_index]

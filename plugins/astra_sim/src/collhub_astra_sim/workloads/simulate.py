@@ -156,11 +156,9 @@ def make_unstarted_times(workload: Workload) -> tuple[Int64Array, Int64Array]:
 def add_marker_times(
     workload: Workload, simulated_rows: Int64Array, start_ns: Int64Array, end_ns: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (start, end) of all nodes of a job, from the times of the nodes `kept` without
-    markers.
+    """Return (start, end) of all nodes of a job, including markers.
 
-    A marker begins and finishes when the last of its parents has finished: at 0 without parents,
-    never if a parent never finishes.
+    Computed from the times of the nodes `kept`, which are those without markers.
     """
     nodes = workload.nodes
     start, end = make_unstarted_times(workload)

@@ -118,8 +118,9 @@ class _StoppedJob:
         )
 
     def _explain_collective(self, row: int) -> _Reason:
-        """Return the members that have not begun a collective, or that number its messages
-        differently.
+        """Return the members that have not begun a collective.
+
+        Also those that number its messages differently.
         """
         nodes = self._workload.nodes
         members = self._workload.members(int(nodes.group[row]))

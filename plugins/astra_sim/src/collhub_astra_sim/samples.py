@@ -1,10 +1,15 @@
-"""Small networks of cables for the conformance kit."""
+"""Small networks and folders for the conformance kit."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
-from hub_core.plugin_api import Source
+from collhub_astra_sim.folders.folder import NETWORK, SYSTEM
+from collhub_astra_sim.folders.world import COLLECTIVE_KEYS
+from collhub_astra_sim.networks import network_yaml
+from hub_core.model import CollectiveKind
+from hub_core.plugin_api import Source, SourcePart
 
 # As written by astra-network-ns3 and the generator of SimAI: NPUs at one switch, and a server with
 # an NVSwitch and a network switch.
@@ -44,3 +49,15 @@ def ns3() -> Sequence[Source]:
 def htsim() -> Sequence[Source]:
     """Return a fat tree of switches of four ports."""
     return [Source.of_bytes("fat-tree.topo", _TIERS.encode("ascii"))]
+
+
+def samples() -> Sequence[Source]:
+    """Return a folder for each sample of network YAML, with a system configuration."""
+    key = COLLECTIVE_KEYS[CollectiveKind.ALL_REDUCE]
+    system = json.dumps({key: ["traces/ring"]}).encode("ascii")
+    sources = []
+    for number, file in enumerate(network_yaml.samples()):
+        network = SourcePart(f"sample-{number}/{NETWORK}", file.content)
+        configuration = SourcePart(f"sample-{number}/{SYSTEM}", lambda: system)
+        sources.append(Source(f"sample-{number}", (network, configuration)))
+    return sources
