@@ -23,7 +23,7 @@ from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.options import PlanWriteOptions
 from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.writing.plan_text import plan_text
-from collhub_mscclpp.writing.write import draft_of, thread_blocks
+from collhub_mscclpp.writing.write import build_draft, write_thread_blocks
 
 import hub_core
 from hub_core.model import Algorithm, Collective, CollectiveKind, HubError
@@ -102,8 +102,8 @@ def _verdicts(name: str, algorithm: Algorithm, way: str, most_operations: int) -
     """Verdicts of a plan, one a mode that it claims."""
     collective = algorithm.collective
     try:
-        draft = draft_of(algorithm, _WAYS[way])
-        content = plan_text(draft, thread_blocks(draft))
+        draft = build_draft(algorithm, _WAYS[way])
+        content = plan_text(draft, write_thread_blocks(draft))
     except HubError:
         yield "refused"
         return

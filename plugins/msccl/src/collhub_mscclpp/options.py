@@ -1,4 +1,4 @@
-"""The options of the writer `mscclpp`."""
+"""Options of the writers of execution plans and of folders of plans."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from hub_core.plugin_api import OptionType, choice, option, optional
 
 PACKETS = "LL"
-"""The protocol whose data carry flags."""
+"""The protocol whose data carry flags: LL."""
 
 ALIGNMENT = 16
-"""Bytes of which all shares of a buffer are multiples."""
+"""Bytes: every share of a buffer is a multiple of it."""
 
-MOST_PARTS = 16
-"""Thread blocks that share the work of one: more than that have too little to do."""
+MAX_PARTS = 16
+"""Maximum number of thread blocks that share the work of one; more have too little work each."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanWriteOptions:
-    """How a plan moves data, and for which sizes it is used; sizes in bytes."""
+    """How a plan moves data, and the message sizes in bytes for which it is used."""
 
     protocol: str = choice(
         ("Simple", PACKETS), "Simple: puts and signals; LL: data with flags, for small sizes"
@@ -30,23 +30,23 @@ class PlanWriteOptions:
         minimum=1,
     )
     topology: str | None = optional(
-        "the network, as dgx-h100:2 or a file: port channels lead between its NVLink domains, "
-        "switch channels go through switches that it declares to multicast or reduce"
+        "the network, as dgx-h100:2 or a file: port channels connect its NVLink domains, "
+        "switch channels use the switches that it declares to multicast or reduce"
     )
     tbg: int = option(
         OptionType.INT,
         1,
         "thread blocks that share the work of each",
         minimum=1,
-        maximum=MOST_PARTS,
+        maximum=MAX_PARTS,
     )
     pull: bool = option(
         OptionType.BOOL,
         True,
-        "add what others send straight from their memory, where it stays (rre, rres); Simple only",
+        "add data of other ranks directly from their memory (rre, rres); Simple only",
     )
     slices: int | None = optional(
-        "bytes of a slice of the pipelines by which messages go; Simple, tbg=1",
+        "send messages by pipelines with slices of this many bytes; Simple, tbg=1",
         OptionType.SIZE,
         minimum=16,
     )
@@ -56,10 +56,13 @@ class PlanWriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class PlanSelectionOptions:
-    """Options of tuned folders of plans."""
+    """Options of a folder of tuned plans."""
 
     packets_below: int = option(
-        OptionType.SIZE, 1 << 16, "windows that end below take the protocol LL", minimum=0
+        OptionType.SIZE,
+        1 << 16,
+        "windows whose largest size is below it use the protocol LL",
+        minimum=0,
     )
     tbg: int = option(
         OptionType.INT, 1, "thread blocks that share the work of each", minimum=1, maximum=16

@@ -1,4 +1,4 @@
-"""Offers of this plugin: MSCCL++ execution plans: read, written, and checked."""
+"""Offers of this plugin: readers, writers and checks of MSCCL++ execution plans."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hub_core.sandbox import SourceProgramOptions
 
 COLLHUB_PLUGIN_API = (1, 0)
 
-# Among other JSON documents the list of ranks tells a plan. Its members stand in any order; what
-# comes before the list is short.
+# The list of ranks distinguishes a plan from other JSON documents. Its members are in any order;
+# the text before the list is short.
 _SIGNATURE = rb'\A\s*\{(?s:.){0,2000}?"gpus"\s*:\s*\['
 
 _PLAN = Format(
@@ -33,11 +33,11 @@ _PLAN = Format(
     _SIGNATURE,
     members=("name", "collective", "protocol", "inplace", "gpus"),
 )
-# Names that end in `.json` alone are written as the hub's own documents.
+# Other names that end in `.json` are written as documents of the hub.
 _WRITTEN_PLAN = replace(_PLAN, suffixes=(".plan.json",))
 _PROGRAM = Format(
     "mscclpp-program",
-    "programs of mscclpp.language; reading one EXECUTES it, in a process of its own",
+    "programs of mscclpp.language; reading one EXECUTES it, in a separate process",
     (".py",),
     rb"(?m)^\s*(from|import) mscclpp\b",
 )
@@ -51,7 +51,7 @@ _FOLDER = Format(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Offer the readers of execution plans, and of programs that make them."""
+    """Offer the readers of execution plans and of programs that generate plans."""
     plans = FormatReader(
         _PLAN,
         "collhub_mscclpp.reading.read:read",
@@ -69,7 +69,7 @@ def collhub_producers() -> Sequence[FormatReader]:
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
-    """Offer the writers of execution plans, and of folders of them."""
+    """Offer the writers of execution plans and of folders of plans."""
     folder = SelectionWriter(
         _FOLDER,
         "collhub_mscclpp.selecting.write_plans:write",
@@ -84,7 +84,7 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Offer the check of plans, and what compiles its kernels beforehand."""
+    """Offer the check of plans, and the check that compiles its kernels in advance."""
     plans = Check(
         "mscclpp",
         Subject.RUNTIME,
@@ -101,7 +101,7 @@ def collhub_checks() -> Sequence[Check]:
     kernels = Check(
         "mscclpp-kernels",
         Subject.INSTALLATION,
-        "compiles the kernels beforehand, for doctor --warm",
+        "compiles the kernels in advance, for doctor --warm",
         "collhub_mscclpp.reading.read:check",
         WarmOptions,
     )

@@ -1,1 +1,1 @@
-"""Whether the executor loads a plan, and runs it rightly launch after launch."""
+"""Check whether the executor loads a plan and runs it correctly, also in repeated launches."""

@@ -1,8 +1,8 @@
 """Find block barriers (`nop`) that are missing between operations of one thread block.
 
 The executor has no implicit barrier. All threads of a block work on data, each on its own elements.
-Only thread i signals or awaits channel or semaphore i, and requests range i of a port operation
-from the proxy (microsoft/mscclpp, `execution_kernel.hpp`).
+Only thread i signals or awaits channel or semaphore i and requests range i of a port operation from
+the proxy (microsoft/mscclpp, `execution_kernel.hpp`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collhub_mscclpp.plans.operations import CHANNEL_TYPES, Role
 from collhub_mscclpp.plans.records import Plan
 
 _PORT = CHANNEL_TYPES.index("port")
-# Threads meet at these, as at a nop.
+# Operations at which all threads of a block wait for each other.
 _MEETING = (Role.NOP, Role.BARRIER)
 _CURE = "put a nop between them"
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Cells `first` to `last` that an operation reads or writes, as packets or not.
+    """Cells `first` to `last - 1` that an operation reads or writes; `is_packet`: as packets.
 
-    `is_of_packets`: the operation has packets, here or elsewhere.
+    `is_of_packets`: whether any range of the operation is packets.
     """
 
     first: int
@@ -37,10 +37,11 @@ class _Access:
     is_of_packets: bool
 
     def conflicts(self, other: _Access) -> bool:
-        """Whether threads must meet between the two.
+        """Whether a block barrier is needed between the two accesses.
 
-        The flag of a packet tells that it is there. Operations with packets divide equal ranges
-        among the threads in the same way: each thread comes back to its own elements.
+        It is needed if ranges overlap and one access writes. Exceptions: two accesses to packets,
+        which the flags order, and two operations with packets on equal ranges, which assign the
+        same elements to each thread.
         """
         is_apart = self.last <= other.first or other.last <= self.first
         if is_apart or not (self.is_write or other.is_write):
@@ -52,21 +53,21 @@ class _Access:
 
 @dataclass(slots=True)
 class _Unmet:
-    """Operations of a thread block since its threads met last, by row."""
+    """Rows of the operations of a thread block since its last block barrier."""
 
     waits: list[int] = field(default_factory=list)
     moves: list[int] = field(default_factory=list)
 
     def clear(self) -> None:
-        """Forget them: the threads meet."""
+        """Drop all operations, at a block barrier."""
         self.waits.clear()
         self.moves.clear()
 
 
 class _Accesses:
-    """What data operations read and write in the first launch.
+    """Cells that data operations read and write in the first launch.
 
-    Most operations follow a block barrier, so accesses are listed on demand.
+    Accesses are listed on demand, because operations usually follow a block barrier.
     """
 
     def __init__(self, plan: Plan, ranges: Ranges) -> None:
@@ -77,7 +78,7 @@ class _Accesses:
         self._has_packets[self._operation[ranges.is_packet == 1]] = True
 
     def of(self, row: int) -> list[_Access]:
-        """The accesses of one operation."""
+        """List the accesses of one operation."""
         first, last = np.searchsorted(self._operation, [row, row + 1])
         ranges, has_packets = self._ranges, bool(self._has_packets[row])
         columns = (ranges.base, ranges.cells, ranges.is_dst, ranges.is_packet)
@@ -89,7 +90,7 @@ class _Accesses:
 
 
 def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> None:
-    """Find operations that need a block barrier before them and have none.
+    """Report operations that need a block barrier before them and have none.
 
     A barrier is needed between a wait or acquire and data, between data and the signal or release
     that announces it, and between operations on the same data of which one writes it.
@@ -115,9 +116,9 @@ def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> 
 
 
 def _check_announcement(plan: Plan, row: int, unmet: _Unmet, findings: PlanFindings) -> None:
-    """Find data that a signal or release announces before all threads have done their share."""
+    """Report a signal or release without a block barrier after the data that it announces."""
     channel_types = plan.operations.channel_type
-    # A proxy takes what a port channel is asked for in order: a signal comes behind puts.
+    # A proxy executes requests of a port channel in order, so a signal follows earlier puts.
     is_port = channel_types[row] == _PORT
     moves = [move for move in unmet.moves if not (is_port and channel_types[move] == _PORT)]
     if moves:
@@ -134,9 +135,9 @@ def _check_data(
     accesses: _Accesses,
     findings: PlanFindings,
 ) -> None:
-    """Find waits and data that an operation on data needs, and that other threads may be at."""
+    """Report an operation on data without a barrier after a wait or a conflicting access."""
     is_port = plan.operations.channel_type[row] == _PORT
-    # Thread 0 goes on from its own wait to its own request.
+    # Thread 0 executes both the wait and the request of a single channel.
     is_of_one_thread = is_port and items[row] <= 1 and all(items[one] <= 1 for one in unmet.waits)
     if unmet.waits and not is_of_one_thread:
         message = f"no nop since the {_name(plan, unmet.waits[-1])} before it"

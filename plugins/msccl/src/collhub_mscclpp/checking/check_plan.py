@@ -1,4 +1,4 @@
-"""Judge a plan by the executor's rules: what it loads, and what it does launch after launch."""
+"""Check a plan by the executor's rules: loading, and the results of repeated launches."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from collhub_mscclpp.plans.records import Plan
 from hub_core.columns import Int64Array
 from hub_core.model import InputError
 
-# Halves of the scratch come back in every second launch: the third meets the first.
+# Halves of the scratch alternate, so the third launch reuses the half of the first.
 LAUNCHES = 3
-# Some seconds a launch; plans in use touch thousands.
+# Limit of the time of a launch to some seconds; plans in practice access thousands.
 _MOST_TOUCHED = 1 << 22
-# Clocks are a number for every two actors.
+# Clocks have one number for every pair of actors.
 _MOST_ACTORS = 8192
-# Contents are followed as if these rules were kept.
+# Codes of rule violations that make contents wrong; the simulation ignores these rules.
 _WRONG_CODES = ("chunk-counts", "buffer-offset")
 
 
@@ -63,10 +63,12 @@ def check_plan(
     plan: Plan,
     launches: int = LAUNCHES,
 ) -> PlanReport:
-    """Judge a plan: static rules, then `launches` launches one after the other.
+    """Check a plan: static rules, then `launches` consecutive launches.
 
-    Races are found between any two operations of any two launches; the contents of every launch are
-    compared with what the collective promises. Cost: linear in operations, and in chunks moved.
+    Races are detected between operations of the same and of different launches. The contents after
+    every launch are compared with the result of the collective. A plan that breaks rules needed to
+    simulate it, or that is too large, gets the verdict n/a. Cost: linear in operations and in
+    transferred chunks.
     """
     findings = PlanFindings(plan)
     check_header(plan, findings)
@@ -78,7 +80,7 @@ def check_plan(
     except InputError as error:
         findings.on_plan("plan-size", error.diagnostics[0].message, error.diagnostics[0].cure)
         return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
-    # With unequal halves the second launch has no meaning: packets go astray.
+    # With unequal halves packets of the second launch are stored at wrong addresses.
     has_halves = check_halves(plan, findings)
     execution, results = _launched(prepared, launches if has_halves else 1)
     verdicts = [_verdict(result, findings) for result in results]
@@ -92,7 +94,7 @@ def check_plan(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prepared:
-    """A plan in the form that runs."""
+    """A plan in the form that the simulation runs."""
 
     plan: Plan
     memory: PlanMemory
@@ -106,7 +108,10 @@ def _prepared(
     plan: Plan,
     findings: PlanFindings,
 ) -> _Prepared:
-    """The plan in memory, with the rules that need its ranges and counters checked."""
+    """Lay out the plan in memory, and check the rules that need its ranges and counters.
+
+    Raises `InputError` if the plan is too large to simulate.
+    """
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
     touched = int(ranges.cells.sum())
@@ -130,10 +135,11 @@ def _prepared(
 
 
 def _launched(prepared: _Prepared, launches: int) -> tuple[Execution, list[LaunchResult]]:
-    """Launch after launch, up to one that does not end.
+    """Run consecutive launches, up to the first that does not end.
 
-    Where counters turn out to be raised in no order, all is done again with what their counts then
-    tell, until no further ones turn up: each round has at least one more.
+    If thread blocks increment a counter without an order, a count does not identify its signal. All
+    launches are then repeated with these counters marked, until no further ones are found; each
+    repetition marks at least one more.
     """
     late: frozenset[int] = frozenset()
     while True:
@@ -166,7 +172,7 @@ def _check_actors(plan: Plan, proxies: Proxies) -> None:
 
 
 def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Array) -> PlanReport:
-    """The report; the executor's own refusals come first, as they are found first."""
+    """Build the report. Findings about loading come first, because they are found first."""
     is_fragment = not has_contract(findings.plan)
     return PlanReport(
         is_loadable=not findings.breaks_loading,
@@ -179,10 +185,10 @@ def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Arr
 
 
 def _verdict(result: LaunchResult, findings: PlanFindings) -> str:
-    """The gravest thing that happened in a launch."""
+    """Return the most severe result of a launch: deadlock, race, wrong contents, or ok."""
     if len(result.blocked):
         return DEADLOCK
-    # Threads without a barrier between them race as thread blocks do.
+    # Threads without a block barrier race like thread blocks without an order.
     if result.races or findings.found.has("missing-nop"):
         return RACE
     if result.wrong.any() or any(findings.found.has(code) for code in _WRONG_CODES):
@@ -191,5 +197,5 @@ def _verdict(result: LaunchResult, findings: PlanFindings) -> str:
 
 
 def _worst(verdicts: list[str]) -> str:
-    """The gravest verdict of several launches."""
+    """Return the most severe verdict of several launches."""
     return max(verdicts, key=[OK, WRONG, RACE, DEADLOCK].index)

@@ -1,4 +1,4 @@
-"""What every cell should hold after a plan, and what it holds: sums of random words."""
+"""Expected and actual contents of cells after a plan, as sums of random words."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SEED = 0x6D736363
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """Initial and expected words.
+    """Initial and expected contents of cells.
 
-    `inputs`: cells of INPUT of all ranks; `words` uint64: contribution that lies in each.
-    `outputs`: cells that are promised, with `rank` and `offset` in OUTPUT of it, and `expected`
-    uint64; empty without a promise. `word_of`: owner (rank, unit) of a word, for messages.
+    `inputs`: cells of INPUT of all ranks; `input_rank`: their ranks; `words`: uint64, the random
+    word of the contribution in each. `outputs`: cells with an expected value, their `rank` and
+    `offset` in OUTPUT, and `expected`, uint64; empty if the collective has no expected result.
     """
 
     inputs: Int64Array
@@ -35,7 +35,7 @@ class Contents:
         value: UInt64Array,
         is_defined: UInt8Array,
     ) -> BoolArray:
-        """Which rows of `outputs` do not hold what is promised: bool[outputs]."""
+        """Select outputs that are undefined or differ from the expected value: bool[outputs]."""
         held = value[self.outputs]
         is_wrong: BoolArray = (is_defined[self.outputs] == 0) | (held != self.expected)
         return is_wrong
@@ -46,11 +46,11 @@ class Contents:
         value: UInt64Array,
         is_defined: UInt8Array,
     ) -> str:
-        """What is wrong with an output, as far as a single contribution tells."""
+        """Describe the defect of an output, by its contribution if only one is wrong."""
         cell = self.outputs[row]
         if not is_defined[cell]:
             return "holds nothing, or what nobody wrote"
-        # Arrays wrap silently, as the sums do; numbers of numpy warn.
+        # Arrays of length 1, because overflow of numpy scalars causes a warning.
         wanted, held = self.expected[row : row + 1], value[cell : cell + 1]
         lack = self._owner((wanted - held)[0])
         excess = self._owner((held - wanted)[0])
@@ -65,7 +65,7 @@ class Contents:
         self,
         word: np.uint64,
     ) -> str:
-        """Whose contribution a word is."""
+        """Describe the rank and part whose contribution a word is; empty if it is none."""
         found = np.flatnonzero(self.words == word)
         if not len(found):
             return ""
@@ -75,7 +75,7 @@ class Contents:
 
 
 def contents_of(memory: PlanMemory) -> Contents:
-    """Words of all inputs, and what the collective promises of them."""
+    """Draw a random word for every input cell, and compute the expected outputs."""
     input_rank, inputs = buffer_cells(memory, Buffer.INPUT)
     words = np.random.default_rng(_SEED).integers(0, 2**64, len(inputs), np.uint64)
     promised = memory.collective.postcondition()
@@ -90,7 +90,7 @@ def contents_of(memory: PlanMemory) -> Contents:
     from_one = first[promised.source_rank[single]] + promised.source_unit[single]
     expected[single] = words[from_one]
     if is_of_all.any():
-        # All inputs have one length where contributions of all ranks are added.
+        # Inputs have equal lengths if contributions of all ranks are added.
         sums = words.reshape(memory.collective.num_ranks, -1).sum(axis=0, dtype=np.uint64)
         expected[is_of_all] = sums[promised.source_unit[is_of_all]]
     base = memory.layout.base[promised.rank, Buffer.OUTPUT]

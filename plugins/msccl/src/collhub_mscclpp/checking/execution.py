@@ -1,4 +1,4 @@
-"""Run a plan launch after launch, and say what happened."""
+"""Simulate consecutive launches of a plan: deadlocks, races and contents."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Race:
     """Two accesses to a cell without an order.
 
     `operation`, `other`: rows of operations, -1 for the host, which fills inputs and reads outputs;
-    `host_rank`: of the host, if it takes part, else -1; `launch` and `other_launch` from 0.
-    `is_late`: the other one is a put that a proxy may do later than it was asked to, and the first
-    one overwrites its source.
+    `host_rank`: rank of the host if it takes part, else -1; `launch`, `other_launch`: from 0.
+    `is_late`: `other` is a put that a proxy may execute after its request, and `operation`
+    overwrites its source.
     """
 
     operation: int
@@ -48,12 +48,12 @@ class Race:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchResult:
-    """One launch. `blocked`: rows of the operations at which thread blocks stand for ever.
+    """Result of one launch. `blocked`: rows of operations at which thread blocks wait for ever.
 
-    `exposed`: races of puts with the host, which may overwrite their sources when the kernel of its
-    rank has ended; only a caller that does so gets wrong data. `races`: all others. `wrong`:
-    bool[outputs] of `Contents`; `value`, `is_defined`: of all cells after it, where some are wrong,
-    else empty; `order`: operations as they were done.
+    `exposed`: races of puts with the host, which may overwrite their sources after the end of the
+    kernel of its rank; data is wrong only if the caller does so. `races`: all remaining races.
+    `wrong`: bool[outputs] of `Contents`; `value`, `is_defined`: contents of all cells if some are
+    wrong, else empty; `order`: operations in execution order.
     """
 
     blocked: Int64Array
@@ -66,7 +66,7 @@ class LaunchResult:
 
 
 class Execution:
-    """A plan in memory, ready for its next launch."""
+    """The state of a plan between launches."""
 
     def __init__(
         self,
@@ -80,10 +80,11 @@ class Execution:
         has_host: bool,
         late: frozenset[int] = frozenset(),
     ) -> None:
-        """Lay memory and counters out.
+        """Initialise memory and counters.
 
-        `proxies`: number of port channels that may lag behind; `has_host`: whether the accesses of
-        the host to inputs and outputs are judged; `late`: counters whose raises have no order.
+        `proxies`: number of port channels whose proxy may lag; `has_host`: whether accesses of the
+        host to inputs and outputs are checked for races; `late`: counters that are incremented
+        without an order.
         """
         self.memory = memory
         self.contents = contents
@@ -98,18 +99,18 @@ class Execution:
         self.state.is_late[list(late)] = 1
 
     def unordered_counters(self) -> frozenset[int]:
-        """Counters that were raised by thread blocks without an order, and were not known to be."""
+        """Return counters, not yet in `late`, that thread blocks incremented without an order."""
         return frozenset(np.flatnonzero(self.state.is_late == 2).tolist())
 
     def rank_of(
         self,
         operation: int,
     ) -> int:
-        """Rank that an operation runs on."""
+        """Return the rank that executes an operation."""
         return int(self._rank_of_block[self._plan.operations.block[operation]])
 
     def launch(self) -> LaunchResult:
-        """Do one launch on all ranks, until all is done or nothing moves."""
+        """Simulate one launch on all ranks, until all operations are done or all blocks wait."""
         self._begin()
         done = self._run()
         state, last = self.state, self._program.block_first[1:]
@@ -117,7 +118,7 @@ class Execution:
         if not len(blocked):
             self._end()
         wrong = self.contents.wrong(state.value, state.is_defined)
-        # Copies for messages only: most launches are right.
+        # Contents are copied only for error messages.
         shown = slice(None) if wrong.any() else slice(0)
         races = self._races()
         result = LaunchResult(
@@ -133,7 +134,7 @@ class Execution:
         return result
 
     def _begin(self) -> None:
-        """Fill the inputs, and start all thread blocks of a rank behind all of its last launch."""
+        """Fill the inputs, and start the thread blocks of each rank after its last launch."""
         state, contents = self.state, self.contents
         state.is_defined[:] = 0
         state.value[contents.inputs] = contents.words
@@ -147,7 +148,7 @@ class Execution:
         self._host(Buffer.INPUT, 2 * self._launch + 1, True)
 
     def _end(self) -> None:
-        """Read the outputs behind all thread blocks of their rank."""
+        """Let the host read the outputs of each rank after all its thread blocks."""
         self._join_ranks(2 * self._launch + 2)
         self._host(Buffer.OUTPUT, 2 * self._launch + 2, False)
         self._note_late_reads()
@@ -157,7 +158,7 @@ class Execution:
         self,
         time: int,
     ) -> None:
-        """The stream of a rank: whatever comes next knows all that its thread blocks did."""
+        """Join the clocks of all thread blocks and the host of each rank, as its stream does."""
         clocks = self.state.clocks
         for rank in range(self._plan.num_ranks):
             host = self._blocks + rank
@@ -183,7 +184,7 @@ class Execution:
             host_access(self.state, mine, self._blocks + one, time, self._launch, is_write)
 
     def _note_late_reads(self) -> None:
-        """Find puts whose sources the caller of their rank gets back before they are done."""
+        """Record puts whose source the caller may overwrite before the proxy has read it."""
         from collhub_mscclpp.checking.kernel import late_reads
 
         for buffer in (Buffer.INPUT, Buffer.OUTPUT):
@@ -192,7 +193,7 @@ class Execution:
                 late_reads(self.state, cells[rank == one], self._blocks + one, self._launch)
 
     def _run(self) -> int:
-        """Run to the end, enlarging pools on the way; returns how many operations were done."""
+        """Run to the end, with larger pools if needed; return the number of executed operations."""
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.checking.kernel import POOL_OF_CLOCKS, POOL_OF_READS, run
 
@@ -232,7 +233,7 @@ class Execution:
     ) -> None:
         state = self.state
         rows = len(state.read_next)
-        # New entries are linked in a row, the last one to those that are free already.
+        # New entries form a list; the last one is linked to the entries that are already free.
         added = np.arange(rows + 1, rows + count + 1, dtype=np.int32)
         added[-1] = state.scalars[NEXT_READ]
         state.scalars[NEXT_READ] = rows
@@ -256,7 +257,7 @@ class Execution:
         state.scalars[FREE_CLOCKS] = len(free)
 
     def _races(self) -> tuple[Race, ...]:
-        """The races of this launch, one for every two operations."""
+        """List the races of this launch, one for each pair of operations."""
         found: dict[tuple[int, ...], Race] = {}
         hosts = range(self._blocks, int(self.state.scalars[FIRST_PROXY]))
         for launch, operation, cell, actor, time, own, is_late in self.state.races[
@@ -274,7 +275,7 @@ class Execution:
         actor: int,
         time: int,
     ) -> tuple[int, int]:
-        """(operation, launch) of the operation that an actor did at a time; -1 for the host."""
+        """Return (operation, launch) of an actor at a time; operation is -1 for the host."""
         state = self.state
         if actor >= state.scalars[FIRST_PROXY]:
             request = int(state.request_first[actor - state.scalars[FIRST_PROXY]]) + time - 1
@@ -294,7 +295,7 @@ def _new_state(
     proxies: int,
     launches: int,
 ) -> State:
-    """The state before the first launch."""
+    """Create the state before the first launch."""
     blocks = len(plan.blocks)
     actors = blocks + plan.num_ranks + proxies
     cells = memory.layout.total
@@ -326,7 +327,7 @@ def _new_state(
         is_late=np.zeros(number, np.uint8),
         late=np.zeros((number, actors), np.int32),
         taken=np.zeros(number, np.int64),
-        # What is there at first is counted too, and nobody raised it: then nothing is known.
+        # Initial counts have no signal, so the last count of a launch cannot be identified: 0.
         raised=np.where(counters.initial > 0, 0, uses_of_counters(program, counters)[0]),
         head=np.zeros(number, np.int64),
         tail=initial,
@@ -350,9 +351,9 @@ def _queues(
     counters: Counters,
     launches: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Counts that are there at first, and the most that are there ever, of every counter."""
+    """Return the initial count and the maximum total count of every counter."""
     raised, awaited = uses_of_counters(program, counters)
-    # Of a large initial value only what can be taken matters.
+    # A large initial value is limited to the number of counts that can be taken.
     initial = np.minimum(counters.initial, awaited * launches)
     return initial, initial + raised * launches
 
@@ -361,7 +362,7 @@ def uses_of_counters(
     program: Program,
     counters: Counters,
 ) -> tuple[Int64Array, Int64Array]:
-    """(raised, awaited): how often a launch raises, and awaits, every counter."""
+    """Return (raised, awaited): how often a launch increments and awaits every counter."""
     operation = np.repeat(np.arange(len(program.role)), np.diff(program.item_first))
     role = program.role[operation]
     is_taken = (role == Role.WAIT) | (role == Role.ACQUIRE)

@@ -1,4 +1,4 @@
-"""What the executor does other than plans seem to say."""
+"""Check for operations that the executor interprets differently than a plan suggests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hub_core.columns import BoolArray, expanded_ranges
 from hub_core.model import Buffer
 
 _MEMORY = CHANNEL_TYPES.index("memory")
-# Operations that make stores before them visible to other ranks.
+# Operations that make earlier stores visible to other ranks.
 _RELEASES = frozenset(("signal", "sem_release", "barrier"))
 
 
@@ -24,7 +24,7 @@ def check_habits(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Warn of operations that do something else than their fields say."""
+    """Warn of operations whose effect differs from their members."""
     table, operands = plan.operations, plan.operands
     first_of: dict[int, int] = {}
     indices: dict[tuple[int, int], int] = {}
@@ -69,10 +69,10 @@ def check_habits(
 
 
 def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
-    """Warn of relaxed signals to a rank at which plain data of this launch were stored before.
+    """Warn of relaxed signals to a rank to which the thread block has stored plain data before.
 
-    A relaxed signal does not order stores: the peer may see it before the data. Packets carry
-    flags of their own. A signal, a release or a barrier in between orders the stores.
+    A relaxed signal does not order stores, so the peer may see it before the data. Packets are
+    ordered by their flags. A signal, a release or a barrier in between orders the stores.
     """
     table, items = plan.operations, plan.items
     stored: dict[int, set[int]] = {}
@@ -101,7 +101,7 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
 
 
 def _plain_remote_stores(plan: Plan) -> Iterator[tuple[int, int]]:
-    """(row, rank) of every destination that is stored over a memory channel, without flags."""
+    """Yield (row, rank) of every destination that is stored over a memory channel without flags."""
     table, operands = plan.operations, plan.operands
     is_remote = (operands.is_dst == 1) & (operands.scope == Scope.REMOTE)
     is_remote &= table.channel_type[operands.operation] == _MEMORY
@@ -117,7 +117,7 @@ def check_pipelines(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Find operations in pipelines whose ranges are not exactly those of the pipeline."""
+    """Report operations in pipelines with other sizes than the pipeline or with `tbg_info`."""
     table, operands = plan.operations, plan.operands
     outer = table.pipeline[operands.operation]
     is_inside = outer >= 0
@@ -135,7 +135,7 @@ def check_scratch(
     ranges: Ranges,
     findings: PlanFindings,
 ) -> None:
-    """Find scratch chunks that are plain and packets in one launch, and packets without room."""
+    """Report packets outside scratch, packets without space, and chunks used in both forms."""
     operands = plan.operands
     buffer = operands.buffer[ranges.operand]
     is_scratch = buffer == Buffer.SCRATCH
@@ -145,7 +145,7 @@ def check_scratch(
     start = ranges.base - memory.layout.base[ranges.rank, Buffer.SCRATCH]
     is_packet = (ranges.is_packet == 1) & is_scratch
     packet_start = start - memory.halves * memory.half[ranges.rank]
-    # A packet holds as many flag words as data: packet k lies at 2 k.
+    # A packet has as many flag words as data words, so packet k is stored at 2 k.
     room = memory.half[ranges.rank] * (2 if plan.header.protocol == "LL" else 1)
     overruns = is_packet & (2 * (packet_start + ranges.cells) > room)
     for one in np.unique(row[overruns]).tolist():
@@ -162,7 +162,7 @@ def _check_mixture(
     is_packet: BoolArray,
     findings: PlanFindings,
 ) -> None:
-    """Find places of the scratch that both forms use."""
+    """Report packets in scratch cells that plain data uses too."""
     base = memory.layout.base[:, Buffer.SCRATCH]
     room = int(2 * memory.half.max(initial=0)) + 1
     used = np.zeros((plan.num_ranks, room), np.bool_)
@@ -184,13 +184,16 @@ def check_overlaps(
     ranges: Ranges,
     findings: PlanFindings,
 ) -> None:
-    """Find operations whose threads read and write ranges that overlap, in no order."""
+    """Report operations that read and write ranges that overlap but are not equal.
+
+    Threads of one operation access their elements without an order.
+    """
     operation = plan.operands.operation[ranges.operand]
     key = operation * (int(ranges.move.max(initial=0)) + 1) + ranges.move
     reads = np.flatnonzero(ranges.is_dst == 0)
     reads = reads[np.argsort(key[reads], kind="stable")]
     writes = np.flatnonzero(ranges.is_dst == 1)
-    # Every written range with every one that its operation reads.
+    # Pair every written range with every range that its move reads.
     first = np.searchsorted(key[reads], key[writes])
     count = np.searchsorted(key[reads], key[writes], side="right") - first
     read = reads[expanded_ranges(first, count)]

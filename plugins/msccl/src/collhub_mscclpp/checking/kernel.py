@@ -1,22 +1,22 @@
-"""Run one launch of a plan and find its races, compiled.
+"""Simulate one launch of a plan and find its races (compiled).
 
-The algorithm is one deterministic run of all thread blocks, turn about, each as far as it gets
-(specification of the executor's operations: microsoft/mscclpp, `execution_kernel.hpp`), with vector
-clocks (Mattern 1989) and the last accesses of every cell (FastTrack, Flanagan and Freund, PLDI
-2009). Actors are thread blocks, one host for every rank, which fills the inputs before a launch and
-reads the outputs after it, and one proxy for every port channel that may lag behind. A proxy does
-what it is asked to behind the request, in the order of its channel, and before whoever takes its
-signal or flushes the channel.
+The algorithm executes all thread blocks round robin, each until it has to wait, which is one
+deterministic run (specification of the operations: microsoft/mscclpp, `execution_kernel.hpp`). It
+uses vector clocks (Mattern 1989) and the last accesses of every cell (FastTrack, Flanagan and
+Freund, PLDI 2009). Actors are thread blocks, one host per rank, which fills the inputs before a
+launch and reads the outputs after it, and one proxy for every port channel that may lag. A proxy
+executes a request after it was made, in the order of its channel, and before an actor that takes
+its signal or flushes the channel continues.
 
-Invariant: `clocks[a, b]` is the time of the last operation of actor b that is done before whatever
-actor a does next, in every run. An access is in order with an earlier one exactly if the clock of
-its actor has reached the time of that one. Of the reads of a cell only those are kept that are not
-before another one, so a write needs to look at those alone.
+Invariant: `clocks[a, b]` is the time of the last operation of actor b that precedes the next
+operation of actor a in every run. An access is ordered after an earlier one if and only if the
+clock of its actor has reached the time of the earlier access. Only those reads of a cell are stored
+that do not precede another stored read; a write is compared with these.
 
-Values are sums of random words, one for each contribution: two multisets have one sum with
+Values are sums of random words, one per contribution; different multisets have equal sums with
 probability 2^-64. Cost: O(accesses * readers + synchronisations * actors).
 
-A run stops where a pool is used up; the caller enlarges it and calls again, nothing is done twice.
+A run stops if a pool is exhausted. The caller enlarges it and calls again; nothing is repeated.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from collhub_mscclpp.checking.program import (
 )
 from hub_core.columns import Int64Array
 
-# Codes of `Role` in `plans.operations`, as numbers that machine code compares.
+# Codes of `Role` in `plans.operations`, as constants of the compiled code.
 SIGNAL, WAIT, ACQUIRE, RELEASE, BARRIER, DATA = 1, 2, 3, 4, 5, 7
 
-# What a run comes to an end with.
+# Reasons for the end of a run.
 STUCK, POOL_OF_CLOCKS, POOL_OF_READS = 0, 1, 2
 
 
 @kernel
 def run(program: Any, state: Any, launch: int, done: int) -> tuple[int, int]:
-    """Run until nothing moves or a pool is used up.
+    """Run until all thread blocks wait or are finished, or a pool is exhausted.
 
-    `launch` from 0; `done`: operations that are in `state.order`. Returns one of the codes above,
-    and how many operations are done.
+    `launch`: from 0; `done`: number of operations in `state.order`. Returns one of the codes above
+    and the new number of executed operations.
     """
     blocks = len(program.block_first) - 1
     moved = True
@@ -76,7 +76,7 @@ def run(program: Any, state: Any, launch: int, done: int) -> tuple[int, int]:
 def host_access(
     state: Any, cells: Int64Array, host: int, time: int, launch: int, is_write: bool
 ) -> None:
-    """Let the host of a rank write or read cells, in the order that its clock states."""
+    """Record that the host of a rank writes or reads cells, ordered by the host's clock."""
     for cell in cells:
         if is_write:
             _write(state, cell, host, time, launch, -1)
@@ -86,7 +86,7 @@ def host_access(
 
 @kernel
 def late_reads(state: Any, cells: Int64Array, host: int, launch: int) -> None:
-    """Note the cells that proxies may still read when the kernel of a rank has ended."""
+    """Record races with proxies that may still read these cells after the end of the kernel."""
     for cell in cells:
         node = state.reads[cell]
         while node >= 0:
@@ -98,18 +98,18 @@ def late_reads(state: Any, cells: Int64Array, host: int, launch: int) -> None:
 
 @part
 def _clocks_of(program: Any, operation: int) -> int:
-    """How many clocks an operation may keep: one an item, and one for packets that it writes."""
+    """Return how many clocks an operation may store: one per item and one for packets."""
     items: int = program.item_first[operation + 1] - program.item_first[operation]
     return items + 1
 
 
 @part
 def _reads_of(program: Any, operation: int) -> int:
-    """How many entries of the pool of reads an operation may take."""
+    """Return how many entries of the pool of reads an operation may need."""
     total = 0
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
         ranges = program.read_first[move + 1] - program.read_first[move]
-        # The proxy of every target reads by itself.
+        # The proxy of every target reads separately.
         times = 1 + program.write_first[move + 1] - program.write_first[move]
         total += ranges * program.cells[move] * times
     return total
@@ -117,7 +117,7 @@ def _reads_of(program: Any, operation: int) -> int:
 
 @part
 def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> bool:
-    """Do the next operation of a thread block; False where it has to wait."""
+    """Execute the next operation of a thread block; return False if it has to wait."""
     role = program.role[operation]
     first = program.block_first[block]
     time = launch * (program.block_first[block + 1] - first) + operation - first + 1
@@ -142,7 +142,7 @@ def _step(program: Any, state: Any, launch: int, block: int, operation: int) -> 
 
 @part
 def _await_proxies(program: Any, state: Any, block: int, operation: int) -> None:
-    """Whoever flushes a channel is behind all that its proxy was asked to do."""
+    """Order the next operation after all requests to the proxies of the flushed channels."""
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         if program.item_proxy[place] >= 0:
             proxy = state.scalars[FIRST_PROXY] + program.item_proxy[place]
@@ -151,7 +151,7 @@ def _await_proxies(program: Any, state: Any, block: int, operation: int) -> None
 
 @part
 def _take_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> bool:
-    """Take one count of every item; those that were taken before the wait stay taken."""
+    """Take one count of every item; return False to wait, with the counts taken so far kept."""
     first, last = program.item_first[operation], program.item_first[operation + 1]
     while first + state.item_at[block] < last:
         counter = program.item[first + state.item_at[block]]
@@ -166,7 +166,7 @@ def _take_all(program: Any, state: Any, launch: int, block: int, operation: int,
             if state.is_late[counter] != 1:
                 _join(state.clocks[block], state.kept[row])
             _free_clock(state, row)
-        # Raises without an order: which one came tells only the last count of the launch.
+        # Without an order, only the last count of the launch implies which signals have come.
         if state.is_late[counter] == 1 and state.taken[counter] == state.raised[counter]:
             _join(state.clocks[block], state.late[counter])
     return True
@@ -176,7 +176,7 @@ def _take_all(program: Any, state: Any, launch: int, block: int, operation: int,
 def _note_take(
     state: Any, launch: int, operation: int, counter: int, block: int, time: int
 ) -> None:
-    """Note the race of two thread blocks that take counts without an order: either may be first."""
+    """Record a race if two thread blocks take counts of one counter without an order."""
     uses = state.uses[counter]
     if uses[2] >= 0 and state.clocks[block, uses[2]] < uses[3]:
         _note_race(state, launch, operation, -1 - counter, uses[2], uses[3], block, 0)
@@ -185,7 +185,7 @@ def _note_take(
 
 @part
 def _note_raise(state: Any, counter: int, block: int, time: int, raiser: int) -> None:
-    """Note where raises have no order, so that a count does not tell which one it is."""
+    """Mark a counter if thread blocks increment it without an order."""
     uses = state.uses[counter]
     if uses[0] >= 0 and state.clocks[block, uses[0]] < uses[1] and state.is_late[counter] == 0:
         state.is_late[counter] = 2
@@ -196,14 +196,14 @@ def _note_raise(state: Any, counter: int, block: int, time: int, raiser: int) ->
 
 @part
 def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) -> None:
-    """Raise every item by one; the count carries the clock."""
+    """Increment the counter of every item; the clock is stored with the count."""
     for place in range(program.item_first[operation], program.item_first[operation + 1]):
         counter = program.item[place]
         if counter < 0:
             continue
         raiser = block
         if program.item_proxy[place] >= 0:
-            # The signal of a port channel comes behind all that was put through it before.
+            # The signal of a port channel follows all earlier puts through it.
             raiser = state.scalars[FIRST_PROXY] + program.item_proxy[place]
             _join(state.clocks[raiser], state.clocks[block])
         _note_raise(state, counter, block, time, raiser)
@@ -215,7 +215,7 @@ def _raise_all(program: Any, state: Any, block: int, operation: int, time: int) 
 
 @part
 def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: int) -> bool:
-    """Arrive at a barrier, or leave it once all have arrived."""
+    """Arrive at a barrier, or leave it when all have arrived; return False to wait."""
     barrier = program.barrier[operation]
     if state.arrived[block] < 0:
         state.clocks[block, block] = time
@@ -235,7 +235,7 @@ def _pass_barrier(program: Any, state: Any, block: int, operation: int, time: in
 
 @part
 def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
-    """Whether all packets that the operation reads are those of this launch."""
+    """Whether all packets that the operation reads were written in this launch."""
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
         for source in range(program.read_first[move], program.read_first[move + 1]):
@@ -250,7 +250,7 @@ def _has_packets(program: Any, state: Any, launch: int, operation: int) -> bool:
 
 @part
 def _move_all(program: Any, state: Any, launch: int, block: int, operation: int, time: int) -> None:
-    """Read, add up and write all ranges of a data operation."""
+    """Execute all moves of a data operation, those of proxies as separate requests."""
     odd = launch % 2
     for move in range(program.move_first[operation], program.move_first[operation + 1]):
         _await_packets(program, state, odd, block, move)
@@ -272,7 +272,7 @@ def _move_all(program: Any, state: Any, launch: int, block: int, operation: int,
 
 @part
 def _request(state: Any, channel: int, block: int, time: int) -> int:
-    """Ask the proxy of a lagging channel for one move; returns its actor."""
+    """Request one move from the proxy of a lagging channel; return the proxy's actor number."""
     proxy: int = state.scalars[FIRST_PROXY] + channel
     _join(state.clocks[proxy], state.clocks[block])
     request = state.request_first[channel] + state.clocks[proxy, proxy]
@@ -294,9 +294,10 @@ def _move(
     time: int,
     row: int,
 ) -> int:
-    """Read, add up and write the ranges of one move that an actor does.
+    """Read the sources of one move, add them, and write the sum to `targets`.
 
-    A thread block leaves out the targets of proxies. Returns the row of its clock for packets.
+    A thread block omits targets that proxies write. Returns the row of the stored clock for
+    packets, or -1.
     """
     odd = launch % 2
     is_block = actor < state.scalars[FIRST_PROXY]
@@ -315,10 +316,10 @@ def _move(
                 continue
             cell = program.write_base[target] + odd * program.write_shift[target] + offset
             if sources == 1 and cell == read:
-                # What is written over itself does not change, whoever reads it meanwhile.
+                # A copy of a cell to itself changes nothing, so it cannot race.
                 continue
             if program.write_is_packet[target] and state.packet[cell] == launch + 1:
-                # Its reader takes the first one or this one, as it happens.
+                # The reader of the packet takes either the first packet or this one.
                 writer, when = state.write_actor[cell], state.write_time[cell]
                 _note_race(state, launch, operation, cell, writer, when, actor, 0)
             _write(state, cell, actor, time, launch, operation)
@@ -335,7 +336,7 @@ def _move(
 
 @part
 def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) -> None:
-    """Whoever reads a packet is behind its writer."""
+    """Order the reader of packets after their writers."""
     last = -1
     for source in range(program.read_first[move], program.read_first[move + 1]):
         if not program.read_is_packet[source]:
@@ -343,7 +344,7 @@ def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) ->
         base = program.read_base[source] + odd * program.read_shift[source]
         for cell in range(base, base + program.cells[move]):
             row = state.packet_clock[cell]
-            # Neighbouring packets mostly come from one operation.
+            # Neighbouring packets usually come from one operation.
             if row != last:
                 _join(state.clocks[block], state.kept[row])
                 last = row
@@ -351,7 +352,7 @@ def _await_packets(program: Any, state: Any, odd: int, block: int, move: int) ->
 
 @part
 def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Note a read, and the race with an unordered write; drop reads that are before it."""
+    """Record a read and its race with an unordered write; drop earlier reads that precede it."""
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
     if writer >= 0 and clock[writer] < state.write_time[cell]:
@@ -379,7 +380,7 @@ def _read(state: Any, cell: int, actor: int, time: int, launch: int, operation: 
 
 @part
 def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation: int) -> None:
-    """Note a write, and the races with unordered accesses before it."""
+    """Record a write and its races with unordered earlier accesses; drop all reads."""
     clock = state.clocks[actor]
     writer = state.write_actor[cell]
     if writer >= 0 and clock[writer] < state.write_time[cell]:
@@ -390,7 +391,7 @@ def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation:
         reader, when = state.read_actor[node], state.read_time[node]
         if clock[reader] < when:
             is_late = _is_late(state, clock, reader, when)
-            # What the host overwrites too early was noted when the kernel ended: `late_reads`.
+            # Races of the host with late reads were recorded by `late_reads`.
             if operation >= 0 or not is_late:
                 _note_race(state, launch, operation, cell, reader, when, actor, is_late)
         state.read_next[node] = state.scalars[NEXT_READ]
@@ -404,7 +405,7 @@ def _write(state: Any, cell: int, actor: int, time: int, launch: int, operation:
 
 @part
 def _is_late(state: Any, clock: Clocks, reader: int, when: int) -> int:
-    """Whether a reader is a proxy that the owner of a clock knows to have been asked: 0 or 1."""
+    """Whether a reader is a proxy whose request, but not its read, precedes the clock: 0 or 1."""
     channel = reader - state.scalars[FIRST_PROXY]
     if channel < 0:
         return 0
@@ -423,7 +424,7 @@ def _note_race(
     actor: int,
     is_late: int,
 ) -> None:
-    """Keep a race; those of further cells of the same two operations are not kept."""
+    """Record a race, unless the last recorded one is of the same two operations."""
     count = state.scalars[RACES]
     if count:
         last = state.races[count - 1]
@@ -439,14 +440,14 @@ def _note_race(
 
 @part
 def _join(clock: Clocks, other: Clocks) -> None:
-    """Move a clock forward to another one."""
+    """Set a clock to the element-wise maximum of it and another clock."""
     for actor in range(len(clock)):
         clock[actor] = max(clock[actor], other[actor])
 
 
 @part
 def _take_clock(state: Any) -> int:
-    """A free row of `kept`: `run` has seen to it that there is one."""
+    """Take a free row of `kept`; `run` has checked that one is available."""
     left = state.scalars[FREE_CLOCKS]
     state.scalars[FREE_CLOCKS] = left - 1
     row: int = state.free_clocks[left - 1]
@@ -455,6 +456,6 @@ def _take_clock(state: Any) -> int:
 
 @part
 def _free_clock(state: Any, row: int) -> None:
-    """Give a row of `kept` back."""
+    """Return a row of `kept` to the free rows."""
     state.free_clocks[state.scalars[FREE_CLOCKS]] = row
     state.scalars[FREE_CLOCKS] += 1

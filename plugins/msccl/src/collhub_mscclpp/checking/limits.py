@@ -1,4 +1,4 @@
-"""Tables of the executor have fixed sizes, and most of them are overrun unchecked."""
+"""Check the fixed sizes of the executor's tables, which it mostly overruns unchecked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_limits(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Find what exceeds a table of the executor (`execution_common.hpp`)."""
+    """Report numbers that exceed a table of the executor (`execution_common.hpp`)."""
     _check_blocks(plan, findings)
     _check_ranges(plan, findings)
     _check_items(plan, findings)
@@ -36,7 +36,7 @@ def _check_blocks(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Refuse thread blocks with more operations than the executor has room for."""
+    """Report thread blocks that exceed the table of operations."""
     count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
     for number, block in enumerate(plan.blocks):
         name = f"thread block {block.position}"
@@ -52,10 +52,10 @@ def _check_tables(
     name: str,
     findings: PlanFindings,
 ) -> None:
-    """Channels and remote buffers of a thread block."""
+    """Report a thread block that exceeds the tables of channels or remote buffers."""
     cure = "divide its peers among several thread blocks"
     for kind in CHANNEL_TYPES:
-        # Each type has tables of its own.
+        # Each type has separate tables.
         channels = len(block.channels[kind])
         buffers = len(block.remote_buffers.get(kind, ()))
         if channels > MOST_CHANNELS:
@@ -73,9 +73,9 @@ def _check_ranges(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Refuse operations with more ranges on a side than the executor has room for."""
+    """Report operations whose sources or destinations exceed the table of ranges."""
     operands = plan.operands
-    # The tables of both sides overrun by themselves.
+    # Sources and destinations have separate tables.
     for side, key in ((0, "src_buff"), (1, "dst_buff")):
         rows = operands.operation[operands.is_dst == side]
         count = np.bincount(rows, minlength=len(plan.operations))
@@ -91,7 +91,7 @@ def _check_items(
     count = np.bincount(plan.items.operation, minlength=len(plan.operations))
     for row in np.flatnonzero(count > MOST_CHANNELS_OF_OPERATION).tolist():
         operation = plan.operation(row)
-        # Semaphores and channels share a column, and have tables of different sizes.
+        # Semaphores and channels are in one column but have tables of different sizes.
         is_semaphore = operation is not None and operation.role in (Role.ACQUIRE, Role.RELEASE)
         what = "semaphores" if is_semaphore else "channels"
         most = MOST_SEMAPHORES_OF_OPERATION if is_semaphore else MOST_CHANNELS_OF_OPERATION

@@ -1,4 +1,4 @@
-"""The check `mscclpp` of files for a runtime: whether the executor runs a plan, and rightly."""
+"""The check `mscclpp`: whether the executor loads a plan and runs it correctly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _WORDS = {
 
 
 def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Judge a plan by the executor's rules over several launches."""
+    """Check a plan by the executor's rules, over several launches.
+
+    A file that is no plan gives a report with `ok=False`. Raises `UsageError` without a file.
+    """
     del options
     if request.source is None:
         raise UsageError("a file is needed: the check is of the subject 'runtime'")
@@ -55,7 +58,7 @@ def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _verdict(report: PlanReport) -> str:
-    """The judgement in a few words."""
+    """Describe the verdict in one line."""
     loads = "mscclpp loads it" if report.is_loadable else "mscclpp refuses it"
     words = _WORDS[report.verdict]
     again = _WORDS[report.verdict_relaunch]
@@ -69,7 +72,10 @@ def _verdict(report: PlanReport) -> str:
 
 
 def _calls(plan: Plan) -> Iterator[LoadableCall]:
-    """The calls that the plan is for: the executor takes it for any that the user gives it to."""
+    """Yield the calls that the plan can serve; none if its window of sizes is empty.
+
+    The executor itself uses a plan for any call to which the user assigns it.
+    """
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes
     largest = _within_pipelines(plan, largest)
@@ -79,7 +85,7 @@ def _calls(plan: Plan) -> Iterator[LoadableCall]:
     divisor = header.alignment * max(counts)
     conditions = (f"input bytes divisible by {divisor}", "operator sum")
     if header.collective == "allgather":
-        # The executor compares the size of the output here, and of the input elsewhere.
+        # For an all-gather the executor compares the size of the output, else of the input.
         conditions = ("bytes of the output", conditions[0])
     yield LoadableCall(
         header.collective,
@@ -92,7 +98,7 @@ def _calls(plan: Plan) -> Iterator[LoadableCall]:
 
 
 def _within_pipelines(plan: Plan, largest: int | None) -> int | None:
-    """The largest message whose slices the executor can count."""
+    """Limit the largest message to the number of slices that the executor can count."""
     table = plan.operations
     rows = np.flatnonzero(table.slice_bytes > 0)
     if not len(rows):

@@ -1,4 +1,4 @@
-"""Plans in the form that `kernel` runs: ranges as cells, channels and semaphores as counters."""
+"""Translate plans for `kernel`: ranges to cells, channels and semaphores to counters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from hub_core.model import Buffer
 
 _ROLES = np.asarray([operation.role for operation in KNOWN] + [Role.UNKNOWN], np.int64)
 _IS_EACH = np.asarray([operation.is_each for operation in KNOWN] + [False])
-# Operations whose entries all lie in the buffer of the first one, whatever they say, on memory
-# channels: the executor looks at src[0] alone.
+# Operations that, on memory channels, read all sources from the buffer of src[0].
 _FIRST_BUFFER = np.asarray([one.name in ("put", "ppkt") for one in KNOWN] + [False])
 _IS_GET = np.asarray([one.name == "get" for one in KNOWN] + [False])
-# Operations that raise or await the counters of their channels or semaphores.
+# Operations that increment or await counters of their channels or semaphores.
 _COUNTS = np.asarray([one.counts_items for one in KNOWN] + [False])
 _FLUSHES = np.asarray([one.flushes or one.role is Role.FLUSH for one in KNOWN] + [False])
 _MEMORY, _PORT = CHANNEL_TYPES.index("memory"), CHANNEL_TYPES.index("port")
@@ -28,11 +27,11 @@ _MEMORY, _PORT = CHANNEL_TYPES.index("memory"), CHANNEL_TYPES.index("port")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counters:
-    """What is raised and awaited: directions of channels, and semaphores.
+    """Counters of a plan: one per direction of a channel, and one per semaphore.
 
-    `names` in words, and `targets`: rank that awaits, of every counter. `of_item`: int64[items],
-    counter of every row of `Plan.items`, -1 where nobody is at the other end, and for channels that
-    are only flushed or put through. `initial`: int64[counters].
+    `names`: descriptions; `targets`: ranks that await the counters; `initial`: int64[counters].
+    `of_item`: int64[items], counter of every row of `Plan.items`, -1 for a channel without a
+    partner, and for channels that an operation does not signal or await.
     """
 
     names: tuple[str, ...]
@@ -43,11 +42,11 @@ class Counters:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranges:
-    """Ranges of operations in cells, one row for every rank that a range lies on; int64 columns.
+    """Ranges of operations in cells, one row for every rank of a range; int64 columns.
 
-    `operand`: row of `Plan.operands`; `move`: within its operation; `rank` and `buffer` that it
-    lies in; `base`: first cell; `shift`: added to it in every second launch; `cells`; `is_packet`,
-    `is_dst`: 0 or 1.
+    `operand`: row of `Plan.operands`; `move`: number within its operation; `rank`, `buffer`: its
+    memory; `base`: first cell; `shift`: added to `base` in every second launch; `cells`: number of
+    cells; `is_packet`, `is_dst`: 0 or 1.
     """
 
     operand: Int64Array
@@ -63,10 +62,10 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proxies:
-    """Port channels whose proxy may lag behind the thread blocks: one actor each.
+    """Port channels whose proxy may lag, that is read later than the request; one actor each.
 
-    `count` of them. `of_item`: int64[items], number of the channel of every row of `Plan.items`, -1
-    where it does not lag, or where a flush does not count it.
+    `count`: number of channels. `of_item`: int64[items], number of the channel of every row of
+    `Plan.items`; -1 if it does not lag, or if a flush does not wait for it.
     """
 
     count: int
@@ -74,9 +73,10 @@ class Proxies:
 
 
 def lagging_proxies(plan: Plan) -> Proxies:
-    """Number the port channels on which a thread block goes on before its puts are done.
+    """Number the port channels on which a thread block continues before its puts are complete.
 
-    A put that is flushed before its thread block does anything else is as good as done at once.
+    A channel does not lag if all its puts are flushed before the block does anything else (other
+    puts and signals through ports, and barriers of the block, are allowed in between).
     """
     table, items = plan.operations, plan.items
     if not (table.channel_type == _PORT).any():
@@ -116,13 +116,13 @@ def lagging_proxies(plan: Plan) -> Proxies:
 def _proxies_of_items(
     plan: Plan, first: Int64Array, numbers: dict[tuple[int, int], int]
 ) -> Int64Array:
-    """Number of the lagging channel of every item: int64[items]."""
+    """Return the number of the lagging channel of every item: int64[items]."""
     table, items = plan.operations, plan.items
     operation = items.operation
     rank = block_ranks(plan)[table.block[operation]]
     is_port = table.channel_type[operation] == _PORT
     role = _ROLES[table.code[operation]]
-    # Waits look at memory of their own rank: no proxy takes part.
+    # Waits read memory of the local rank, without a proxy.
     is_port &= (role == Role.DATA) | (role == Role.SIGNAL) | (role == Role.FLUSH)
     place = np.arange(len(operation)) - first[operation]
     is_port &= (role != Role.FLUSH) | (place < table.flushed[operation])
@@ -138,11 +138,11 @@ def program_of(
     proxies: Proxies,
     ranges: Ranges,
 ) -> Program:
-    """The program of a plan whose ranges all lie in their buffers."""
+    """Build the program of a plan whose ranges are all within their buffers."""
     table = plan.operations
     rows = len(table)
     operation = plan.operands.operation[ranges.operand]
-    # Moves are numbered over all operations: those of one operation stand together.
+    # Moves are numbered over all operations, consecutively within an operation.
     moves = np.zeros(rows, np.int64)
     np.maximum.at(moves, operation, ranges.move + 1)
     move_first = row_pointer(moves)
@@ -151,7 +151,7 @@ def program_of(
     cells[move] = ranges.cells
     reads = np.flatnonzero(ranges.is_dst == 0)
     writes = np.flatnonzero(ranges.is_dst == 1)
-    # In order of moves; within one the order of the plan.
+    # Sorted by move; within a move in the order of the plan.
     reads = reads[np.argsort(move[reads], kind="stable")]
     writes = writes[np.argsort(move[writes], kind="stable")]
     return Program(
@@ -180,20 +180,20 @@ def program_of(
 def _proxies_of_writes(
     plan: Plan, proxies: Proxies, ranges: Ranges, writes: Int64Array
 ) -> Int64Array:
-    """Number of the lagging channel that moves each of these ranges, -1 for none."""
+    """Return the number of the lagging channel that writes each of these ranges, -1 for none."""
     operands, items = plan.operands, plan.items
     operand = ranges.operand[writes]
     operation = operands.operation[operand]
     first = group_pointer(items.operation, len(plan.operations))
     found = np.full(len(writes), -1, np.int64)
-    # Destination k goes through channel k; `check_port_channels` has seen to it that there is one.
+    # Destination k uses channel k; `_check_port_channels` has checked that it exists.
     is_port = plan.operations.channel_type[operation] == _PORT
     found[is_port] = proxies.of_item[(first[operation] + operands.position[operand])[is_port]]
     return found
 
 
 def barriers_of(plan: Plan) -> Int64Array:
-    """Number of the barrier of every operation, counted over all ranks; -1 for none."""
+    """Return the number of the barrier of every operation, numbered over all ranks; -1 for none."""
     table = plan.operations
     rank = block_ranks(plan)[table.block]
     is_barrier = table.barrier >= 0
@@ -205,7 +205,7 @@ def barriers_of(plan: Plan) -> Int64Array:
 
 
 def block_ranks(plan: Plan) -> Int64Array:
-    """Rank of every thread block: int64[blocks]."""
+    """Return the rank of every thread block: int64[blocks]."""
     return np.asarray([block.rank for block in plan.blocks], np.int64)
 
 
@@ -213,7 +213,7 @@ def ranges_of(
     plan: Plan,
     memory: PlanMemory,
 ) -> Ranges:
-    """All ranges in cells, as the executor resolves them."""
+    """Translate all ranges to cells, with the addresses that the executor computes."""
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
     operand, rank = owners(plan)
@@ -226,10 +226,10 @@ def ranges_of(
     home = buffer[operand]
     half = memory.half[rank]
     is_scratch = home == Buffer.SCRATCH
-    # Behind the plain form of the scratch, with all its halves, lies the form of packets.
+    # The packet form of the scratch follows all halves of the plain form.
     behind = np.where(is_scratch & (is_packet == 1), memory.halves * half, 0)
-    # The executor adds the half of the launch to packets, and to what a thread block touches in the
-    # memory of its own rank; proxies and other operations take remote addresses as they are.
+    # The executor adds the half of the launch to addresses of packets and to local addresses of a
+    # thread block; proxies and remote plain accesses use addresses without it.
     is_near = operands.scope == Scope.LOCAL
     is_near &= table.channel_type[operands.operation] != _PORT
     is_alternating = (is_packet == 1) | is_near[operand]
@@ -249,7 +249,7 @@ def ranges_of(
 
 
 def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
-    """(operand, rank) for every rank that an operand lies on: all members of a switch group."""
+    """Return (operand, rank) for every rank of an operand: one, or all of its switch group."""
     operands = plan.operands
     here = block_ranks(plan)[plan.operations.block[operands.operation]]
     owners: list[int] = []
@@ -267,7 +267,10 @@ def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
 
 
 def as_executed(plan: Plan) -> tuple[Int64Array, Int64Array]:
-    """Buffer and index of every operand as the executor takes them, whatever the plan says."""
+    """Return buffer and index of every operand as the executor uses them.
+
+    They differ from the plan for sources of puts over memory channels and for gets.
+    """
     operands, table = plan.operands, plan.operations
     code = table.code[operands.operation]
     is_source = operands.is_dst == 0
@@ -284,7 +287,7 @@ def _indices_as_executed(
     plan: Plan,
     is_get: UInt8Array,
 ) -> Int64Array:
-    """Indices; a get adds that of its source to the local address, and the other way round."""
+    """Return the indices; a get uses the source index for its destination and vice versa."""
     operands = plan.operands
     index = operands.index.copy()
     rows = np.flatnonzero(is_get)
@@ -300,7 +303,7 @@ def _indices_as_executed(
 
 
 def _packets(plan: Plan) -> UInt8Array:
-    """Which operands are packets: uint8[operands]."""
+    """Return which operands are packets: uint8[operands]."""
     first_packet = np.asarray(
         [[one.src_packets, one.dst_packets] for one in KNOWN], np.int64
     ).reshape(-1, 2)
@@ -311,9 +314,10 @@ def _packets(plan: Plan) -> UInt8Array:
 
 
 def counters_of(plan: Plan) -> Counters:
-    """Pair the channels of all ranks, and number what is raised and awaited.
+    """Pair the channels of all ranks and number the counters.
 
-    The j-th connection of a to b is that of the j-th of b to a, for each type of channel.
+    For each type of channel, the j-th channel of rank a to rank b is paired with the j-th channel
+    of rank b to rank a.
     """
     pairing = _Pairing(plan)
     table, items = plan.operations, plan.items
@@ -333,7 +337,7 @@ def counters_of(plan: Plan) -> Counters:
 
 
 class _Pairing:
-    """Numbers counters as they are asked for."""
+    """Numbers counters in the order of their first use."""
 
     def __init__(
         self,
@@ -344,7 +348,7 @@ class _Pairing:
         self.targets: list[int] = []
         self.initial: list[int] = []
         self._numbers: dict[tuple[object, ...], int] = {}
-        # For (rank, type, channel): (peer, how many-th connection to it).
+        # By (rank, type, channel): (peer, ordinal among the channels to this peer).
         self._ends: dict[tuple[int, str, int], tuple[int, int]] = {}
         self._connections: set[tuple[int, str, int, int]] = set()
         for rank, gpu in enumerate(plan.gpus):
@@ -370,13 +374,13 @@ class _Pairing:
         kind: int,
         item: int,
     ) -> int:
-        """Number of the counter that an operation raises or awaits; -1 for nobody's."""
+        """Return the counter that an operation increments or awaits; -1 without a partner."""
         if role in (Role.ACQUIRE, Role.RELEASE):
             initial = self._plan.gpus[rank].semaphores[item]
             return self._number(("semaphore", rank, item), rank, initial)
         name = CHANNEL_TYPES[kind]
         peer, which = self._ends[rank, name, item]
-        # A dummy is made for a partner that is missing, and for a rank's channel to itself.
+        # The executor creates a dummy for a missing partner and for a channel of a rank to itself.
         if peer == rank or (peer, name, rank, which) not in self._connections:
             return -1
         source, target = (peer, rank) if role == Role.WAIT else (rank, peer)
@@ -397,7 +401,7 @@ class _Pairing:
 
 
 def _words(key: tuple[object, ...]) -> str:
-    """A counter in words."""
+    """Describe a counter."""
     if key[0] == "semaphore":
         return f"semaphore {key[2]} of rank {key[1]}"
     kind, source, target, which = key

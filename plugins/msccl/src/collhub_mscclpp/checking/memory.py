@@ -1,7 +1,7 @@
-"""Cells of the buffers of all ranks: the finest parts that operations split chunks into.
+"""Cells of the buffers of all ranks. A cell is the finest part into which operations split chunks.
 
-Every rank has its input and output, which share cells in place, and two forms of its scratch:
-plain, and packets. Each form is there twice where a plan alternates between halves of its scratch.
+Every rank has an input and an output, which share cells in place, and two forms of its scratch:
+plain and packets. Each form exists twice if the plan alternates between halves of the scratch.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ _KINDS: Mapping[str, CollectiveKind] = {
     "reduce_scatter": CollectiveKind.REDUCE_SCATTER,
     "alltoall": CollectiveKind.ALL_TO_ALL,
 }
-# More would neither fit memory nor be checked in a minute; plans in use have thousands.
+# Limit for memory and a run time of a minute; plans in practice have thousands of cells.
 _MOST_CELLS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanMemory:
-    """Buffers in cells. `cells_per_chunk`: least number that no part of a range cuts.
+    """Buffers in cells.
 
-    `collective`: the contract in cells as units. `layout`: of its buffers, SCRATCH holding both
-    forms and both halves; `half`: int64[ranks], cells of one form of one half of the scratch.
+    `collective`: the contract with cells as units. `cells_per_chunk`: minimum number for which all
+    parts of ranges are integer numbers of cells. `layout`: of all buffers; SCRATCH contains both
+    forms and all halves. `half`: int64[ranks], cells of one form of one half of the scratch.
+    `is_double`: whether launches alternate between two halves.
     """
 
     collective: Collective
@@ -52,12 +54,12 @@ class PlanMemory:
 
     @property
     def halves(self) -> int:
-        """How often each form of the scratch is there."""
+        """Number of copies of each form of the scratch."""
         return 2 if self.is_double else 1
 
 
 def plan_memory(plan: Plan) -> PlanMemory:
-    """Lay the buffers of a plan out. Raises `InputError` where they have too many cells."""
+    """Lay out the buffers of a plan. Raises `InputError` if they have too many cells."""
     cells = cells_per_chunk(plan)
     halves = 2 if plan.header.double_scratch else 1
     sizes = [gpu.input_chunks + gpu.output_chunks + 2 * halves * gpu.scratch_chunks
@@ -66,7 +68,7 @@ def plan_memory(plan: Plan) -> PlanMemory:
         message = f"the buffers have {sum(sizes) * cells} parts, more than can be followed"
         cure = f"state chunk counts with at most {_MOST_CELLS} parts over all ranks"
         raise InputError(message, location=Location(plan.file), cure=cure, code="plan-size")
-    # From here on all counts fit 64 bits.
+    # All counts below fit into 64 bits.
     scratch = np.asarray([gpu.scratch_chunks * cells for gpu in plan.gpus], np.int64)
     collective = collective_of(plan, cells)
     layout = collective.memory_layout(plan.header.in_place, 2 * halves * scratch)
@@ -74,18 +76,19 @@ def plan_memory(plan: Plan) -> PlanMemory:
 
 
 def cells_per_chunk(plan: Plan) -> int:
-    """The least number of cells of a chunk for which every part of a range is whole cells."""
+    """Compute the minimum number of cells per chunk for which all parts of ranges are integer."""
     operands = plan.operands
     parts = plan.operations.parts[operands.operation]
-    # A range of `size` chunks in `parts` parts needs parts / gcd(parts, size) cells a chunk.
+    # A range of `size` chunks in `parts` parts needs parts / gcd(parts, size) cells per chunk.
     needed = np.unique(parts // np.gcd(parts, operands.size))
     return math.lcm(*needed.tolist())
 
 
 def collective_of(plan: Plan, cells: int) -> Collective:
-    """The contract that a plan claims, in cells; custom without expectations where it has none.
+    """Build the contract that a plan claims, with cells as units.
 
-    Only what it claims and its chunk counts allow: `counts_defect` tells where they do not.
+    It is a custom collective without expected results if the name is unknown or the chunk counts
+    contradict it (`counts_defect`).
     """
     header, num_ranks = plan.header, plan.num_ranks
     kind = _KINDS.get(header.collective)
@@ -102,12 +105,12 @@ def collective_of(plan: Plan, cells: int) -> Collective:
 
 
 def has_contract(plan: Plan) -> bool:
-    """Whether the collective promises something; fragments and custom ones do not."""
+    """Whether the collective has an expected result; fragments and custom collectives have none."""
     return plan.header.collective in _KINDS or plan.header.collective == "sendrecv"
 
 
 def counts_defect(plan: Plan) -> str:
-    """What is wrong with the chunk counts of a named collective; empty if nothing is."""
+    """Describe the defect of the chunk counts of a named collective; empty if there is none."""
     kind = _KINDS.get(plan.header.collective)
     counts = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
     if not has_contract(plan):
@@ -132,7 +135,7 @@ def _custom(
     plan: Plan,
     cells: int,
 ) -> Collective:
-    """A custom collective of the stated buffers."""
+    """Build a custom collective with the plan's buffer sizes; sendrecv has an expected result."""
     given = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
     made = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
     expected = None
@@ -152,7 +155,7 @@ def _custom(
 
 
 def _from_previous_rank(made: Int64Array) -> Contributions:
-    """Every rank holds the input of the rank before it."""
+    """Build the result of sendrecv: every rank has the input of the previous rank, cyclically."""
     rank = group_of_entry(np.concatenate([[0], np.cumsum(made)]))
     offset = counted_positions(made)
     return Contributions(rank, offset, (rank - 1) % len(made), offset)
@@ -162,7 +165,7 @@ def buffer_cells(
     memory: PlanMemory,
     buffer: Buffer,
 ) -> tuple[Int64Array, Int64Array]:
-    """(rank, cell) of every cell of INPUT or OUTPUT of all ranks, in order."""
+    """Return (rank, cell) of every cell of INPUT or OUTPUT of all ranks, in order."""
     size = memory.layout.size[:, buffer]
     rank = np.repeat(np.arange(len(size)), size)
     return rank, memory.layout.base[rank, buffer] + counted_positions(size)

@@ -1,4 +1,4 @@
-"""Columns that `kernel` runs on: a plan, and all that changes while it runs."""
+"""Columns for `kernel`: a plan, and the state that changes during a launch."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from hub_core.columns import Int32Array, Int64Array, UInt8Array, UInt64Array
 
 Clocks = npt.NDArray[np.int32]
 
-# Machine code keeps these numbers: whoever changes one touches `kernel.py` too.
-# Entries of `State.scalars`: free entries of the pools, found races, first free read, and the first
-# actor that is a proxy.
+# Compiled code contains these numbers: after a change here, change `kernel.py` too, so that it is
+# compiled again. Indices in `State.scalars`: free entries of the two pools, number of races, first
+# free read, and the first actor that is a proxy.
 FREE_CLOCKS, FREE_READS, RACES, NEXT_READ, FIRST_PROXY = 0, 1, 2, 3, 4
 
 
 class Program(NamedTuple):
-    """A plan in the form that runs; int64 columns unless stated.
+    """A plan for the kernel; columns are int64 unless another type is given.
 
-    `block_first` [blocks + 1]: operations of a thread block. For every operation: `role`, `barrier`
-    (-1 for none), `barrier_blocks`, `flushes` (uint8, whether it waits for its proxies), and CSR
-    pointers `item_first` into `item` (counters that are raised or awaited, -1: nobody is there) and
-    `item_proxy` (number of the lagging channel, -1 for none), and `move_first` into moves. For
-    every move: `cells`, and CSR pointers `read_first`, `write_first`; every written cell gets the
-    sum of the read ones. For every range: its first cell, what is added to it in every second
-    launch, and whether it is packets (uint8); for a written one `write_proxy`, the number of the
-    lagging channel whose proxy moves it, -1 for the thread block itself.
+    `block_first` [blocks + 1]: first operation of each thread block. Per operation: `role`,
+    `barrier` (-1 for none), `barrier_blocks`, `flushes` (uint8, whether it waits for its proxies),
+    and CSR pointers `item_first` into `item` (counter that is incremented or awaited, -1 without a
+    partner) and `item_proxy` (number of the lagging channel, -1 for none), and `move_first` into
+    moves. Per move: `cells`, and CSR pointers `read_first`, `write_first`; every written cell gets
+    the sum of the read cells. Per range: `*_base`, its first cell, `*_shift`, added to it in every
+    second launch, and `*_is_packet` (uint8); `write_proxy`: number of the lagging channel whose
+    proxy writes the range, -1 for the thread block itself.
     """
 
     block_first: Int64Array
@@ -52,23 +52,23 @@ class Program(NamedTuple):
 
 
 class State(NamedTuple):
-    """All that changes while a plan runs.
+    """The state that changes during launches.
 
     `clocks` int32[actors, actors]; `kept` int32[pool, actors]: clocks at signals, releases and
-    packets, free rows listed in `free_clocks`. Per cell: `value`, `is_defined`, `packet` (launch
+    packets; `free_clocks`: its free rows. Per cell: `value`, `is_defined`, `packet` (launch
     that wrote it, from 1) and `packet_clock` (row of `kept`), `write_actor`, `write_time`, and
     `reads`: head of a list in the pool of `read_actor`, `read_time`, `read_next`. Per thread block:
-    `position` of its next operation, `item_at`: items of it that are done, `arrived`: generation of
-    the barrier that it waits at, or -1. Per counter: `head` and `tail` in `queue` from
+    `position` of its next operation, `item_at`: number of its completed items, `arrived`:
+    generation of the barrier at which it waits, or -1. Per counter: `head`, `tail` in `queue` from
     `queue_first` on; `uses` int32[counters, 4]: actor and time of the last raise and of the last
-    take; `is_late`: 1 where raises have no order, set to 2 where that is found; `late`: all raises
-    together; `taken` in this launch, of `raised` in every one (0 for never known). Per barrier:
-    `generation`, `waiting`, and clocks `gathered`, `released`.
-    `order`: operations as they were done, `races`: launch, operation, cell, other actor and its
-    time, own actor, and 1 where the other one is a proxy that reads late what the writer knows to
-    be requested. Proxies: request k of lagging channel c, counted from 0 over all launches, is row
-    `request_first[c] + k` of `request_block`, the thread block that made the request, and
-    `request_time`, its time then.
+    take; `is_late`: 1 if increments are known to have no order, set to 2 when this is detected;
+    `late`: joined clocks of all increments; `taken`: counts taken in this launch; `raised`:
+    increments in each launch (0 if counts cannot be identified). Per barrier: `generation`,
+    `waiting`, and clocks `gathered`, `released`. `order`: operations in execution order. `races`:
+    launch, operation, cell, earlier actor and its time, current actor, and 1 if the earlier actor
+    is a proxy whose request, but not its read, precedes the write. Proxies: request k of lagging
+    channel c, numbered from 0 over all launches, is row `request_first[c] + k` of `request_block`
+    (thread block that made the request) and `request_time` (its time).
     """
 
     clocks: Clocks

@@ -1,4 +1,4 @@
-"""The judgement of a plan, and the findings it is made of."""
+"""The report on a plan and the collection of its findings."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ RACE = "race"
 DEADLOCK = "deadlock"
 WRONG = "wrong"
 UNKNOWN = "n/a"
-"""Verdicts on the contents and the order of what a plan does, gravest last but one."""
+"""Verdicts on contents and order of a plan. UNKNOWN: the plan could not be simulated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanReport:
-    """What was found out about a plan.
+    """Result of the check of a plan.
 
-    `is_loadable`: no rule of the executor's loader, nor one of its limits, is broken. `verdict`:
-    OK, RACE, DEADLOCK or WRONG in the first launch, or n/a where the plan could not be followed;
-    `verdict_relaunch`: the same over the launches after it, n/a for fragments too. `is_fragment`:
-    the plan promises nothing (`test`, or a collective without a contract here). `diagnostics`:
-    errors and warnings, those that keep it from loading first. `order`: rows of operations as the
-    first launch did them; empty where the plan could not be followed.
+    `is_loadable`: whether it complies with all rules and limits of the executor's loader.
+    `verdict`: OK, RACE, DEADLOCK or WRONG in the first launch, n/a if it could not be simulated;
+    `verdict_relaunch`: the most severe verdict of all launches, n/a also for fragments.
+    `is_fragment`: whether the plan has no expected result (`test`, or an unknown collective).
+    `diagnostics`: errors and warnings, those about loading first. `order`: rows of operations in
+    execution order of the first launch; empty if it could not be simulated.
     """
 
     is_loadable: bool
@@ -37,18 +37,18 @@ class PlanReport:
 
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
-        """Findings that make the plan unusable as claimed."""
+        """Findings with severity ERROR: the plan does not do what it claims."""
         return tuple(one for one in self.diagnostics if one.severity is Severity.ERROR)
 
     @property
     def ok(self) -> bool:
-        """Whether the executor runs the plan rightly, launch after launch."""
+        """Whether the executor runs the plan correctly, also in repeated launches."""
         return not self.errors
 
 
 @dataclass(slots=True)
 class PlanFindings:
-    """Findings on a plan under construction, with their place in it."""
+    """Collects findings about a plan with their location."""
 
     plan: Plan
     found: Findings = field(init=False)
@@ -65,9 +65,9 @@ class PlanFindings:
         cure: str = "",
         severity: Severity = Severity.ERROR,
     ) -> None:
-        """Add a finding on an operation."""
+        """Add a finding about an operation, by default an error."""
         rank = self.plan.blocks[int(self.plan.operations.block[row])].rank
-        # Plans are one long line: a rank tells more than a line number.
+        # Plans are often one long line, so a rank is more useful than a line number.
         place = Location(self.plan.file, rank=rank)
         self.found.add(
             code, f"{self.plan.describe_within_rank(row)}: {message}", place, cure, severity
@@ -80,7 +80,7 @@ class PlanFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """Add a warning on an operation."""
+        """Add a warning about an operation."""
         self.at(code, row, message, cure, Severity.WARNING)
 
     def on_rank(
@@ -90,7 +90,7 @@ class PlanFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """Add an error on a rank."""
+        """Add an error about a rank."""
         self.found.add(code, message, Location(self.plan.file, rank=rank), cure)
 
     def on_plan(
@@ -99,7 +99,7 @@ class PlanFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """Add an error on the plan as a whole."""
+        """Add an error about the entire plan."""
         self.found.add(code, message, Location(self.plan.file), cure)
 
     def refuse_at(
@@ -109,8 +109,8 @@ class PlanFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """Add an error that the executor does not load, or that overruns its tables."""
-        # What the loader refuses, and what it fails to refuse, are alike to users.
+        """Add an error about an operation that the executor refuses or that overruns its tables."""
+        # Errors that the loader reports and errors that it misses are equally severe for users.
         self.breaks_loading = True
         self.at(code, row, message, cure)
 
@@ -121,6 +121,6 @@ class PlanFindings:
         message: str,
         cure: str = "",
     ) -> None:
-        """The same on a rank."""
+        """Add an error about a rank that the executor refuses or that overruns its tables."""
         self.breaks_loading = True
         self.on_rank(code, rank, message, cure)

@@ -1,4 +1,4 @@
-"""Rules that a plan keeps or breaks before it runs: names, sizes, ranges, peers, counts."""
+"""Check static rules of a plan: names, sizes, ranges, peers, counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collhub_mscclpp.plans.records import Plan
 from hub_core.model import Buffer, format_ranks
 
 _PORT = CHANNEL_TYPES.index("port")
-# Written by the DSL for a sum through the switch that nothing is fused with.
+# The DSL writes it for a sum through the switch that it could not fuse.
 _CURES_OF_NAMES = {"glre": "store the sum through a switch channel too: glres"}
 _COLLECTIVES = (
     "allreduce",
@@ -30,7 +30,10 @@ def check_header(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Find chunk counts that the executor divides by, or that the collective contradicts."""
+    """Report chunk counts of 0 or that contradict the collective, and channels of a rank to itself.
+
+    The executor divides by chunk counts. An unknown collective gives a note.
+    """
     for rank, gpu in enumerate(plan.gpus):
         for name, count in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
             if not count:
@@ -51,7 +54,7 @@ def check_header(
 
 
 def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
-    """Find ranks whose lists of common switch groups differ.
+    """Report pairs of ranks whose lists of common switch groups differ.
 
     The executor sets up one channel after another and waits for all members of each
     (`setupConnections` of `executor.cc`).
@@ -67,7 +70,7 @@ def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
         if member != rank
     }
     for rank, member in sorted(pairs):
-        # Each pair is compared once; only one of the two may list the group.
+        # Each pair is compared once, also if only one of its ranks lists the group.
         if rank > member and (member, rank) in pairs:
             continue
         common = [
@@ -84,9 +87,9 @@ def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
 
 
 def check_operations(plan: Plan, findings: PlanFindings) -> bool:
-    """Find unknown names, sizes that differ and ranges outside their buffers.
+    """Report unknown names, different sizes and ranges outside their buffers.
 
-    Returns whether the plan can be followed: a program can be made of it.
+    Returns whether the plan can be simulated, that is whether none was found.
     """
     for row, name in plan.unknown_names.items():
         message = f"the executor has no operation {name!r}"
@@ -100,7 +103,7 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
 
 
 def _check_sizes(plan: Plan, findings: PlanFindings) -> bool:
-    """Whether the ranges of every move have one size."""
+    """Check that the ranges of every move have equal sizes; return whether they do."""
     operands = plan.operands
     is_right = True
     keys: dict[tuple[int, int], int] = {}
@@ -125,7 +128,10 @@ def _check_bounds(
     plan: Plan,
     findings: PlanFindings,
 ) -> bool:
-    """Whether all ranges lie in their buffers, where the executor takes them from."""
+    """Check that all ranges, as the executor resolves them, are within their buffers.
+
+    Returns whether they are.
+    """
     operands = plan.operands
     sizes = np.asarray(
         [(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks) for gpu in plan.gpus], np.int64
@@ -149,7 +155,7 @@ def _check_groups(
     plan: Plan,
     findings: PlanFindings,
 ) -> bool:
-    """Whether whoever uses a switch channel is in its group."""
+    """Check that every rank that uses a switch channel is in its group; return whether it is."""
     operands = plan.operands
     is_right = True
     here = block_ranks(plan)[plan.operations.block[operands.operation]]
@@ -164,7 +170,7 @@ def _check_groups(
 
 
 def _check_port_channels(plan: Plan, findings: PlanFindings) -> bool:
-    """Whether every destination of a port operation has its channel, in the same place."""
+    """Check that destination k of a port operation has a channel k; return whether all have."""
     table, operands = plan.operations, plan.operands
     is_port = table.channel_type == _PORT
     targets = np.bincount(operands.operation[operands.is_dst == 1], minlength=len(table))
@@ -178,11 +184,11 @@ def _check_port_channels(plan: Plan, findings: PlanFindings) -> bool:
 
 
 def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> None:
-    """Find addresses that the executor computes with the offset of another buffer.
+    """Report ranges for which the executor computes a wrong address in place.
 
-    In place, the smaller one of two buffers is a part of the other, at another offset on every
-    rank. The executor adds the *own* offset to the start of the remote allocation, and proxies read
-    from the start of the own one.
+    In place, the smaller buffer is a part of the larger one, at a different offset on every rank.
+    The executor adds the *local* offset to the start of the remote allocation, and proxies read
+    from the start of the local allocation.
     """
     base = memory.layout.base[:, [Buffer.INPUT, Buffer.OUTPUT]]
     offset = base - base.min(axis=1)[:, None]
@@ -192,7 +198,7 @@ def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> Non
     operands = plan.operands
     row = operands.operation[operand]
     here = block_ranks(plan)[plan.operations.block[row]]
-    # Scratch is an allocation of its own.
+    # Scratch is a separate allocation without an offset.
     padded = np.pad(offset, ((0, 0), (0, 1)))
     buffer = as_executed(plan)[0][operand]
     is_far = operands.scope[operand] != Scope.LOCAL
@@ -212,9 +218,10 @@ def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> Non
 
 
 def check_halves(plan: Plan, findings: PlanFindings) -> bool:
-    """Whether ranks that write to each other's double scratch have equally large ones.
+    """Check that ranks that write to each other's double scratch have equal sizes of it.
 
-    In every second launch a sender adds half of its *own* scratch to the remote address.
+    In every second launch a sender adds half of its *local* scratch to the remote address. Returns
+    whether the sizes are equal.
     """
     if not plan.header.double_scratch:
         return True
@@ -244,7 +251,7 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
 
 
 def _joined_ranks(num_ranks: int, pairs: list[list[int]]) -> list[list[int]]:
-    """Ranks that pairs connect, directly or by way of others."""
+    """List the connected components of the ranks under the pairs, in ascending order."""
     group = list(range(num_ranks))
     for one, other in pairs:
         low, high = sorted((group[one], group[other]))
@@ -261,9 +268,12 @@ def check_counters(
     counters: Counters,
     findings: PlanFindings,
 ) -> None:
-    """Find counters that a launch leaves changed, so that the next one starts out of step."""
+    """Report counters that a launch does not leave at their initial value.
+
+    Increments and takes are balanced separately for each kind of pipeline.
+    """
     table, items = plan.operations, plan.items
-    # Operations of pipelines are repeated as often as their pipeline has slices.
+    # Operations of a pipeline are repeated for each of its slices.
     slices: list[tuple[int, int]] = []
     for outer in table.pipeline[items.operation].tolist():
         unit = (int(table.slice_bytes[outer]), int(table.slice_chunks[outer]))
@@ -303,7 +313,7 @@ def check_barriers(
     plan: Plan,
     findings: PlanFindings,
 ) -> None:
-    """Find barriers that are not used by exactly the stated number of thread blocks."""
+    """Report barriers with a wrong number of thread blocks, or that blocks use unequally often."""
     table = plan.operations
     users: dict[tuple[int, int], dict[int, int]] = {}
     first: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""What happened in the launches of a plan, in words: every cause once."""
+"""Describe the events of the simulated launches as findings, every cause once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ORDER_CURE = "order them by a signal and a wait, a semaphore or a barrier"
 
 
 class Story:
-    """Adds findings launch by launch; what the launch before had too is not told again."""
+    """Adds findings launch by launch; findings of earlier launches are not repeated."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Story:
         result: LaunchResult,
         number: int,
     ) -> None:
-        """Add what happened in launch `number`, from 0."""
+        """Add the findings of launch `number`, from 0: deadlocks, races, wrong contents."""
         for row in result.blocked.tolist():
             message = f"waits for ever in launch {number + 1}"
             self._findings.at("deadlock", row, message, "see what its partner waits for")
@@ -46,7 +46,7 @@ class Story:
         for race in result.exposed:
             if self._is_new(race.other):
                 self._tell_exposed(race)
-        # Outputs of a launch that does not end are as far as it came.
+        # Outputs are incomplete if the launch does not end.
         if not len(result.blocked):
             self._tell_contents(result, number)
 
@@ -77,7 +77,7 @@ class Story:
         self._findings.on_rank("race", rank, message, cure)
 
     def _tell_exposed(self, race: Race) -> None:
-        """Warn of a put whose source the caller gets back before the proxy has read it."""
+        """Warn of a put whose source the caller may overwrite before the proxy has read it."""
         message = (
             f"the kernel may end before the proxy has read {self._place(race.cell)}: a caller that"
             " then overwrites it sends wrong data"
@@ -85,7 +85,7 @@ class Story:
         self._findings.warn_at("unflushed-put", race.other, message, _FLUSH_CURE)
 
     def _party(self, race: Race, row: int) -> str:
-        """One of the two that race."""
+        """Describe an operation or the host that takes part in a race."""
         if row >= 0:
             return self._plan.describe(row)
         return f"the caller of rank {race.host_rank}, who fills inputs and reads outputs,"
@@ -94,7 +94,7 @@ class Story:
         self,
         cell: int,
     ) -> str:
-        """Buffer, chunk and rank of a cell; negative ones stand for counters."""
+        """Describe a cell by chunk, buffer and rank, or a counter (negative number) by its name."""
         if cell < 0:
             return self._execution.counters.names[-1 - cell]
         memory = self._execution.memory
@@ -102,7 +102,7 @@ class Story:
         rank, buffer = np.argwhere((base <= cell) & (cell < base + size))[0].tolist()
         offset = cell - int(base[rank, buffer])
         if buffer == Buffer.SCRATCH:
-            # All forms and halves have the same chunks.
+            # All forms and halves contain the same chunks.
             offset %= int(memory.half[rank])
         chunk = offset // memory.cells_per_chunk
         return f"chunk {chunk} of buffer {BUFFER_TYPES[buffer]!r} of rank {rank}"
@@ -112,7 +112,7 @@ class Story:
         result: LaunchResult,
         number: int,
     ) -> None:
-        """Say which outputs are not as promised."""
+        """Report outputs that differ from the expected result."""
         contents = self._execution.contents
         cells = self._execution.memory.cells_per_chunk
         for row in np.flatnonzero(result.wrong).tolist():

@@ -1,7 +1,7 @@
-"""The language of `mscclpp.language`, implemented anew from its description.
+"""The language of `mscclpp.language`, reimplemented from its description.
 
-Programs record operations of thread blocks; the plan of them is checked by the rules of the
-executor when it is read.
+A program records operations of thread blocks. The reader checks the resulting plan by the rules of
+the executor.
 """
 
 from collhub_mscclpp.language.channels import MemoryChannel, PortChannel, SwitchChannel

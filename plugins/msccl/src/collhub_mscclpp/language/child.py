@@ -18,7 +18,7 @@ from collhub_mscclpp.language.defects import find_defects
 from collhub_mscclpp.language.program import CollectiveProgram
 from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
 
-# The package has many modules; programs import what they need from any of them.
+# The package has many modules; programs import names from any of them.
 _MODULES = (
     "mscclpp",
     "mscclpp.language",
@@ -36,16 +36,16 @@ _MODULES = (
 
 
 def has_package() -> bool:
-    """Whether the package itself is installed, with its language."""
+    """Whether the package `mscclpp` with its language is installed and can be loaded."""
     try:
         return importlib.util.find_spec("mscclpp.language.program") is not None
-    # A package without the language, or one that does not load here.
+    # A package without the language, or one that cannot be loaded on this host.
     except (ImportError, OSError):
         return False
 
 
 def install() -> None:
-    """Put `mscclpp` and its modules into `sys.modules`."""
+    """Register our language in `sys.modules` under the names of the package's modules."""
     exported = {name: getattr(language, name) for name in language.__all__}
     for name in _MODULES:
         module = ModuleType(name, language.__doc__)
@@ -57,7 +57,7 @@ def install() -> None:
 
 
 class _PlanLanguage:
-    """What `run_job` asks of the language."""
+    """The functions of the language that `run_job` calls."""
 
     folder = str(Path(__file__).parent)
 
@@ -66,45 +66,48 @@ class _PlanLanguage:
         self._uses_package = False
         self._programs: list[Any] = []
         self._lines: list[int] = []
-        # By place of the program: the plan that it asked for. Asking the package twice for one
-        # makes its instances twice.
+        # By number of the program: the plan that the program itself requested. A second request
+        # for a plan would create its instances twice in the package.
         self._plans: dict[int, str] = {}
 
     def prepare(self, file: str) -> None:
-        """Record programs of the package where it is installed, else of our implementation."""
+        """Observe the programs of the package if it is installed, else of our implementation."""
         self._file = file
         self._uses_package = has_package()
-        made: Any = CollectiveProgram
+        program_class: Any = CollectiveProgram
         if self._uses_package:
-            made = importlib.import_module("mscclpp.language.program").CollectiveProgram
+            program_class = importlib.import_module("mscclpp.language.program").CollectiveProgram
         else:
             install()
-        self._watch(made)
+        self._watch(program_class)
 
     def _watch(self, kind: Any) -> None:
-        """Keep programs as they begin, and plans as they are made."""
+        """Wrap a program class so that its programs and their plans are recorded."""
         enter, to_json = kind.__enter__, kind.to_json
 
-        def entered(program: Any) -> Any:
-            # The line of `with`, for those who have to choose among several.
+        def enter_recorded(program: Any) -> Any:
+            # The line of `with`, to tell several programs apart.
             self._programs.append(program)
             self._lines.append(calling_line(self._file))
             return enter(program)
 
-        def told(program: Any, *given: Any, **named: Any) -> Any:
-            text = to_json(program, *given, **named)
-            places = [at for at, one in enumerate(self._programs) if one is program]
+        def to_json_recorded(program: Any, *arguments: Any, **keywords: Any) -> Any:
+            text = to_json(program, *arguments, **keywords)
+            places = [at for at, recorded in enumerate(self._programs) if recorded is program]
             self._plans.update(dict.fromkeys(places, text))
             return text
 
-        kind.__enter__, kind.to_json = entered, told
+        kind.__enter__, kind.to_json = enter_recorded, to_json_recorded
 
     def has_result(self) -> bool:
-        """Whether there is a program."""
+        """Whether the file has executed a program."""
         return self._programs != []
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """The plan of the chosen program."""
+        """Report the plan of the chosen program, its line and the package's known defects.
+
+        Without a choice there must be exactly one program; else the report is an error.
+        """
         del namespace, end
         names = [str(program.name) for program in self._programs]
         fitting = chosen_places(names, chosen)
@@ -112,21 +115,21 @@ class _PlanLanguage:
             listed = ", ".join(f"{at} {name!r}" for at, name in enumerate(names, 1))
             message = f"defines {len(names)} programs: {listed or 'none'}"
             return error_report(message, -1, "several-programs")
-        place = fitting[0]
-        if place not in self._plans:
-            self._programs[place].to_json()
-        plan, line = self._plans[place], self._lines[place]
-        # What the package makes is in its plan, for the check to find.
-        made = () if self._uses_package else self._programs
-        defects = [*find_defects(self._programs[place], made[:place])] if made else []
+        number = fitting[0]
+        if number not in self._plans:
+            self._programs[number].to_json()
+        plan, line = self._plans[number], self._lines[number]
+        # A plan of the package contains its defects; the check of plans finds them.
+        programs = () if self._uses_package else self._programs
+        defects = [*find_defects(self._programs[number], programs[:number])] if programs else []
         return {"plan": plan, "line": line, "package": self._uses_package, "defects": defects}
 
     def message(self, error: BaseException) -> str:
-        """Errors speak for themselves."""
+        """Add nothing to error messages."""
         del error
         return ""
 
 
 def main() -> None:
-    """Run the job on standard input."""
+    """Run the job that is given on standard input."""
     run_job(_PlanLanguage())

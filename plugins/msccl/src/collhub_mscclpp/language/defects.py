@@ -1,6 +1,6 @@
-"""Find where the package's plan of a program differs from ours: defects of release 1f5f065d.
+"""Find defects of the package (release 1f5f065d) in its plan of a program.
 
-The plan of this host leaves them out, so the author of a program has to know of them before it is
+Our plan of the program does not have them, so its author needs to know them before the program is
 run with the package.
 """
 
@@ -10,6 +10,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from collhub_mscclpp.language.block_barriers import (
+    find_missing_barrier,
+    insert_data_barriers_as_package,
+    insert_requested_barriers,
+)
 from collhub_mscclpp.language.fusion import (
     MAX_CHANNELS,
     MAX_RANGES,
@@ -20,11 +25,6 @@ from collhub_mscclpp.language.fusion import (
     lists_channels,
     mixes_sources,
     reads_sum,
-)
-from collhub_mscclpp.language.meetings import (
-    find_missing_meeting,
-    insert_data_meetings_as_package,
-    insert_stated_meetings,
 )
 from collhub_mscclpp.language.recorded import Recorded, ReduceOperationType, ReplicationPolicy
 
@@ -45,22 +45,25 @@ def find_defects(
     """
     if program.replication_policy is ReplicationPolicy.none:
         yield "replication_policy none always fails with a TypeError there: leave it out"
-    yield from _barrier_defects(program, earlier)
+    yield from _find_barrier_defects(program, earlier)
     for rank, blocks in enumerate(program.blocks):
-        found: dict[str, str] = {}
+        text_by_kind: dict[str, str] = {}
         for number, recorded in sorted(blocks.items()):
-            for kind, text in _block_defects(program, recorded):
-                found.setdefault(kind, f"rank {rank}, thread block {number}: {text}")
-        yield from found.values()
+            for kind, text in _find_block_defects(program, recorded):
+                text_by_kind.setdefault(kind, f"rank {rank}, thread block {number}: {text}")
+        yield from text_by_kind.values()
 
 
-def _barrier_defects(
+def _find_barrier_defects(
     program: CollectiveProgram, earlier: Sequence[CollectiveProgram]
 ) -> Iterator[str]:
-    """Barriers are counted through all programs of a process."""
-    own, before = _barriers(program), sum(_barriers(one) for one in earlier)
-    if own and before:
-        is_over = before + own > _MAX_BARRIERS
+    """Describe barriers that the package numbers on from earlier programs of the process."""
+    count, before = (
+        _count_barriers(program),
+        sum(_count_barriers(program_before) for program_before in earlier),
+    )
+    if count and before:
+        is_over = before + count > _MAX_BARRIERS
         more = f", beyond the {_MAX_BARRIERS} of the executor" if is_over else ""
         yield (
             f"its barriers are numbered from {before} on there, behind those of the programs "
@@ -68,54 +71,56 @@ def _barrier_defects(
         )
 
 
-def _barriers(program: CollectiveProgram) -> int:
-    """The largest number of barriers of a rank."""
+def _count_barriers(program: CollectiveProgram) -> int:
+    """Return the largest number of barriers of a rank."""
     return max(map(len, program.barriers), default=0)
 
 
-def _block_defects(
+def _find_block_defects(
     program: CollectiveProgram, recorded: Sequence[Recorded]
 ) -> Iterator[tuple[str, str]]:
-    """(kind of defect, text) of the operations of a thread block, pipelines included."""
+    """Yield (kind of defect, text) for the operations of a thread block and its pipelines."""
     fused = fuse_as_package(recorded) if program.instr_fusion else list(recorded)
-    lowered = insert_stated_meetings(fused)
+    lowered = insert_requested_barriers(fused)
     if program.auto_sync:
-        lowered = insert_data_meetings_as_package(lowered)
-    yield from _list_defects(program, recorded, fused, lowered)
-    bodies = zip(*(_bodies(operations) for operations in (recorded, fused, lowered)), strict=True)
+        lowered = insert_data_barriers_as_package(lowered)
+    yield from _find_list_defects(program, recorded, fused, lowered)
+    bodies = zip(
+        *(_collect_bodies(operations) for operations in (recorded, fused, lowered)), strict=True
+    )
     for lists in bodies:
-        yield from _list_defects(program, *lists)
+        yield from _find_list_defects(program, *lists)
 
 
-def _bodies(operations: Sequence[Recorded]) -> list[list[Recorded]]:
-    """The operations of each pipeline."""
+def _collect_bodies(operations: Sequence[Recorded]) -> list[list[Recorded]]:
+    """List the operations of each pipeline."""
     return [operation.body for operation in operations if operation.name == "pipeline"]
 
 
-def _list_defects(
+def _find_list_defects(
     program: CollectiveProgram,
     recorded: Sequence[Recorded],
     fused: Sequence[Recorded],
     lowered: Sequence[Recorded],
 ) -> Iterator[tuple[str, str]]:
-    """Defects of one list of operations: as recorded, as the package fuses it, and as it ends."""
-    # A single operation with too many operands is in our plan, too, and is found there.
+    """Yield the defects of one list of operations: as recorded, fused, and with barriers."""
+    # A recorded operation with too many operands is in our plan too; its check reports it.
     is_long = any(exceeds_tables(operation) for operation in recorded)
     for operation in fused:
-        yield from _operation_defects(operation, program.instances)
+        yield from _find_operation_defects(operation, program.instances)
         if exceeds_tables(operation) and not is_long:
             yield "size", _describe_excess(operation)
     if program.instr_fusion:
-        yield from _sum_defects(recorded)
-    pair = find_missing_meeting(lowered, program.locate) if program.auto_sync else None
+        yield from _find_sum_defects(recorded)
+    pair = find_missing_barrier(lowered, program.locate) if program.auto_sync else None
     if pair is not None:
         first, second = pair
         text = f"threads do not meet between {first.name} and {second.name} there, though both"
         yield "meeting", f"{text} touch the same data: add a barrier of the block"
 
 
-def _operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[str, str]]:
-    """Defects of one operation of the package."""
+def _find_operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[str, str]]:
+    """Yield the defects of one operation of the package's plan."""
     name = operation.name
     if name == "glres" and operation.src[0].index != operation.dst[0].index:
         summed, stored = operation.src[0].index, operation.dst[0].index
@@ -134,7 +139,7 @@ def _operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[st
 
 
 def _describe_excess(operation: Recorded) -> str:
-    """The text about an operation with more operands than the executor has room for."""
+    """Describe a fused operation that exceeds the executor's tables."""
     ranges = max(len(operation.src), len(operation.dst))
     channels = len(operation.channels) if lists_channels(operation) else 0
     text = f"neighbours become one {operation.name} of {channels} channels, {ranges} ranges"
@@ -143,8 +148,8 @@ def _describe_excess(operation: Recorded) -> str:
     return f"{text} {counts} {limits}: {_SEPARATE}"
 
 
-def _sum_defects(recorded: Sequence[Recorded]) -> Iterator[tuple[str, str]]:
-    """Sums that the package joins although the second one adds what the first one writes."""
+def _find_sum_defects(recorded: Sequence[Recorded]) -> Iterator[tuple[str, str]]:
+    """Yield sums that the package fuses although the second one adds the result of the first."""
     for first, second in pairwise(recorded):
         joined = fuse_as_package([first, second])
         is_sum = first.name == second.name and first.name in SUMS

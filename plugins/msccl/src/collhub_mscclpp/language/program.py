@@ -15,13 +15,16 @@ from collhub_mscclpp.language.recorded import (
     RemoteRange,
     ReplicationPolicy,
     current_program,
-    enter_program,
+    set_current_program,
 )
 
 
 @dataclass
 class Collective:
-    """A collective of `num_ranks` ranks; `chunk_factor`: chunks of a rank, or of a pair."""
+    """A collective of `num_ranks` ranks.
+
+    `chunk_factor`: chunks of each rank's part; in an all-to-all, of the data of a pair of ranks.
+    """
 
     num_ranks: int
     chunk_factor: int = 1
@@ -29,11 +32,11 @@ class Collective:
     name: ClassVar[str] = "custom"
 
     def counts(self) -> tuple[int, int]:
-        """Chunks of input and output."""
+        """Return the numbers of chunks of input and output."""
         return self.chunk_factor, self.chunk_factor
 
     def init_buffers(self) -> list[dict[BufferType, BaseBuffer]]:
-        """Input and output of every rank."""
+        """Create the input and output buffers of every rank."""
         input_chunks, output_chunks = self.counts()
         return [
             {
@@ -45,7 +48,7 @@ class Collective:
 
 
 class AllGather(Collective):
-    """Every rank gets the input of all."""
+    """The output of every rank is the input of all ranks."""
 
     name = "allgather"
 
@@ -55,7 +58,7 @@ class AllGather(Collective):
 
 
 class AllReduce(Collective):
-    """Every rank gets the sum; its vector has `chunk_factor` chunks for every rank."""
+    """The output of every rank is the sum. The vector has `chunk_factor` chunks per rank."""
 
     name = "allreduce"
 
@@ -66,7 +69,7 @@ class AllReduce(Collective):
 
 
 class ReduceScatter(Collective):
-    """Every rank gets its part of the sum."""
+    """The output of rank r is part r of the sum."""
 
     name = "reducescatter"
 
@@ -76,22 +79,22 @@ class ReduceScatter(Collective):
 
 
 class AllToAll(AllReduce):
-    """Every rank gets its part from all."""
+    """The output of rank r is part r of the input of every rank."""
 
     name = "alltoall"
 
 
 class SendRecv(Collective):
-    """Every rank gets the input of the rank before it."""
+    """The output of rank r is the input of rank r - 1, cyclically."""
 
     name = "sendrecv"
 
 
 class TestCollective(Collective):
-    """Buffers of stated sizes, and no promise."""
+    """Buffers of the given sizes without any expected result."""
 
     name = "test"
-    # Not a test of pytest's, whatever its name.
+    # pytest would collect the class because of its name.
     __test__ = False
 
     def __init__(self, num_ranks: int, input_size: int, output_size: int) -> None:
@@ -131,7 +134,7 @@ _SPEC_ONLY = ("name", "collective", "world_size", "nranks_per_node", "in_place",
 
 @dataclass
 class CollectiveProgram:
-    """`with CollectiveProgram(...)`: what is done within belongs to it."""
+    """A program: operations in `with CollectiveProgram(...)` are recorded in it."""
 
     name: str
     collective: Collective
@@ -156,48 +159,48 @@ class CollectiveProgram:
         self.buffers = self.collective.init_buffers()
         ranks = range(self.num_ranks)
         self.scratch = [0 for _ in ranks]
-        # By rank: (type, other rank) of every channel, in the order of making.
+        # By rank: (type, peer) of every channel, in the order of creation.
         self.channels: list[list[tuple[str, int]]] = [[] for _ in ranks]
-        # By rank: buffer and group of every switch channel.
+        # By rank: (buffer, group) of every switch channel.
         self.switches: list[list[tuple[BufferType, tuple[int, ...]]]] = [[] for _ in ranks]
         self.semaphores: list[list[int]] = [[] for _ in ranks]
         self.blocks: list[dict[int, list[Recorded]]] = [{} for _ in ranks]
-        # By rank: types of the channels that access a (rank, buffer) elsewhere.
+        # By rank: types of the channels that access a remote (rank, buffer).
         self.remote: list[dict[tuple[int, BufferType], list[str]]] = [{} for _ in ranks]
-        # By rank: number of the barrier of these thread blocks, in the order of the calls.
+        # By rank: number of the barrier of each tuple of thread blocks, in the order of use.
         self.barriers: list[dict[tuple[int, ...], int]] = [{} for _ in ranks]
         self._loop: tuple[int, int] | None = None
         self._bodies: dict[tuple[int, int], Recorded] = {}
 
     @classmethod
     def from_spec(cls, spec: AlgoSpec) -> CollectiveProgram:
-        """The program of a specification."""
-        given: dict[str, Any] = vars(spec)
-        others = {name: value for name, value in given.items() if name not in _SPEC_ONLY}
-        return cls(spec.name, spec.collective, spec.world_size, **others)
+        """Create the program of a specification."""
+        arguments: dict[str, Any] = vars(spec)
+        shared = {name: value for name, value in arguments.items() if name not in _SPEC_ONLY}
+        return cls(spec.name, spec.collective, spec.world_size, **shared)
 
     def __enter__(self) -> CollectiveProgram:
-        enter_program(self)
+        set_current_program(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        enter_program(None)
+        set_current_program(None)
 
     def check_rank(self, rank: int) -> None:
-        """Raises `RuntimeError` for a rank that the program does not have."""
+        """Raise `RuntimeError` for a rank that the program does not have."""
         is_known = 0 <= rank < self.num_ranks
         if not is_known:
             raise RuntimeError(f"rank {rank} of a program of {self.num_ranks} ranks")
 
     def allocate_scratch(self, rank: int, size: int) -> int:
-        """The first of `size` further chunks of scratch of a rank."""
+        """Allocate `size` chunks of scratch of a rank and return the first one."""
         self.check_rank(rank)
         first = self.scratch[rank]
         self.scratch[rank] = first + size
         return first
 
     def add_channel(self, channel_type: str, rank: int, peer: int) -> int:
-        """The ordinal of a new channel among those of its type on a rank."""
+        """Create a channel and return its ordinal among those of its type on the rank."""
         self.check_rank(rank)
         self.check_rank(peer)
         ordinal = sum(kind == channel_type for kind, _ in self.channels[rank])
@@ -205,36 +208,40 @@ class CollectiveProgram:
         return ordinal
 
     def add_switch_channel(self, rank: int, buffer_type: BufferType, group: tuple[int, ...]) -> int:
-        """The ordinal of a new switch channel among those of a rank."""
+        """Create a switch channel and return its ordinal among those of the rank."""
         self.check_rank(rank)
         known = self.switches[rank]
         known.append((buffer_type, group))
         return len(known) - 1
 
     def add_semaphore(self, rank: int, value: int) -> int:
-        """The ordinal of a new semaphore of a rank."""
+        """Create a semaphore and return its ordinal among those of the rank."""
         self.check_rank(rank)
         known = self.semaphores[rank]
         known.append(value)
         return len(known) - 1
 
     def locate(self, chunk: Chunk) -> Chunk:
-        """The memory of a chunk: in place, the smaller buffer is a part of the larger one."""
+        """Return the chunk as a range of the memory that contains it.
+
+        In place, input and output become ranges of one memory: the smaller buffer is part `rank` of
+        the larger one. Out of place, and for scratch, the chunk is returned unchanged.
+        """
         if not self.collective.inplace or chunk.buffer is BufferType.scratch:
             return chunk
         buffers = self.buffers[chunk.rank]
-        own = buffers[chunk.buffer].size
+        chunks = buffers[chunk.buffer].size
         largest = max(buffers[BufferType.input].size, buffers[BufferType.output].size)
-        offset = chunk.rank * own if own < largest else 0
+        offset = chunk.rank * chunks if chunks < largest else 0
         return replace(chunk, buffer=BufferType.output, index=chunk.index + offset)
 
     def number_barrier(self, rank: int, blocks: tuple[int, ...]) -> int:
-        """The number of the barrier of these thread blocks, named in this order."""
+        """Return the number of the barrier of these thread blocks; another order is another one."""
         known = self.barriers[rank]
         return known.setdefault(blocks, len(known))
 
     def record(self, tb: int, operation: Recorded) -> None:
-        """Add an operation to a thread block, or to its part of the pipeline."""
+        """Append an operation to a thread block, or to its body of the current pipeline."""
         known = self.remote[operation.rank]
         for chunk in (*operation.src, *operation.dst):
             if isinstance(chunk, RemoteRange):
@@ -244,7 +251,10 @@ class CollectiveProgram:
         self._open_part(operation.rank, tb).append(operation)
 
     def _open_part(self, rank: int, tb: int) -> list[Recorded]:
-        """Where the next operation of a thread block goes."""
+        """Return the list for the next operation of a thread block.
+
+        Within a pipeline, the first operation of a block creates the block's pipeline.
+        """
         block = self.blocks[rank].setdefault(tb, [])
         if self._loop is None:
             return block
@@ -255,21 +265,21 @@ class CollectiveProgram:
         return self._bodies[key].body
 
     def begin_loop(self, loop: tuple[int, int]) -> None:
-        """Record into a pipeline. Raises `RuntimeError` within another."""
+        """Record into a pipeline from now on. Raises `RuntimeError` within another pipeline."""
         if self._loop is not None:
             raise RuntimeError("a pipeline within a pipeline")
         self._loop = loop
 
     def end_loop(self) -> None:
-        """Record into thread blocks again."""
+        """End the pipeline: record into thread blocks again."""
         self._loop = None
         self._bodies = {}
 
     def to_json(self, indent: int | None = 2, **given: Any) -> str:
-        """The plan, formatted as asked for."""
+        """Return the plan as JSON; `given`: further arguments of `json.dumps`."""
         return json.dumps(build_document(self), indent=indent, **given)
 
 
-def JSON() -> str:  # noqa: N802 - the language's own name
-    """The plan of the current program."""
+def JSON() -> str:  # noqa: N802 - the name in the language
+    """Return the plan of the current program as JSON."""
     return current_program().to_json()

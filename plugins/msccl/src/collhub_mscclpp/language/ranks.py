@@ -1,10 +1,10 @@
-"""What thread blocks of a rank do without a channel, and what orders them."""
+"""Operations of thread blocks within a rank: copies, sums, barriers, semaphores, pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_mscclpp.language.channels import blocks_of
+from collhub_mscclpp.language.channels import list_blocks
 from collhub_mscclpp.language.recorded import (
     BaseBuffer,
     BufferType,
@@ -18,18 +18,18 @@ from collhub_mscclpp.language.recorded import (
 
 
 class Rank:
-    """A rank of the program."""
+    """A rank of the current program. Raises `RuntimeError` for a rank outside it."""
 
     def __init__(self, rank: int) -> None:
         current_program().check_rank(rank)
         self.rank = rank
 
     def get_input_buffer(self) -> BaseBuffer:
-        """Its input."""
+        """Return the input buffer of the rank."""
         return current_program().buffers[self.rank][BufferType.input]
 
     def get_output_buffer(self) -> BaseBuffer:
-        """Its output."""
+        """Return the output buffer of the rank."""
         return current_program().buffers[self.rank][BufferType.output]
 
     def copy(
@@ -39,7 +39,7 @@ class Rank:
         tb: int | None = None,
         tb_group: ThreadBlockGroup | None = None,
     ) -> None:
-        """Copy a chunk."""
+        """Copy one chunk of the rank to another."""
         self._move("copy", [src_chunk], [dst_chunk], tb, tb_group)
 
     def unpack_packets(
@@ -49,7 +49,7 @@ class Rank:
         tb: int | None = None,
         tb_group: ThreadBlockGroup | None = None,
     ) -> None:
-        """Copy packets of the scratch to a chunk."""
+        """Wait for packets in the scratch and copy their data to a chunk."""
         self._move("upkt", [src_chunk], [dst_chunk], tb, tb_group)
 
     def copy_packets(
@@ -59,7 +59,7 @@ class Rank:
         tb: int | None = None,
         tb_group: ThreadBlockGroup | None = None,
     ) -> None:
-        """Copy a chunk as packets to the scratch."""
+        """Copy a chunk to the scratch as packets, that is data with flags."""
         self._move("cpkt", [src_chunk], [dst_chunk], tb, tb_group)
 
     def reduce(
@@ -72,19 +72,21 @@ class Rank:
         reduce_op: ReduceOperationType = ReduceOperationType.sum,
         packet: bool = False,
     ) -> None:
-        """Add chunks, or packets of the scratch, to a chunk."""
-        # In packets the first operand is plain all the same.
+        """Add chunks to `src_chunk`, and write the sum to `dst_chunk` (default: `src_chunk`).
+
+        `packet`: the other chunks are packets in the scratch; `src_chunk` is always plain data.
+        """
         name = "repkt" if packet else "re"
         src, dst = [src_chunk, *other_chunks], [dst_chunk or src_chunk]
         self._move(name, src, dst, tb, tb_group, reduce_op.value)
 
     def barrier(self, tb_list: Sequence[int]) -> None:
-        """Let thread blocks wait for each other; one alone: its threads."""
+        """Let thread blocks wait for each other. For a single block: a barrier of its threads."""
         blocks = tuple(tb_list)
-        # The executor would wait for nobody for ever.
+        # The executor would wait for ever.
         if not blocks:
             raise RuntimeError("a barrier of no thread block")
-        # Threads of one block meet without a counter.
+        # The barrier of the threads of one block needs no counter.
         name = "barrier" if len(blocks) > 1 else "nop"
         program = current_program()
         number = program.number_barrier(self.rank, blocks) if len(blocks) > 1 else -1
@@ -106,14 +108,13 @@ class Rank:
             is_elsewhere = chunk.rank != self.rank
             if is_elsewhere or chunk.size != src[0].size:
                 raise RuntimeError(f"{name} of {src[0]} on rank {self.rank} with {chunk}")
-        # Every block of a group does its part.
-        for block, part in blocks_of(tb, group):
+        for block, part in list_blocks(tb, group):
             moved = Recorded(name, self.rank, src=src, dst=dst, part=part, reduce_op=reduce_op)
             current_program().record(block, moved)
 
 
 class Semaphore:
-    """A semaphore between thread blocks of a rank."""
+    """A counting semaphore between thread blocks of a rank."""
 
     def __init__(self, rank: int, initial_value: int) -> None:
         self.rank = rank
@@ -122,11 +123,11 @@ class Semaphore:
         self.id = program.add_semaphore(rank, initial_value)
 
     def acquire(self, tb: int, data_sync: SyncType = SyncType.both) -> None:
-        """Wait for a value above 0, and take 1."""
+        """Wait until the value is above 0, then subtract 1."""
         self._record("sem_acquire", tb, data_sync)
 
     def release(self, tb: int, data_sync: SyncType = SyncType.both) -> None:
-        """Add 1."""
+        """Add 1 to the value."""
         self._record("sem_release", tb, data_sync)
 
     def _record(self, name: str, tb: int, sync: SyncType) -> None:
@@ -135,7 +136,7 @@ class Semaphore:
 
 
 class LoopIterationContext:
-    """A pipeline: what is recorded within is done for every slice of `unit` bytes."""
+    """A pipeline: operations in its `with` block are repeated for every slice of `unit` bytes."""
 
     def __init__(self, unit: int, num_chunks: int) -> None:
         self.unit = unit

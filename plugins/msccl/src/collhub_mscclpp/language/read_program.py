@@ -51,7 +51,7 @@ with CollectiveProgram("all_pairs", AllGather(size, 1, True), size):
 
 
 def samples() -> Sequence[Source]:
-    """An all-gather in place among three ranks, each of which puts its part to all others."""
+    """Return an all-gather in place of 3 ranks, in which each rank puts its part to its peers."""
     return [Source.of_bytes("all_pairs.py", _PROGRAM)]
 
 
@@ -60,16 +60,16 @@ _PACKAGES = ("mscclpp", "collhub_mscclpp")
 
 
 def read(source: Source, options: SourceProgramOptions) -> Algorithm:
-    """Execute the program in a process of its own, and read its plan.
+    """Execute the program in a separate process and read its plan.
 
-    It runs with the package `mscclpp` where that is installed, else with our implementation. What
-    the plan does other than it seems to say goes to `source.report`, and so does what the package,
-    where it is not installed, is known to get wrong. Raises `InputError` with the
-    program's line for a program that fails, for a plan that deadlocks or races, and for a file
-    that is no program of the language, which is not executed.
+    It runs with the package `mscclpp` if that is installed, else with our implementation. Warnings
+    about the plan go to `source.report`; without the package, so do the package's known defects in
+    this program. Raises `InputError` with the program's line if the program fails, if its plan
+    deadlocks or races, or if the file does not import the language, in which case it is not
+    executed.
     """
     content = source.content()
-    # Any file may be named *.py: what is not of the language must not run.
+    # Any file may be named *.py; only programs of the language may be executed.
     tree = parsed_source(source.name, content)
     is_of_language = any(imports_any(node, _PACKAGES) for node in ast.walk(tree))
     if not is_of_language:
@@ -84,7 +84,7 @@ def read(source: Source, options: SourceProgramOptions) -> Algorithm:
     plan = str(report["plan"]).encode()
     part = SourcePart(source.name, lambda: plan)
     algorithm = read_plan(Source(source.name, (part,), source.report), NoOptions())
-    made_by = "mscclpp" if report["package"] else "collhub-mscclpp"
-    given = {"language": made_by, "arguments": options.arguments or ""}
-    provenance = replace(algorithm.provenance, source_sha256=source.sha256(), options=given)
+    language = "mscclpp" if report["package"] else "collhub-mscclpp"
+    run_options = {"language": language, "arguments": options.arguments or ""}
+    provenance = replace(algorithm.provenance, source_sha256=source.sha256(), options=run_options)
     return replace(algorithm, provenance=provenance)

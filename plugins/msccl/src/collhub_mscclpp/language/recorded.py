@@ -18,20 +18,20 @@ _CURRENT: ContextVar[CollectiveProgram | None] = ContextVar("mscclpp_program", d
 
 
 def current_program() -> CollectiveProgram:
-    """The program. Raises `RuntimeError` outside of one."""
+    """Return the program whose `with` block is executed. Raises `RuntimeError` outside one."""
     program = _CURRENT.get()
     if program is None:
         raise RuntimeError("is used outside of `with CollectiveProgram(...)`")
     return program
 
 
-def enter_program(program: CollectiveProgram | None) -> None:
-    """Make a program the current one; None: there is none any more."""
+def set_current_program(program: CollectiveProgram | None) -> None:
+    """Make a program the current one; None when its `with` block has ended."""
     _CURRENT.set(program)
 
 
 class BufferType(Enum):
-    """The memories of a rank, by their letters in plans."""
+    """Buffers of a rank; the values are their letters in plans."""
 
     input = "i"
     output = "o"
@@ -40,7 +40,7 @@ class BufferType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A range of chunks of a buffer of a rank."""
+    """Chunks `index` to `index + size - 1` of a buffer of a rank."""
 
     rank: int
     buffer: BufferType
@@ -48,32 +48,32 @@ class Chunk:
     size: int
 
     def overlaps(self, other: Chunk) -> bool:
-        """Whether the two share a chunk, where they are of one rank."""
+        """Whether two ranges of the same rank have a chunk in common; ranks are not compared."""
         first = max(self.index, other.index)
         last = min(self.index + self.size, other.index + other.size)
         return self.buffer is other.buffer and first < last
 
 
 class RemoteRange(Chunk):
-    """A range that a channel accesses at its other end, which may be the same rank."""
+    """A range at the remote end of a channel; the remote rank may be the local one."""
 
 
 class SwitchRange(Chunk):
-    """The same range of the buffers of all ranks of a switch channel, `rank` among them."""
+    """The same range in the buffers of all ranks of a switch channel; `rank` is one of them."""
 
 
 class BaseBuffer:
-    """A buffer: `buffer[a:b]` are chunks a to b - 1 of it."""
+    """A buffer of a rank; `buffer[a:b]` selects its chunks a to b - 1."""
 
     def __init__(self, rank: int, buffer_type: BufferType, offset: int, size: int) -> None:
         self.rank = rank
         self.buffer_type = buffer_type
         self.offset = offset
-        # The end, as programs of the package may expect.
+        # The end, not the length: programs written for the package may use it.
         self.size = offset + size
 
     def __getitem__(self, key: slice) -> Chunk:
-        """Raises `ValueError` for a range outside the buffer."""
+        """Select a range of chunks. Raises `ValueError` for a range outside the buffer."""
         length = self.size - self.offset
         start = 0 if key.start is None else key.start
         stop = length if key.stop is None else key.stop
@@ -84,7 +84,7 @@ class BaseBuffer:
 
 
 class Buffer(BaseBuffer):
-    """Scratch of a rank, behind what it has already."""
+    """`size` further chunks of scratch of a rank, after those allocated before."""
 
     def __init__(self, rank: int, size: int) -> None:
         offset = current_program().allocate_scratch(rank, size)
@@ -92,7 +92,7 @@ class Buffer(BaseBuffer):
 
 
 class SyncType(Flag):
-    """Where the threads of a block meet around an operation that synchronises."""
+    """Where a synchronising operation has a barrier of its thread block: before or after it."""
 
     none = 0
     before = 1
@@ -101,7 +101,7 @@ class SyncType(Flag):
 
 
 class ReduceOperationType(Enum):
-    """Operators that programs may name; executors always add."""
+    """Operators that programs may name; the executor always adds."""
 
     sum = "sum"
     min = "min"
@@ -109,23 +109,23 @@ class ReduceOperationType(Enum):
 
 
 class ReplicationPolicy(Enum):
-    """How instances share the chunks: in turns; the package itself always fails on `none`."""
+    """How instances share chunks: interleaved. The package itself always fails on `none`."""
 
     interleaved = "interleaved"
     none = "none"
 
 
 class ThreadBlockGroup:
-    """Thread blocks that share the work of an operation."""
+    """Thread blocks that share the work of an operation; each processes one part of its ranges."""
 
     def __init__(self, tb_list: Sequence[int]) -> None:
-        # A block that stands twice would do two parts at once.
+        # A block that is listed twice would process two parts at once.
         if not tb_list or len(set(tb_list)) != len(tb_list):
             raise ValueError(f"a group of the thread blocks {list(tb_list)}")
         self.tb_list = list(tb_list)
 
     def get_internal_id(self, tb: int) -> int:
-        """The part of the work that a block does."""
+        """Return the number of the part that a block processes."""
         return self.tb_list.index(tb)
 
     def numtb(self) -> int:
@@ -133,18 +133,19 @@ class ThreadBlockGroup:
         return len(self.tb_list)
 
 
-MEETINGS = ("nop", "barrier")
-"""Operations at which all threads of a block meet."""
+BLOCK_BARRIERS = ("nop", "barrier")
+"""Operations that are a barrier of all threads of a block."""
 
 
 @dataclass(slots=True)
 class Recorded:
     """An operation of a thread block of `rank`.
 
-    `channels`: ordinals of its type within the rank. `part`: (which, of how many) of a group of
-    thread blocks. `sync`: where the threads of the block meet. `semaphores`: ordinals within the
-    rank. `barrier`: number within the rank, or -1, and `barrier_blocks`: number of thread blocks
-    that it names. `body`: operations of a pipeline, `loop`: its bytes of a slice and chunks.
+    `channels`: ordinals among the channels of this type of the rank. `part`: (number of the part,
+    number of parts) if a group of thread blocks shares the operation. `sync`: whether a barrier of
+    the block precedes or follows it. `semaphores`: ordinals within the rank. `barrier`: number
+    within the rank, or -1; `barrier_blocks`: number of thread blocks that use it. `body`:
+    operations of a pipeline; `loop`: bytes of a slice and number of chunks of a pipeline.
     """
 
     name: str
@@ -164,22 +165,22 @@ class Recorded:
 
     @property
     def is_synchronisation(self) -> bool:
-        """Whether the operation may state meetings of its own."""
+        """Whether the operation synchronises, so that `sync` may add barriers around it."""
         return self.name in _SYNCHRONISATIONS
 
     @property
-    def starts_with_meeting(self) -> bool:
-        """Whether the threads of the block meet before the operation's work."""
+    def starts_with_barrier(self) -> bool:
+        """Whether a barrier of the block precedes the work of the operation or pipeline."""
         if self.body:
-            return self.body[0].starts_with_meeting
-        return self.name in MEETINGS or SyncType.before in self.sync
+            return self.body[0].starts_with_barrier
+        return self.name in BLOCK_BARRIERS or SyncType.before in self.sync
 
     @property
-    def ends_with_meeting(self) -> bool:
-        """Whether the threads of the block meet after the operation's work."""
+    def ends_with_barrier(self) -> bool:
+        """Whether a barrier of the block follows the work of the operation or pipeline."""
         if self.body:
-            return self.body[-1].ends_with_meeting
-        return self.name in MEETINGS or SyncType.after in self.sync
+            return self.body[-1].ends_with_barrier
+        return self.name in BLOCK_BARRIERS or SyncType.after in self.sync
 
 
 _SYNCHRONISATIONS = (

@@ -1,1 +1,1 @@
-"""Parsed execution plans, and what the names in them mean."""
+"""Parsed execution plans and the meaning of the names in them."""

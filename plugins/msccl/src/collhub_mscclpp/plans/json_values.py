@@ -10,31 +10,31 @@ from collections.abc import Sequence
 
 from hub_core.model import InputError, Location
 
-# The executor counts chunks and bytes of a rank in 32 bits.
-MOST_CHUNKS = (1 << 32) - 1
+# The executor counts the chunks of a rank in 32 bits.
+MAX_CHUNKS = (1 << 32) - 1
 MOST_BYTES = (1 << 64) - 1
 _SHOWN = 40
 
 
 class JsonValue:
-    """A value of a document, and where it stands; the path is put together where it is told."""
+    """A JSON value and its position in the document. The path is built only when it is reported."""
 
     __slots__ = ("_key", "_parent", "value")
 
     def __init__(self, value: object, key: str, parent: JsonValue | None = None) -> None:
-        """A member or an element of `parent`; of the whole document `key` is its file."""
+        """Create a member or element of `parent`; without it `key` is the file of the document."""
         self.value = value
         self._key = key
         self._parent = parent
 
     @property
     def path(self) -> str:
-        """JSON path, as `$.gpus[0].channels`."""
+        """JSON path such as `$.gpus[0].channels`."""
         return "$" if self._parent is None else f"{self._parent.path}{self._key}"
 
     @property
     def _file(self) -> str:
-        """The file that the value stands in."""
+        """The file that contains the value."""
         return self._key if self._parent is None else self._parent._file
 
     def fail(
@@ -43,26 +43,26 @@ class JsonValue:
         cure: str = "",
         code: str = "plan-schema",
     ) -> InputError:
-        """An error at this place."""
+        """Create an error with the file and the JSON path of this value."""
         return InputError(
             f"{self.path}: {message}", location=Location(self._file), cure=cure, code=code
         )
 
-    def _expected(
+    def _report_expected(
         self,
-        what: str,
+        expectation: str,
         cure: str = "",
     ) -> InputError:
         shown = repr(self.value)
         if len(shown) > _SHOWN:
             shown = f"{shown[:_SHOWN]}..."
-        return self.fail(f"expected {what}, got {shown}", cure)
+        return self.fail(f"expected {expectation}, got {shown}", cure)
 
     def has(
         self,
         key: str,
     ) -> bool:
-        """Whether an object has a member."""
+        """Whether the value is an object with this member."""
         return isinstance(self.value, dict) and key in self.value
 
     def member(
@@ -70,86 +70,87 @@ class JsonValue:
         key: str,
         cure: str = "",
     ) -> JsonValue:
-        """A member that must be there. Raises `InputError` where this is no object with it."""
+        """Return a required member. Raises `InputError` if the value is no object or lacks it."""
         if not isinstance(self.value, dict):
-            raise self._expected("an object")
+            raise self._report_expected("an object")
         if key not in self.value:
             raise self.fail(f"the member {key!r} is missing", cure or f"add {key!r}")
         return JsonValue(self.value[key], f".{key}", self)
 
     def items(self) -> list[JsonValue]:
-        """The elements of a list. Raises `InputError` for anything else."""
+        """Return the elements of a list. Raises `InputError` for any other value."""
         if not isinstance(self.value, list):
-            raise self._expected("a list")
-        return [JsonValue(one, f"[{at}]", self) for at, one in enumerate(self.value)]
+            raise self._report_expected("a list")
+        return [
+            JsonValue(element, f"[{position}]", self) for position, element in enumerate(self.value)
+        ]
 
     def integer(
         self,
-        least: int,
-        most: int,
+        minimum: int,
+        maximum: int,
         cure: str = "",
     ) -> int:
-        """A whole number in a range. Raises `InputError` for anything else."""
+        """Return an integer in `minimum..maximum`. Raises `InputError` for any other value."""
         value = self.value
-        # True and False are integers to Python.
+        # In Python, True and False are integers.
         is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not is_number or not least <= value <= most:  # type: ignore[operator]
-            raise self._expected(f"a whole number in {least}..{most}", cure)
+        if not is_number or not minimum <= value <= maximum:  # type: ignore[operator]
+            raise self._report_expected(f"a whole number in {minimum}..{maximum}", cure)
         return value  # type: ignore[return-value]
 
     def text(self) -> str:
-        """A string."""
+        """Return a string. Raises `InputError` for any other value."""
         if not isinstance(self.value, str):
-            raise self._expected("a string")
+            raise self._report_expected("a string")
         return self.value
 
     def flag(self) -> bool:
-        """A boolean."""
+        """Return a boolean. Raises `InputError` for any other value."""
         if not isinstance(self.value, bool):
-            raise self._expected("true or false")
+            raise self._report_expected("true or false")
         return self.value
 
     def choice(
         self,
         known: Sequence[str],
     ) -> str:
-        """One of several strings."""
+        """Return one of the strings `known`. Raises `InputError` for any other value."""
         if not isinstance(self.value, str) or self.value not in known:
-            raise self._expected(f"one of {', '.join(known)}")
+            raise self._report_expected(f"one of {', '.join(known)}")
         return self.value
 
 
-_CURE = "write the plan anew with the DSL of a release since July 2025"
+_CURE = "write the plan again with the DSL of a release since July 2025"
 _OLD_GPU_KEYS = ("inputChunks", "outputChunks", "scratchChunks", "chunkGroups")
 _OLD_OPERATION_KEYS = ("i_cids", "o_cids", "i_buff", "o_buff", "srcs", "dsts")
 
 
 def refuse_old_rank(gpu: JsonValue) -> None:
-    """Raise `InputError` for a rank as older releases wrote it."""
+    """Raise `InputError` for a rank in the format of older releases."""
     for key in _OLD_GPU_KEYS:
         if gpu.has(key):
-            raise _refusal(gpu, f"{key!r} is a member of the plan format before July 2025")
+            raise _describe_refusal(gpu, f"{key!r} is a member of the plan format before July 2025")
     if not gpu.has("remote_buffers"):
-        raise _refusal(gpu, "'remote_buffers' is missing, as in the plan format before July 2025")
+        raise _describe_refusal(
+            gpu, "'remote_buffers' is missing, as in the plan format before July 2025"
+        )
 
 
 def refuse_old_operation(operation: JsonValue) -> None:
-    """Raise `InputError` for an operation as older releases wrote it."""
+    """Raise `InputError` for an operation in the format of older releases."""
     for key in _OLD_OPERATION_KEYS:
         if operation.has(key):
             message = f"{key!r} is a member of operations of the plan format before July 2025"
-            raise _refusal(operation, message)
+            raise _describe_refusal(operation, message)
 
 
 def refuse_old_switch(channel: JsonValue) -> None:
-    """Raise `InputError` for a switch channel as older releases wrote it."""
+    """Raise `InputError` for a switch channel in the format of older releases."""
     if channel.has("buff") and not channel.has("buffer_type"):
         message = "a switch channel with 'buff' is of the plan format before 'buffer_type'"
-        raise _refusal(channel, message)
+        raise _describe_refusal(channel, message)
 
 
-def _refusal(
-    value: JsonValue,
-    message: str,
-) -> Exception:
+def _describe_refusal(value: JsonValue, message: str) -> Exception:
     return value.fail(message, _CURE, "old-plan")

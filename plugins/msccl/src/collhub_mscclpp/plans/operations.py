@@ -1,4 +1,4 @@
-"""Operations of the executor by name, and how each treats the ranges of its operands.
+"""Operations of the executor by name, and how each of them uses the ranges of its operands.
 
 Source: microsoft/mscclpp, `execution_kernel.hpp` and `execution_plan.cc` (release of August 2026).
 """
@@ -15,12 +15,12 @@ CHANNEL_TYPES = ("memory", "port", "switch")
 BUFFER_TYPES = ("i", "o", "s")
 """Input, output, scratch; the index is the code of the type in columns, as `Buffer` counts."""
 
-# No operand stands for packets.
+# Larger than any operand position: no operand is packets, or no limit.
 NEVER = 99
 
 
 class Role(IntEnum):
-    """What an operation is to the order of others."""
+    """How an operation takes part in the order of operations."""
 
     NOP = 0
     SIGNAL = 1
@@ -38,7 +38,7 @@ _COUNTING = (Role.SIGNAL, Role.WAIT, Role.ACQUIRE, Role.RELEASE)
 
 
 class Scope(IntEnum):
-    """Where the range of an operand lies."""
+    """Location of the range of an operand: local, at a remote rank, or in a switch group."""
 
     LOCAL = 0
     REMOTE = 1
@@ -49,11 +49,11 @@ class Scope(IntEnum):
 class Operation:
     """One kind of operation.
 
-    `is_each`: dst[i] takes src[i] for every i; else every dst takes the sum of all src. `src`,
-    `dst`: scopes of the first and of the further operands. `src_packets`, `dst_packets`: number of
-    the first operand that is packets. `least_src`, `least_dst`: operands that must be there.
-    `signals`: whether it ends with a signal, `flushes`: whether it then waits for the proxy; both
-    on port channels only.
+    `is_each`: if true, src[i] is copied to dst[i] for every i; else the sum of all src is written
+    to every dst. `src`, `dst`: scopes of the first and of the further operands. `src_packets`,
+    `dst_packets`: position of the first operand that is packets. `least_src`, `most_src`,
+    `least_dst`, `most_dst`: minimum and maximum numbers of operands. `signals`: whether a signal
+    follows; `flushes`: whether it then waits for the proxy; both on port channels only.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Operation:
 
     @property
     def counts_items(self) -> bool:
-        """Whether it raises or awaits the counters of its channels or semaphores."""
+        """Whether the operation increments or awaits counters of channels or semaphores."""
         return self.signals or self.role in _COUNTING
 
     def scope(
@@ -81,7 +81,7 @@ class Operation:
         is_dst: bool,
         position: int,
     ) -> Scope:
-        """Where operand `position` of one side lies."""
+        """Return the location of operand `position` of one side."""
         first, rest = self.dst if is_dst else self.src
         return rest if position else first
 
@@ -91,14 +91,14 @@ class Operation:
         return position >= first
 
     def counts(self, is_dst: bool) -> tuple[int, int]:
-        """Least and largest number of operands of one side."""
+        """Return the minimum and maximum number of operands of one side."""
         if is_dst:
             return self.least_dst, self.most_dst
         return self.least_src, self.most_src
 
 
 _L, _R, _S = Scope.LOCAL, Scope.REMOTE, Scope.SWITCH
-# Short names keep the table below one row an operation.
+# Short names, so that the table below has one row per operation.
 _BOTH, _MEMORY, _PORT, _SWITCH = ("memory", "port"), ("memory",), ("port",), ("switch",)
 _LOCAL, _REMOTE, _GROUP, _SPREAD = (_L, _L), (_R, _R), (_S, _S), (_L, _R)
 
@@ -178,16 +178,16 @@ _LIST = (
 )  # fmt: skip
 
 OPERATIONS: Mapping[str, Operation] = {operation.name: operation for operation in _LIST}
-"""All operations that the executor knows, by their name in plans."""
+"""All operations of the executor, by name in plans."""
 
 CODES: Mapping[str, int] = {operation.name: code for code, operation in enumerate(_LIST)}
-"""Code of an operation in columns."""
+"""Code of an operation in columns, by name."""
 
 KNOWN: tuple[Operation, ...] = _LIST
-"""Operations by their code."""
+"""All operations of the executor; the index is the code."""
 
 UNKNOWN_CODE = -1
-"""Code of an operation that the executor does not know."""
+"""Code of an operation that the executor does not have."""
 
 
 def scope_of(
@@ -195,8 +195,8 @@ def scope_of(
     is_dst: bool,
     position: int,
 ) -> Scope:
-    """Where operand `position` of one side lies; the packet copies of recspkt are local."""
-    # Its second result is the own copy of the packets, the others go far.
+    """Return the location of operand `position` of one side, including an exception of recspkt."""
+    # The second result is the local copy of the packets, the further ones are remote.
     if operation.name == "recspkt" and is_dst and position == 1:
         return Scope.LOCAL
     return operation.scope(is_dst, position)

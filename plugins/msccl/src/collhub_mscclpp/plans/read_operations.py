@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from collhub_mscclpp.plans.json_values import MOST_CHUNKS, JsonValue, refuse_old_operation
+from collhub_mscclpp.plans.json_values import MAX_CHUNKS, JsonValue, refuse_old_operation
 from collhub_mscclpp.plans.operations import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
@@ -31,23 +31,25 @@ from collhub_mscclpp.plans.records import (
 
 _SYNCHRONISING = (Role.SIGNAL, Role.WAIT, Role.FLUSH)
 _SCOPE_KEYS = {Scope.LOCAL: "type", Scope.REMOTE: "buffer_id", Scope.SWITCH: "switch_channel_id"}
-# Parts of a range are thread blocks of one rank: more than a device can hold is a slip.
+# Parts of a range are thread blocks of one rank: more than a device can run are an error.
 _MOST_PARTS = 1024
 _MOST_SLICE = (1 << 31) - 1
 
 
 class OperationReader:
-    """Collects operations of one thread block after the other, then makes the plan of them."""
+    """Collects the operations of one thread block after another, then builds the plan."""
 
     def __init__(
         self,
         attempt: Callable[[Callable[[], None]], None],
     ) -> None:
-        """`attempt` runs the parsing of one operation and notes its defects."""
+        """`attempt`: runs the parser of one operation and records its errors."""
         self._attempt = attempt
-        self._operations: dict[str, list[int]] = {name: [] for name in _names(OperationTable)}
-        self._operands: dict[str, list[int]] = {name: [] for name in _names(OperandTable)}
-        self._items: dict[str, list[int]] = {name: [] for name in _names(ItemTable)}
+        self._operations: dict[str, list[int]] = {
+            name: [] for name in _list_columns(OperationTable)
+        }
+        self._operands: dict[str, list[int]] = {name: [] for name in _list_columns(OperandTable)}
+        self._items: dict[str, list[int]] = {name: [] for name in _list_columns(ItemTable)}
         self._unknown: dict[int, str] = {}
 
     def read(
@@ -58,7 +60,7 @@ class OperationReader:
         gpu: Gpu,
     ) -> None:
         """Add the operations of thread block `number` of the plan."""
-        self._read_list(ops, _Surroundings(block, number, gpu, -1))
+        self._read_list(ops, _Context(block, number, gpu, -1))
 
     def plan(
         self,
@@ -67,59 +69,59 @@ class OperationReader:
         gpus: tuple[Gpu, ...],
         blocks: tuple[ThreadBlock, ...],
     ) -> Plan:
-        """The plan of all that was read."""
+        """Build the plan of all operations read so far."""
         return Plan(
             file,
             header,
             gpus,
             blocks,
-            OperationTable(**_columns(self._operations)),
-            OperandTable(**_columns(self._operands)),
-            ItemTable(**_columns(self._items)),
+            OperationTable(**_to_columns(self._operations)),
+            OperandTable(**_to_columns(self._operands)),
+            ItemTable(**_to_columns(self._items)),
             self._unknown,
         )
 
     def _read_list(
         self,
         ops: JsonValue,
-        around: _Surroundings,
+        context: _Context,
     ) -> None:
-        for place, one in enumerate(ops.items()):
-            self._attempt(partial(self._read, one, place, around))
+        for position, operation in enumerate(ops.items()):
+            self._attempt(partial(self._read, operation, position, context))
 
-    def _read(self, value: JsonValue, place: int, around: _Surroundings) -> None:
-        """Add one operation, and those in it where it is a pipeline."""
+    def _read(self, value: JsonValue, position: int, context: _Context) -> None:
+        """Add one operation, and the operations within it if it is a pipeline."""
         refuse_old_operation(value)
         name = value.member("name").text()
         row = len(self._operations["block"])
         operation = OPERATIONS.get(name)
         values = {
-            "block": around.number,
+            "block": context.number,
             "code": CODES.get(name, UNKNOWN_CODE),
-            "channel_type": _channel_type(value, operation),
-            "pipeline": around.pipeline,
-            "place": place,
-            "flushed": _flushed(value, operation, around),
-            **_part(value),
-            **_barrier(value, operation),
-            **_slices(value, operation, around),
+            "channel_type": _read_channel_type(value, operation),
+            "pipeline": context.pipeline,
+            "place": position,
+            "flushed": _count_flushed(value, operation, context),
+            **_read_part(value),
+            **_read_barrier(value, operation),
+            **_read_slices(value, operation, context),
         }
-        for column, one in values.items():
-            self._operations[column].append(one)
+        for column, number in values.items():
+            self._operations[column].append(number)
         if operation is None:
             self._unknown[row] = name
             return
-        self._read_items(value, operation, row, around)
-        self._read_operands(value, operation, row, around)
+        self._read_items(value, operation, row, context)
+        self._read_operands(value, operation, row, context)
         if operation.role is Role.PIPELINE:
-            inner = _Surroundings(around.block, around.number, around.gpu, row)
+            inner = _Context(context.block, context.number, context.gpu, row)
             self._read_list(value.member("ops"), inner)
 
     def _read_items(
-        self, value: JsonValue, operation: Operation, row: int, around: _Surroundings
+        self, value: JsonValue, operation: Operation, row: int, context: _Context
     ) -> None:
-        """Add the channels or semaphores that the operation is about."""
-        for item in _items(value, operation, around):
+        """Add the channels or semaphores of the operation."""
+        for item in _items(value, operation, context):
             self._items["operation"].append(row)
             self._items["item"].append(item)
 
@@ -128,7 +130,7 @@ class OperationReader:
         value: JsonValue,
         operation: Operation,
         row: int,
-        around: _Surroundings,
+        context: _Context,
     ) -> None:
         """Add the ranges of a data operation."""
         if operation.role is not Role.DATA:
@@ -137,35 +139,35 @@ class OperationReader:
         for is_dst, key in ((False, "src_buff"), (True, "dst_buff")):
             listed = value.member(key)
             entries = listed.items()
-            least, most = operation.counts(is_dst)
-            if not least <= len(entries) <= most:
-                wanted = f"{least}" if least == most else f"at least {least}"
-                message = f"{operation.name} takes {wanted} ranges here, not {len(entries)}"
+            minimum, maximum = operation.counts(is_dst)
+            if not minimum <= len(entries) <= maximum:
+                expected = f"{minimum}" if minimum == maximum else f"at least {minimum}"
+                message = f"{operation.name} takes {expected} ranges here, not {len(entries)}"
                 raise listed.fail(message, "see the operations of the executor")
             lengths.append(len(entries))
             for position, entry in enumerate(entries):
                 scope = scope_of(operation, is_dst, position)
-                found = _operand(entry, scope, value, around)
-                self._add_operand(row, is_dst, position, scope, found)
+                operand = _read_operand(entry, scope, value, context)
+                self._add_operand(row, is_dst, position, scope, operand)
         if operation.is_each and lengths[0] != lengths[1]:
             message = f"{lengths[0]} ranges in src_buff, {lengths[1]} in dst_buff"
             raise value.fail(message, "list one destination for every source")
 
     def _add_operand(
-        self, row: int, is_dst: bool, position: int, scope: Scope, found: Mapping[str, int]
+        self, row: int, is_dst: bool, position: int, scope: Scope, operand: Mapping[str, int]
     ) -> None:
-        place = {
+        row_values = {
             "operation": row,
             "is_dst": int(is_dst),
             "position": position,
             "scope": int(scope),
         }
-        for column, one in {**place, **found}.items():
-            self._operands[column].append(one)
+        for column, number in {**row_values, **operand}.items():
+            self._operands[column].append(number)
 
 
-class _Surroundings:
-    """Thread block, rank and pipeline that an operation stands in."""
+class _Context:
+    """Thread block, rank and pipeline (row, or -1) that contain an operation."""
 
     __slots__ = ("block", "gpu", "number", "pipeline")
 
@@ -176,31 +178,31 @@ class _Surroundings:
         self.pipeline = pipeline
 
 
-def _names(table: type[OperationTable | OperandTable | ItemTable]) -> list[str]:
+def _list_columns(table: type[OperationTable | OperandTable | ItemTable]) -> list[str]:
     return list(table.__dataclass_fields__)
 
 
-def _columns(lists: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
+def _to_columns(lists: Mapping[str, list[int]]) -> dict[str, np.ndarray]:
     return {name: np.asarray(values, np.int64) for name, values in lists.items()}
 
 
-def _type_name(value: JsonValue) -> str:
+def _read_type_name(value: JsonValue) -> str:
     return value.member("channel_type").choice(CHANNEL_TYPES)
 
 
-def _channel_type(
+def _read_channel_type(
     value: JsonValue,
     operation: Operation | None,
 ) -> int:
-    """Code of the channel type; -1 where the operation is local."""
+    """Read the code of the channel type; -1 for operations without channels."""
     if operation is None or not operation.channel_types:
         return -1
     name = value.member("channel_type").choice(operation.channel_types)
     return CHANNEL_TYPES.index(name)
 
 
-def _part(value: JsonValue) -> dict[str, int]:
-    """Which part of its ranges the operation works on."""
+def _read_part(value: JsonValue) -> dict[str, int]:
+    """Read which part of its ranges the operation processes; part 0 of 1 without `tbg_info`."""
     if not value.has("tbg_info"):
         return {"part": 0, "parts": 1}
     info = value.member("tbg_info")
@@ -209,60 +211,60 @@ def _part(value: JsonValue) -> dict[str, int]:
     return {"part": part, "parts": parts}
 
 
-def _barrier(
+def _read_barrier(
     value: JsonValue,
     operation: Operation | None,
 ) -> dict[str, int]:
     if operation is None or operation.role is not Role.BARRIER:
         return {"barrier": -1, "barrier_blocks": -1}
     return {
-        "barrier": value.member("barrier_id").integer(0, MOST_CHUNKS),
-        "barrier_blocks": value.member("num_threadblocks").integer(1, MOST_CHUNKS),
+        "barrier": value.member("barrier_id").integer(0, MAX_CHUNKS),
+        "barrier_blocks": value.member("num_threadblocks").integer(1, MAX_CHUNKS),
     }
 
 
-def _slices(
+def _read_slices(
     value: JsonValue,
     operation: Operation | None,
-    around: _Surroundings,
+    context: _Context,
 ) -> dict[str, int]:
     if operation is None or operation.role is not Role.PIPELINE:
         return {"slice_bytes": 0, "slice_chunks": 0}
-    if around.pipeline >= 0:
-        raise value.fail("a pipeline stands in a pipeline", "take the inner one apart")
-    context = value.member("iter_context")
+    if context.pipeline >= 0:
+        raise value.fail("a pipeline within a pipeline", "replace the inner one by its operations")
+    iteration = value.member("iter_context")
     return {
-        "slice_bytes": context.member("unit_size").integer(1, _MOST_SLICE),
-        "slice_chunks": context.member("num_chunks").integer(1, MOST_CHUNKS),
+        "slice_bytes": iteration.member("unit_size").integer(1, _MOST_SLICE),
+        "slice_chunks": iteration.member("num_chunks").integer(1, MAX_CHUNKS),
     }
 
 
 def _items(
     value: JsonValue,
     operation: Operation,
-    around: _Surroundings,
+    context: _Context,
 ) -> list[int]:
-    """Rank-level ids of channels, or ids of semaphores."""
+    """Read the ids of semaphores, or the rank-level ids of channels; empty if not needed."""
     if operation.role in (Role.ACQUIRE, Role.RELEASE):
-        count = len(around.gpu.semaphores)
+        count = len(context.gpu.semaphores)
         cure = f"the rank has {count} semaphores"
         listed = value.member("semaphore_ids").items()
-        return [one.integer(0, count - 1, cure) for one in listed]
-    # Data operations name channels only for the proxy: on memory channels they do not signal.
+        return [entry.integer(0, count - 1, cure) for entry in listed]
+    # Data operations use channel ids only on port channels; on memory channels they do not signal.
     is_by_proxy = operation.role is Role.DATA and "port" in operation.channel_types
     if operation.role not in _SYNCHRONISING and not is_by_proxy:
         return []
-    kind = _type_name(value)
+    kind = _read_type_name(value)
     if is_by_proxy and kind != "port":
         return []
-    known = around.block.channels[kind]
+    known = context.block.channels[kind]
     cure = f"the thread block has {len(known)} {kind} channels"
     listed = value.member("channel_ids").items()
-    return [known[one.integer(0, len(known) - 1, cure)] for one in listed]
+    return [known[entry.integer(0, len(known) - 1, cure)] for entry in listed]
 
 
-def _flushed(value: JsonValue, operation: Operation | None, around: _Surroundings) -> int:
-    """Entries of dst_buff of a flush: the executor waits for that many of its channels.
+def _count_flushed(value: JsonValue, operation: Operation | None, context: _Context) -> int:
+    """Count the entries of dst_buff of a flush: the executor waits for that many of its channels.
 
     The loader resolves their ranges, although a flush does not use them.
     """
@@ -271,32 +273,32 @@ def _flushed(value: JsonValue, operation: Operation | None, around: _Surrounding
     entries = value.member("dst_buff").items()
     for entry in entries:
         scope = Scope.REMOTE if entry.has("buffer_id") else Scope.LOCAL
-        _operand(entry, scope, value, around)
+        _read_operand(entry, scope, value, context)
     return len(entries)
 
 
-def _operand(
+def _read_operand(
     entry: JsonValue,
     scope: Scope,
     operation: JsonValue,
-    around: _Surroundings,
+    context: _Context,
 ) -> dict[str, int]:
-    """One range: where it lies, its first chunk and its chunks."""
+    """Read one range: its buffer, first chunk and number of chunks, with references resolved."""
     key = entry.member(_SCOPE_KEYS[scope])
-    found = {
-        "index": entry.member("index").integer(0, MOST_CHUNKS),
-        "size": entry.member("size").integer(1, MOST_CHUNKS),
+    chunks = {
+        "index": entry.member("index").integer(0, MAX_CHUNKS),
+        "size": entry.member("size").integer(1, MAX_CHUNKS),
     }
     if scope is Scope.LOCAL:
-        return {**found, "reference": -1, "buffer": BUFFER_TYPES.index(key.choice(BUFFER_TYPES))}
+        return {**chunks, "reference": -1, "buffer": BUFFER_TYPES.index(key.choice(BUFFER_TYPES))}
     if scope is Scope.REMOTE:
-        kind = _type_name(operation)
-        refs = around.block.remote_buffers.get(kind, ())
+        kind = _read_type_name(operation)
+        refs = context.block.remote_buffers.get(kind, ())
         cure = f"the thread block refers to {len(refs)} remote buffers of {kind} channels"
         reference = refs[key.integer(0, len(refs) - 1, cure)]
-        buffer = around.gpu.remote_buffers[reference].buffer
-        return {**found, "reference": reference, "buffer": buffer}
-    groups = around.block.channels["switch"]
+        buffer = context.gpu.remote_buffers[reference].buffer
+        return {**chunks, "reference": reference, "buffer": buffer}
+    groups = context.block.channels["switch"]
     cure = f"the thread block has {len(groups)} switch channels"
     group = groups[key.integer(0, len(groups) - 1, cure)]
-    return {**found, "reference": group, "buffer": around.gpu.groups[group].buffer}
+    return {**chunks, "reference": group, "buffer": context.gpu.groups[group].buffer}

@@ -11,7 +11,10 @@ from hub_core.columns import ColumnTable, Int64Array
 
 @dataclass(frozen=True, slots=True)
 class PlanHeader:
-    """Members of the plan itself; sizes are bytes of the input (all-gather: of the output)."""
+    """Members of the plan other than its ranks.
+
+    `min_bytes`, `max_bytes`: message sizes in bytes of the input, in an all-gather of the output.
+    """
 
     name: str
     collective: str
@@ -27,7 +30,7 @@ class PlanHeader:
 
 @dataclass(frozen=True, slots=True)
 class SwitchGroup:
-    """Ranks whose buffers of one type a switch channel spans; its id is its place in the rank."""
+    """Ranks whose buffers of one type a switch channel spans; its id is its index in `groups`."""
 
     buffer: int
     ranks: tuple[int, ...]
@@ -35,7 +38,7 @@ class SwitchGroup:
 
 @dataclass(frozen=True, slots=True)
 class RemoteBuffer:
-    """A buffer of another rank, and the types of channel by which it is reached."""
+    """A buffer of another rank and the types of channels that access it."""
 
     rank: int
     buffer: int
@@ -44,7 +47,7 @@ class RemoteBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One rank. `peers`: for memory and port the connected rank of every rank-level channel."""
+    """One rank. `peers`: connected rank of every rank-level memory and port channel, by type."""
 
     input_chunks: int
     output_chunks: int
@@ -55,7 +58,7 @@ class Gpu:
     semaphores: tuple[int, ...]
 
     def channel_count(self, channel_type: str) -> int:
-        """Number of rank-level channels of a type."""
+        """Return the number of rank-level channels of a type."""
         if channel_type == "switch":
             return len(self.groups)
         return len(self.peers[channel_type])
@@ -63,7 +66,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class ThreadBlock:
-    """Rank-level channel ids and positions of remote buffers, by type, as its operations count."""
+    """Rank-level channel ids and positions of remote buffers of a thread block, by type.
+
+    Operations refer to them by their index in these tuples.
+    """
 
     rank: int
     position: int
@@ -73,13 +79,14 @@ class ThreadBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperationTable(ColumnTable):
-    """Operations in order of thread blocks, those in pipelines behind their pipeline; int64.
+    """Operations in order of thread blocks, those of a pipeline after it; int64 columns.
 
     `block`: index in `Plan.blocks`; `code`: of `KNOWN`, or -1; `channel_type`: of `CHANNEL_TYPES`,
-    or -1; `part`, `parts`: which part of how many of every range (0 of 1 for all of it);
-    `barrier`, `barrier_blocks`: of a barrier, else -1; `pipeline`: row of the pipeline that it is
-    in, or -1; `slice_bytes`, `slice_chunks`: of a pipeline, else 0; `place`: position in its list;
-    `flushed`: of a flush the entries of dst_buff, as many as the executor flushes channels, else 0.
+    or -1; `part`, `parts`: number of the part of every range that is processed, and number of parts
+    (0 of 1 for the full range); `barrier`, `barrier_blocks`: of a barrier, else -1; `pipeline`: row
+    of the pipeline that contains it, or -1; `slice_bytes`, `slice_chunks`: of a pipeline, else 0;
+    `place`: position in its list; `flushed`: number of entries of dst_buff of a flush, for which
+    the executor waits, else 0.
     """
 
     block: Int64Array
@@ -100,10 +107,9 @@ class OperationTable(ColumnTable):
 class OperandTable(ColumnTable):
     """Entries of src_buff and dst_buff in order of operations, sources first; int64 columns.
 
-    `operation`: row of it; `is_dst` 0 or 1; `position` in its list; `scope`: a `Scope`;
-    `reference`: of a LOCAL operand -1, REMOTE: position in `Gpu.remote_buffers`, SWITCH: in
-    `Gpu.groups`;
-    `buffer`: of `BUFFER_TYPES`; `index` and `size`: in chunks.
+    `operation`: row of the operation; `is_dst`: 0 or 1; `position` in its list; `scope`: a `Scope`;
+    `reference`: position in `Gpu.remote_buffers` if REMOTE, in `Gpu.groups` if SWITCH, else -1;
+    `buffer`: index in `BUFFER_TYPES`; `index` and `size`: first chunk and number of chunks.
     """
 
     operation: Int64Array
@@ -120,7 +126,7 @@ class OperandTable(ColumnTable):
 class ItemTable(ColumnTable):
     """Rank-level channels and semaphores of operations, in their order; int64.
 
-    Channels are those of synchronisation, and those through which a port operation moves data.
+    Only channels of synchronising operations, and channels of port operations on data.
     """
 
     operation: Int64Array
@@ -152,7 +158,7 @@ class Plan:
         self,
         row: int,
     ) -> Operation | None:
-        """Kind of the operation at a row; None where the executor does not know its name."""
+        """Return the kind of the operation at a row; None if the executor has no such operation."""
         code = int(self.operations.code[row])
         return None if code == UNKNOWN_CODE else KNOWN[code]
 
@@ -160,29 +166,29 @@ class Plan:
         self,
         row: int,
     ) -> str:
-        """JSON path of an operation."""
+        """Return the JSON path of an operation."""
         table = self.operations
         block = self.blocks[int(table.block[row])]
         outer = int(table.pipeline[row])
-        place = f"ops[{int(table.place[row])}]"
+        position = f"ops[{int(table.place[row])}]"
         if outer >= 0:
-            place = f"ops[{int(table.place[outer])}].{place}"
-        return f"$.gpus[{block.rank}].threadblocks[{block.position}].{place}"
+            position = f"ops[{int(table.place[outer])}].{position}"
+        return f"$.gpus[{block.rank}].threadblocks[{block.position}].{position}"
 
     def describe(
         self,
         row: int,
     ) -> str:
-        """An operation in words: its name, rank, thread block and place."""
+        """Describe an operation by its name, rank, thread block and position."""
         rank = self.blocks[int(self.operations.block[row])].rank
-        name, _, place = self.describe_within_rank(row).partition(" of ")
-        return f"{name} of rank {rank}, {place}"
+        name, _, position = self.describe_within_rank(row).partition(" of ")
+        return f"{name} of rank {rank}, {position}"
 
     def describe_within_rank(
         self,
         row: int,
     ) -> str:
-        """An operation in words where its rank is known."""
+        """Describe an operation by its name, thread block and position, without its rank."""
         block = self.blocks[int(self.operations.block[row])]
         known = self.operation(row)
         name = known.name if known else self.unknown_names[row]

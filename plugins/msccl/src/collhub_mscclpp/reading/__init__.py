@@ -1,1 +1,1 @@
-"""Plans as algorithms of the hub."""
+"""Read execution plans as algorithms of the hub."""

@@ -1,4 +1,4 @@
-"""Follow the operations of a plan in the order of a run, and write down the steps they are."""
+"""Translate the operations of a plan to steps, in the order in which one launch executes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collhub_mscclpp.reading.steps import Place, PlaceTable, StepList
 
 
 class PlanFollower:
-    """Turns operations into steps; keeps what each thread block has to wait for next."""
+    """Translates operations to steps and tracks the steps for which each thread block waits."""
 
     def __init__(
         self,
@@ -28,17 +28,17 @@ class PlanFollower:
         self._plan = plan
         self._counters = counters
         self._places = places.places
-        self._moves = _moves(plan, ranges)
-        self._items = _items(plan, counters)
+        self._moves = _collect_moves(plan, ranges)
+        self._items = _collect_counters(plan, counters)
         self._rank_of_block = block_ranks(plan).tolist()
         self._blocks_of_rank = np.bincount(self._rank_of_block, minlength=plan.num_ranks).tolist()
-        # For every thread block: its last step, and steps of its rank that its next one waits for.
+        # By thread block: its last step, and steps of its rank that its next step waits for.
         self._last: dict[int, int] = {}
         self._pending: dict[int, list[int]] = defaultdict(list)
-        # Messages of a thread block that no signal has announced yet, by receiving rank.
+        # By (thread block, receiving rank): received messages that no signal has announced yet.
         self._unannounced: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._announced: dict[int, deque[list[int]]] = defaultdict(deque)
-        # For every barrier: its thread blocks, what they did before they met, who has yet to leave.
+        # By barrier: its thread blocks, their last steps before it, and how many have yet to leave.
         self._barrier_of = barriers_of(plan).tolist()
         self._users: dict[int, set[int]] = defaultdict(set)
         self._met: dict[int, list[int]] = {}
@@ -47,46 +47,39 @@ class PlanFollower:
         for barrier, block in columns:
             self._users[barrier].add(block)
         for counter, initial in enumerate(counters.initial.tolist()):
-            # What a semaphore holds at first announces nothing.
+            # The initial count of a semaphore announces no steps.
             self._announced[counter].extend([[]] * min(initial, len(plan.operations)))
 
-    def follow(
-        self,
-        operation: int,
-    ) -> None:
-        """Take over the next operation of the run."""
+    def follow(self, operation: int) -> None:
+        """Translate the next operation of the launch; `operation` is its row in the plan."""
         kind = self._plan.operation(operation)
         block = int(self._plan.operations.block[operation])
         if kind is None:
             return
         if kind.role in (Role.WAIT, Role.ACQUIRE):
-            self._wait(operation, block)
+            self._follow_wait(operation, block)
         elif kind.role in (Role.SIGNAL, Role.RELEASE):
-            self._signal(operation, block)
+            self._follow_signal(operation, block)
         elif kind.role is Role.BARRIER:
-            self._barrier(operation, block)
+            self._follow_barrier(operation, block)
         elif kind.role is Role.DATA:
-            self._move(operation, block)
-            self._signal(operation, block)
+            self._follow_move(operation, block)
+            self._follow_signal(operation, block)
 
-    def _wait(
-        self,
-        operation: int,
-        block: int,
-    ) -> None:
-        """What comes next waits for what the signals announced."""
+    def _follow_wait(self, operation: int, block: int) -> None:
+        """Let the next step of the block wait for the steps that the awaited signals announced."""
         for counter in self._items.get(operation, ()):
             announced = self._announced[counter]
             for step in announced.popleft() if announced else ():
                 self._pending[block].append(step)
                 self.steps.take_lane(step, self._plan.blocks[block].position)
 
-    def _signal(
-        self,
-        operation: int,
-        block: int,
-    ) -> None:
-        """Announce what the thread block did at the rank of whoever waits."""
+    def _follow_signal(self, operation: int, block: int) -> None:
+        """Announce steps of the thread block to the waiting rank of each signalled counter.
+
+        Within the rank: all its earlier steps. To another rank: messages received there since the
+        last signal.
+        """
         rank = self._rank_of_block[block]
         for counter in self._items.get(operation, ()):
             if counter < 0:
@@ -94,97 +87,86 @@ class PlanFollower:
             target = self._counters.targets[counter]
             steps: list[int] = []
             if target == rank:
-                steps = self._behind(block)
+                steps = self._list_predecessors(block)
             else:
                 steps, self._unannounced[block, target] = self._unannounced[block, target], []
             self._announced[counter].append(steps)
 
-    def _barrier(
-        self,
-        operation: int,
-        block: int,
-    ) -> None:
-        """Thread blocks that leave a barrier wait for what all of them did before it."""
+    def _follow_barrier(self, operation: int, block: int) -> None:
+        """Let a thread block that leaves a barrier wait for the earlier steps of all its users."""
         barrier = self._barrier_of[operation]
         if not self._leaving[barrier]:
-            # The first one leaves when all stand there: what they did last is known now.
+            # The first block leaves when all have arrived, so their last steps are known now.
             users = self._users[barrier]
-            self._met[barrier] = [step for user in users for step in self._behind(user)]
+            self._met[barrier] = [step for user in users for step in self._list_predecessors(user)]
             self._leaving[barrier] = len(users)
         self._leaving[barrier] -= 1
         self._pending[block].extend(self._met[barrier])
 
-    def _behind(
-        self,
-        block: int,
-    ) -> list[int]:
-        """What is done once the thread block is here."""
+    def _list_predecessors(self, block: int) -> list[int]:
+        """List the steps that precede the next step of the thread block."""
         last = self._last.get(block)
         return [*self._pending[block], *([] if last is None else [last])]
 
-    def _move(
-        self,
-        operation: int,
-        block: int,
-    ) -> None:
-        """Steps of a data operation."""
+    def _follow_move(self, operation: int, block: int) -> None:
+        """Add the steps of a data operation: copies, sums and messages."""
         for cells, sources, targets in self._moves.get(operation, ()):
-            from_places = [self._places[row] for row in sources]
-            to_places = [self._places[row] for row in targets]
-            if len(from_places) == 1:
-                self._spread(from_places[0], to_places, cells, block)
+            from_ranges = [self._places[row] for row in sources]
+            to_ranges = [self._places[row] for row in targets]
+            if len(from_ranges) == 1:
+                self._copy_to_all(from_ranges[0], to_ranges, cells, block)
                 continue
             rank = self._rank_of_block[block]
-            # Further sums go out from the first one that lies here.
-            here = next(place for place in to_places if place.rank == rank)
-            self._sum(from_places, here, cells, block)
-            rest = [place for place in to_places if place is not here]
-            self._spread(here, rest, cells, block)
+            # Further destinations get copies of the first result on the local rank.
+            local = next(target for target in to_ranges if target.rank == rank)
+            self._add_sum(from_ranges, local, cells, block)
+            remaining = [target for target in to_ranges if target is not local]
+            self._copy_to_all(local, remaining, cells, block)
 
-    def _sum(
+    def _add_sum(
         self,
         sources: list[Place],
         target: Place,
         cells: int,
         block: int,
     ) -> None:
-        """Add places up in one of the rank of the thread block."""
+        """Add the steps of a sum of `sources` into `target`, a range of the local rank."""
         lane = self._plan.blocks[block].position
-        local = [place for place in sources if place.rank == target.rank]
-        remote = [place for place in sources if place.rank != target.rank]
-        start: Place | None = next((one for one in local if one.cell == target.cell), None)
-        rest = [place for place in local if place is not start]
-        # What is added to itself is, before anything else is.
-        rest.sort(key=lambda place: place.cell != target.cell)
+        local = [source for source in sources if source.rank == target.rank]
+        remote = [source for source in sources if source.rank != target.rank]
+        start: Place | None = next((source for source in local if source.cell == target.cell), None)
+        rest = [source for source in local if source is not start]
+        # A range that is added to itself comes first, while it has its original value.
+        rest.sort(key=lambda source: source.cell != target.cell)
         if start is None and local:
             start = rest.pop(0)
-            # A sum with a message takes its first operand from where it lies.
+            # A sum with one message reads its first operand in place, without a copy.
             if rest or not remote:
-                self._done(block, self.steps.copy(start, target, cells, lane))
+                self._order_after_block(block, self.steps.copy(start, target, cells, lane))
                 start = target
-        for place in rest:
-            self._done(block, self.steps.reduce(place, target, cells, lane))
+        for source in rest:
+            self._order_after_block(block, self.steps.reduce(source, target, cells, lane))
             start = target
-        for place in remote:
-            self._message(place, target, cells, block, start)
+        for source in remote:
+            self._add_message(source, target, cells, block, start)
             start = target
 
-    def _spread(
+    def _copy_to_all(
         self,
         source: Place,
         targets: list[Place],
         cells: int,
         block: int,
     ) -> None:
-        """Copy a place to others, of any rank."""
+        """Copy a range to other ranges: by copies within the rank, by messages to other ranks."""
         lane = self._plan.blocks[block].position
         for target in targets:
             if target.rank == source.rank:
-                self._done(block, self.steps.copy(source, target, cells, lane))
+                self._order_after_block(block, self.steps.copy(source, target, cells, lane))
             else:
-                self._message(source, target, cells, block, None)
+                self._add_message(source, target, cells, block, None)
 
-    def _message(
+    def _add_message(
         self,
         source: Place,
         target: Place,
@@ -192,27 +174,25 @@ class PlanFollower:
         block: int,
         operand: Place | None,
     ) -> None:
-        """A message that the thread block moves, to its rank or from it."""
+        """Add a message that the thread block transfers, to its rank or from it."""
         rank, lane = self._rank_of_block[block], self._plan.blocks[block].position
         is_push = source.rank == rank
-        # Thread blocks of both ends may move data one way: each has channels of its own.
+        # Thread blocks of both ranks may transfer in one direction: each uses a separate channel.
         channel = lane if is_push else self._blocks_of_rank[source.rank] + lane
         lanes = (lane if is_push else -1, lane if target.rank == rank else -1)
         sent, received = self.steps.message(source, target, cells, channel, lanes, operand)
         for step in (sent, received):
             if self.steps.rank_of(step) == rank:
-                self._done(block, [step])
+                self._order_after_block(block, [step])
         if target.rank != rank:
             self._unannounced[block, target.rank].append(received)
 
-    def _done(
-        self,
-        block: int,
-        steps: list[int],
-    ) -> None:
-        """Order steps behind what the thread block did and waited for."""
+    def _order_after_block(self, block: int, steps: list[int]) -> None:
+        """Order steps after the earlier steps of the block and the steps it waited for."""
         for step in steps:
-            parents = [one for one in self._behind(block) if one != step]
+            parents = [
+                step_before for step_before in self._list_predecessors(block) if step_before != step
+            ]
             self.steps.order(parents, step)
             self._pending[block] = []
             self._last[block] = step
@@ -221,30 +201,24 @@ class PlanFollower:
 _Moves = dict[int, list[tuple[int, list[int], list[int]]]]
 
 
-def _moves(
-    plan: Plan,
-    ranges: Ranges,
-) -> _Moves:
-    """For every data operation its moves: cells, rows of sources, rows of destinations."""
-    found: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
+def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
+    """List (cells, rows of sources, rows of destinations) of the moves of every data operation."""
+    entries: dict[tuple[int, int], tuple[int, list[int], list[int]]] = {}
     operation = plan.operands.operation[ranges.operand].tolist()
     columns = (operation, ranges.move.tolist(), ranges.cells.tolist(), ranges.is_dst.tolist())
     for row, (owner, move, cells, is_dst) in enumerate(zip(*columns, strict=True)):
-        entry = found.setdefault((owner, move), (cells, [], []))
+        entry = entries.setdefault((owner, move), (cells, [], []))
         side = entry[2] if is_dst else entry[1]
         side.append(row)
     moves: _Moves = {}
-    for (owner, _), entry in found.items():
+    for (owner, _), entry in entries.items():
         moves.setdefault(owner, []).append(entry)
     return moves
 
 
-def _items(
-    plan: Plan,
-    counters: Counters,
-) -> dict[int, list[int]]:
-    """Counters of every operation that has some."""
-    found: dict[int, list[int]] = {}
+def _collect_counters(plan: Plan, counters: Counters) -> dict[int, list[int]]:
+    """List the counters of every operation that has counters."""
+    counters_by_operation: dict[int, list[int]] = {}
     for row, counter in zip(plan.items.operation.tolist(), counters.of_item.tolist(), strict=True):
-        found.setdefault(row, []).append(counter)
-    return found
+        counters_by_operation.setdefault(row, []).append(counter)
+    return counters_by_operation

@@ -25,29 +25,29 @@ from hub_core.model import JsonValue as Json
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions, Source, WarmOptions
 
 EXTENSION = "mscclpp"
-"""Key of `Algorithm.extensions` under which members of the plan are kept."""
+"""Key of `Algorithm.extensions` for the members of the plan."""
 
-# What the hub's own verification says, better.
-_TOLD_ELSEWHERE = ("wrong-output",)
-# What does not keep the steps of one launch from being known.
-_OF_LATER_LAUNCHES = ("race", "deadlock", "unbalanced", "scratch-halves")
+# Codes of findings that the hub's verification reports in more detail.
+_REPORTED_ELSEWHERE = ("wrong-output",)
+# Codes of findings about later launches; the steps of the first launch are still known.
+_LATER_LAUNCH_CODES = ("race", "deadlock", "unbalanced", "scratch-halves")
 _SWITCH = ("glres", "gstore", "gstorepkt")
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read a plan: units are chunks, or the parts that thread block groups split them into.
+    """Read a plan as an algorithm. A unit is a chunk, or the part of one thread block of a group.
 
-    Raises `InputError` where the plan has no meaning that the hub could verify: defects of its
-    structure, what the executor refuses, a deadlock or a race in the first launch. What concerns
-    later launches is reported.
+    Raises `InputError` for a plan without a defined result: structural errors, operations that the
+    executor refuses, a deadlock or a race in the first launch. Findings about later launches are
+    reported as warnings.
     """
     del options
     plan = parse_plan(source.content(), source.name)
     report = check_plan(plan)
     _raise_errors(report)
-    for found in report.diagnostics:
-        if found.code not in _TOLD_ELSEWHERE:
-            source.report(_softened(found))
+    for finding in report.diagnostics:
+        if finding.code not in _REPORTED_ELSEWHERE:
+            source.report(_to_warning(finding))
     _report_switches(plan, source)
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
@@ -60,49 +60,49 @@ def read(source: Source, options: NoOptions) -> Algorithm:
         follower.steps.table(source.name),
         places.scratch_units,
         Provenance("mscclpp", "", source.name, source.sha256()),
-        extensions={EXTENSION: _extension(plan, memory.cells_per_chunk)},
+        extensions={EXTENSION: _collect_extension(plan, memory.cells_per_chunk)},
     )
 
 
 def _raise_errors(report: PlanReport) -> None:
-    """Refuse a plan that one launch gives no meaning."""
+    """Raise `InputError` for errors that leave the result of the first launch undefined."""
     is_followed = report.verdict in (OK, WRONG)
-    passed = {*_TOLD_ELSEWHERE, *(_OF_LATER_LAUNCHES if is_followed else ())}
-    errors = [found for found in report.errors if found.code not in passed]
+    passed = {*_REPORTED_ELSEWHERE, *(_LATER_LAUNCH_CODES if is_followed else ())}
+    errors = [finding for finding in report.errors if finding.code not in passed]
     if errors:
         raise InputError(errors)
 
 
-def _softened(found: Diagnostic) -> Diagnostic:
-    """An error of later launches as a warning: the algorithm of one launch is right."""
-    if found.severity is Severity.ERROR:
-        return replace(found, severity=Severity.WARNING)
-    return found
+def _to_warning(finding: Diagnostic) -> Diagnostic:
+    """Return an error as a warning: it concerns later launches; the first launch is correct."""
+    if finding.severity is Severity.ERROR:
+        return replace(finding, severity=Severity.WARNING)
+    return finding
 
 
 def _report_switches(
     plan: Plan,
     source: Source,
 ) -> None:
-    """Say how operations of switches are read."""
-    names = _operation_counts(plan)
+    """Report a note if the plan has operations of switches, which are read as messages."""
+    names = _count_operations(plan)
     if any(name in names for name in _SWITCH):
         message = "operations of switches are read as messages from and to every rank of the group"
-        place = Location(source.name)
-        source.report(Diagnostic("switch-operations", message, Severity.NOTE, place))
+        location = Location(source.name)
+        source.report(Diagnostic("switch-operations", message, Severity.NOTE, location))
 
 
-def _operation_counts(plan: Plan) -> dict[str, int]:
-    """How often each operation stands in the plan, by name."""
+def _count_operations(plan: Plan) -> dict[str, int]:
+    """Count the operations of the plan by name."""
     rows = range(len(plan.operations))
     kinds = [plan.operation(row) for row in rows]
     return dict(sorted(Counter(kind.name for kind in kinds if kind).items()))
 
 
-def _extension(plan: Plan, cells_per_chunk: int) -> Json:
-    """What steps cannot say: members of the plan, and its operations, synchronisation included."""
+def _collect_extension(plan: Plan, cells_per_chunk: int) -> Json:
+    """Collect the members of the plan and the number of operations of each name."""
     header = plan.header
-    counts: dict[str, Json] = {**_operation_counts(plan)}
+    counts: dict[str, Json] = {**_count_operations(plan)}
     return {
         "name": header.name,
         "collective": header.collective,
@@ -124,20 +124,20 @@ _INPUT = [{"type": "i", **_CHUNK}]
 
 
 def samples() -> Sequence[Source]:
-    """An out-of-place all-gather among two ranks, direct into the output of the other one."""
+    """Return a plan: an out-of-place all-gather in which two ranks put into each other's output."""
     plan = {
         "name": "two_ranks",
         "collective": "allgather",
         "protocol": "Simple",
         "inplace": False,
-        "gpus": [_gpu(rank) for rank in range(2)],
+        "gpus": [_build_gpu(rank) for rank in range(2)],
     }
     return [Source.of_bytes("two-ranks.json", json.dumps(plan).encode())]
 
 
-def _gpu(rank: int) -> dict[str, object]:
-    """One rank: a thread block that receives, and one that sends."""
-    # Both ranks list the connection 0 -> 1 first, so that channels of one number are a pair.
+def _build_gpu(rank: int) -> dict[str, object]:
+    """Build one rank: a thread block that receives and one that sends."""
+    # Both ranks list the connection 0 -> 1 first, so that channels with equal ids are paired.
     sending, receiving = rank, 1 - rank
     return {
         "id": rank,
@@ -147,13 +147,18 @@ def _gpu(rank: int) -> dict[str, object]:
         "channels": [{"channel_type": "memory", "connected_to": [1 - rank, 1 - rank]}],
         "remote_buffers": [{"rank": 1 - rank, "type": "o", "access_channel_types": ["memory"]}],
         "threadblocks": [
-            _block(0, receiving, [], [_signal("rlxsignal"), _signal("wait"), {"name": "nop"}]),
-            _block(1, sending, [0], _sending(rank)),
+            _build_block(
+                0,
+                receiving,
+                [],
+                [_build_signal("rlxsignal"), _build_signal("wait"), {"name": "nop"}],
+            ),
+            _build_block(1, sending, [0], _build_sends(rank)),
         ],
     }
 
 
-def _block(
+def _build_block(
     position: int, channel: int, buffers: list[int], ops: list[dict[str, object]]
 ) -> dict[str, object]:
     references = [{"access_channel_type": "memory", "remote_buffer_ids": buffers}]
@@ -165,12 +170,12 @@ def _block(
     }
 
 
-def _signal(name: str) -> dict[str, object]:
+def _build_signal(name: str) -> dict[str, object]:
     return {"name": name, "channel_type": "memory", "channel_ids": [0]}
 
 
-def _sending(rank: int) -> list[dict[str, object]]:
-    """Operations that put the input where it belongs on both ranks."""
+def _build_sends(rank: int) -> list[dict[str, object]]:
+    """Build the operations that put the input into the outputs of both ranks."""
     nop: dict[str, object] = {"name": "nop"}
     put: dict[str, object] = {
         "name": "put",
@@ -178,13 +183,13 @@ def _sending(rank: int) -> list[dict[str, object]]:
         "src_buff": _INPUT,
         "dst_buff": [{"buffer_id": 0, "index": rank, "size": 1}],
     }
-    own = [{"type": "o", "index": rank, "size": 1}]
-    copy: dict[str, object] = {"name": "copy", "src_buff": _INPUT, "dst_buff": own}
-    return [_signal("rlxwait"), nop, put, nop, _signal("signal"), nop, copy]
+    local_output = [{"type": "o", "index": rank, "size": 1}]
+    copy: dict[str, object] = {"name": "copy", "src_buff": _INPUT, "dst_buff": local_output}
+    return [_build_signal("rlxwait"), nop, put, nop, _build_signal("signal"), nop, copy]
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
+    """Compile the missing kernels if `options.warm` is set; else report success."""
     return warm_check(options, _run_every_kernel)
 
 

@@ -1,7 +1,7 @@
-"""Steps of an algorithm from operations in the order of their execution, and their places.
+"""Steps of an algorithm, added in the order of execution, and the memory ranges they access.
 
 A step belongs to the rank whose memory it accesses, even if another rank executes the operation: a
-transfer to another rank is a SEND there and a RECV here, one-sided or not.
+transfer between ranks is a SEND of the source rank and a RECV of the destination rank.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, StepKind, Ste
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The beginning of a range: rank, buffer and offset in units, and the cell that it is."""
+    """The start of a range: rank, buffer, offset in units, and the number of its first cell."""
 
     rank: int
     buffer: int
@@ -29,17 +29,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlaceTable:
-    """Places of all ranges, by row; `scratch_units`: int64[ranks], of the forms that are used."""
+    """Starts of all ranges, by row. `scratch_units`: int64[ranks], scratch of each rank."""
 
     places: tuple[Place, ...]
     scratch_units: Int64Array
 
 
-def places_of(
-    memory: PlanMemory,
-    ranges: Ranges,
-) -> PlaceTable:
-    """Places in one launch: the scratch is its plain form, then its packets, if they are used."""
+def places_of(memory: PlanMemory, ranges: Ranges) -> PlaceTable:
+    """Locate all ranges of one launch in the buffers of the algorithm.
+
+    The scratch of a rank consists of the plain form and then the packet form, each only if used.
+    """
     is_scratch = ranges.buffer == Buffer.SCRATCH
     is_packet = ranges.is_packet == 1
     ranks = len(memory.half)
@@ -50,7 +50,7 @@ def places_of(
     plain[plain_ranks] = memory.half[plain_ranks]
     packets[packet_ranks] = memory.half[packet_ranks]
     offset = ranges.base - memory.layout.base[ranges.rank, ranges.buffer]
-    # In the memory of a check the packets lie behind all halves of the plain form.
+    # In `PlanMemory` the packet form follows all halves of the plain form.
     moved = plain[ranges.rank] - memory.halves * memory.half[ranges.rank]
     offset = offset + np.where(is_packet & is_scratch, moved, 0)
     columns = (ranges.rank, ranges.buffer, offset, ranges.base)
@@ -63,7 +63,7 @@ _COLUMNS = tuple(name for name in COLUMN_DTYPES if name not in ("duration_ns", "
 
 
 class StepList:
-    """Steps of all ranks in the order of one run, and what each waits for."""
+    """Steps of all ranks in the order of one launch, and the steps for which each one waits."""
 
     def __init__(
         self,
@@ -84,8 +84,8 @@ class StepList:
         cells: int,
         lane: int,
     ) -> list[int]:
-        """Copy within a rank; nothing where both are one place."""
-        # Buffers that are one in place make copies to themselves.
+        """Add a copy within a rank and return its row; none if source and target are equal."""
+        # In place, input and output may share memory, so a copy may be one to itself.
         if source.cell == target.cell:
             return []
         return [self._add(StepKind.COPY, target.rank, source, target, cells, lane=lane)]
@@ -97,7 +97,7 @@ class StepList:
         cells: int,
         lane: int,
     ) -> list[int]:
-        """Add to a place of the same rank."""
+        """Add a step that adds `source` to `target`, on the same rank, and return its row."""
         return [self._add(StepKind.REDUCE, target.rank, source, target, cells, lane=lane)]
 
     def message(
@@ -109,7 +109,7 @@ class StepList:
         lanes: tuple[int, int],
         operand: Place | None = None,
     ) -> tuple[int, int]:
-        """Move a range to another rank, there added to `operand`; returns both steps.
+        """Add a send and its receive and return both rows; data is added to `operand` if given.
 
         `lanes`: thread blocks of the sending and of the receiving step, -1 for none.
         """
@@ -124,7 +124,7 @@ class StepList:
             lane=lanes[0],
         )
         received = self._add(
-            # A remote reduction is done where the operand lies.
+            # A reduction is executed on the rank of the operand.
             StepKind.RECV if operand is None else StepKind.RECV_REDUCE,
             target.rank,
             operand,
@@ -136,39 +136,31 @@ class StepList:
         )
         return sent, received
 
-    def order(
-        self,
-        parents: Sequence[int],
-        child: int,
-    ) -> None:
-        """Let a step wait for others of its rank, as the plan does."""
+    def order(self, parents: Sequence[int], child: int) -> None:
+        """Add control dependencies: `child` waits for `parents`, steps of the same rank."""
         self._control[0].extend(parents)
         self._control[1].extend([child] * len(parents))
 
     def rank_of(self, step: int) -> int:
-        """Rank of a step."""
+        """Return the rank of a step."""
         return self._columns["rank"][step]
 
-    def take_lane(
-        self,
-        step: int,
-        lane: int,
-    ) -> None:
-        """State the thread block that waits for a message, where none is known."""
+    def take_lane(self, step: int, lane: int) -> None:
+        """Set the lane of a step if it has none: the thread block that waits for its message."""
         if self._columns["lane"][step] < 0:
             self._columns["lane"][step] = lane
 
-    def table(
-        self,
-        file: str,
-    ) -> StepTable:
-        """The steps as a table: dependencies by memory are data, those of the plan control."""
+    def table(self, file: str) -> StepTable:
+        """Build the step table: accesses to the same memory are data dependencies.
+
+        The order of operations of the plan gives the control dependencies.
+        """
         columns = {name: np.asarray(values, np.int64) for name, values in self._columns.items()}
-        data = self._dependencies(columns)
+        data = self._find_dependencies(columns)
         return StepTable.from_columns(self._num_ranks, columns, data, self._control, file)
 
-    def _dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
-        """(parents, children) of all steps that touch the same memory."""
+    def _find_dependencies(self, columns: dict[str, Int64Array]) -> tuple[Int64Array, Int64Array]:
+        """Find (parents, children) of all steps that access the same memory."""
         # Imported here: it loads numba, which takes a second.
         from collhub_mscclpp.reading.true_dependencies import dependencies
 
@@ -177,7 +169,7 @@ class StepList:
         room = 4 * len(read_base) + 1
         while True:
             parents, children = np.zeros(room, np.int64), np.zeros(room, np.int64)
-            found = dependencies(
+            count = dependencies(
                 read_base,
                 write_base,
                 columns["count"],
@@ -185,9 +177,9 @@ class StepList:
                 parents,
                 children,
             )
-            if found <= room:
-                return parents[:found], children[:found]
-            room = found
+            if count <= room:
+                return parents[:count], children[:count]
+            room = count
 
     def _add(
         self,

@@ -1,9 +1,9 @@
-"""Dependencies among steps by the memory that they touch, compiled.
+"""Find dependencies between steps that access the same memory (compiled).
 
-The algorithm keeps the last writer of every cell, and a list of the readers since then. A step
-waits for the writer of what it reads, and for the writer and the readers of what it writes. A
-reduction needs no entry as a reader of its target: it is the next writer of these cells. Cost:
-O(cells touched * readers of a cell).
+The algorithm stores the last writer of every cell and a list of the readers since that write. A
+step waits for the writers of the cells it reads, and for the writers and readers of the cells it
+writes. A reduction needs no entry as a reader of its target, because it is the next writer of these
+cells. Cost: O(accessed cells * readers of a cell).
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def dependencies(
     # Newest reader of each cell since the last write, and the reader before each of them.
     reader = np.full(total, -1, np.int64)
     next_reader = np.empty(cells.sum(), np.int64)
-    who = np.empty(cells.sum(), np.int64)
+    reading_step = np.empty(cells.sum(), np.int64)
     used = 0
-    found = 0
+    count = 0
     for step in range(len(cells)):
         last = np.int64(-1)
         if read_base[step] >= 0:
             for cell in range(read_base[step], read_base[step] + cells[step]):
                 parent = writer[cell]
                 if parent >= 0 and parent != last:
-                    if found < len(parents):
-                        parents[found], children[found] = parent, step
-                    found += 1
+                    if count < len(parents):
+                        parents[count], children[count] = parent, step
+                    count += 1
                     last = parent
-                who[used], next_reader[used] = step, reader[cell]
+                reading_step[used], next_reader[used] = step, reader[cell]
                 reader[cell] = used
                 used += 1
         if write_base[step] < 0:
@@ -54,19 +54,19 @@ def dependencies(
         for cell in range(write_base[step], write_base[step] + cells[step]):
             parent = writer[cell]
             if parent >= 0 and parent not in (last, step):
-                if found < len(parents):
-                    parents[found], children[found] = parent, step
-                found += 1
+                if count < len(parents):
+                    parents[count], children[count] = parent, step
+                count += 1
                 last = parent
             node = reader[cell]
             while node >= 0:
-                parent = who[node]
+                parent = reading_step[node]
                 if parent not in (last, step):
-                    if found < len(parents):
-                        parents[found], children[found] = parent, step
-                    found += 1
+                    if count < len(parents):
+                        parents[count], children[count] = parent, step
+                    count += 1
                     last = parent
                 node = next_reader[node]
             reader[cell] = -1
             writer[cell] = step
-    return found
+    return count

@@ -1,1 +1,1 @@
-"""Plans among which an application chooses by size."""
+"""Folders of plans from which an application chooses by message size."""

@@ -1,6 +1,6 @@
-"""Algorithms with as few chunks as a collective allows: every rank exchanges with every other one.
+"""Algorithms with the minimum number of chunks: every rank exchanges data with every other rank.
 
-Their plans serve sizes that the chunks of faster plans do not divide.
+Their plans serve sizes that are not multiples of the chunks of faster plans.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _LANE = 0
 
 
 def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> Algorithm:
-    """All-reduce of one unit; all-gather, reduce-scatter, all-to-all of a unit a rank.
+    """Build the direct algorithm: an all-reduce has one unit, other collectives one per rank.
 
-    Every rank sends everything before it writes anything, so that it is right in place.
+    Every rank sends all its data before it writes any, so the algorithm is correct in place.
     """
     units = 1 if kind is CollectiveKind.ALL_REDUCE else num_ranks
     collective = Collective(kind, num_ranks, units, in_place=in_place, out_of_place=not in_place)
@@ -28,7 +28,7 @@ def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> 
     is_by_target = kind.traits.split_by_target
     finish = _add_up if kind.traits.reduces else _store
     for rank in range(num_ranks):
-        # Every rank begins with another peer: no rank receives from all at once.
+        # Every rank begins with a different peer, so that no rank receives from all at once.
         peers = [(rank + distance) % num_ranks for distance in range(1, num_ranks)]
         sent = [
             steps.add(
@@ -49,7 +49,7 @@ def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> 
 def _store(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """Every part to its place, after the sends `sent`; `own_unit` is the part that stays."""
+    """Add steps that store all units in the output after the sends `sent`; `own_unit` is local."""
     steps.add(
         rank,
         StepKind.COPY,
@@ -77,7 +77,7 @@ def _store(
 def _add_up(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """The sum of the own unit and of all received ones, after the sends `sent`."""
+    """Add steps that sum the local unit and all received ones after the sends `sent`."""
     buffer, offset, before = Buffer.INPUT, own_unit, sent
     for peer in peers:
         row = steps.add(

@@ -1,9 +1,9 @@
-"""Prove what every call of a folder of plans gets, with the queries that the runtime makes.
+"""Check which calls a folder of plans serves, with the queries that the runtime makes.
 
-The runtime names a size in a unit of the collective, `register.py` answers with a plan or leaves
+The runtime passes a size in a unit of the collective, `register.py` answers with a plan or leaves
 the call to the runtime, and the executor throws for a size that its plan does not divide or that is
-outside its window. `register.py` is not executed: its table is read, and its answers are given by
-the function that it contains.
+outside its window. `register.py` is not executed: its table is read, and its answers are
+computed by the function that it contains.
 """
 
 from __future__ import annotations
@@ -35,44 +35,44 @@ _ELEMENT_BYTES = (2, 4)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """The calls that get a plan, by window; sizes of the full buffer.
+    """List the calls that get a plan, by window; sizes are bytes of the full buffer.
 
-    A window with a plan that the executor would not run rightly, or that throws for a call of it,
-    serves nothing. Errors are reported, with the file's name.
+    A window is omitted if the executor would not run one of its plans correctly, or would throw for
+    one of its calls. Errors are reported with the name of the file.
     """
     contents = {part.name: part.load() for part in source.parts}
     plans: dict[str, Plan] = {}
     for name, content in contents.items():
         if name != REGISTER:
             try:
-                plans[name] = _right_plan(name, content)
+                plans[name] = _parse_correct_plan(name, content)
             except InputError as error:
-                for one in error.diagnostics:
-                    source.report(one)
+                for diagnostic in error.diagnostics:
+                    source.report(diagnostic)
     try:
-        registration = _registration(contents)
+        registration = _read_registration(contents)
     except InputError as error:
-        for one in error.diagnostics:
-            source.report(one)
+        for diagnostic in error.diagnostics:
+            source.report(diagnostic)
         return []
     if any(_KINDS[plan.header.collective].traits.reduces for plan in plans.values()):
         source.report(Diagnostic("operator", f"{REGISTER}: {OPERATOR_WARNING}", Severity.WARNING))
-    registered = {one.file for one in registration.plans}
+    registered = {diagnostic.file for diagnostic in registration.plans}
     for name in sorted(set(plans) - registered):
         source.report(Diagnostic("not-registered", f"{name}: {REGISTER} does not name it"))
-    return list(_served_calls(source, registration, plans))
+    return list(_list_served_calls(source, registration, plans))
 
 
-def _registration(contents: Mapping[str, bytes]) -> Registration:
-    """The table of `register.py`. Raises `InputError`."""
+def _read_registration(contents: Mapping[str, bytes]) -> Registration:
+    """Read the table of `register.py`. Raises `InputError` if it is missing or was changed."""
     if REGISTER not in contents:
         message = f"{REGISTER} is missing: no plan is registered"
         raise InputError(message, code="missing-file")
     return parse_register_text(contents[REGISTER])
 
 
-def _right_plan(name: str, content: bytes) -> Plan:
-    """A plan of a collective that the runtime asks for. Raises `InputError`."""
+def _parse_correct_plan(name: str, content: bytes) -> Plan:
+    """Parse and check a plan. Raises `InputError` for errors and for unknown collectives."""
     plan = parse_plan(content, name)
     report = check_plan(plan)
     if not report.ok:
@@ -84,47 +84,47 @@ def _right_plan(name: str, content: bytes) -> Plan:
     return plan
 
 
-def _served_calls(
+def _list_served_calls(
     source: Source, registration: Registration, plans: Mapping[str, Plan]
 ) -> Iterator[ServedCalls]:
-    """One record a window: its plans are tried in their order.
+    """Yield one record per window without defects; its plans are tried in the order of the table.
 
-    Reports defects, and how many calls were tried.
+    Reports defects and the number of calls that were tried.
     """
     tally: Counter[bool] = Counter()
 
-    def window(one: RegisteredPlan) -> tuple[str, bool, int | None]:
-        return one.collective, one.in_place, one.max_bytes
+    def window(row: RegisteredPlan) -> tuple[str, bool, int | None]:
+        return row.collective, row.in_place, row.max_bytes
 
     for (collective, in_place, last), rows in groupby(registration.plans, window):
         tried = list(rows)
         defects = [
-            *_defects_of_rows(registration, plans, tried),
-            *_defects_of_answers(registration, plans, tried, tally),
+            *_find_row_defects(registration, plans, tried),
+            *_find_answer_defects(registration, plans, tried, tally),
         ]
         for defect in dict.fromkeys(defects):
             source.report(Diagnostic("call", defect))
         if defects or collective not in _KINDS:
             continue
-        names = [f"{one.file}: {plans[one.file].header.name}" for one in tried]
+        names = [f"{row.file}: {plans[row.file].header.name}" for row in tried]
         yield ServedCalls(
             _KINDS[collective],
             in_place=in_place,
             out_of_place=not in_place,
-            min_bytes=min(one.min_bytes for one in tried),
+            min_bytes=min(row.min_bytes for row in tried),
             max_bytes=last,
             by=f"{' else '.join(names)} of {registration.num_ranks} ranks",
-            byte_multiple=min(one.divisor for one in tried),
+            byte_multiple=min(row.divisor for row in tried),
         )
     message = f"{tally.total()} calls tried as the runtime names them: {tally[True]} get a plan"
     message = f"{REGISTER}: {message}, {tally[False]} are left to the runtime's own choice"
     source.report(Diagnostic("calls-tried", message, Severity.NOTE))
 
 
-def _defects_of_rows(
+def _find_row_defects(
     registration: Registration, plans: Mapping[str, Plan], rows: Sequence[RegisteredPlan]
 ) -> Iterator[str]:
-    """Why the executor throws for some size that a row gives to its plan.
+    """Yield reasons why the executor throws for a size that a row assigns to its plan.
 
     A plan takes all sizes of the row if its alignment times its chunks divides the row's divisor,
     and its window contains the row's.
@@ -148,30 +148,30 @@ def _defects_of_rows(
             yield f"{row.file}: its window is smaller than {format_bytes(row.min_bytes)} {end}"
 
 
-def _defects_of_answers(
+def _find_answer_defects(
     registration: Registration,
     plans: Mapping[str, Plan],
     rows: Sequence[RegisteredPlan],
     tally: Counter[bool],
 ) -> Iterator[str]:
-    """Calls at the borders of a window and of odd sizes for which the executor throws.
+    """Yield calls for which the executor throws, at the limits of a window and of odd sizes.
 
-    `tally` counts those that get a plan, and those that do not.
+    `tally` counts the calls with a plan (True) and without one (False).
     """
     collective, in_place = rows[0].collective, rows[0].in_place
-    for size in _queries(registration, rows):
+    for size in _list_queries(registration, rows):
         file = registration.choose(collective, in_place, size)
         tally[file is not None] += 1
         if file is not None and file in plans:
-            reason = _refusal(plans[file], collective, size, registration.num_ranks)
+            reason = _find_refusal(plans[file], collective, size, registration.num_ranks)
             if reason is not None:
                 yield f"{file}: a call of {collective} with {size} bytes throws: {reason}"
 
 
-def _queries(registration: Registration, rows: Sequence[RegisteredPlan]) -> list[int]:
-    """Sizes as the runtime names them, in its unit, around borders and odd ones."""
-    borders = {one.min_bytes for one in rows} | {
-        one.max_bytes + 1 for one in rows if one.max_bytes is not None
+def _list_queries(registration: Registration, rows: Sequence[RegisteredPlan]) -> list[int]:
+    """List sizes in the unit of the runtime: around the limits of windows, and odd sizes."""
+    borders = {row.min_bytes for row in rows} | {
+        row.max_bytes + 1 for row in rows if row.max_bytes is not None
     }
     unit = registration.num_ranks if rows[0].collective in COUNTED_BY_PART else 1
     around = {
@@ -183,17 +183,17 @@ def _queries(registration: Registration, rows: Sequence[RegisteredPlan]) -> list
     return sorted(size for size in {*_ODD_SIZES, *around} if size > 0)
 
 
-def _refusal(plan: Plan, collective: str, size: int, num_ranks: int) -> str | None:
-    """Why the loader throws for a call of this size, or None (`checkMessageSize`)."""
+def _find_refusal(plan: Plan, collective: str, size: int, num_ranks: int) -> str | None:
+    """Return why the loader throws for a call of this size, or None (`checkMessageSize`)."""
     reasons = (
-        _refusal_of_buffers(plan, given, made)
-        for given, made in _buffer_bytes(collective, size, num_ranks)
+        _find_buffer_refusal(plan, input_bytes, output_bytes)
+        for input_bytes, output_bytes in _list_buffer_bytes(collective, size, num_ranks)
     )
     return next(filter(None, reasons), None)
 
 
-def _buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[tuple[int, int]]:
-    """Bytes of input and output of a call, by every unit in which a release names its size."""
+def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[tuple[int, int]]:
+    """Yield bytes of input and output of a call, for each unit that a release uses for its size."""
     if collective == "allgather":
         yield size, size * num_ranks
     elif collective == "reducescatter":
@@ -204,13 +204,13 @@ def _buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[tuple[
         yield size, size
 
 
-def _refusal_of_buffers(plan: Plan, given: int, made: int) -> str | None:
+def _find_buffer_refusal(plan: Plan, input_bytes: int, output_bytes: int) -> str | None:
     header = plan.header
     for gpu in plan.gpus:
-        for number, chunks in ((given, gpu.input_chunks), (made, gpu.output_chunks)):
+        for number, chunks in ((input_bytes, gpu.input_chunks), (output_bytes, gpu.output_chunks)):
             if number % (header.alignment * chunks):
                 return f"{number} bytes are no multiple of {chunks} chunks"
-    message = made if header.collective == "allgather" else given
+    message = output_bytes if header.collective == "allgather" else input_bytes
     if not header.min_bytes <= message <= header.max_bytes:
         return f"{message} bytes are outside {header.min_bytes}..{header.max_bytes}"
     return None

@@ -23,7 +23,7 @@ from collhub_mscclpp.selecting import register_program
 from collhub_mscclpp.selecting.direct_exchange import direct_exchange
 from collhub_mscclpp.writing.plan_text import plan_text
 from collhub_mscclpp.writing.work import NAMES
-from collhub_mscclpp.writing.write import draft_of, thread_blocks
+from collhub_mscclpp.writing.write import build_draft, write_thread_blocks
 from hub_core.model import Algorithm, CollectiveKind, HubError, InputError, Loss, format_bytes
 from hub_core.network import Topology
 from hub_core.plugin_api import (
@@ -40,9 +40,8 @@ REGISTER = "register.py"
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPlan:
-    """A plan file and its calls: bytes of the full buffer, both ends included, and their divisor.
-
-    `collective`: as the runtime names it.
+    """A plan file and its calls: `min_bytes` to `max_bytes` (inclusive, None: no limit) of the full
+    buffer that are multiples of `divisor`. `collective`: the name that the runtime uses.
     """
 
     collective: str
@@ -55,20 +54,20 @@ class RegisteredPlan:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Plans for calls of `num_ranks` ranks, `per_node` of them on a node; the first fit serves."""
+    """Plans for calls of `num_ranks` ranks, `per_node` on each node; the first match is used."""
 
     num_ranks: int
     per_node: int
     plans: tuple[RegisteredPlan, ...]
 
     def choose(self, collective: str, in_place: bool, size: int) -> str | None:
-        """The answer of the program to a call of `size` bytes, in the unit of the runtime."""
+        """Return the file that the program chooses for a call; `size` is in the runtime's unit."""
         rows = [astuple(plan) for plan in self.plans]
         return register_program.choose(rows, self.num_ranks, collective, in_place, size)
 
 
 def register_text(registration: Registration) -> str:
-    """The program for these plans."""
+    """Format the program that registers these plans."""
     listed = "".join(f"    {astuple(plan)!r},\n" for plan in registration.plans)
     text = inspect.getsource(register_program)
     for old, new in (
@@ -81,14 +80,14 @@ def register_text(registration: Registration) -> str:
 
 
 def parse_register_text(content: bytes) -> Registration:
-    """The plans of a program, which is not executed. Raises `InputError` if it was changed."""
+    """Read the plans of a program without executing it. Raises `InputError` if it was changed."""
     try:
         text = content.decode()
         values = {
             name.id: ast.literal_eval(statement.value)
             for statement in ast.parse(text).body
             if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None
-            for name in _targets(statement)
+            for name in _list_targets(statement)
             if name.id in ("RANKS", "RANKS_PER_NODE", "PLANS")
         }
         plans = tuple(RegisteredPlan(*row) for row in values["PLANS"])
@@ -103,19 +102,19 @@ def parse_register_text(content: bytes) -> Registration:
 
 
 def _is_typed(registration: Registration) -> bool:
-    """Whether all numbers and names are such; a changed program may have anything."""
+    """Whether the values have the expected types; a changed program may contain any values."""
     numbers = [registration.num_ranks, registration.per_node]
-    numbers += [number for one in registration.plans for number in (one.min_bytes, one.divisor)]
-    numbers += [one.max_bytes for one in registration.plans if one.max_bytes is not None]
+    numbers += [number for plan in registration.plans for number in (plan.min_bytes, plan.divisor)]
+    numbers += [plan.max_bytes for plan in registration.plans if plan.max_bytes is not None]
     return all(type(number) is int for number in numbers) and all(
-        type(one.collective) is str and type(one.file) is str and one.divisor > 0
-        for one in registration.plans
+        type(plan.collective) is str and type(plan.file) is str and plan.divisor > 0
+        for plan in registration.plans
     )
 
 
-def _targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:
+def _list_targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    return [one for one in targets if isinstance(one, ast.Name)]
+    return [target for target in targets if isinstance(target, ast.Name)]
 
 
 _MODES = {"in-place": True, "out-of-place": False}
@@ -127,7 +126,7 @@ OPERATOR_WARNING = (
 
 @dataclass(slots=True)
 class _Folder:
-    """What has been written so far, for ranks on so many nodes of a network."""
+    """Files, plans and losses written so far, for `num_ranks` ranks on `nodes` nodes."""
 
     options: PlanSelectionOptions
     num_ranks: int
@@ -139,8 +138,8 @@ class _Folder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A window of one mode, and how reports name it."""
+class _WindowMode:
+    """A window of sizes of one collective and mode; its text is used in reports."""
 
     kind: CollectiveKind
     window: SelectedWindow
@@ -161,13 +160,13 @@ class _Place:
 
 
 def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
-    """A plan for every window and mode, and `register.py`, which gives them to the runtime.
+    """Write a plan for every window and mode, and `register.py`, which registers them.
 
-    Collectives that plans do not name, and windows that no algorithm can be written for, are left
-    to the runtime. Both are losses.
+    The runtime serves collectives without a name in plans, and windows without an algorithm that
+    can be written as a plan. Both are losses.
     """
     num_ranks, num_nodes = selection.num_ranks, selection.num_nodes
-    # Without equal nodes all ranks are assumed to reach each other's memory.
+    # If nodes have unequal sizes, all ranks are assumed to share a memory domain.
     nodes = num_nodes if num_ranks % num_nodes == 0 else 1
     folder = _Folder(options, num_ranks, nodes, selection.network)
     for selected in selection.collectives:
@@ -184,7 +183,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
 
 
 def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
-    """Plans for all windows of a collective."""
+    """Add plans for all windows and claimed modes of a collective."""
     kind = selected.collective.kind
     if kind not in NAMES:
         reason = "plans of this collective have no name that the runtime asks for"
@@ -195,89 +194,95 @@ def _add_collective(folder: _Folder, selected: SelectedCollective) -> None:
         if is_claimed:
             # Up to release 0.8 the mode of a plan must be that of the call.
             for window in selected.windows(None):
-                _add_window(folder, selected, _Place(kind, window, mode))
+                _add_window(folder, selected, _WindowMode(kind, window, mode))
 
 
-def _add_window(folder: _Folder, selected: SelectedCollective, place: _Place) -> None:
-    """The best algorithm that can be written, and a plan for sizes that it does not divide."""
-    size = place.window.sizes[len(place.window.sizes) // 2]
-    for name in _candidates(selected, place.window):
+def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode) -> None:
+    """Add a plan of the best writable algorithm, and one for sizes that it does not divide."""
+    size = window_mode.window.sizes[len(window_mode.window.sizes) // 2]
+    for name in _list_candidates(selected, window_mode.window):
         try:
-            algorithm = _claim_mode(selected.made(name, size), place.is_in_place)
-            plan = _add_plan(folder, place, algorithm, _write_options(folder, place.window))
+            algorithm = _restrict_mode(selected.made(name, size), window_mode.is_in_place)
+            plan = _add_plan(
+                folder, window_mode, algorithm, _write_options(folder, window_mode.window)
+            )
         except HubError as error:
             reason = f"not {name}: {error.diagnostics[0].message}"
-            folder.losses.append(Loss("algorithm", str(place), reason))
+            folder.losses.append(Loss("algorithm", str(window_mode), reason))
             continue
-        _note_other_steps(folder, selected, place, name)
-        _add_plan_of_fewest_chunks(folder, place, plan)
+        _note_other_steps(folder, selected, window_mode, name)
+        _add_minimum_chunks_plan(folder, window_mode, plan)
         return
     reason = "left to the runtime: nothing can be written"
-    folder.losses.append(Loss("algorithm", str(place), reason))
+    folder.losses.append(Loss("algorithm", str(window_mode), reason))
 
 
 def _add_plan(
     folder: _Folder,
-    place: _Place,
+    window_mode: _WindowMode,
     algorithm: Algorithm,
     options: PlanWriteOptions,
     suffix: str = "",
 ) -> RegisteredPlan:
-    """Write one plan and register it. Raises `HubError` for what cannot be written."""
+    """Write one plan and register it. Raises `HubError` if the algorithm cannot be written."""
     least_factor = 1
-    if place.kind is CollectiveKind.REDUCE_SCATTER:
-        # Some releases name the result and some the input: the plan must take both.
+    if window_mode.kind is CollectiveKind.REDUCE_SCATTER:
+        # Some releases pass the size of the result, others of the input; the plan accepts both.
         options, least_factor = replace(options, min_size=None), folder.num_ranks
-    draft = draft_of(algorithm, options, folder.network)
-    content = plan_text(draft, thread_blocks(draft))
+    draft = build_draft(algorithm, options, folder.network)
+    content = plan_text(draft, write_thread_blocks(draft))
     document = json.loads(content)
     gpu = document["gpus"][0]
     plan = RegisteredPlan(
-        NAMES[place.kind],
-        place.is_in_place,
-        # Thread block groups need a unit of data each.
-        max(place.window.min_bytes, document["min_message_size"] * least_factor),
-        place.window.max_bytes,
+        NAMES[window_mode.kind],
+        window_mode.is_in_place,
+        # Each thread block of a group needs at least one unit of data.
+        max(window_mode.window.min_bytes, document["min_message_size"] * least_factor),
+        window_mode.window.max_bytes,
         ALIGNMENT * max(gpu["input_chunks"], gpu["output_chunks"]),
-        f"{place.file}{suffix}.json",
+        f"{window_mode.file}{suffix}.json",
     )
     folder.files.append(Artifact(plan.file, content))
     folder.plans.append(plan)
     return plan
 
 
-def _add_plan_of_fewest_chunks(folder: _Folder, place: _Place, plan: RegisteredPlan) -> None:
-    """A second plan where the first one does not serve all multiples of 16 bytes a rank."""
-    parts = place.kind.traits.parts(folder.num_ranks)
-    if plan.divisor == ALIGNMENT * parts and plan.min_bytes == place.window.min_bytes:
+def _add_minimum_chunks_plan(
+    folder: _Folder, window_mode: _WindowMode, plan: RegisteredPlan
+) -> None:
+    """Add a second plan if the first one does not serve all multiples of 16 bytes per rank."""
+    parts = window_mode.kind.traits.parts(folder.num_ranks)
+    if plan.divisor == ALIGNMENT * parts and plan.min_bytes == window_mode.window.min_bytes:
         return
-    algorithm = direct_exchange(place.kind, folder.num_ranks, in_place=place.is_in_place)
-    options = replace(_write_options(folder, place.window), tbg=1)
+    algorithm = direct_exchange(
+        window_mode.kind, folder.num_ranks, in_place=window_mode.is_in_place
+    )
+    options = replace(_write_options(folder, window_mode.window), tbg=1)
     try:
-        _add_plan(folder, place, algorithm, options, "-any")
+        _add_plan(folder, window_mode, algorithm, options, "-any")
     except HubError as error:
         reason = f"only multiples of {plan.divisor} bytes: {error.diagnostics[0].message}"
-        folder.losses.append(Loss("sizes", str(place), reason))
+        folder.losses.append(Loss("sizes", str(window_mode), reason))
 
 
-def _candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
-    """The algorithm of the window, then the others that fit its sizes, the best first."""
+def _list_candidates(selected: SelectedCollective, window: SelectedWindow) -> Iterator[str]:
+    """Yield the algorithm of the window, then further ones that serve its sizes, fastest first."""
     yield window.algorithm
-    others = selected.slowdowns(window.sizes)
-    for name in others:
+    names = selected.slowdowns(window.sizes)
+    for name in names:
         if name != window.algorithm:
             yield name
 
 
-def _claim_mode(algorithm: Algorithm, is_in_place: bool) -> Algorithm:
-    """The algorithm for calls of one mode."""
+def _restrict_mode(algorithm: Algorithm, is_in_place: bool) -> Algorithm:
+    """Return the algorithm with a collective that claims only one mode."""
     collective = algorithm.collective
     served = replace(collective, in_place=is_in_place, out_of_place=not is_in_place)
     return replace(algorithm, collective=served)
 
 
 def _write_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
-    """How the plan of a window moves data: small messages as packets, where packets travel."""
+    """Choose the options of a window's plan: packets for small messages within one node."""
     is_small = window.max_bytes is not None and window.max_bytes < folder.options.packets_below
     is_packets = is_small and folder.nodes == 1
     return PlanWriteOptions(
@@ -290,12 +295,12 @@ def _write_options(folder: _Folder, window: SelectedWindow) -> PlanWriteOptions:
 
 
 def _note_other_steps(
-    folder: _Folder, selected: SelectedCollective, place: _Place, name: str
+    folder: _Folder, selected: SelectedCollective, window_mode: _WindowMode, name: str
 ) -> None:
-    """Say where the steps of the window's middle are not those of its ends."""
-    sizes: Sequence[int] = place.window.sizes
+    """Add a loss if the steps differ between the limits and the middle of the window."""
+    sizes: Sequence[int] = window_mode.window.sizes
     chosen = selected.made(name, sizes[len(sizes) // 2]).steps
-    ends = [selected.made(name, size).steps for size in (sizes[0], sizes[-1])]
-    if any(steps.differences(chosen) for steps in ends):
+    limit_steps = [selected.made(name, size).steps for size in (sizes[0], sizes[-1])]
+    if any(steps.differences(chosen) for steps in limit_steps):
         reason = f"{name} was measured with other steps for other sizes of the window"
-        folder.losses.append(Loss("steps", str(place), reason))
+        folder.losses.append(Loss("steps", str(window_mode), reason))

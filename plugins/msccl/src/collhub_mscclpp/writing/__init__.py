@@ -1,1 +1,1 @@
-"""Algorithms written as execution plans."""
+"""Write algorithms as execution plans."""

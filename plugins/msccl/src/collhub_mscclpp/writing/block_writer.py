@@ -1,4 +1,4 @@
-"""Write operations of one thread block, with the block barriers between them that they need."""
+"""Write the operations of one thread block and the block barriers that they need."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collhub_mscclpp.writing.segments import (
     PORT,
     RankTables,
     Segment,
-    in_eights,
-    semaphore,
-    synchronisation,
+    format_semaphore,
+    format_synchronisation,
+    split_into_eights,
 )
 
 NOP = '{"name":"nop"}'
@@ -21,9 +21,9 @@ NOP = '{"name":"nop"}'
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of chunks, in the buffer of `rank`, or of the own rank (-1).
+    """A range of chunks in a buffer of `rank`; -1 for the rank of the thread block.
 
-    `group`: number of the group of a switch in whose buffers it lies, else -1.
+    `group`: number of the switch group whose buffers contain the range, else -1.
     """
 
     buffer: int
@@ -35,22 +35,23 @@ class Range:
 
 @dataclass(slots=True)
 class BlockWriter:
-    """A thread block under construction.
+    """A thread block under construction; `segments` are the thread blocks of the plan.
 
-    `part`: of `parts` that share the work of the block, each with its own channels.
+    `part`: number of this thread block among `parts` that share the work; each has separate
+    channels.
     """
 
     tables: RankTables
     part: int
     parts: int
     segments: list[Segment] = field(default_factory=lambda: [Segment()])
-    # Whether threads must meet before they touch data, and before they announce it.
+    # Whether a barrier is needed before the next access to data, and before its announcement.
     has_waited: bool = False
     has_moved: bool = False
-    # Channels on which the handshake of the launch is done.
+    # Channels whose handshake of this launch is done, as sender and as receiver.
     waited_for: dict[str, set[int]] = field(default_factory=lambda: {MEMORY: set(), PORT: set()})
     greeted: dict[str, set[int]] = field(default_factory=lambda: {MEMORY: set(), PORT: set()})
-    # Channels, in memory, of what this block has pulled, and of what is pulled from its rank.
+    # Memory channels of messages that this block pulls, and of messages pulled from its rank.
     pulled: dict[int, None] = field(default_factory=dict)
     lent: dict[int, None] = field(default_factory=dict)
 
@@ -58,14 +59,14 @@ class BlockWriter:
     def _last(self) -> Segment:
         return self.segments[-1]
 
-    def meet(self) -> None:
-        """Let all threads of the block wait for each other, if anything was done since."""
+    def add_barrier(self) -> None:
+        """Add a block barrier if the block has waited or moved data since the last one."""
         if self.has_waited or self.has_moved:
             self._last.ops.append(NOP)
         self.has_waited = self.has_moved = False
 
     def greet(self, channel_type: str, channel: int) -> None:
-        """Tell the sender of a channel that it may begin, before all else."""
+        """Let the block begin with a signal on a channel: its sender may start this launch."""
         self._make_room(channel_type, [channel])
         last = self._last
         last.channel(channel_type, channel)
@@ -75,32 +76,32 @@ class BlockWriter:
     def wait(self, name: str, channel_type: str, channel: int) -> None:
         """Wait for the next signal on a channel."""
         self._make_room(channel_type, [channel])
-        place = self._last.channel(channel_type, channel)
-        self._last.ops.append(synchronisation(name, channel_type, [place]))
+        position = self._last.channel(channel_type, channel)
+        self._last.ops.append(format_synchronisation(name, channel_type, [position]))
         self.has_waited = True
 
     def signal(self, channel_type: str, channels: Sequence[int]) -> None:
-        """Announce what was put on these channels, all different."""
-        self.meet()
-        for some in in_eights(channels):
-            self._make_room(channel_type, some)
-            places = [self._last.channel(channel_type, channel) for channel in some]
-            self._last.ops.append(synchronisation("signal", channel_type, places))
+        """Signal on these channels, all different, that the data put through them is complete."""
+        self.add_barrier()
+        for batch in split_into_eights(channels):
+            self._make_room(channel_type, batch)
+            places = [self._last.channel(channel_type, channel) for channel in batch]
+            self._last.ops.append(format_synchronisation("signal", channel_type, places))
 
     def acquire(self, numbers: Sequence[int]) -> None:
-        """Wait for semaphores that other blocks of the rank release."""
-        for some in in_eights(numbers):
+        """Acquire semaphores that other thread blocks of the rank release."""
+        for batch in split_into_eights(numbers):
             self._make_room()
-            self._last.ops.append(semaphore("sem_acquire", some))
+            self._last.ops.append(format_semaphore("sem_acquire", batch))
             self.has_waited = True
 
     def release(self, numbers: Sequence[int]) -> None:
-        """Tell other blocks of the rank that what came before is done."""
+        """Release semaphores of the rank after all earlier operations of the block."""
         if numbers:
-            self.meet()
-        for some in in_eights(numbers):
+            self.add_barrier()
+        for batch in split_into_eights(numbers):
             self._make_room()
-            self._last.ops.append(semaphore("sem_release", some))
+            self._last.ops.append(format_semaphore("sem_release", batch))
 
     def move(
         self,
@@ -110,12 +111,20 @@ class BlockWriter:
         channel_type: str = "",
         channels: Sequence[int] = (),
     ) -> None:
-        """An operation on data. `channels`: for those that name them, one a destination.
+        """Add an operation on data. `channels`: one per destination, for operations that list them.
 
-        The threads meet before it only where the caller says so, by `meet`.
+        No block barrier is added before it: the caller calls `add_barrier` if it needs one.
         """
-        remote = [self._remote(one, channel_type) for one in [*src, *dst] if one.rank >= 0]
-        groups = [self.tables.groups.index(one.group) for one in [*src, *dst] if one.group >= 0]
+        remote = [
+            self._find_remote(operand, channel_type)
+            for operand in [*src, *dst]
+            if operand.rank >= 0
+        ]
+        groups = [
+            self.tables.groups.index(operand.group)
+            for operand in [*src, *dst]
+            if operand.group >= 0
+        ]
         self._make_room(channel_type, [*channels, *groups], remote)
         words = [f'"name":"{name}"']
         if channel_type:
@@ -123,68 +132,71 @@ class BlockWriter:
         if channels:
             places = [self._last.channel(channel_type, channel) for channel in channels]
             words.append(f'"channel_ids":{places}')
-        words.append(f'"src_buff":[{self._texts(src, channel_type)}]')
-        words.append(f'"dst_buff":[{self._texts(dst, channel_type)}]')
+        words.append(f'"src_buff":[{self._format_ranges(src, channel_type)}]')
+        words.append(f'"dst_buff":[{self._format_ranges(dst, channel_type)}]')
         if self.parts > 1:
             words.append(f'"tbg_info":{{"tb_id":{self.part},"tbg_size":{self.parts}}}')
         self._last.ops.append(f"{{{','.join(words)}}}")
         self.has_moved = True
 
     def flush(self, channel: int, target: Range) -> None:
-        """Wait until the proxy has done all that was put through a port channel.
+        """Wait until the proxy has completed all puts through a port channel.
 
-        `target`: any range that was put there; the executor counts channels by it.
+        `target`: any range that was put; the executor counts the channels to flush by it.
         """
-        self._make_room(PORT, [channel], [self._remote(target, PORT)])
-        place = self._last.channel(PORT, channel)
-        text = self._texts([target], PORT)
-        operation = synchronisation("flush", PORT, [place])
+        self._make_room(PORT, [channel], [self._find_remote(target, PORT)])
+        position = self._last.channel(PORT, channel)
+        text = self._format_ranges([target], PORT)
+        operation = format_synchronisation("flush", PORT, [position])
         self._last.ops.append(f'{operation[:-1]},"dst_buff":[{text}]}}')
-        # One thread waits: the others may not overwrite the source before they meet.
+        # Only one thread waits; other threads may overwrite the source only after a barrier.
         self.has_waited = True
 
     def finish(self) -> None:
-        """Tell senders that they may go, and wait for the receivers of what stayed here.
+        """Signal the senders of pulled messages, then wait for the ranks that pull from this one.
 
-        All tell before they wait, so that nobody waits in a circle.
+        All blocks signal before they wait, so they do not wait for each other in a cycle.
         """
         if self.pulled:
             self.signal(MEMORY, list(self.pulled))
         for channel in self.lent:
             self.wait("wait", MEMORY, channel)
 
-    def in_slices(self, slice_bytes: int, chunks: int, write: Callable[[], None]) -> None:
-        """Make a pipeline over so many chunks of the operations that `write` adds."""
-        self.meet()
+    def write_pipeline(self, slice_bytes: int, chunks: int, write: Callable[[], None]) -> None:
+        """Make the operations that `write` adds a pipeline over `chunks` chunks.
+
+        If they exceed the tables of this thread block, the entire pipeline moves to the next one.
+        """
+        self.add_barrier()
         before, count = self._last.copy(), len(self.segments)
         start = len(before.ops)
         write()
         if len(self.segments) > count:
-            # A pipeline stands in one block: all of it goes to the next.
+            # A pipeline cannot be divided between thread blocks.
             self.tables.semaphores -= len(self.segments) - count
             self.segments[count - 1 :] = [before]
             self.has_waited = self.has_moved = False
-            self._go_on()
+            self._begin_segment()
             start = len(self._last.ops)
             write()
         self._last.join(start, slice_bytes, chunks)
 
-    def _remote(self, one: Range, channel_type: str) -> int:
-        return self.tables.buffer(one.rank, one.buffer, channel_type)
+    def _find_remote(self, operand: Range, channel_type: str) -> int:
+        return self.tables.buffer(operand.rank, operand.buffer, channel_type)
 
-    def _texts(self, ranges: Sequence[Range], channel_type: str) -> str:
-        """Entries of src_buff or dst_buff."""
-        return ",".join(self._text(one, channel_type) for one in ranges)
+    def _format_ranges(self, ranges: Sequence[Range], channel_type: str) -> str:
+        """Format entries of src_buff or dst_buff."""
+        return ",".join(self._format_range(operand, channel_type) for operand in ranges)
 
-    def _text(self, one: Range, channel_type: str) -> str:
-        where = f'"index":{one.index},"size":{one.size}'
-        if one.group >= 0:
-            place = self._last.channel(channel_type, self.tables.groups.index(one.group))
-            return f'{{"switch_channel_id":{place},{where}}}'
-        if one.rank < 0:
-            return f'{{"type":"{BUFFER_TYPES[one.buffer]}",{where}}}'
-        place = self._last.buffer(channel_type, self._remote(one, channel_type))
-        return f'{{"buffer_id":{place},{where}}}'
+    def _format_range(self, operand: Range, channel_type: str) -> str:
+        where = f'"index":{operand.index},"size":{operand.size}'
+        if operand.group >= 0:
+            position = self._last.channel(channel_type, self.tables.groups.index(operand.group))
+            return f'{{"switch_channel_id":{position},{where}}}'
+        if operand.rank < 0:
+            return f'{{"type":"{BUFFER_TYPES[operand.buffer]}",{where}}}'
+        position = self._last.buffer(channel_type, self._find_remote(operand, channel_type))
+        return f'{{"buffer_id":{position},{where}}}'
 
     def _make_room(
         self,
@@ -192,18 +204,18 @@ class BlockWriter:
         channels: Sequence[int] = (),
         buffers: Sequence[int] = (),
     ) -> None:
-        """Go on in another thread block where the tables of this one are full."""
-        if not self._last.takes(channel_type, channels, buffers):
-            self._go_on()
+        """Continue in another thread block if the tables of this one are full."""
+        if not self._last.has_room(channel_type, channels, buffers):
+            self._begin_segment()
 
-    def _go_on(self) -> None:
-        """Begin another thread block, which waits for this one."""
-        self.meet()
-        number = self.tables.another_semaphore()
-        self._last.ops.append(semaphore("sem_release", [number]))
+    def _begin_segment(self) -> None:
+        """Begin another thread block, which waits for this one by a semaphore."""
+        self.add_barrier()
+        number = self.tables.add_semaphore()
+        self._last.ops.append(format_semaphore("sem_release", [number]))
         self.segments.append(Segment())
-        self._last.ops.append(semaphore("sem_acquire", [number]))
+        self._last.ops.append(format_semaphore("sem_acquire", [number]))
         self.has_waited = True
-        # Whoever asked for room goes on as if nothing had been between.
+        # The caller continues as if it still wrote to the first block.
         self._last.ops.append(NOP)
         self.has_waited = False

@@ -11,21 +11,21 @@ from collhub_mscclpp.options import PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.landing import (
     Landing,
-    landing_of,
-    packet_landing_of,
-    pulled_of,
-    with_equal_scratch,
+    choose_landing,
+    choose_packet_landing,
+    enlarge_scratch,
+    find_pulled,
 )
 from collhub_mscclpp.writing.networks import PlanNetwork
 from collhub_mscclpp.writing.segments import (
     PORT,
     RankTables,
-    channel_types,
-    containing_range,
+    build_tables,
+    choose_channel_types,
+    find_containing_range,
     has_equal_scratch,
     has_port_offset,
     memory_layouts,
-    tables_of,
 )
 from collhub_mscclpp.writing.switch_stores import SwitchStores, place_switch_stores
 from collhub_mscclpp.writing.work import PlanWork
@@ -35,26 +35,33 @@ from hub_core.model import StepKind, StepTable, UsageError
 
 @dataclass(slots=True)
 class Semaphores:
-    """`count`: semaphores of every rank. `released`, `acquired`: their numbers by row of steps."""
+    """Semaphores of a plan.
+
+    `count`: number of semaphores of every rank. `released`, `acquired`: by row, the numbers of the
+    semaphores that a step releases after it, or acquires before it.
+    """
 
     count: list[int]
     released: dict[int, list[int]] = field(default_factory=dict)
     acquired: dict[int, list[int]] = field(default_factory=dict)
 
-    def another(self, rank: int) -> int:
-        """The number of a further semaphore of a rank."""
+    def add_semaphore(self, rank: int) -> int:
+        """Add a semaphore to a rank and return its number."""
         self.count[rank] += 1
         return self.count[rank] - 1
 
 
-def semaphores_of(work: PlanWork, block: Int64Array) -> Semaphores:
-    """One semaphore for every wait between blocks that no earlier wait of the block covers."""
+def assign_semaphores(work: PlanWork, block: Int64Array) -> Semaphores:
+    """Assign a semaphore to every dependency between thread blocks that needs one.
+
+    A dependency needs none if the block already waits for the same or a later step of that block.
+    """
     steps, position = work.steps, work.position
-    found = Semaphores([0] * steps.num_ranks)
+    semaphores = Semaphores([0] * steps.num_ranks)
     parents, children = work.edges()
     crosses = block[parents] != block[children]
     parents, children = parents[crosses], children[crosses]
-    # Later parents first: waiting for one covers all before it in its block.
+    # Later parents first: a wait for a step covers all earlier steps of its block.
     order = sorted(
         range(len(parents)), key=lambda edge: (position[children[edge]], -position[parents[edge]])
     )
@@ -66,55 +73,60 @@ def semaphores_of(work: PlanWork, block: Int64Array) -> Semaphores:
         if position[parent] <= covered.get(pair, -1):
             continue
         covered[pair] = int(position[parent])
-        semaphore = found.another(rank)
-        found.released.setdefault(parent, []).append(semaphore)
-        found.acquired.setdefault(child, []).append(semaphore)
-    return found
+        number = semaphores.add_semaphore(rank)
+        semaphores.released.setdefault(parent, []).append(number)
+        semaphores.acquired.setdefault(child, []).append(number)
+    return semaphores
 
 
-MOST_BLOCKS = 64
-"""Thread blocks of a rank before they are cut to fit the executor's tables."""
+MAX_BLOCKS = 64
+"""Maximum number of thread blocks of a rank, before division to fit the executor's tables."""
 
 
-def blocks_of(work: PlanWork) -> Int64Array:
-    """The thread block of every step, from 0 in each rank: int64[rows].
+def assign_blocks(work: PlanWork) -> Int64Array:
+    """Assign every step to a thread block of its rank, numbered from 0: int64[rows].
 
-    Lanes of the algorithm stay together. Any division is free of deadlocks, as every block does its
-    steps in the one order of all ranks; so are blocks folded where a rank has too many.
+    Steps of one lane of the algorithm share a block. No assignment can deadlock, because every
+    block executes its steps in one order of all ranks. Block numbers above the maximum wrap around.
     """
     steps = work.steps
     rank = steps.rank.astype(np.int64)
-    group = _groups(work)
+    group = _group_steps(work)
     width = int(group.max(initial=0)) + 1
     number = labels(rank * width + group)
     _, first = np.unique(number, return_index=True)
-    # Numbers of groups count over all ranks; those of blocks begin anew in each.
+    # Groups are numbered over all ranks, blocks from 0 in each rank.
     block_of_group = ordinals(rank[first])
-    return np.asarray(block_of_group[number] % MOST_BLOCKS, np.int64)
+    return np.asarray(block_of_group[number] % MAX_BLOCKS, np.int64)
 
 
-def _groups(work: PlanWork) -> Int64Array:
-    """A number for every step, the same for those of one rank that one block does."""
+def _group_steps(work: PlanWork) -> Int64Array:
+    """Number the groups of steps that one block of a rank executes: int64[rows].
+
+    Steps with a lane are grouped by lane. Steps without one are grouped by connection; local steps
+    join the group of the last step that they depend on.
+    """
     steps = work.steps
     lane = work.lane
     if bool((lane >= 0).all()):
         return lane
     open_group = int(lane.max(initial=-1)) + 1
-    of_connection = _connection_groups(work)
+    of_connection = _group_connections(work)
     group = np.where(lane >= 0, lane, open_group)
     is_open = (lane < 0) & (work.connection >= 0)
     is_send = steps.sends.astype(np.int64)
     side = work.connection * 2 + is_send
     group[is_open] = open_group + 1 + of_connection[side[is_open]]
-    _place_local_steps(work, group)
+    _assign_local_steps(work, group)
     return group
 
 
-def _connection_groups(work: PlanWork) -> Int64Array:
-    """The group of the receives (2 c) and of the sends (2 c + 1) of every connection c.
+def _group_connections(work: PlanWork) -> Int64Array:
+    """Group the receives (2 c) and the sends (2 c + 1) of every connection c: int64[2 c].
 
-    A receiving block passes on what it got, to one connection: ring steps need no semaphores then.
-    Messages that are added to one sum arrive in one block: one operation adds several.
+    Receives share a block with the sends of one connection that forward their data, so that a ring
+    needs no semaphores. Receives that are added to the same sum share a block, so that one
+    operation adds several messages.
     """
     steps, connection = work.steps, work.connection
     group = np.arange(2 * len(work.source), dtype=np.int64)
@@ -130,7 +142,7 @@ def _connection_groups(work: PlanWork) -> Int64Array:
     received, sent = connection[parents[is_forward]], connection[children[is_forward]]
     pairs, count = np.unique(np.stack([received, sent], axis=1), axis=0, return_counts=True)
     is_taken = np.zeros(len(group), np.bool_)
-    # The pairs with most steps first; every connection has one partner.
+    # Pairs with the largest number of steps first; every side gets at most one partner.
     for pair in np.argsort(-count, kind="stable").tolist():
         receive_side, send_side = 2 * pairs[pair, 0], 2 * pairs[pair, 1] + 1
         if not is_taken[receive_side] and not is_taken[send_side]:
@@ -140,16 +152,16 @@ def _connection_groups(work: PlanWork) -> Int64Array:
 
 
 def _is_further_term(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Dependencies from a sum of a message to the sum of another in the same place."""
+    """Select dependencies between received sums that have the same destination: bool[edges]."""
     is_sum = steps.is_kind(StepKind.RECV_REDUCE)
-    found = is_sum[parents] & is_sum[children]
+    is_further = is_sum[parents] & is_sum[children]
     for column in (steps.dst_buffer, steps.dst_offset, steps.count):
-        found &= column[parents] == column[children]
-    return found
+        is_further &= column[parents] == column[children]
+    return is_further
 
 
-def _place_local_steps(work: PlanWork, group: Int64Array) -> None:
-    """Put local steps without a lane behind the step that they wait for."""
+def _assign_local_steps(work: PlanWork, group: Int64Array) -> None:
+    """Assign local steps without a lane to the group of the last step that they depend on."""
     steps = work.steps
     is_local = steps.is_kind(StepKind.COPY, StepKind.REDUCE) & (work.lane < 0)
     rows = np.flatnonzero(is_local)
@@ -166,7 +178,11 @@ _SEND = int(StepKind.SEND)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
-    """What every operation needs."""
+    """All choices of a plan that its operations refer to.
+
+    `block`: int64[rows], thread block of every step within its rank. `types`: channel type of every
+    connection. `tables`: channels and remote buffers, by rank. `stores`: ranges of switch channels.
+    """
 
     work: PlanWork
     landing: Landing
@@ -179,44 +195,44 @@ class Draft:
 
     @classmethod
     def of(cls, work: PlanWork, network: PlanNetwork, options: PlanWriteOptions) -> Draft:
-        """Choose thread blocks, channels, landing places and semaphores.
+        """Choose thread blocks, channels, landing ranges of messages, and semaphores.
 
         Raises `UsageError` for packets between memory domains.
         """
-        # Types come first: ranks number channels by type.
-        types = channel_types(work, network.domain)
+        # Channels are numbered by type, so the types are needed first.
+        types = choose_channel_types(work, network.domain)
         is_packets = options.protocol == PACKETS
         if is_packets and PORT in types:
-            # Proxies move what lies in memory: they make no packets of it.
+            # Proxies copy memory as it is; they cannot create packets.
             message = "packets do not travel between nodes"
             raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
-        tables = tables_of(work, types, options.tbg)
-        block = blocks_of(work)
-        landing = _landing(work, block, types, options)
+        tables = build_tables(work, types, options.tbg)
+        block = assign_blocks(work)
+        landing = _choose_landing(work, block, types, options)
         landing, stores = place_switch_stores(work, landing, is_packets=is_packets)
         if is_packets:
-            landing = with_equal_scratch(work, landing)
+            landing = enlarge_scratch(work, landing)
         for number, (_, ranks) in enumerate(stores.groups):
             for rank in ranks:
                 tables[rank].join(number)
-        semaphores = semaphores_of(work, block)
+        semaphores = assign_semaphores(work, block)
         counts = zip(tables, semaphores.count, strict=True)
         for table, count in counts:
-            # Each part of a block waits for the same part of the other one.
+            # Each part of a block waits for the same part of the other block.
             table.semaphores = count * options.tbg
         return cls(work, landing, block, semaphores, types, tables, options, stores)
 
     @property
     def parts(self) -> int:
-        """Thread blocks that share the work of one."""
+        """Number of thread blocks that share the work of one."""
         return self.options.tbg
 
     def rows_of_blocks(self) -> list[list[int]]:
-        """Rows of every thread block in the order of doing, blocks by rank and number."""
+        """List the rows of every thread block in execution order, blocks by rank and number."""
         rank = self.work.steps.rank.astype(np.int64)
         order = self.work.order
         width = int(self.block.max(initial=0)) + 1
-        # Sorted stably, rows of a block stay in the order of doing.
+        # A stable sort preserves the execution order within a block.
         key = rank[order] * width + self.block[order]
         by_block = np.argsort(key, kind="stable")
         borders = np.flatnonzero(np.diff(key[by_block])) + 1
@@ -224,34 +240,34 @@ class Draft:
         return [group.tolist() for group in groups if len(group)]
 
     def channel(self, row: int, part: int) -> int:
-        """Channel of a message on the rank of this row."""
-        # Parts have channels of their own: one counter would mix their signals.
+        """Return the channel of a message on the rank of this row, for one part of its block."""
+        # Each part has a separate channel: a shared counter would mix up their signals.
         number = int(self.work.connection[row]) * self.parts + part
         return self.tables[int(self.work.steps.rank[row])].channels[number]
 
     def channel_type(self, row: int) -> str:
-        """Type of the channel of a message."""
+        """Return the channel type of a message."""
         connection = int(self.work.connection[row])
         return self.types[connection]
 
     def numbers(self, of_row: dict[int, list[int]], row: int, part: int) -> list[int]:
-        """Semaphores of one part of a block."""
+        """List the semaphores of a step for one part of its block."""
         return [number * self.parts + part for number in of_row.get(row, ())]
 
     def source(self, row: int) -> Range:
-        """What a step reads."""
+        """Return the range that a step reads."""
         steps, unit = self.work.steps, self.work.unit
         index, size = int(steps.src_offset[row]) // unit, int(steps.count[row]) // unit
         return Range(int(steps.src_buffer[row]), index, size)
 
     def port_source(self, row: int) -> Range:
-        """What a send through a port reads, from the start of its allocation."""
-        one, rank = self.source(row), int(self.work.steps.rank[row])
-        buffer, index = containing_range(self.work, rank, one.buffer, one.index)
-        return Range(buffer, index, one.size)
+        """Return the range that a port send reads, in the buffer that starts its allocation."""
+        source, rank = self.source(row), int(self.work.steps.rank[row])
+        buffer, index = find_containing_range(self.work, rank, source.buffer, source.index)
+        return Range(buffer, index, source.size)
 
     def serves_in_place(self) -> bool:
-        """Whether the plan is right in place too, where the algorithm claims it.
+        """Whether the plan is correct for calls in place; False if the algorithm does not claim it.
 
         A plan for both modes cannot send the smaller buffer of a call in place through a port, and
         packets need equal scratch on all ranks.
@@ -269,43 +285,50 @@ class Draft:
         return not any(has_port_offset(self.work, *source) for source in sources)
 
     def target(self, row: int) -> Range:
-        """What a step writes."""
+        """Return the range that a step writes."""
         steps, unit = self.work.steps, self.work.unit
         index, size = int(steps.dst_offset[row]) // unit, int(steps.count[row]) // unit
         return Range(int(steps.dst_buffer[row]), index, size)
 
     def landing_range(self, row: int) -> Range:
-        """Where the message of a send, in the peer's memory, or of a receive lies."""
+        """Return the range where a message lands.
+
+        For a send, and for a receive that pulls its data, it is in the memory of the peer; else in
+        the memory of the rank itself.
+        """
         steps, landing = self.work.steps, self.landing
-        # A receive looks at its own memory, but for what it pulls.
         is_remote = int(steps.kind[row]) == _SEND or bool(landing.is_pulled[row])
         peer = int(steps.peer[row]) if is_remote else -1
         size = int(steps.count[row]) // self.work.unit
         return Range(int(landing.buffer[row]), int(landing.index[row]), size, peer)
 
     def group_range(self, group: int, index: int, row: int) -> Range:
-        """The place of what a step moves, on all members of a group of a switch."""
+        """Return a range of the step's size, from chunk `index` on, on all members of a group."""
         size = int(self.work.steps.count[row]) // self.work.unit
         return Range(self.stores.groups[group][0], index, size, group=group)
 
-    def pieces(self, one: Range) -> list[Range]:
-        """The range, or its chunks where several blocks share it.
+    def split_range(self, full_range: Range) -> list[Range]:
+        """Divide a range into its chunks if several blocks share the work; else return it as it is.
 
-        Parts of a range of two chunks are other parts of memory than those of its chunks.
+        Part k of a range of several chunks is not the union of the parts k of its chunks, so all
+        operations must use single chunks.
         """
         if self.parts == 1:
-            return [one]
-        return [replace(one, index=one.index + k, size=1) for k in range(one.size)]
+            return [full_range]
+        return [
+            replace(full_range, index=full_range.index + k, size=1) for k in range(full_range.size)
+        ]
 
     def writer(self, rank: int, part: int) -> BlockWriter:
-        """An empty thread block."""
+        """Create the writer of an empty thread block."""
         return BlockWriter(self.tables[rank], part, self.parts)
 
 
-def _landing(
+def _choose_landing(
     work: PlanWork, block: Int64Array, types: Sequence[str], options: PlanWriteOptions
 ) -> Landing:
+    """Choose where messages land, by protocol and by whether messages may be pulled."""
     if options.protocol == PACKETS:
-        return packet_landing_of(work)
+        return choose_packet_landing(work)
     nothing = np.zeros(len(work.steps), np.bool_)
-    return landing_of(work, pulled_of(work, block, types) if options.pull else nothing)
+    return choose_landing(work, find_pulled(work, block, types) if options.pull else nothing)

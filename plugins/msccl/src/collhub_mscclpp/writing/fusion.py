@@ -1,4 +1,4 @@
-"""Steps of a thread block that one operation does: sums, sends of what came, sends together."""
+"""Group steps of a thread block that one operation executes: sums, forwards, several sends."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RECEIVING = (int(StepKind.RECV), int(StepKind.RECV_REDUCE))
 
 @dataclass(slots=True)
 class StepGroup:
-    """A step, and others that are done with it.
+    """A step, and further steps that the same operation executes.
 
-    `terms`: receives that are added to what the step, itself a receive, makes. `sends`: of what it
-    writes, or from the buffer that it sends.
+    `terms`: receives that are added to the result of the step, which is a receive too. `sends`:
+    sends of the result of the step, or sends from the buffer that the step sends.
     """
 
     row: int
@@ -29,27 +29,29 @@ class StepGroup:
 
     @property
     def receives(self) -> list[int]:
-        """The step and its terms."""
+        """The step and its terms, in execution order."""
         return [self.row, *self.terms]
 
     @property
     def rows(self) -> list[int]:
-        """All steps in their order."""
+        """All steps in execution order."""
         receives = self.receives
         return [*receives, *self.sends]
 
 
-def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
-    """Divide the steps of a thread block; within a group nothing waits for other blocks."""
+def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
+    """Divide the steps of a thread block into groups.
+
+    Only consecutive steps form a group, and no step within a group waits for another block.
+    """
     groups: list[StepGroup] = []
     for row in rows:
-        # Only neighbours join, so that the order of the block stays.
         last = groups[-1] if groups else None
         if last and _is_of_switch(draft, last, row):
             _add_to_switch_group(draft, last, row)
         elif last and _is_term(draft, last, row):
             last.terms.append(row)
-        elif last and _joins(draft, last, row):
+        elif last and _is_joined_send(draft, last, row):
             last.sends.append(row)
         else:
             groups.append(StepGroup(row))
@@ -57,7 +59,7 @@ def groups_of(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
 
 
 def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether a step belongs to the multicast or sum of the group before it, or sends the sum."""
+    """Whether a step belongs to the multicast or sum of the previous group, or sends that sum."""
     switches = draft.work.switches
     if switches.is_empty:
         return False
@@ -66,7 +68,7 @@ def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
         return int(switches.total[group.row]) == total
     if multicast < 0:
         return False
-    if any(int(switches.multicast[one]) == multicast for one in group.rows):
+    if any(int(switches.multicast[member]) == multicast for member in group.rows):
         return True
     return switches.joined.get(int(switches.total[group.row])) == multicast
 
@@ -85,15 +87,15 @@ def _uses_switch(draft: Draft, group: StepGroup) -> bool:
 
 
 def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether a step adds another message to the sum that the group before it makes."""
+    """Whether a step adds another message to the sum of the previous group."""
     if _uses_switch(draft, group) or draft.work.switches.total[row] >= 0:
         return False
     steps, landing, semaphores = draft.work.steps, draft.landing, draft.semaphores
     if group.sends or int(steps.kind[group.row]) != _SUM or int(steps.kind[row]) != _SUM:
         return False
-    # The sum is there when all terms are: nobody waits for it before, nor it for others.
-    is_apart = row in semaphores.acquired
-    if is_apart or any(one in semaphores.released for one in group.receives):
+    # The sum is complete only after all terms, so no semaphore may lie between the terms.
+    is_ordered = row in semaphores.acquired
+    if is_ordered or any(receive in semaphores.released for receive in group.receives):
         return False
     target = draft.target(group.row)
     is_same = draft.source(row) == target and draft.target(row) == target
@@ -102,19 +104,19 @@ def _is_term(draft: Draft, group: StepGroup, row: int) -> bool:
     return _has_room(draft, group.receives, row)
 
 
-def _joins(draft: Draft, group: StepGroup, row: int) -> bool:
-    """Whether a step is a send that can be done with the group before it."""
+def _is_joined_send(draft: Draft, group: StepGroup, row: int) -> bool:
+    """Whether a step is a send that the operation of the previous group can execute."""
     if _uses_switch(draft, group) or draft.work.switches.multicast[row] >= 0:
         return False
     steps = draft.work.steps
     if int(steps.kind[row]) != _SEND or draft.semaphores.acquired.get(row):
         return False
-    sends = [one for one in group.rows if int(steps.kind[one]) == _SEND]
+    sends = [member for member in group.rows if int(steps.kind[member]) == _SEND]
     if draft.channel_type(row) != MEMORY or not _has_room(draft, sends, row):
         return False
     kind = int(steps.kind[group.row])
     if kind == _SEND:
-        # The executor takes the buffer of the first source for all, and a pipeline one length.
+        # The executor uses the buffer of the first source for all; a pipeline has one length.
         same_buffer = bool(steps.src_buffer[row] == steps.src_buffer[group.row])
         if draft.options.slices and steps.count[row] != steps.count[group.row]:
             return False
@@ -123,8 +125,11 @@ def _joins(draft: Draft, group: StepGroup, row: int) -> bool:
 
 
 def _has_room(draft: Draft, rows: Sequence[int], row: int) -> bool:
-    """Whether an operation has room for another channel beside these; each is signalled once."""
+    """Whether an operation of these messages has room for the channel of another one.
+
+    An operation uses each channel at most once.
+    """
     connection = draft.work.connection
-    used = {int(connection[one]) for one in rows}
-    # One place is the local operand, or destination, of a reduction.
+    used = {int(connection[message]) for message in rows}
+    # One entry is the local operand or destination of a reduction.
     return int(connection[row]) not in used and len(used) < MOST_CHANNELS_OF_OPERATION - 1

@@ -1,6 +1,7 @@
-"""Where messages land at the receiver: at their destination, or in scratch.
+"""Choose where messages land at the receiver: at their destination, or staged in scratch.
 
-Messages that the receiver adds directly from the memory of the sender (`rre`, `rres`) need none.
+Messages that the receiver pulls, that is adds directly from the memory of the sender (`rre`,
+`rres`), do not land.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from hub_core.verification import Regions, find_regions
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Landing:
-    """`buffer`, `index`: int64[rows], where the message of a send or a receive lands, in chunks.
+    """Landing ranges of messages: `buffer`, `index` (first chunk), int64[rows], for both steps.
 
-    `is_direct`: bool[rows], receives that find their data in place. `is_pulled`: bool[rows], sends
-    and receives of what stays with the sender, from where it is added. `scratch`: int64[ranks],
-    chunks of scratch, those of the algorithm first, unused ones last.
+    `is_direct`: bool[rows], receives whose data lands at its destination. `is_pulled`: bool[rows],
+    sends and receives of messages that are added from the memory of the sender. `scratch`:
+    int64[ranks], chunks of scratch: those of the algorithm, then stages, then unused ones.
     """
 
     buffer: Int64Array
@@ -33,23 +34,26 @@ class Landing:
     scratch: Int64Array
 
 
-def landing_of(work: PlanWork, is_pulled: BoolArray) -> Landing:
-    """Let messages land in place where nobody else touches it before, else staged in scratch."""
+def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
+    """Let messages land at their destination if no other step uses it before, else in scratch.
+
+    `is_pulled`: bool[rows], messages that do not land. Multicasts get their range later.
+    """
     steps, unit = work.steps, work.unit
     send, receive = work.messages.send, work.messages.receive
     is_direct = np.zeros(len(steps), np.bool_)
     target = steps.dst_buffer[receive].astype(np.int64)
     can_address = have_equal_offsets(work, send, receive, target)
-    is_direct[receive] = _can_be_direct(work)[receive] & can_address
-    # What switches store has one place on several ranks, which is chosen later.
+    is_direct[receive] = _find_direct(work)[receive] & can_address
+    # A multicast stores to the same range on several ranks, which is chosen later.
     is_multicast = np.zeros(len(steps), np.bool_)
     is_multicast[receive] = work.switches.multicast[send] >= 0
     staged = receive[~is_direct[receive] & ~is_pulled[receive] & ~is_multicast[receive]]
     buffer = steps.dst_buffer.astype(np.int64)
     index = steps.dst_offset // unit
-    # Stages stand behind what the algorithm itself keeps in scratch.
-    own = work.algorithm.scratch_units // unit
-    start, scratch = stages(work, staged, own)
+    # Stages follow the scratch of the algorithm itself.
+    algorithm_chunks = work.algorithm.scratch_units // unit
+    start, scratch = reserve_stages(work, staged, algorithm_chunks)
     buffer[staged] = Buffer.SCRATCH
     index[staged] = start
     buffer[send] = buffer[receive]
@@ -60,18 +64,18 @@ def landing_of(work: PlanWork, is_pulled: BoolArray) -> Landing:
     return Landing(buffer, index, is_direct, is_pulled, scratch)
 
 
-def packet_landing_of(work: PlanWork) -> Landing:
-    """Let all messages land as packets, in scratch behind that of the algorithm.
+def choose_packet_landing(work: PlanWork) -> Landing:
+    """Let all messages land as packets in scratch, after the scratch of the algorithm.
 
-    Packet k lies at twice its index, so that the first one behind n plain chunks is n / 2; scratch
-    of packets is twice as large as it says.
+    Packets take twice the space: packet chunk k is stored at 2 k, so the first one after n plain
+    chunks is n / 2, rounded up, and the allocated scratch is twice as large as declared.
     """
     steps = work.steps
     send, receive = work.messages.send, work.messages.receive
-    own = work.algorithm.scratch_units // work.unit
-    # An odd chunk of the algorithm ends within a packet chunk, which stays free.
+    algorithm_chunks = work.algorithm.scratch_units // work.unit
+    # With an odd number of plain chunks one packet chunk is partly used and stays free.
     is_single = work.switches.multicast[send] < 0
-    start, scratch = stages(work, receive[is_single], (own + 1) // 2)
+    start, scratch = reserve_stages(work, receive[is_single], (algorithm_chunks + 1) // 2)
     buffer = np.full(len(steps), Buffer.SCRATCH, np.int64)
     index = np.zeros(len(steps), np.int64)
     index[receive[is_single]] = index[send[is_single]] = start
@@ -79,24 +83,27 @@ def packet_landing_of(work: PlanWork) -> Landing:
     return Landing(buffer, index, nowhere, nowhere, scratch)
 
 
-def with_equal_scratch(work: PlanWork, landing: Landing) -> Landing:
-    """The same with the largest scratch of any rank on all of them.
+def enlarge_scratch(work: PlanWork, landing: Landing) -> Landing:
+    """Return the landing with the largest scratch of any rank on all ranks.
 
     In every second launch the executor adds half of the *sender's* scratch to remote addresses.
     """
-    own = work.algorithm.scratch_units // work.unit
-    largest = max(int(own.max()), int(landing.scratch.max()))
+    algorithm_chunks = work.algorithm.scratch_units // work.unit
+    largest = max(int(algorithm_chunks.max()), int(landing.scratch.max()))
     return replace(landing, scratch=np.full_like(landing.scratch, largest))
 
 
-def stages(
+def reserve_stages(
     work: PlanWork, receives: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """(first chunk for each of these receives, end on each rank), from `first` of each rank on."""
+    """Reserve consecutive chunks for these receives, from chunk `first` of each rank on.
+
+    Returns the first chunk for each receive and the end on each rank.
+    """
     steps = work.steps
     rank = steps.rank[receives]
     count = steps.count[receives] // work.unit
-    # Each rank counts its stages from its own scratch on.
+    # Stages are numbered separately on each rank.
     by_rank = np.argsort(rank, kind="stable")
     sums = row_pointer(count[by_rank])
     needed = np.bincount(rank, weights=count, minlength=steps.num_ranks).astype(np.int64)
@@ -106,55 +113,55 @@ def stages(
     return start + first[rank], first + needed
 
 
-def coarse_regions(work: PlanWork) -> Iterator[Regions]:
-    """What every step reads and writes, in chunks, in each mode that the algorithm claims."""
+def find_coarse_regions(work: PlanWork) -> Iterator[Regions]:
+    """Yield the regions that every step reads and writes, in chunks, for each claimed mode."""
     for layout in memory_layouts(work):
         yield find_regions(work.algorithm, layout, np.ones(len(work.steps), np.bool_), work.unit)
 
 
-def _can_be_direct(work: PlanWork) -> BoolArray:
-    """Plain receives into what holds no data before, and what they alone write: bool[rows]."""
+def _find_direct(work: PlanWork) -> BoolArray:
+    """Select plain receives into chunks without data that no other step writes: bool[rows]."""
     can = work.steps.is_kind(StepKind.RECV)
-    modes = zip(memory_layouts(work), coarse_regions(work), strict=True)
+    modes = zip(memory_layouts(work), find_coarse_regions(work), strict=True)
     for layout, regions in modes:
         can &= _is_untouched(work, layout, regions)
     return can
 
 
 def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> BoolArray:
-    """Rows that write where no data lies before and no other row writes."""
+    """Select rows that write chunks without initial data that no other row writes: bool[rows]."""
     uses = np.zeros(layout.total + 1, np.int64)
     ranks = np.flatnonzero(work.algorithm.collective.defined_inputs())
     starts = layout.base[ranks, Buffer.INPUT]
-    # Data that is there before may still be read: that counts as a use.
+    # Initial data may still be read, so it counts as a use.
     uses[expanded_ranges(starts, layout.size[ranks, Buffer.INPUT])] = 1
     writes = np.flatnonzero(regions.destination >= 0)
     np.add.at(uses, expanded_ranges(regions.destination[writes], regions.count[writes]), 1)
-    # More than one use anywhere in a range shows in the running sum.
+    # A range contains a chunk with more than one use if the running sum grows over it.
     crowded = row_pointer((uses > 1).astype(np.int64))
     start = np.maximum(regions.destination, 0)
-    is_alone: BoolArray = crowded[start] == crowded[start + regions.count]
-    return is_alone & (regions.destination >= 0)
+    is_single: BoolArray = crowded[start] == crowded[start + regions.count]
+    return is_single & (regions.destination >= 0)
 
 
-def pulled_of(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolArray:
-    """Sends and receives of messages that may be pulled: bool[rows].
+def find_pulled(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolArray:
+    """Select the sends and receives of messages that may be pulled: bool[rows].
 
-    What is sent must stay until it is read: no later step writes it, but one that waits for what
-    the reading block sends afterwards. `block`: int64[rows], within ranks. `types`: of channels of
-    connections. O(n log n) in the chunks that steps write and send.
+    The source must not change until it is read: no later step writes it, except one that waits for
+    a message that the reading block sends afterwards. `block`: int64[rows], within ranks. `types`:
+    channel type of every connection. Cost: O(n log n) in the chunks that steps write and send.
     """
     send, receive = work.messages.send, work.messages.receive
-    is_near = np.array(types) == MEMORY
+    is_memory = np.array(types) == MEMORY
     steps = work.steps
-    can = steps.is_kind(StepKind.RECV_REDUCE)[receive] & is_near[work.connection[send]]
-    # A multicast puts the data into the memory of its receivers.
+    can = steps.is_kind(StepKind.RECV_REDUCE)[receive] & is_memory[work.connection[send]]
+    # A multicast stores the data in the memory of its receivers.
     can &= work.switches.multicast[send] < 0
     source = steps.src_buffer[send].astype(np.int64)
     can &= have_equal_offsets(work, receive, send, source)
-    for regions in coarse_regions(work):
+    for regions in find_coarse_regions(work):
         candidates = np.flatnonzero(can)
-        can[candidates] = _stay(work, block, regions, candidates)
+        can[candidates] = _are_unchanged(work, block, regions, candidates)
     is_pulled = np.zeros(len(work.steps), np.bool_)
     is_pulled[send[can]] = is_pulled[receive[can]] = True
     return is_pulled
@@ -162,29 +169,31 @@ def pulled_of(work: PlanWork, block: Int64Array, types: Sequence[str]) -> BoolAr
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Writes:
-    """The last write of every chunk: its row, else -1; and the place of the one before it."""
+    """By chunk: row of the last write, and position of the write before it; -1 for none."""
 
     last: Int64Array
     place_before: Int64Array
 
     @classmethod
     def of(cls, work: PlanWork, regions: Regions) -> _Writes:
-        """Sort the writes of all steps by chunk and time."""
+        """Sort the writes of all steps by chunk and execution order."""
         rows = np.flatnonzero(regions.destination >= 0)
         chunk = expanded_ranges(regions.destination[rows], regions.count[rows])
         writer = np.repeat(rows, regions.count[rows])
         order = np.lexsort((work.position[writer], chunk))
         chunk, writer = chunk[order], writer[order]
         last, place_before = np.full((2, regions.total), -1, np.int64)
-        # Of equal chunks the later assignment stays.
+        # For equal chunks the last assignment counts.
         last[chunk] = writer
         repeats = np.flatnonzero(chunk[1:] == chunk[:-1])
         place_before[chunk[repeats]] = work.position[writer[repeats]]
         return cls(last, place_before)
 
 
-def _stay(work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Array) -> BoolArray:
-    """Whether what these messages send stays until it is read."""
+def _are_unchanged(
+    work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Array
+) -> BoolArray:
+    """Whether the source of each message is unchanged until it is read: bool[messages]."""
     writes = _Writes.of(work, regions)
     send, receive = work.messages.send[messages], work.messages.receive[messages]
     count = regions.count[send]
@@ -192,9 +201,9 @@ def _stay(work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Ar
     message = np.repeat(np.arange(len(messages)), count)
     last, position = writes.last[chunk], work.position
     sent_at = position[send[message]]
-    is_late = (last >= 0) & (position[last] > sent_at)
+    is_rewritten = (last >= 0) & (position[last] > sent_at)
     answers = _is_answer(work, block, last, receive[message])
-    is_lost = (is_late & ~answers) | (writes.place_before[chunk] > sent_at)
+    is_lost = (is_rewritten & ~answers) | (writes.place_before[chunk] > sent_at)
     lost = np.bincount(message[is_lost], minlength=len(messages))
     return np.asarray(lost == 0, np.bool_)
 
@@ -202,7 +211,7 @@ def _stay(work: PlanWork, block: Int64Array, regions: Regions, messages: Int64Ar
 def _is_answer(
     work: PlanWork, block: Int64Array, writer: Int64Array, reader: Int64Array
 ) -> BoolArray:
-    """Whether each writer receives a message that the rank of the reader sends after its read.
+    """Whether each writer receives a message that the reader's rank sends after its read.
 
     The send is in the thread block of the reader, or depends on a step that is.
     """
@@ -219,9 +228,9 @@ def _is_answer(
     key = np.concatenate([every, children]) * width + block[before]
     order = np.lexsort((position[before], key))
     key, before = key[order], before[order]
-    # The last step of the block that the answer waits for, if there is one.
-    wanted = np.maximum(answer, 0) * width + block[reader]
-    place = np.searchsorted(key, wanted, side="right") - 1
-    is_there = (place >= 0) & (key[place] == wanted)
-    is_behind = position[before[place]] >= position[reader]
-    return np.asarray(is_same & is_there & is_behind, np.bool_)
+    # The last step of the reading block on which the answer depends, if any.
+    requested_key = np.maximum(answer, 0) * width + block[reader]
+    index = np.searchsorted(key, requested_key, side="right") - 1
+    has_step = (index >= 0) & (key[index] == requested_key)
+    is_after = position[before[index]] >= position[reader]
+    return np.asarray(is_same & has_step & is_after, np.bool_)

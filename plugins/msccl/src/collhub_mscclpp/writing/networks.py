@@ -1,4 +1,4 @@
-"""The network of a plan: which ranks address each other's memory, and which share a switch.
+"""The network of a plan: memory domains, and members of switches.
 
 Memory channels need memory that threads of another rank can address: within a host, and among the
 hosts of one NVLink domain (MNNVL, for example the trays of a GB200 rack). A topology does not name
@@ -47,18 +47,20 @@ class PlanNetwork:
     topology: Topology | None = None
 
     def switch_members(self, switch: int) -> frozenset[int]:
-        """NPUs with links to and from a switch."""
+        """Return the NPUs with links to and from a switch; empty without a topology."""
         topology = self.topology
         if topology is None:
             return frozenset()
         up = topology.source[topology.destination == switch]
         down = topology.destination[topology.source == switch]
-        found = set(up.tolist()) & set(down.tolist())
-        return frozenset(npu for npu in found if npu < topology.num_npus)
+        neighbours = set(up.tolist()) & set(down.tolist())
+        return frozenset(npu for npu in neighbours if npu < topology.num_npus)
 
 
-def network_of(num_ranks: int, topology: Topology | None, hosts: int) -> PlanNetwork:
-    """The network that the options of a plan describe; a topology takes precedence over hosts.
+def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanNetwork:
+    """Build the network from the options of a plan; a topology takes precedence over `hosts`.
+
+    Without a topology, ranks are divided into `hosts` hosts of consecutive ranks.
 
     Raises `UsageError` if the topology has another number of NPUs than there are ranks.
     """
@@ -68,18 +70,18 @@ def network_of(num_ranks: int, topology: Topology | None, hosts: int) -> PlanNet
         message = f"the topology has {topology.num_npus} NPUs, the algorithm {num_ranks} ranks"
         cure = "choose NPUs by npus=, as in dgx-h100:2?npus=0-3,8-11"
         raise UsageError(message, cure=cure)
-    return PlanNetwork(memory_domains(topology), topology)
+    return PlanNetwork(find_memory_domains(topology), topology)
 
 
-def memory_domains(topology: Topology) -> Int64Array:
-    """Number of the memory domain of every NPU, ascending in their first NPUs: int64[npus]."""
+def find_memory_domains(topology: Topology) -> Int64Array:
+    """Number the memory domain of every NPU, domains in order of their first NPUs: int64[npus]."""
     domains = _Domains(topology.num_npus)
-    hosts = _hosts(topology.groups, topology.num_npus)
+    hosts = _find_hosts(topology.groups, topology.num_npus)
     nvlink = [members for name, members in topology.groups.items() if _NVLINK_GROUP.search(name)]
     for group in [*hosts, *nvlink]:
         domains.join(group)
     fastest = _join_neighbours(topology, domains, is_with_hosts=bool(hosts))
-    for members in _switched(topology, fastest, is_with_hosts=bool(hosts)):
+    for members in _find_switched(topology, fastest, is_with_hosts=bool(hosts)):
         domains.join(members)
     return np.unique(np.asarray(domains.number), return_inverse=True)[1].astype(np.int64)
 
@@ -98,8 +100,11 @@ class _Domains:
             self.number = [first if number in numbers else number for number in self.number]
 
 
-def _hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[int, ...]]:
-    """The groups that are hosts: those named so, else all, if every NPU is in exactly one."""
+def _find_hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[int, ...]]:
+    """Find the groups that are hosts: those whose name says so, else all groups.
+
+    Either choice must contain every NPU exactly once; if neither does, the result is empty.
+    """
     named = [members for name, members in groups.items() if _HOST_GROUP.match(name)]
     for candidates in (named, list(groups.values())):
         if sorted(npu for members in candidates for npu in members) == list(range(npus)):
@@ -110,15 +115,15 @@ def _hosts(groups: Mapping[str, tuple[int, ...]], npus: int) -> list[tuple[int, 
 def _join_neighbours(
     topology: Topology, domains: _Domains, *, is_with_hosts: bool
 ) -> dict[int, float]:
-    """Join NPUs with direct links; returns the bandwidth of the fastest medium of every NPU.
+    """Join the domains of NPUs with direct links, and return each NPU's fastest bandwidth.
 
-    All direct links of an NPU within its host are one medium, and each link to a switch is one.
+    All direct links of an NPU within its host count as one medium, and so does each switch link.
     Direct links between hosts count as a network.
     """
     direct: dict[int, float] = {}
     fastest: dict[int, float] = {}
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
-    for source, destination, rate in zip(*(one.tolist() for one in columns), strict=True):
+    for source, destination, rate in zip(*(column.tolist() for column in columns), strict=True):
         if source >= topology.num_npus:
             continue
         if destination >= topology.num_npus:
@@ -129,35 +134,35 @@ def _join_neighbours(
     return {npu: max(fastest.get(npu, 0.0), direct.get(npu, 0.0)) for npu in {*fastest, *direct}}
 
 
-def _switched(
+def _find_switched(
     topology: Topology, fastest: Mapping[int, float], *, is_with_hosts: bool
 ) -> list[list[int]]:
-    """NPUs that a switch joins by their fastest medium, and by links of one bandwidth."""
+    """List groups of NPUs whose fastest medium is links of one bandwidth to the same switch."""
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)
-    links = list(zip(*(one.tolist() for one in columns), strict=True))
+    links = list(zip(*(column.tolist() for column in columns), strict=True))
     has_slower = {npu for npu, _, rate in links if npu < npus and rate < fastest[npu]}
     attached = [
-        (npu, other, rate)
-        for npu, other, rate in links
-        if npu < npus <= other and rate >= fastest[npu]
+        (npu, node, rate)
+        for npu, node, rate in links
+        if npu < npus <= node and rate >= fastest[npu]
     ]
     if is_with_hosts:
         attached = [
-            (npu, other, rate)
-            for npu, other, rate in attached
+            (npu, node, rate)
+            for npu, node, rate in attached
             if npu in has_slower
             or rate > MAX_NETWORK_BANDWIDTH_BYTES_PER_S
-            or _NVLINK_SWITCH.search(topology.node_name(other))
+            or _NVLINK_SWITCH.search(topology.node_name(node))
         ]
     else:
         npu_rate = max((rate for *_, rate in attached), default=0.0)
-        for one, other, rate in links:
-            if one >= npus and other >= npus and rate >= npu_rate:
-                low, high = sorted((switch[one], switch[other]))
+        for source, node, rate in links:
+            if source >= npus and node >= npus and rate >= npu_rate:
+                low, high = sorted((switch[source], switch[node]))
                 switch = [low if number == high else number for number in switch]
     members: dict[tuple[int, float], list[int]] = {}
-    for npu, other, rate in attached:
-        members.setdefault((switch[other], rate), []).append(npu)
+    for npu, node, rate in attached:
+        members.setdefault((switch[node], rate), []).append(npu)
     return list(members.values())

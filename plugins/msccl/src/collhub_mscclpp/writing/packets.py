@@ -8,9 +8,9 @@ from dataclasses import replace
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.fusion import StepGroup
-from collhub_mscclpp.writing.segments import MEMORY, SWITCH, in_eights
+from collhub_mscclpp.writing.segments import MEMORY, SWITCH, split_into_eights
 from collhub_mscclpp.writing.simple import (
-    add_up,
+    add_messages,
     begin_launch,
     copy_range,
     reduce_ranges,
@@ -20,17 +20,18 @@ from hub_core.model import StepKind
 
 
 def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write a group of steps, between their semaphores.
+    """Write the operations of a group of steps; the caller adds its semaphores.
 
-    Packets tell by themselves whether they are there. Where every rank ends a launch only after
-    each other one has begun it, the halves of the scratch keep two launches apart: a sender of
-    launch k + 2 has seen all others in launch k + 1. Elsewhere the receiver is waited for.
+    The flags of packets show whether they have arrived. In the collectives that plans name, every
+    rank ends a launch only after all ranks have begun it, so the two halves of the scratch separate
+    launches: a sender of launch k + 2 has seen all ranks in launch k + 1. For other collectives the
+    sender waits for the receiver.
     """
-    # Collectives of the executor keep launches apart, others need the handshake.
+    # Only the collectives that plans name need no handshake at the start of a launch.
     kind = int(draft.work.steps.kind[group.row])
     if draft.work.algorithm.collective.kind not in NAMES:
         begin_launch(draft, writer, group)
-    writer.meet()
+    writer.add_barrier()
     _WRITERS[kind](draft, writer, group)
 
 
@@ -40,42 +41,48 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
         return
     pairs: list[tuple[Range, Range]] = []
     for row in group.rows:
-        source, target = draft.source(row), draft.landing_range(row)
-        pairs += zip(draft.pieces(source), draft.pieces(target), strict=True)
-    # An operation names eight channels at most.
-    for some in in_eights(pairs):
-        writer.move("ppkt", [one for one, _ in some], [to for _, to in some], MEMORY)
+        source_range, target = draft.source(row), draft.landing_range(row)
+        pairs += zip(draft.split_range(source_range), draft.split_range(target), strict=True)
+    # An operation has at most eight channels.
+    for batch in split_into_eights(pairs):
+        writer.move(
+            "ppkt", [source for source, _ in batch], [target for _, target in batch], MEMORY
+        )
 
 
 def _store_packets(draft: Draft, writer: BlockWriter, row: int) -> None:
-    """Make packets in the own scratch, and store them through a switch in that of all members."""
+    """Write packets to the local scratch and store them through a switch on all members."""
     store = draft.stores.multicasts[int(draft.work.switches.multicast[row])]
-    own = replace(draft.landing_range(row), rank=-1)
+    scratch = replace(draft.landing_range(row), rank=-1)
     target = draft.group_range(store.group, store.index, row)
-    for one, slot in zip(draft.pieces(draft.source(row)), draft.pieces(own), strict=True):
-        writer.move("cpkt", [one], [slot])
-    for slot, to in zip(draft.pieces(own), draft.pieces(target), strict=True):
-        writer.move("gstorepkt", [slot], [to], SWITCH)
+    for chunk, slot in zip(
+        draft.split_range(draft.source(row)), draft.split_range(scratch), strict=True
+    ):
+        writer.move("cpkt", [chunk], [slot])
+    for slot, stored in zip(draft.split_range(scratch), draft.split_range(target), strict=True):
+        writer.move("gstorepkt", [slot], [stored], SWITCH)
 
 
 def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Send packets on as they come, and unpack them."""
+    """Forward packets as they arrive, and unpack them."""
     landed = draft.landing_range(group.row)
-    # Packets are sent on before they are unpacked: the next rank waits for them.
+    # Forwarding comes first because the next rank waits for the packets.
     if group.sends:
         _forward(draft, writer, landed, group.sends)
-    for one, to in zip(draft.pieces(landed), draft.pieces(draft.target(group.row)), strict=True):
-        writer.move("upkt", [one], [to])
+    for packet, chunk in zip(
+        draft.split_range(landed), draft.split_range(draft.target(group.row)), strict=True
+    ):
+        writer.move("upkt", [packet], [chunk])
 
 
 def _forward(draft: Draft, writer: BlockWriter, landed: Range, sends: Sequence[int]) -> None:
-    columns = [draft.pieces(draft.landing_range(row)) for row in sends]
-    for one, targets in zip(draft.pieces(landed), zip(*columns, strict=True), strict=True):
-        writer.move("rppkt", [one], targets, MEMORY)
+    columns = [draft.split_range(draft.landing_range(row)) for row in sends]
+    for packet, targets in zip(draft.split_range(landed), zip(*columns, strict=True), strict=True):
+        writer.move("rppkt", [packet], targets, MEMORY)
 
 
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    add_up(draft, writer, group, ("repkt", "respkt"))
+    add_messages(draft, writer, group, ("repkt", "respkt"))
 
 
 def _copy(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:

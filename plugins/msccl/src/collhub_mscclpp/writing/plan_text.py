@@ -1,4 +1,4 @@
-"""The JSON text of a plan."""
+"""Format a plan as JSON text."""
 
 from __future__ import annotations
 
@@ -19,73 +19,76 @@ from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind, UsageError
 
 UNSTATED_IN_PLACE = (CollectiveKind.GATHER, CollectiveKind.SCATTER)
-"""Collectives of which no plan can say which part of one buffer is the other one in place.
+"""Collectives for which a plan cannot describe which part of a buffer the other one is in place.
 
-Plans call them custom; the pointers of the call decide, whatever the plan says.
+Plans name them custom, and the pointers of the call decide.
 """
 _MOST_BYTES = 2**64 - 1
 _SEPARATOR = ",\n"
 
 
 def plan_text(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
-    """The plan with the thread blocks of every rank; its name tells its content.
+    """Format the plan with the thread blocks of every rank; its name contains a digest of its text.
 
-    The executor caches plans by name, so that another content must have another name.
+    The executor caches plans by name, so plans with different contents need different names.
     """
     work = draft.work
-    # All chunks of a plan have one size, also those of scratch.
-    counts = chunk_counts(draft)
-    header = _header(draft, _smallest(draft, counts), _largest(draft, counts))
+    # All chunks of a plan have one size, also chunks of scratch.
+    counts = count_chunks(draft)
+    header = _format_header(draft, _find_min_bytes(draft, counts), _find_max_bytes(draft, counts))
     gpus = [
-        _gpu(rank, table, segments, counts[rank].tolist(), draft.stores)
+        _format_gpu(rank, table, segments, counts[rank].tolist(), draft.stores)
         for rank, (table, segments) in enumerate(zip(draft.tables, blocks, strict=True))
     ]
     body = f'{header},"gpus":[\n{_SEPARATOR.join(gpus)}]'
-    # Short enough to read, long enough that no two plans share it.
+    # 64 bits: short enough to read, and collisions are improbable.
     digest = hashlib.sha256(body.encode()).hexdigest()[:16]
     name = f"{NAMES.get(work.algorithm.collective.kind, 'custom')}_{len(gpus)}_{digest}"
     return f'{{"name":"{name}",{body}}}\n'.encode()
 
 
-def _largest(draft: Draft, counts: Int64Array) -> int:
-    """The largest message in bytes: what is asked for, within what pipelines count.
+def _find_max_bytes(draft: Draft, counts: Int64Array) -> int:
+    """Return the largest message in bytes: the requested one, limited by the slices of pipelines.
 
-    No window is the whole range, as where the member is missing. Raises `UsageError` for a stated
-    window that needs more slices.
+    Without a request it is the executor's default. Raises `UsageError` if the requested size needs
+    more slices than the executor can count.
     """
     work, options = draft.work, draft.options
-    asked = _MOST_BYTES if options.max_size is None else options.max_size
+    requested = _MOST_BYTES if options.max_size is None else options.max_size
     if options.slices is None or not len(work.messages.send):
-        return asked
+        return requested
     chunks = int(work.steps.count[work.messages.send].max()) // work.unit
-    possible = MOST_SLICES * options.slices // chunks * _chunks_of_message(draft, counts)
-    if options.max_size is not None and possible < asked:
-        message = f"slices of {options.slices} bytes reach {possible} bytes, not max_size={asked}"
+    possible = MOST_SLICES * options.slices // chunks * _count_message_chunks(draft, counts)
+    if options.max_size is not None and possible < requested:
+        message = (
+            f"slices of {options.slices} bytes reach {possible} bytes, not max_size={requested}"
+        )
         raise UsageError(message, cure="choose larger slices")
-    return min(asked, possible)
+    return min(requested, possible)
 
 
-def _smallest(draft: Draft, counts: Int64Array) -> int:
-    """The smallest message in bytes: the requested one, but a unit of data for every thread block.
+def _find_min_bytes(draft: Draft, counts: Int64Array) -> int:
+    """Return the smallest message in bytes: at least the requested one.
 
-    The executor takes the number of a part modulo the number of units (`calcOffset`), and loses
-    data where there are more parts than units.
+    If several thread blocks share the work, each needs at least 16 bytes of every chunk: the
+    executor takes the part number modulo the number of 16-byte units (`calcOffset`) and loses data
+    if there are more parts than units.
     """
     requested = draft.options.min_size or 0
     if draft.options.tbg == 1:
         return requested
-    return max(requested, draft.options.tbg * ALIGNMENT * _chunks_of_message(draft, counts))
+    return max(requested, draft.options.tbg * ALIGNMENT * _count_message_chunks(draft, counts))
 
 
-def _chunks_of_message(draft: Draft, counts: Int64Array) -> int:
-    """Chunks of the buffer that windows of sizes measure, on the rank with the fewest."""
-    # Of the input, but in an all-gather of the output.
+def _count_message_chunks(draft: Draft, counts: Int64Array) -> int:
+    """Count the chunks of the buffer that message sizes refer to; the minimum over ranks."""
+    # Message sizes are bytes of the input, in an all-gather of the output.
     is_gather = draft.work.algorithm.collective.kind is CollectiveKind.ALL_GATHER
     return int(counts[:, 1 if is_gather else 0].min())
 
 
-def _header(draft: Draft, smallest: int, largest: int) -> str:
-    """Members of the plan itself, but its name and ranks."""
+def _format_header(draft: Draft, smallest: int, largest: int) -> str:
+    """Format the members of the plan other than its name and ranks."""
     collective, options = draft.work.algorithm.collective, draft.options
     is_packets = options.protocol == PACKETS
     members = {
@@ -102,23 +105,23 @@ def _header(draft: Draft, smallest: int, largest: int) -> str:
     return json.dumps(members, separators=(",", ":"))[1:-1]
 
 
-def chunk_counts(draft: Draft) -> Int64Array:
-    """Chunks of input, output and scratch: int64[ranks, 3]."""
+def count_chunks(draft: Draft) -> Int64Array:
+    """Count the chunks of input, output and scratch: int64[ranks, 3]."""
     collective, unit = draft.work.algorithm.collective, draft.work.unit
-    # The executor divides by both: what a rank does not have is one chunk.
-    given = np.maximum(collective.input_units() // unit, 1)
-    made = np.maximum(collective.output_units() // unit, 1)
-    return np.stack([given, made, draft.landing.scratch], axis=1)
+    # The executor divides by both counts, so an empty buffer is declared as one chunk.
+    input_chunks = np.maximum(collective.input_units() // unit, 1)
+    output_chunks = np.maximum(collective.output_units() // unit, 1)
+    return np.stack([input_chunks, output_chunks, draft.landing.scratch], axis=1)
 
 
-def _gpu(
+def _format_gpu(
     rank: int,
     table: RankTables,
     segments: Sequence[Segment],
     counts: Sequence[int],
     stores: SwitchStores,
 ) -> str:
-    """One rank."""
+    """Format one rank."""
     channels: list[dict[str, object]] = [
         {"channel_type": channel_type, "connected_to": peers}
         for channel_type, peers in table.peers.items()
@@ -147,15 +150,15 @@ def _gpu(
         "remote_buffers": buffers,
         "semaphores": [{"init_value": 0}] * table.semaphores,
     }
-    blocks = [_block(position, segment) for position, segment in enumerate(segments)]
+    blocks = [_format_block(position, segment) for position, segment in enumerate(segments)]
     text = json.dumps(parts, separators=(",", ":"))
     return f'{text[:-1]},"threadblocks":[\n{_SEPARATOR.join(blocks)}]}}'
 
 
-def _block(position: int, segment: Segment) -> str:
-    """One thread block."""
-    # Greetings come first: they hold up nobody, and let senders begin.
-    ops = [*segment.greetings(), *segment.ops]
+def _format_block(position: int, segment: Segment) -> str:
+    """Format one thread block."""
+    # Greetings come first: they do not wait, and they let senders begin.
+    ops = [*segment.format_greetings(), *segment.ops]
     channels = [
         {"channel_type": channel_type, "channel_ids": list(ids)}
         for channel_type, ids in segment.channels.items()

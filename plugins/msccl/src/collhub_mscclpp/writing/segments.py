@@ -33,12 +33,12 @@ SWITCH = "switch"
 
 @dataclass(slots=True)
 class RankTables:
-    """One rank.
+    """Channels, remote buffers and semaphores of one rank.
 
     `peers`: connected rank of every channel by type; `channels`: id of the channel of every
-    connection; `buffers`: position of every remote (rank, buffer, type); `semaphores`: how many.
-    `groups`: numbers of the groups of switches that the rank is in; a position is the id of its
-    channel. All ranks list them in one order, as their set-up waits for all members.
+    connection; `buffers`: position of every remote (rank, buffer, type); `semaphores`: number.
+    `groups`: numbers of the switch groups of the rank; the index is the id of the switch channel.
+    All ranks list groups in the same order, because their set-up waits for all members.
     """
 
     peers: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: []})
@@ -48,47 +48,51 @@ class RankTables:
     groups: list[int] = field(default_factory=list)
 
     def join(self, group: int) -> None:
-        """Take part in a group of a switch."""
+        """Add the rank to a switch group."""
         self.groups.append(group)
 
     def buffer(self, rank: int, buffer: int, channel_type: str) -> int:
-        """Position of a buffer of another rank in the list of this one."""
+        """Return the position of a remote buffer in the list; append it at its first use."""
         return self.buffers.setdefault((rank, buffer, channel_type), len(self.buffers))
 
-    def another_semaphore(self) -> int:
-        """The number of a further semaphore."""
+    def add_semaphore(self) -> int:
+        """Add a semaphore and return its number."""
         self.semaphores += 1
         return self.semaphores - 1
 
     def connect(self, number: int, peer: int, channel_type: str) -> None:
-        """Give a connection the next channel of its type."""
+        """Assign the next channel of its type to a connection."""
         self.channels[number] = len(self.peers[channel_type])
         self.peers[channel_type].append(peer)
 
 
-def tables_of(work: PlanWork, types: list[str], copies: int) -> list[RankTables]:
-    """Tables of all ranks, with `copies` channels a connection.
+def build_tables(work: PlanWork, types: list[str], copies: int) -> list[RankTables]:
+    """Build the tables of all ranks, with `copies` channels per connection.
 
-    Both ranks of a connection list it in the order of connections, so that channels of equal
-    ordinal between two ranks are its two ends. Channel `c * copies + k` is copy k of connection c.
+    Both ranks of a connection list their channels in the order of connections, so that channels
+    of equal ordinal between two ranks are paired. Channel `c * copies + k` is copy k of
+    connection c.
     """
     tables = [RankTables() for _ in range(work.steps.num_ranks)]
-    ends = zip(work.source.tolist(), work.destination.tolist(), strict=True)
-    for connection, (source, destination) in enumerate(ends):
+    pairs = zip(work.source.tolist(), work.destination.tolist(), strict=True)
+    for connection, (source, destination) in enumerate(pairs):
         for number in range(connection * copies, (connection + 1) * copies):
             tables[source].connect(number, destination, types[connection])
             tables[destination].connect(number, source, types[connection])
     return tables
 
 
-def channel_types(work: PlanWork, domain: Int64Array) -> list[str]:
-    """Type of every connection: port between domains, memory within; `domain`: int64[ranks]."""
+def choose_channel_types(work: PlanWork, domain: Int64Array) -> list[str]:
+    """Choose the type of every connection: port between memory domains, memory within one.
+
+    `domain`: int64[ranks].
+    """
     is_far = domain[work.source] != domain[work.destination]
     return np.where(is_far, PORT, MEMORY).tolist()  # type: ignore[no-any-return]
 
 
 def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
-    """Memories of all ranks in chunks, one for each mode that the algorithm claims."""
+    """Yield the memory layout in chunks for each mode (in place, out of place) that is claimed."""
     collective, unit = work.algorithm.collective, work.unit
     for in_place in (True, False):
         if collective.in_place if in_place else collective.out_of_place:
@@ -97,9 +101,9 @@ def memory_layouts(work: PlanWork) -> Iterator[MemoryLayout]:
 
 
 def buffer_offsets(layout: MemoryLayout) -> Int64Array:
-    """Chunks between the start of an allocation and of a buffer in it: int64[ranks, 3].
+    """Compute the offset of every buffer in its allocation, in chunks: int64[ranks, 3].
 
-    Only the smaller one of two buffers that share memory has an offset.
+    Only a buffer that is a part of another one has an offset.
     """
     both = [int(Buffer.INPUT), int(Buffer.OUTPUT)]
     base, size = layout.base[:, both], layout.size[:, both]
@@ -110,22 +114,22 @@ def buffer_offsets(layout: MemoryLayout) -> Int64Array:
 
 
 def has_equal_scratch(layout: MemoryLayout) -> bool:
-    """Whether equal chunk counts are equal bytes of scratch on all ranks.
+    """Whether a chunk of scratch has the same number of bytes on all ranks.
 
-    The executor takes the size of a chunk of scratch from the allocation that has the input. In a
-    gather in place that of the root alone is larger than its input.
+    The executor derives the size of a chunk of scratch from the allocation that contains the input.
+    In a gather in place, only the allocation of the root is larger than its input.
     """
     both = [int(Buffer.INPUT), int(Buffer.OUTPUT)]
     base, size = layout.base[:, both], layout.size[:, both]
-    given = np.maximum(size[:, 0], 1)
-    allocated = np.where(_share_memory(base, size), size.max(axis=1), given)
-    return bool(np.all(allocated * given[0] == allocated[0] * given))
+    input_chunks = np.maximum(size[:, 0], 1)
+    allocated = np.where(_share_memory(base, size), size.max(axis=1), input_chunks)
+    return bool(np.all(allocated * input_chunks[0] == allocated[0] * input_chunks))
 
 
 def _share_memory(base: Int64Array, size: Int64Array) -> BoolArray:
     """Whether the two buffers of a rank, columns of `base` and `size`, overlap: bool[ranks].
 
-    Unrelated buffers follow one another in a layout, and are allocations of their own.
+    Separate allocations follow one another in a layout, so they do not overlap.
     """
     first = base.argmin(axis=1)
     end = (base + size)[np.arange(len(base)), first]
@@ -135,9 +139,10 @@ def _share_memory(base: Int64Array, size: Int64Array) -> BoolArray:
 def have_equal_offsets(
     work: PlanWork, row: Int64Array, peer_row: Int64Array, buffer: Int64Array
 ) -> BoolArray:
-    """Whether the rank of `row` computes right addresses in a buffer of that of `peer_row`.
+    """Whether one rank computes correct addresses in a buffer of its peer: bool[pairs].
 
-    For every pair of steps, in every mode that the algorithm claims.
+    `row`, `peer_row`: a step of the rank and one of the peer; `buffer`: buffer of the peer. True
+    if the buffer has equal offsets on both ranks in every mode that the algorithm claims.
     """
     rank = work.steps.rank
     is_equal = np.ones(len(row), np.bool_)
@@ -148,34 +153,35 @@ def have_equal_offsets(
 
 
 def has_port_offset(work: PlanWork, rank: int, buffer: int) -> bool:
-    """Whether a port channel misses this buffer by its offset, in some mode."""
+    """Whether the buffer has an offset, which port channels ignore, in a claimed mode."""
     return any(buffer_offsets(layout)[rank, buffer] != 0 for layout in memory_layouts(work))
 
 
-def containing_range(work: PlanWork, rank: int, buffer: int, index: int) -> tuple[int, int]:
-    """(buffer, index) of a chunk in the buffer that starts its allocation.
+def find_containing_range(work: PlanWork, rank: int, buffer: int, index: int) -> tuple[int, int]:
+    """Return (buffer, index) of a chunk as a position in the buffer that starts its allocation.
 
-    For algorithms that claim a single mode; in both modes there is no such buffer.
+    This is possible only if the algorithm claims a single mode; else the arguments are returned.
     """
     layouts = list(memory_layouts(work))
     if len(layouts) != 1 or not has_port_offset(work, rank, buffer):
         return buffer, index
     offset = int(buffer_offsets(layouts[0])[rank, buffer])
-    other = Buffer.OUTPUT if buffer == Buffer.INPUT else Buffer.INPUT
-    return int(other), index + offset
+    container = Buffer.OUTPUT if buffer == Buffer.INPUT else Buffer.INPUT
+    return int(container), index + offset
 
 
 T = TypeVar("T")
 
-# Behind the last operation of a part: a nop, and the release that starts the next part.
+# Operations after the last one of a part: a nop, and the release that starts the next part.
 _ENDING = 2
 
 
 @dataclass(slots=True)
 class Segment:
-    """A thread block: operations as JSON texts, the ids they count, and channels greeted first.
+    """A thread block of the plan.
 
-    `in_pipelines`: operations that stand within others.
+    `ops`: operations as JSON texts; `channels`, `buffers`: by type, positions in the block's lists;
+    `greeted`: channels that are signalled first; `in_pipelines`: number of operations in pipelines.
     """
 
     ops: list[str] = field(default_factory=list)
@@ -188,72 +194,72 @@ class Segment:
     greeted: dict[str, list[int]] = field(default_factory=lambda: {MEMORY: [], PORT: []})
     in_pipelines: int = 0
 
-    def length(self) -> int:
-        """Operations, greetings included."""
-        greetings = [-(-len(ids) // MOST_CHANNELS_OF_OPERATION) for ids in self.greeted.values()]
-        return len(self.ops) + self.in_pipelines + sum(greetings)
+    def count_operations(self) -> int:
+        """Count the operations, including greetings and operations of pipelines."""
+        greeting_counts = [
+            -(-len(ids) // MOST_CHANNELS_OF_OPERATION) for ids in self.greeted.values()
+        ]
+        return len(self.ops) + self.in_pipelines + sum(greeting_counts)
 
-    def takes(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
-        """Whether the tables have room for these besides one more operation and a greeting."""
-        if self.length() + 2 + _ENDING > MOST_OPERATIONS:
+    def has_room(self, channel_type: str, channels: Sequence[int], buffers: Sequence[int]) -> bool:
+        """Whether the tables have room for these entries, an operation and a greeting."""
+        if self.count_operations() + 2 + _ENDING > MOST_OPERATIONS:
             return False
         if not channel_type:
             return True
-        known, near = self.channels[channel_type], self.buffers[channel_type]
+        known, known_buffers = self.channels[channel_type], self.buffers[channel_type]
         return (
             len(known.keys() | set(channels)) <= MOST_CHANNELS
-            and len(near.keys() | set(buffers)) <= MOST_REMOTE_BUFFERS
+            and len(known_buffers.keys() | set(buffers)) <= MOST_REMOTE_BUFFERS
         )
 
     def channel(self, channel_type: str, channel: int) -> int:
-        """Position of a channel among those of the block."""
+        """Return the position of a channel in the block's list, and append it at its first use."""
         known = self.channels[channel_type]
-        # Counted in the order of first use.
         return known.setdefault(channel, len(known))
 
     def buffer(self, channel_type: str, buffer: int) -> int:
-        """Position of a remote buffer among those of the block."""
+        """Return the position of a remote buffer in the list; append it at its first use."""
         known = self.buffers[channel_type]
-        # Counted in the order of first use.
         return known.setdefault(buffer, len(known))
 
     def copy(self) -> Segment:
-        """The same, which changes by itself."""
+        """Return an independent copy."""
         channels = {kind: dict(ids) for kind, ids in self.channels.items()}
         buffers = {kind: dict(ids) for kind, ids in self.buffers.items()}
         greeted = {kind: list(ids) for kind, ids in self.greeted.items()}
         return Segment(list(self.ops), channels, buffers, greeted, self.in_pipelines)
 
     def join(self, start: int, slice_bytes: int, chunks: int) -> None:
-        """Make one pipeline of the operations from `start` on."""
+        """Replace the operations from `start` on by one pipeline."""
         body = self.ops[start:]
         self.in_pipelines += len(body)
         context = f'"iter_context":{{"unit_size":{slice_bytes},"num_chunks":{chunks}}}'
         self.ops[start:] = [f'{{"name":"pipeline",{context},"ops":[{",".join(body)}]}}']
 
-    def greetings(self) -> list[str]:
-        """Operations that tell senders that this launch has begun here."""
+    def format_greetings(self) -> list[str]:
+        """Format the operations that signal to senders that this launch has begun."""
         texts = []
         for channel_type, channels in self.greeted.items():
-            for some in in_eights(channels):
-                ids = [self.channel(channel_type, channel) for channel in some]
-                text = synchronisation("rlxsignal", channel_type, ids)
+            for batch in split_into_eights(channels):
+                ids = [self.channel(channel_type, channel) for channel in batch]
+                text = format_synchronisation("rlxsignal", channel_type, ids)
                 texts.append(text)
         return texts
 
 
-def in_eights(ids: Sequence[T]) -> list[Sequence[T]]:
-    """The ids in as many operations as they need."""
+def split_into_eights(ids: Sequence[T]) -> list[Sequence[T]]:
+    """Divide a sequence into parts of at most 8, the number of channels of one operation."""
     width = MOST_CHANNELS_OF_OPERATION
     return [ids[start : start + width] for start in range(0, len(ids), width)]
 
 
-def synchronisation(name: str, channel_type: str, ids: Sequence[int]) -> str:
-    """A signal or a wait on channels of a block."""
+def format_synchronisation(name: str, channel_type: str, ids: Sequence[int]) -> str:
+    """Format a signal, wait or flush of channels of a block."""
     return f'{{"name":"{name}","channel_type":"{channel_type}","channel_ids":{list(ids)}}}'
 
 
-def semaphore(name: str, ids: Sequence[int]) -> str:
-    """An acquire or a release of semaphores."""
+def format_semaphore(name: str, ids: Sequence[int]) -> str:
+    """Format an acquire or a release of semaphores."""
     listed = list(ids)
     return f'{{"name":"{name}","semaphore_ids":{listed}}}'

@@ -1,4 +1,4 @@
-"""Where operations of switch channels read and write: one place of all members of a group."""
+"""Choose the ranges that operations of switch channels read and write on all members."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_mscclpp.writing.landing import Landing, coarse_regions
+from collhub_mscclpp.writing.landing import Landing, find_coarse_regions
 from collhub_mscclpp.writing.segments import have_equal_offsets, memory_layouts
 from collhub_mscclpp.writing.work import PlanWork
 from hub_core.columns import Int64Array, expanded_ranges
@@ -19,7 +19,7 @@ _SCRATCH = int(Buffer.SCRATCH)
 
 @dataclass(frozen=True, slots=True)
 class SwitchStore:
-    """A place that a switch channel writes: number of its group, buffer, and first chunk."""
+    """A range that a switch channel writes: number of its group, buffer, and first chunk."""
 
     group: int
     buffer: int
@@ -28,11 +28,11 @@ class SwitchStore:
 
 @dataclass(slots=True, eq=False)
 class SwitchStores:
-    """Groups of switch channels, and what they read and write.
+    """Groups of switch channels and the ranges that they access.
 
-    `groups`: buffer and ranks (ascending) by number of the group. `multicasts`: place by number of
-    the multicast. By number of the sum, `sources`: the group whose ranges are added, and `results`:
-    the place of the result.
+    `groups`: buffer and ranks (ascending), by number of the group. `multicasts`: range that is
+    written, by number of the multicast. `sources`: group whose ranges are added, and `results`:
+    range of the result, both by number of the sum.
     """
 
     groups: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class SwitchStores:
     results: dict[int, SwitchStore] = field(default_factory=dict)
 
     def group(self, buffer: int, ranks: list[int]) -> int:
-        """Number of the group of a buffer of these ranks."""
+        """Return the number of the group of a buffer of these ranks; add it at its first use."""
         key = buffer, tuple(sorted(ranks))
         if key not in self.groups:
             self.groups.append(key)
@@ -51,9 +51,10 @@ class SwitchStores:
 def place_switch_stores(
     work: PlanWork, landing: Landing, *, is_packets: bool
 ) -> tuple[Landing, SwitchStores]:
-    """Choose the places of all multicasts and sums, and let their messages land there.
+    """Choose the ranges of all multicasts and sums, and let their messages land there.
 
-    Sums whose messages must be staged are removed from `work.switches`.
+    A multicast lands at the destination of its receives if that range is equal and free on all
+    members, else in scratch. Sums whose messages are not pulled are removed from `work.switches`.
     """
     stores = SwitchStores()
     switches, steps = work.switches, work.steps
@@ -71,7 +72,7 @@ def place_switch_stores(
         scratch=scratch,
     )
     receive_of = dict(zip(work.messages.send.tolist(), work.messages.receive.tolist(), strict=True))
-    modes = [] if is_packets else list(_modes(work))
+    modes = [] if is_packets else list(_list_modes(work))
     for number, rows in switches.multicasts.items():
         receives = [receive_of[row] for row in rows]
         members = [int(steps.rank[rows[0]]), *steps.rank[receives].tolist()]
@@ -82,9 +83,9 @@ def place_switch_stores(
             and all(mode.is_free(number, rows, receives) for mode in modes)
         )
         if is_direct:
-            buffer, index = int(steps.dst_buffer[receives[0]]), _first_chunk(work, receives[0])
+            buffer, index = int(steps.dst_buffer[receives[0]]), _find_first_chunk(work, receives[0])
         else:
-            buffer, index = _SCRATCH, _reserve(work, scratch, members, rows[0])
+            buffer, index = _SCRATCH, _reserve_scratch(work, scratch, members, rows[0])
         stores.multicasts[number] = SwitchStore(stores.group(buffer, members), buffer, index)
         landing.buffer[[*rows, *receives]] = buffer
         landing.index[[*rows, *receives]] = index
@@ -95,46 +96,46 @@ def place_switch_stores(
         if number in switches.joined:
             stores.results[number] = stores.multicasts[switches.joined[number]]
         else:
-            index = _reserve(work, scratch, members, rows[0])
+            index = _reserve_scratch(work, scratch, members, rows[0])
             stores.results[number] = SwitchStore(stores.group(_SCRATCH, members), _SCRATCH, index)
     if any(buffer == _SCRATCH for buffer, _ in stores.groups):
-        # A switch channel spans as much of the scratch of all its members.
+        # A switch channel spans equally large scratch on all members.
         scratch[:] = scratch.max()
     return landing, stores
 
 
 def _has_one_address(work: PlanWork, rows: list[int], receives: list[int]) -> bool:
-    """Whether the sender computes the address of the destination that all receivers have."""
+    """Whether the address that the sender computes is correct on all receivers."""
     pairs = np.asarray(rows), np.asarray(receives)
     buffer = work.steps.dst_buffer[receives].astype(np.int64)
     return bool(have_equal_offsets(work, *pairs, buffer).all())
 
 
-def _first_chunk(work: PlanWork, row: int) -> int:
+def _find_first_chunk(work: PlanWork, row: int) -> int:
     return int(work.steps.dst_offset[row]) // work.unit
 
 
-def _reserve(work: PlanWork, scratch: Int64Array, members: list[int], row: int) -> int:
-    """The first chunk of scratch that is free on all members, for what a step moves."""
+def _reserve_scratch(work: PlanWork, scratch: Int64Array, members: list[int], row: int) -> int:
+    """Reserve a range of scratch for a step on all members, and return its first chunk."""
     index = int(scratch[members].max())
     scratch[members] = index + int(work.steps.count[row]) // work.unit
     return index
 
 
-def _modes(work: PlanWork) -> Iterator[_Mode]:
-    for layout, regions in zip(memory_layouts(work), coarse_regions(work), strict=True):
+def _list_modes(work: PlanWork) -> Iterator[_Mode]:
+    for layout, regions in zip(memory_layouts(work), find_coarse_regions(work), strict=True):
         yield _Mode(work, layout, regions)
 
 
 class _Mode:
-    """Steps that read and write every chunk in one mode of the algorithm."""
+    """The steps that read and write each chunk in one mode (in place or out of place)."""
 
     def __init__(self, work: PlanWork, layout: MemoryLayout, regions: Regions) -> None:
         self._work = work
         self._layout = layout
         self._regions = regions
-        self._readers = _Touches(regions.source, regions.count)
-        self._writers = _Touches(regions.destination, regions.count)
+        self._readers = _AccessIndex(regions.source, regions.count)
+        self._writers = _AccessIndex(regions.destination, regions.count)
         messages = work.messages
         self._send_of = dict(zip(messages.receive.tolist(), messages.send.tolist(), strict=True))
         # The sum whose result is multicast, by number of the multicast.
@@ -145,33 +146,39 @@ class _Mode:
         self._has_data[expanded_ranges(starts, sizes)] = True
 
     def is_free(self, number: int, rows: list[int], receives: list[int]) -> bool:
-        """Whether a multicast may be stored where its messages go, on its sender as well."""
+        """Whether a multicast may be stored at its messages' destination, also on its sender."""
         steps = self._work.steps
-        place = {(int(steps.dst_buffer[row]), int(steps.dst_offset[row])) for row in receives}
-        if len(place) > 1:
+        destinations = {
+            (int(steps.dst_buffer[row]), int(steps.dst_offset[row])) for row in receives
+        }
+        if len(destinations) > 1:
             return False
         return self._is_free_at_sender(number, rows, receives[0]) and all(
             self._is_free_at_receiver(number, row) for row in receives
         )
 
     def _is_free_at_receiver(self, number: int, receive: int) -> bool:
-        """Whether only the receive writes there, and earlier reads end before the sender sends."""
+        """Whether only the receive writes the range, and all its reads follow the receive.
+
+        Sends of this rank to the sum that is multicast are read before the multicast, so they may
+        precede it.
+        """
         work, regions = self._work, self._regions
         start, count = int(regions.destination[receive]), int(regions.count[receive])
         if self._writers.rows(start, count) != {receive}:
             return False
         rank = int(work.steps.rank[receive])
-        # What a member sends to the sum is read before the sum is sent.
+        # The terms of the sum are read before its result is multicast.
         terms = work.switches.totals.get(self._total_of.get(number, -1), [])
         sent = {self._send_of[term] for term in terms if int(work.steps.peer[term]) == rank}
         readers = self._readers.rows(start, count) - sent
         return all(work.position[row] > work.position[receive] for row in readers)
 
     def _is_free_at_sender(self, number: int, rows: list[int], receive: int) -> bool:
-        """Whether a store at the sender itself keeps its data, or writes an unused place."""
+        """Whether a store on the sender itself preserves its data or writes an unused range."""
         work, layout, regions = self._work, self._layout, self._regions
         rank, buffer = int(work.steps.rank[rows[0]]), int(work.steps.dst_buffer[receive])
-        index, count = _first_chunk(work, receive), int(regions.count[receive])
+        index, count = _find_first_chunk(work, receive), int(regions.count[receive])
         if index + count > layout.size[rank, buffer]:
             return False
         start = int(layout.base[rank, buffer]) + index
@@ -180,13 +187,13 @@ class _Mode:
         writers, readers = self._writers.rows(start, count), self._readers.rows(start, count)
         copy = work.switches.copies.get(number)
         is_unused = not writers and not self._has_data[start : start + count].any()
-        # The copy, before the multicast or after it, writes the same data.
+        # The copy writes the same data, before or after the multicast.
         is_copied = copy is not None and writers == {copy}
         return not readers and (is_unused or is_copied)
 
 
-class _Touches:
-    """Rows of the steps that touch chunks, by chunk."""
+class _AccessIndex:
+    """Rows of the steps that access each chunk."""
 
     def __init__(self, start: Int64Array, count: Int64Array) -> None:
         rows = np.flatnonzero(start >= 0)
@@ -196,6 +203,6 @@ class _Touches:
         self._chunk, self._row = chunk[order], owner[order]
 
     def rows(self, start: int, count: int) -> set[int]:
-        """Rows that touch any of these chunks."""
+        """Return the rows that access any of these chunks."""
         first, last = np.searchsorted(self._chunk, [start, start + count])
         return set(self._row[first:last].tolist())

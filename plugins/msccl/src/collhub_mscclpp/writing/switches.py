@@ -1,8 +1,8 @@
-"""Multicasts and sums that switch channels can do.
+"""Find multicasts and sums that switch channels can execute.
 
 A switch channel spans one buffer of a group of ranks (NVLS). `gstore` writes a local range to the
-same place on all members. `glres` adds the ranges in one place of all members, and writes the sum
-to one place on all members. Members include the rank that executes the operation.
+same range on all members. `glres` adds one range of all members and writes the sum to one range on
+all members. Members include the rank that executes the operation.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from collhub_mscclpp.writing.networks import PlanNetwork
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Messages, StepKind, StepTable
 
-# A pipeline is in one thread block, which has 16 channels: for the sum, and for its multicast.
+# A pipeline is in one thread block, whose 16 channels serve the sum and its multicast.
 _MAX_MESSAGES_OF_PIPELINE = 7
 
 
 @dataclass(slots=True, eq=False)
 class SwitchSteps:
-    """Steps that one operation of a switch channel can do.
+    """Steps that operations of switch channels execute together.
 
     `multicast`: int64[rows], number of the multicast of a send, else -1; `total`: number of the sum
     of a receive, else -1. `multicasts`, `totals`: rows by number, sums in the order of their chain.
     `joined`: multicast of the result, by number of the sum. `copies`: step that copies the same
-    data to the same place on the sender itself, by number of the multicast; those in
-    `early_copies` need an order of the plan's own, and come first.
+    data to the same range on the sender itself, by number of the multicast. `early_copies`:
+    multicasts whose copy does not depend on the sends; the plan orders the copy before them.
     """
 
     multicast: Int64Array
@@ -42,7 +42,7 @@ class SwitchSteps:
 
     @classmethod
     def empty(cls, rows: int) -> SwitchSteps:
-        """Neither multicasts nor sums among so many steps."""
+        """Create the record of an algorithm of `rows` steps without multicasts and sums."""
         return cls(np.full(rows, -1, np.int64), np.full(rows, -1, np.int64))
 
     @property
@@ -51,19 +51,22 @@ class SwitchSteps:
         return not self.multicasts and not self.totals
 
     def add_multicast(self, rows: list[int]) -> None:
-        """Make one multicast of these sends."""
+        """Record these sends as one multicast."""
         number = len(self.multicasts)
         self.multicasts[number] = rows
         self.multicast[rows] = number
 
     def add_total(self, rows: list[int]) -> None:
-        """Make one sum of the messages of these receives."""
+        """Record the messages of these receives as one sum."""
         number = len(self.totals)
         self.totals[number] = rows
         self.total[rows] = number
 
-    def loosen(self, rows: list[int]) -> bool:
-        """Remove copies or operations that put these rows into a cycle; False if there are none."""
+    def remove_cycle(self, rows: list[int]) -> bool:
+        """Remove early copies among these rows, which form a cycle, or else the rows' operations.
+
+        Returns whether anything was removed.
+        """
         early = sorted(number for number in self.early_copies if self.copies[number] in {*rows})
         self._remove_copies(early)
         if early:
@@ -85,14 +88,16 @@ class SwitchSteps:
                 self.multicast[self.multicasts.pop(multicast)] = -1
                 self._remove_copies([multicast])
                 self.joined = {
-                    one: other for one, other in self.joined.items() if other != multicast
+                    sum_number: multicast_number
+                    for sum_number, multicast_number in self.joined.items()
+                    if multicast_number != multicast
                 }
             if total >= 0:
                 self.total[self.totals.pop(total)] = -1
                 self.joined.pop(total, None)
 
     def clusters(self, rows: int) -> Int64Array:
-        """A number for every step, the same for those of one operation: int64[rows]."""
+        """Number the operations of all steps; steps of one operation are equal: int64[rows]."""
         cluster = np.arange(rows, dtype=np.int64)
         for members in [*self.multicasts.values(), *self.totals.values()]:
             cluster[members] = members[0]
@@ -101,7 +106,7 @@ class SwitchSteps:
         return cluster
 
     def control_edges(self) -> tuple[Int64Array, Int64Array]:
-        """(parents, children): copies on the sender of a multicast, and its sends."""
+        """Return (parents, children): early copies of multicasts and the sends after them."""
         pairs = [
             (self.copies[number], row)
             for number in sorted(self.early_copies)
@@ -111,7 +116,11 @@ class SwitchSteps:
         return edges[:, 0], edges[:, 1]
 
     def lanes(self, steps: StepTable) -> Int64Array:
-        """Lane of every step; those with the same partners at a switch share one: int64[rows]."""
+        """Choose the lane of every step: int64[rows].
+
+        Operations of a switch that agree in kind, rank and partners share an additional lane; all
+        remaining steps have the lane of the algorithm.
+        """
         lane = steps.lane.astype(np.int64)
         following = int(lane.max(initial=-1)) + 1
         numbers: dict[tuple[object, ...], int] = {}
@@ -130,7 +139,7 @@ class SwitchSteps:
             yield "multicast", members
 
 
-def switch_steps(
+def find_switch_steps(
     algorithm: Algorithm,
     messages: Messages,
     network: PlanNetwork,
@@ -138,10 +147,10 @@ def switch_steps(
     has_sums: bool,
     is_sliced: bool,
 ) -> SwitchSteps:
-    """Find the multicasts and sums of an algorithm that the switches of its network can do.
+    """Find the multicasts and sums of an algorithm that the switches of its network can execute.
 
-    All ranks of one are connected to one switch that the topology declares to multicast or to
-    reduce, and are in one memory domain. `has_sums`: whether sums may read the memory of other
+    All ranks of an operation are connected to one switch that the topology declares to multicast or
+    to reduce, and are in one memory domain. `has_sums`: whether sums may read the memory of other
     ranks; `is_sliced`: whether messages are sent in slices.
     """
     steps, topology = algorithm.steps, network.topology
@@ -156,24 +165,29 @@ def switch_steps(
         return switches
     max_messages = _MAX_MESSAGES_OF_PIPELINE if is_sliced else len(steps)
     members = {
-        one: network.switch_members(one) for one in {*topology.multicast, *topology.reduction}
+        switch: network.switch_members(switch)
+        for switch in {*topology.multicast, *topology.reduction}
     }
     for rows in _split(groups.multicasts):
         attached = max(
-            (_attached(steps, rows, members[one], network) for one in topology.multicast), key=len
+            (
+                _select_attached(steps, rows, members[switch], network)
+                for switch in topology.multicast
+            ),
+            key=len,
         )
         if 1 < len(attached) <= max_messages:
             switches.add_multicast(attached)
     receive_of = dict(zip(messages.send.tolist(), messages.receive.tolist(), strict=True))
-    parents = _parents_of(steps)
+    parents = _collect_parents(steps)
     if has_sums:
         for rows in _split(groups.sums):
             is_whole = len(rows) <= max_messages and any(
-                len(_attached(steps, rows, members[one], network)) == len(rows)
-                for one in topology.reduction
+                len(_select_attached(steps, rows, members[switch], network)) == len(rows)
+                for switch in topology.reduction
             )
-            chain = _chain([receive_of[row] for row in rows], parents)
-            if is_whole and _reads_one_place(steps, rows, chain[0]):
+            chain = _order_chain([receive_of[row] for row in rows], parents)
+            if is_whole and _reads_one_region(steps, rows, chain[0]):
                 switches.add_total(chain)
         _join(steps, parents, switches)
     _find_copies(steps, receive_of, parents, switches)
@@ -181,17 +195,17 @@ def switch_steps(
 
 
 def _split(groups: tuple[Int64Array, Int64Array]) -> Iterator[list[int]]:
-    """Rows of every group, in its order."""
+    """Yield the rows of every group, in order."""
     by_number: dict[int, list[int]] = defaultdict(list)
     for row, number in zip(*(column.tolist() for column in groups), strict=True):
         by_number[number].append(row)
     yield from by_number.values()
 
 
-def _attached(
+def _select_attached(
     steps: StepTable, rows: Sequence[int], members: frozenset[int], network: PlanNetwork
 ) -> list[int]:
-    """Sends between members of a switch within a memory domain, one for every pair of ranks."""
+    """Select sends between members of a switch within a memory domain, one per pair of ranks."""
     send_of_pair: dict[tuple[int, int], int] = {}
     for row in rows:
         pair = int(steps.rank[row]), int(steps.peer[row])
@@ -201,15 +215,15 @@ def _attached(
     return list(send_of_pair.values())
 
 
-def _parents_of(steps: StepTable) -> dict[int, set[int]]:
+def _collect_parents(steps: StepTable) -> dict[int, set[int]]:
     parents: dict[int, set[int]] = defaultdict(set)
     for parent, child in zip(*(column.tolist() for column in steps.edges()), strict=True):
         parents[child].add(parent)
     return parents
 
 
-def _chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]:
-    """Receives that are added one after another, in that order."""
+def _order_chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]:
+    """Sort the receives of a sum: each one depends on the previous one."""
     members = set(receives)
     following = {next(iter(parents[row] & members), -1): row for row in receives}
     chain = [following[-1]]
@@ -218,28 +232,28 @@ def _chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]:
     return chain
 
 
-def _region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
-    """Buffer, first unit and units that a step reads ("src") or writes ("dst")."""
+def _find_region(steps: StepTable, side: str, row: int) -> tuple[int, int, int]:
+    """Return (buffer, first unit, number of units) that a step reads ("src") or writes ("dst")."""
     buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
     return int(buffer[row]), int(offset[row]), int(steps.count[row])
 
 
-def _reads_one_place(steps: StepTable, sends: Sequence[int], head: int) -> bool:
-    """Whether the operands of a sum, the local one included, have one place on their ranks."""
-    place = _region(steps, "src", head)
-    return all(_region(steps, "src", row) == place for row in sends)
+def _reads_one_region(steps: StepTable, sends: Sequence[int], head: int) -> bool:
+    """Whether all operands of a sum, including the local one, are the same range on their ranks."""
+    region = _find_region(steps, "src", head)
+    return all(_find_region(steps, "src", row) == region for row in sends)
 
 
 def _join(steps: StepTable, parents: dict[int, set[int]], switches: SwitchSteps) -> None:
-    """Find sums whose result is multicast at once."""
+    """Find sums whose result is multicast by a send that depends on the last term."""
     by_source = {
-        (int(steps.rank[rows[0]]), _region(steps, "src", rows[0])): number
+        (int(steps.rank[rows[0]]), _find_region(steps, "src", rows[0])): number
         for number, rows in switches.multicasts.items()
     }
     taken: set[int] = set()
     for number, chain in switches.totals.items():
-        place = (int(steps.rank[chain[0]]), _region(steps, "dst", chain[-1]))
-        multicast = by_source.get(place, -1)
+        result = (int(steps.rank[chain[0]]), _find_region(steps, "dst", chain[-1]))
+        multicast = by_source.get(result, -1)
         if multicast < 0 or multicast in taken:
             continue
         if chain[-1] in parents[switches.multicasts[multicast][0]]:
@@ -253,14 +267,21 @@ def _find_copies(
     parents: dict[int, set[int]],
     switches: SwitchSteps,
 ) -> None:
-    """Find copies on the sender of a multicast from the same source to the same destination."""
+    """Find copies on the sender of a multicast with the same source and destination range.
+
+    A copy that does not depend on the sends is an early copy.
+    """
     copies = {
-        (int(steps.rank[row]), _region(steps, "src", row), _region(steps, "dst", row)): row
+        (
+            int(steps.rank[row]),
+            _find_region(steps, "src", row),
+            _find_region(steps, "dst", row),
+        ): row
         for row in np.flatnonzero(steps.is_kind(StepKind.COPY)).tolist()
     }
     for number, rows in switches.multicasts.items():
-        target = _region(steps, "dst", receive_of[rows[0]])
-        key = (int(steps.rank[rows[0]]), _region(steps, "src", rows[0]), target)
+        target = _find_region(steps, "dst", receive_of[rows[0]])
+        key = (int(steps.rank[rows[0]]), _find_region(steps, "src", rows[0]), target)
         if key in copies and number not in switches.joined.values():
             switches.copies[number] = copies[key]
             if not parents[copies[key]].intersection(rows):

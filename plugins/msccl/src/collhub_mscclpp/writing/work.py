@@ -1,4 +1,4 @@
-"""The steps of an algorithm in one order of all ranks, and the connections of its messages."""
+"""Order the steps of all ranks of an algorithm, and assign its messages to connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_mscclpp.writing.networks import PlanNetwork
-from collhub_mscclpp.writing.switches import SwitchSteps, switch_steps
+from collhub_mscclpp.writing.switches import SwitchSteps, find_switch_steps
 from hub_core.columns import Int64Array, labels, topological_levels
 from hub_core.model import (
     Algorithm,
@@ -29,19 +29,19 @@ NAMES = {
     CollectiveKind.REDUCE_SCATTER: "reducescatter",
     CollectiveKind.ALL_TO_ALL: "alltoall",
 }
-"""Collectives that plans name; all others are `custom`."""
+"""Names of collectives in plans; all other collectives are `custom`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanWork:
-    """An algorithm ready to be written.
+    """An algorithm with ordered steps.
 
-    `unit`: units of a chunk. `order`: int64, rows of all ranks, none before what it waits for nor
-    before earlier messages of its connection; steps of one operation of a switch stand together.
-    `position`: int64[rows], place in `order`. `connection`: int64[rows], of messages, else -1.
-    `source`, `destination`: int64, ranks of every connection. A connection is used by one lane of
-    each of its ranks; all its messages are in order on both. `lane`: int64[rows]. `switches`: the
-    steps that switch channels may do.
+    `unit`: units of a chunk. `order`: int64, rows of all ranks; each row follows its dependencies
+    and the earlier messages of its connection, and steps of one operation of a switch are adjacent.
+    `position`: int64[rows], index in `order`. `connection`: int64[rows], connection of a message,
+    else -1. `source`, `destination`: int64, ranks of every connection. A connection is used by one
+    lane of each of its ranks, and both execute its messages in the same order. `lane`: int64[rows].
+    `switches`: steps that switch channels execute.
     """
 
     algorithm: Algorithm
@@ -61,43 +61,46 @@ class PlanWork:
         return self.algorithm.steps
 
     def edges(self) -> tuple[Int64Array, Int64Array]:
-        """(parents, children) of all dependencies, those of the plan's own included."""
-        return _dependencies(self.steps, self.switches)
+        """Return (parents, children) of all dependencies, including those that the plan adds."""
+        return _collect_dependencies(self.steps, self.switches)
 
 
-def work_of(
+def order_work(
     algorithm: Algorithm,
     network: PlanNetwork | None = None,
     *,
     has_switch_sums: bool = False,
     is_sliced: bool = False,
 ) -> PlanWork:
-    """Match and order the steps. Raises `InputError` for what no plan can do.
+    """Match messages and order the steps. Raises `InputError` if no plan can express the algorithm.
 
-    `has_switch_sums`: whether switches may add; `is_sliced`: whether messages go slice by slice.
+    `has_switch_sums`: whether switches may add; `is_sliced`: whether messages are sent in slices.
+    If operations of switches would wait in a cycle, they are removed until there is none.
     """
     steps = algorithm.steps
-    _refuse_untold(algorithm)
+    _refuse_unsupported(algorithm)
     findings = Findings(algorithm.provenance.source_name or None)
-    # Channels of plans pair by order, so that every message must have its partner.
+    # Channels of plans are paired by order, so every message needs its partner.
     messages = match_messages(steps, findings)
     check_regions(algorithm, findings)
     if errors := [*findings]:
         raise InputError(errors)
     switches = SwitchSteps.empty(len(steps))
     if network is not None:
-        switches = switch_steps(
+        switches = find_switch_steps(
             algorithm, messages, network, has_sums=has_switch_sums, is_sliced=is_sliced
         )
     while True:
         lane = switches.lanes(steps)
-        connection, ends = _connections(steps, messages, lane, switches)
-        order, in_cycle = _order(_edges(steps, messages, connection, switches), switches)
+        connection, rank_pairs = _assign_connections(steps, messages, lane, switches)
+        order, in_cycle = _order_rows(
+            _collect_edges(steps, messages, connection, switches), switches
+        )
         if not len(in_cycle):
             break
-        # Blocks do their operations one after another: what waits in a cycle hangs.
-        if not switches.loosen(in_cycle.tolist()):
-            raise _refusal(algorithm, "steps wait for each other", "verify the algorithm")
+        # Thread blocks execute operations one after another, so a cycle would deadlock.
+        if not switches.remove_cycle(in_cycle.tolist()):
+            raise _describe_refusal(algorithm, "steps wait for each other", "verify the algorithm")
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     return PlanWork(
@@ -107,17 +110,20 @@ def work_of(
         order,
         position,
         connection,
-        ends[:, 0],
-        ends[:, 1],
+        rank_pairs[:, 0],
+        rank_pairs[:, 1],
         lane,
         switches,
     )
 
 
-def _order(
+def _order_rows(
     edges: tuple[Int64Array, Int64Array], switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """(rows in order, steps of one operation next to each other; rows in or after a cycle)."""
+    """Return rows in dependency order, with steps of one operation adjacent, and rows in cycles.
+
+    The second array also has rows that depend on a cycle; the order is complete if it is empty.
+    """
     rows = len(switches.multicast)
     parents, children = edges
     plain = topological_levels(rows, parents, children)
@@ -128,37 +134,42 @@ def _order(
     joint = topological_levels(
         int(cluster.max()) + 1, cluster[parents][is_between], cluster[children][is_between]
     )
-    place = joint.position[cluster]
-    return np.lexsort((plain.position, place)), np.flatnonzero(place < 0)
+    level = joint.position[cluster]
+    return np.lexsort((plain.position, level)), np.flatnonzero(level < 0)
 
 
-def _dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int64Array, Int64Array]:
+def _collect_dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int64Array, Int64Array]:
     parents, children = steps.edges()
     added_parents, added_children = switches.control_edges()
     return np.concatenate([parents, added_parents]), np.concatenate([children, added_children])
 
 
-def _refuse_untold(algorithm: Algorithm) -> None:
-    """Refuse traces of times, which do not say what they move."""
+def _refuse_unsupported(algorithm: Algorithm) -> None:
+    """Raise `InputError` for steps without contents, operators other than sum, and computation."""
     if not algorithm.has_contents:
         reason = "the steps do not say which units they move"
-        raise _refusal(algorithm, reason, "write plans from algorithms with contents")
+        raise _describe_refusal(algorithm, reason, "write plans from algorithms with contents")
     if algorithm.collective.reduces and algorithm.collective.reduce_op is not ReduceOp.SUM:
-        raise _refusal(algorithm, "the executor always sums", "write plans for sums")
+        raise _describe_refusal(algorithm, "the executor always sums", "write plans for sums")
     if algorithm.steps.is_kind(StepKind.COMPUTE).any():
-        raise _refusal(algorithm, "plans have no computation", "leave the compute steps out")
+        raise _describe_refusal(
+            algorithm, "plans have no computation", "leave the compute steps out"
+        )
 
 
-def _refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
-    place = Location(algorithm.provenance.source_name or None)
+def _describe_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
+    location = Location(algorithm.provenance.source_name or None)
     message = f"cannot be written as a plan: {reason}"
-    return InputError(message, location=place, cure=cure, code="plan")
+    return InputError(message, location=location, cure=cure, code="plan")
 
 
-def _connections(
+def _assign_connections(
     steps: StepTable, messages: Messages, lane: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """Connection of every row, and (source, destination) of every connection."""
+    """Assign a connection to every message; return it per row, and the ranks of every connection.
+
+    Messages share a connection if ranks, channel and lanes of both ends are equal.
+    """
     send, receive = messages.send, messages.receive
     columns = [
         steps.rank[send].astype(np.int64),
@@ -168,31 +179,31 @@ def _connections(
         lane[receive],
     ]
     if not switches.is_empty:
-        # Lanes of switches count from one number on, on senders and on receivers.
+        # Lanes of switch operations start at the same number on senders and receivers.
         columns.append((switches.multicast[send] >= 0).astype(np.int64))
-    # One lane at each end keeps a counter in the order of its messages.
+    # With one lane at each end, a counter is used in the order of its messages.
     number = labels(*columns)
     _, first = np.unique(number, return_index=True)
-    ends = np.stack(columns[:2], axis=1)[first].astype(np.int64)
+    rank_pairs = np.stack(columns[:2], axis=1)[first].astype(np.int64)
     connection = np.full(len(steps), -1, np.int64)
     connection[send] = number
     connection[receive] = number
-    return connection, ends
+    return connection, rank_pairs
 
 
-def _edges(
+def _collect_edges(
     steps: StepTable, messages: Messages, connection: Int64Array, switches: SwitchSteps
 ) -> tuple[Int64Array, Int64Array]:
-    """(parent, child): dependencies, messages, and the order of messages on a connection."""
-    parents, children = _dependencies(steps, switches)
+    """Return (parents, children): dependencies, messages, and message order on connections."""
+    parents, children = _collect_dependencies(steps, switches)
     number = connection[messages.send]
-    # Messages ascend in their sends, and so do the receives of each connection.
+    # Messages are sorted by send, and so are the receives of each connection.
     by_connection = np.argsort(number, kind="stable")
     follows = np.diff(number[by_connection]) == 0
     before, after = by_connection[:-1][follows], by_connection[1:][follows]
     send, receive = messages.send, messages.receive
     return (
-        # Signals tell a number alone: messages of a connection must not overtake.
+        # A signal carries only a count, so the messages of a connection must stay in order.
         np.concatenate([parents, send, send[before], receive[before]]),
         np.concatenate([children, receive, send[after], receive[after]]),
     )

@@ -9,13 +9,13 @@ import numpy as np
 from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.writing.block_writer import BlockWriter
 from collhub_mscclpp.writing.draft import Draft
-from collhub_mscclpp.writing.fusion import StepGroup, groups_of
-from collhub_mscclpp.writing.networks import network_of
+from collhub_mscclpp.writing.fusion import StepGroup, group_steps
+from collhub_mscclpp.writing.networks import find_network
 from collhub_mscclpp.writing.packets import write_packets
-from collhub_mscclpp.writing.plan_text import UNSTATED_IN_PLACE, chunk_counts, plan_text
+from collhub_mscclpp.writing.plan_text import UNSTATED_IN_PLACE, count_chunks, plan_text
 from collhub_mscclpp.writing.segments import Segment
 from collhub_mscclpp.writing.simple import write_simple
-from collhub_mscclpp.writing.work import NAMES, work_of
+from collhub_mscclpp.writing.work import NAMES, order_work
 from hub_core import read_topology
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, CollectiveKind, CustomContract, Loss, UsageError
@@ -23,8 +23,8 @@ from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, WriteResult
 
 
-def losses_of(draft: Draft) -> Iterator[Loss]:
-    """The losses of a draft, in a fixed order."""
+def list_losses(draft: Draft) -> Iterator[Loss]:
+    """Yield the losses of writing a draft, in a fixed order."""
     algorithm = draft.work.algorithm
     collective = algorithm.collective
     serves_both = collective.in_place and collective.out_of_place
@@ -35,9 +35,9 @@ def losses_of(draft: Draft) -> Iterator[Loss]:
             reason = "right out of place only: ports miss parts of buffers, packets unequal scratch"
         yield Loss("in_place", where, reason)
     if collective.kind not in NAMES:
-        yield from _of_contract(draft)
+        yield from _list_contract_losses(draft)
     elif draft.work.unit * draft.options.tbg > 1:
-        # The reader counts chunks, or the parts that thread block groups make of them.
+        # The reader's units are chunks, or the parts of chunks of thread block groups.
         units = f"{draft.work.unit} units are a chunk"
         yield Loss("unit_count", units, "units of what is read back are chunks, or parts of them")
     if algorithm.collective_bytes is not None and draft.options.max_size is None:
@@ -45,64 +45,69 @@ def losses_of(draft: Draft) -> Iterator[Loss]:
         yield Loss("collective_bytes", where, "a plan serves sizes; see -O min_size, max_size")
 
 
-def _of_contract(draft: Draft) -> Iterator[Loss]:
-    """What a collective that plans have no name for must do, unless it is read back anyway."""
+def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
+    """Yield the properties of a `custom` collective that the plan does not contain."""
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"
     if collective.kind is not CollectiveKind.CUSTOM:
         yield Loss("kind", where, "only who names the plan uses it")
     if not collective.out_of_place and collective.kind in UNSTATED_IN_PLACE:
         yield Loss("in_place", where, "which part of a buffer is the other one is not in the plan")
-    # A plan has no member for it.
     if collective.root is not None:
         yield Loss("root", f"rank {collective.root}", "the steps tell it alone")
-    given, made = (chunk_counts(draft)[:, :2] * draft.options.tbg).T
-    if not _is_stated_by_sizes(collective.contract, given, made):
-        said = "what it must do is not in the plan; chunk counts are at least 1"
-        yield Loss("contract", where, said)
-    if collective.unit_count != max(int(given.max()), int(made.max())):
+    input_chunks, output_chunks = (count_chunks(draft)[:, :2] * draft.options.tbg).T
+    if not _is_described_by_sizes(collective.contract, input_chunks, output_chunks):
+        consequence = "what it must do is not in the plan; chunk counts are at least 1"
+        yield Loss("contract", where, consequence)
+    if collective.unit_count != max(int(input_chunks.max()), int(output_chunks.max())):
         yield Loss("unit_count", where, "the largest buffer of a rank is read back")
 
 
-def _is_stated_by_sizes(
-    contract: CustomContract | None, given: Int64Array, made: Int64Array
+def _is_described_by_sizes(
+    contract: CustomContract | None, input_chunks: Int64Array, output_chunks: Int64Array
 ) -> bool:
-    """Whether buffers of these sizes, all with data and for any result, are the whole contract."""
+    """Whether the contract is fully described by these buffer sizes.
+
+    That is, all inputs are defined, no result is expected, and the sizes are equal.
+    """
     if contract is None or contract.expected is not None or not bool(np.all(contract.defined)):
         return False
-    is_given = np.array_equal(contract.input_units, given)
-    return is_given and np.array_equal(contract.output_units, made)
+    has_equal_inputs = np.array_equal(contract.input_units, input_chunks)
+    return has_equal_inputs and np.array_equal(contract.output_units, output_chunks)
 
 
-# The plan has them in its own form: operations of thread blocks, and landing places in scratch.
+# Parts that a plan expresses differently: as operations and as landing ranges in scratch.
 _RESTATED = ("steps", "lane", "dependencies", "source_line", "scratch_units", "extensions")
 
 
 def write(algorithm: Algorithm, options: PlanWriteOptions) -> WriteResult:
-    """Writer of the format `mscclpp`: one file.
+    """Write an algorithm as a plan, a single file.
 
     Raises `InputError` for algorithms without contents, with unmatched messages, or with steps that
     wait for each other; `UsageError` for options that contradict each other.
     """
-    draft = draft_of(algorithm, options)
-    blocks = thread_blocks(draft)
+    draft = build_draft(algorithm, options)
+    blocks = write_thread_blocks(draft)
     content = plan_text(draft, blocks)
-    losses = list(losses_of(draft))
-    return WriteResult([Artifact("", content)], losses, _RESTATED, [_note(draft, blocks)])
+    losses = list(list_losses(draft))
+    return WriteResult(
+        [Artifact("", content)], losses, _RESTATED, [_describe_blocks(draft, blocks)]
+    )
 
 
-def draft_of(
+def build_draft(
     algorithm: Algorithm, options: PlanWriteOptions, topology: Topology | None = None
 ) -> Draft:
-    """The algorithm with everything chosen that the plan is to have.
+    """Make all choices of a plan: network, order of steps, thread blocks, channels, landing ranges.
 
-    `topology`: the network, in place of what `options.topology` names.
+    `topology`: the network; it replaces `options.topology`. Raises `UsageError` if the options
+    contradict each other or the algorithm, `InputError` if no plan can express the algorithm.
     """
     _check_options(algorithm, options)
     if topology is None and options.topology is not None:
         topology = read_topology(options.topology)
-    network = network_of(algorithm.num_ranks, topology, options.nodes)
-    work = work_of(
+    network = find_network(algorithm.num_ranks, topology, options.nodes)
+    work = order_work(
         algorithm,
         network,
         has_switch_sums=options.pull and options.protocol != PACKETS,
@@ -116,15 +121,15 @@ def draft_of(
 
 
 def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
-    """Refuse options that contradict each other or the number of ranks."""
+    """Raise `UsageError` for options that contradict each other or the number of ranks."""
     rest = algorithm.num_ranks % options.nodes
     if rest and options.topology is None:
         message = f"{algorithm.num_ranks} ranks do not divide into {options.nodes} nodes"
         raise UsageError(message, cure="choose a number of nodes that divides the ranks")
-    least = options.min_size or 0
-    most = options.max_size
-    if most is not None and most < least:
-        message = f"max_size={most} is less than min_size={least}"
+    min_bytes = options.min_size or 0
+    max_bytes = options.max_size
+    if max_bytes is not None and max_bytes < min_bytes:
+        message = f"max_size={max_bytes} is less than min_size={min_bytes}"
         raise UsageError(message, cure="choose a window of sizes that is not empty")
     if options.slices is not None:
         _check_slices(options, options.slices)
@@ -140,12 +145,12 @@ def _check_slices(options: PlanWriteOptions, slices: int) -> None:
         raise UsageError(message, cure="choose one, such as 64KiB")
 
 
-def thread_blocks(draft: Draft) -> list[list[Segment]]:
-    """The thread blocks of every rank, cut to fit the executor's tables."""
+def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
+    """Write the thread blocks of every rank, divided to fit the executor's tables."""
     blocks: list[list[Segment]] = [[] for _ in draft.tables]
     for rows in draft.rows_of_blocks():
         rank = int(draft.work.steps.rank[rows[0]])
-        groups = groups_of(draft, rows)
+        groups = group_steps(draft, rows)
         for part in range(draft.options.tbg):
             writer = draft.writer(rank, part)
             for group in groups:
@@ -155,16 +160,16 @@ def thread_blocks(draft: Draft) -> list[list[Segment]]:
     return blocks
 
 
-def _note(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
-    """Thread blocks, which must all be resident at once, and where messages land."""
-    most = max(len(segments) for segments in blocks)
+def _describe_blocks(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
+    """Describe the largest number of thread blocks of a rank, and where messages land."""
+    max_blocks = max(len(segments) for segments in blocks)
     receives = draft.work.messages.receive
     direct = int(draft.landing.is_direct[receives].sum())
     pulled = int(draft.landing.is_pulled[receives].sum())
     landed = (
         f"{direct} of {len(receives)} messages land in place, {pulled} are added where they lie"
     )
-    note = f"thread blocks of a rank: {most} at most; {landed}"
+    note = f"thread blocks of a rank: {max_blocks} at most; {landed}"
     switches = draft.work.switches
     if not switches.is_empty:
         counts = f"{len(switches.multicasts)} multicasts and {len(switches.totals)} sums"
@@ -173,7 +178,7 @@ def _note(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
 
 
 def _write_group(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write steps between the semaphores that they wait for, and those that wait for them."""
+    """Write a group of steps between the semaphores that it acquires and releases."""
     for row in group.rows:
         writer.acquire(draft.numbers(draft.semaphores.acquired, row, writer.part))
     write_steps = write_packets if draft.options.protocol == PACKETS else write_simple

@@ -96,7 +96,7 @@ def test_a_pipeline_in_a_pipeline_is_refused() -> None:
     context = {"iter_context": {"unit_size": 1024, "num_chunks": 1}}
     inner = {"name": "pipeline", **context, "ops": []}
     plan = fragment({"name": "pipeline", **context, "ops": [inner]})
-    assert "ops[0].ops[0]: a pipeline stands in a pipeline" in _only(plan)
+    assert "ops[0].ops[0]: a pipeline within a pipeline" in _only(plan)
 
 
 def test_as_many_destinations_as_sources_are_asked_for() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from collhub_mscclpp.options import PlanWriteOptions
-from collhub_mscclpp.writing.write import draft_of, write
+from collhub_mscclpp.writing.write import build_draft, write
 from executor_model import schedules
 from executor_verdicts import run_written
 
@@ -37,7 +37,7 @@ def test_plans_of_asymmetric_algorithms_are_right(
     root = ranks - 1 if kind.traits.is_rooted else None
     collective = Collective(kind, ranks, ranks, root=root, in_place=True)
     algorithm = hub_core.synthesize(collective, topology, 1 << 12, name=name).algorithm
-    unit = draft_of(algorithm, WAYS[way]).work.unit
+    unit = build_draft(algorithm, WAYS[way]).work.unit
     (artifact,) = write(algorithm, WAYS[way]).artifacts
     # Three units are one a block of a group; seven do not divide evenly into blocks or slices.
     for units in (3, 7):

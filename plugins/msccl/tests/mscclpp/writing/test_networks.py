@@ -9,7 +9,7 @@ import pytest
 from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.options import PlanWriteOptions
 from collhub_mscclpp.plans.read_plan import parse_plan
-from collhub_mscclpp.writing.networks import memory_domains
+from collhub_mscclpp.writing.networks import find_memory_domains
 from collhub_mscclpp.writing.write import write
 
 import hub_core
@@ -55,7 +55,7 @@ def topology_of(document: str) -> Topology:
 def test_hosts_at_one_nvlink_switch_are_one_domain(
     hosts: int, domains: int, expected: list[int]
 ) -> None:
-    assert memory_domains(topology_of(trays(hosts, 4, domains))).tolist() == expected
+    assert find_memory_domains(topology_of(trays(hosts, 4, domains))).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_hosts_at_one_nvlink_switch_are_one_domain(
 )
 def test_domains_end_where_the_fastest_medium_ends(text: str, expected: list[int]) -> None:
     pytest.importorskip("collhub_topologies")
-    assert memory_domains(parse_topology(text)).tolist() == expected
+    assert find_memory_domains(parse_topology(text)).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_only_switch_of_several_hosts_is_a_network_unless_it_must_be_nvlink(
         for link in document["links"]
         if link["to"] != "network"
     ]
-    assert len(set(memory_domains(topology_of(json.dumps(document))).tolist())) == domains
+    assert len(set(find_memory_domains(topology_of(json.dumps(document))).tolist())) == domains
 
 
 def test_groups_named_as_nvlink_domains_are_domains() -> None:
     document = json.loads(trays(2, 2, 2))
     document["groups"]["x/nvlink-domain rack 1"] = ["0", "1", "2", "3"]
-    assert memory_domains(topology_of(json.dumps(document))).tolist() == [0] * 4
+    assert find_memory_domains(topology_of(json.dumps(document))).tolist() == [0] * 4
 
 
 def written(algorithm: Any, tmp_path: Any, document: str, **options: Any) -> dict[str, Any]:

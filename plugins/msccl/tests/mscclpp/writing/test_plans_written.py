@@ -13,7 +13,7 @@ from collhub_mscclpp.options import PlanWriteOptions
 from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plans.records import Plan
 from collhub_mscclpp.reading.read import read
-from collhub_mscclpp.writing.write import draft_of, write
+from collhub_mscclpp.writing.write import build_draft, write
 from executor_verdicts import run_plan, run_written
 
 from hub_core.model import (
@@ -101,13 +101,13 @@ def test_parts_of_a_rooted_call_in_place_are_not_taken_for_one_buffer(name: str)
 
 
 def test_all_gather_lands_in_place() -> None:
-    draft = draft_of(ring_all_gather(4), PlanWriteOptions())
+    draft = build_draft(ring_all_gather(4), PlanWriteOptions())
     assert draft.landing.is_direct[draft.work.messages.receive].all()
     assert draft.landing.scratch.tolist() == [0, 0, 0, 0]
 
 
 def test_message_over_data_of_the_call_is_staged() -> None:
-    draft = draft_of(ring_all_reduce(4), PlanWriteOptions())
+    draft = build_draft(ring_all_reduce(4), PlanWriteOptions())
     receives = draft.work.messages.receive
     staged = receives[~draft.landing.is_direct[receives]]
     assert len(staged) >= 4 * 3
@@ -122,7 +122,7 @@ def test_sum_goes_on_in_the_operation_that_makes_it() -> None:
 
 
 def test_what_stays_with_its_sender_is_added_from_there() -> None:
-    draft = draft_of(ring_reduce_scatter(4), PlanWriteOptions())
+    draft = build_draft(ring_reduce_scatter(4), PlanWriteOptions())
     assert draft.landing.is_pulled[draft.work.messages.receive].all()
     assert draft.landing.scratch.max() <= ring_reduce_scatter(4).scratch_units.max()
     names = Counter(operation["name"] for operation in operations(ring_reduce_scatter(4)))
@@ -167,7 +167,7 @@ def exchanged() -> Algorithm:
 
 
 def test_what_its_sender_writes_again_is_put() -> None:
-    draft = draft_of(exchanged(), PlanWriteOptions())
+    draft = build_draft(exchanged(), PlanWriteOptions())
     assert not draft.landing.is_pulled.any()
     assert check_plan(parsed(exchanged())).verdict_relaunch == "ok"
 

@@ -16,7 +16,7 @@ from collhub_mscclpp.options import PlanWriteOptions
 from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.reading.read import read
 from collhub_mscclpp.writing.plan_text import plan_text
-from collhub_mscclpp.writing.write import draft_of, thread_blocks
+from collhub_mscclpp.writing.write import build_draft, write_thread_blocks
 
 import hub_core
 from hub_core.model import Algorithm, Collective, CollectiveKind
@@ -57,8 +57,8 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
     def add(self, name: str, algorithm: Algorithm, way: PlanWriteOptions) -> None:
-        draft = draft_of(algorithm, way)
-        content = plan_text(draft, thread_blocks(draft))
+        draft = build_draft(algorithm, way)
+        content = plan_text(draft, write_thread_blocks(draft))
         plan = parse_plan(content, name)
         report = check_plan(plan)
         blocks = Counter(block.rank for block in plan.blocks)
@@ -146,8 +146,8 @@ def test_ranks_that_need_different_numbers_of_slots_have_equal_scratch(
     )
     # Every message has a slot of its own, so the ranks need different numbers of them.
     assert len(set(received.tolist())) > 1
-    draft = draft_of(algorithm, PACKETS)
-    plan = parse_plan(plan_text(draft, thread_blocks(draft)), "uneven.json")
+    draft = build_draft(algorithm, PACKETS)
+    plan = parse_plan(plan_text(draft, write_thread_blocks(draft)), "uneven.json")
     assert len({gpu.scratch_chunks for gpu in plan.gpus}) == 1
     report = check_plan(plan)
     assert (report.diagnostics, report.verdict_relaunch) == ((), "ok" if is_named(kind) else "n/a")
