@@ -1,18 +1,21 @@
-"""Pieces on their paths as jobs on links, and the orders in which links take them."""
+"""Paths of all shares, and their pieces as jobs on links with orders of links."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_flows.network import FlowNetwork
-from collhub_flows.paths import FlowPaths
+from collhub_flows.network import FlowDemand, FlowNetwork
+from collhub_flows.optimal_flow import Flow
 from hub_core.columns import (
     BoolArray,
+    Float64Array,
     Int64Array,
     counted_positions,
+    csr,
     expanded_ranges,
     inverse,
     row_pointer,
@@ -20,19 +23,117 @@ from hub_core.columns import (
 )
 from hub_core.network import Occupancy, link_times_ps
 
-# Passes forward and backward; later ones gain next to nothing.
+# Fraction of a share below which a path costs more messages than it reduces load.
+_MIN_FRACTION = 0.02
+_MAX_PATHS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowPaths:
+    """Paths of shares; int64 columns.
+
+    Path p transfers `units[p]` units of share `share[p]` on `arcs[indptr[p]:indptr[p + 1]]`.
+    `share` ascends; the units of each share add up to `share_units`.
+    """
+
+    share: Int64Array
+    units: Int64Array
+    indptr: Int64Array
+    arcs: Int64Array
+    share_units: int
+
+    @classmethod
+    def of(
+        cls,
+        network: FlowNetwork,
+        demand: FlowDemand,
+        flow: Flow,
+        share_units: int,
+        max_pieces: int,
+    ) -> FlowPaths:
+        """Divide the flow of every share into paths, widest first, with integer numbers of units.
+
+        `max_pieces`: number of pieces into which a path of a full share can be divided.
+        """
+        # Imported here: numba takes a second.
+        from collhub_flows.kernels import strip_paths
+
+        all_arcs = np.arange(network.num_arcs)
+        indptr, arcs = csr(network.destination, all_arcs, network.topology.num_npus)
+        share, part, path_indptr, path_arcs = strip_paths(
+            demand.sources,
+            demand.wants,
+            indptr,
+            arcs,
+            network.source,
+            network.destination,
+            flow.amounts.copy(),
+            _MIN_FRACTION,
+            _MAX_PATHS,
+        )
+        units = _round_units(share, part, share_units)
+        used = np.flatnonzero(units)
+        first, lengths = path_indptr[used], np.diff(path_indptr)[used]
+        chosen = path_arcs[expanded_ranges(first, lengths)]
+        # A common divisor of all counts is removed, but enough units remain for the pieces.
+        common = int(np.gcd.reduce(units))
+        piece_divisor = math.gcd(common, max_pieces)
+        divisor = common // piece_divisor if piece_divisor == max_pieces else 1
+        return cls(
+            share[used],
+            units[used] // divisor,
+            row_pointer(lengths),
+            chosen,
+            share_units // divisor,
+        )
+
+    def divide(self, maximum: int) -> tuple[Int64Array, Int64Array]:
+        """Divide every path into at most `maximum` pieces of nearly equal size.
+
+        Returns path and units of every piece, int64, sorted by path.
+        """
+        count = np.minimum(self.units, maximum)
+        path = np.repeat(np.arange(len(self.units)), count)
+        number = expanded_ranges(np.zeros(len(count), np.int64), count)
+        units = self.units[path]
+        # The ends of pieces are rounded down, so that the pieces add up to the units of the path.
+        end = (number + 1) * units // count[path]
+        begin = number * units // count[path]
+        return path, end - begin
+
+
+def _round_units(share: Int64Array, part: Float64Array, share_units: int) -> Int64Array:
+    """Compute the units of every path: its fraction of the share, rounded down.
+
+    The widest path of a share gets the remainder.
+    """
+    shares = int(share.max(initial=-1)) + 1
+    # Narrow paths are omitted, so the remaining paths transfer the full share.
+    total = np.bincount(share, part, minlength=shares)
+    exact = share_units * part / total[share]
+    units = np.floor(exact + 1e-6).astype(np.int64)
+    assigned = np.bincount(share, units, minlength=shares).astype(np.int64)
+    # Sorted by width within a share, so the first row of a share is its widest path.
+    order = np.lexsort((-part, share))
+    _, first = np.unique(share[order], return_index=True)
+    units[order[first]] += share_units - assigned
+    return units
+
+
+# Number of passes forward and backward; the gain of further passes is negligible.
 _PASSES = 6
-_MOST_FAILURES = 2
+_MAX_FAILURES = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowJobs:
-    """One job a piece and link of its path, by piece, in the order of the path; int64 columns.
+    """One job per piece and link of its path, sorted by piece and position; int64 columns.
 
-    `piece`: the piece of each job; `link`: row of the topology; `is_forwarded`: whether that
-    begins at a switch. `busy`, `arrival`: picoseconds that the link is taken, and until the piece
-    is at its end. `indptr`: where the jobs of each piece begin. `number`: of each piece within its
-    path; `units`: of each piece; `path`: its path.
+    `piece`: piece of each job; `link`: row of the topology; `is_forwarded`: whether the link starts
+    at a switch. `busy`, `arrival`: picoseconds for which the link is occupied, and until the piece
+    arrives at its end. `indptr`: first job of each piece. `number`: index of each piece in its
+    path; `units`: units of each piece; `path`: path of each piece. `around`: jobs in the order that
+    breaks ties.
     """
 
     piece: Int64Array
@@ -52,13 +153,13 @@ class FlowJobs:
         cls,
         network: FlowNetwork,
         paths: FlowPaths,
-        most_pieces: int,
+        max_pieces: int,
         unit_bytes: float,
         occupancy: Occupancy,
     ) -> FlowJobs:
-        """Cut every path in up to `most_pieces`; a unit has `unit_bytes`."""
-        path, units = paths.pieces(most_pieces)
-        links, indptr_of_path = _links_of_paths(network, paths)
+        """Divide every path into at most `max_pieces` pieces; a unit has `unit_bytes` bytes."""
+        path, units = paths.divide(max_pieces)
+        links, indptr_of_path = _list_path_links(network, paths)
         lengths = np.diff(indptr_of_path)[path]
         link = links[expanded_ranges(indptr_of_path[path], lengths)]
         piece = np.repeat(np.arange(len(path)), lengths)
@@ -69,60 +170,64 @@ class FlowJobs:
         indptr = row_pointer(lengths)
         num_links = topology.num_links
         is_forwarded = topology.source[link] >= topology.num_npus
-        around = _around(piece, len(units))
+        around = _spread_jobs(piece, len(units))
         columns = piece, link, is_forwarded, busy, arrival, indptr, number, units, path, around
         return cls(*columns, num_links)
 
-    def by_pieces(self) -> Int64Array:
-        """Starts of all jobs, int64 picoseconds: the first pieces of all paths first."""
-        return self._starts(self._rank(self.number[self.piece], -self._remaining()))
+    def order_by_pieces(self) -> Int64Array:
+        """Compute all starts, int64 picoseconds, with priority for the first pieces of paths."""
+        return self._compute_starts(
+            self._rank_jobs(self.number[self.piece], -self._compute_remaining())
+        )
 
     def time_ps(self, start: Int64Array) -> int:
-        """When the last piece arrives."""
+        """Return the arrival time of the last piece."""
         return int((start + self.arrival).max(initial=0))
 
-    def least_ps(self) -> int:
-        """What no order goes below: the load of the fullest link, or the latencies of a path."""
+    def bound_ps(self) -> int:
+        """Return a bound of all orders: the load of the busiest link or the latency of a path."""
         load = np.bincount(self.link, self.busy, self.num_links)
         latency = np.add.reduceat(self.arrival - self.busy, self.indptr[:-1])
         return int(max(load.max(initial=0), latency.max(initial=0)))
 
-    def forward_and_backward(self) -> Iterator[Int64Array]:
-        """Starts by ever better orders.
+    def improve_orders(self) -> Iterator[Int64Array]:
+        """Yield the starts of successively improved orders.
 
-        Longest remaining time first; then the reversed jobs by latest end, and so to and fro. After
-        the forward-backward improvement of Li and Willis (Eur. J. Oper. Res. 56, 1992).
+        The first order is longest remaining time first. Then passes alternate: the reversed jobs by
+        latest end, and the jobs by latest end of the reversed schedule (forward-backward
+        improvement of Li and Willis, Eur. J. Oper. Res. 56, 1992). Ends after two passes without a
+        gain, or if a pass changes nothing.
         """
-        start = self._starts(self._rank(-self._remaining()))
+        start = self._compute_starts(self._rank_jobs(-self._compute_remaining()))
         yield start
-        turned = self._reversed()
-        least = self.time_ps(start)
+        backward = self._reverse()
+        best_ps = self.time_ps(start)
         failures = 0
         for _ in range(_PASSES):
             before = start
-            # What ended last starts first on the way back.
-            back = turned._starts(turned._rank(-(start + self.arrival)[::-1]))
-            start = self._starts(self._rank(-(back + turned.arrival)[::-1]))
-            # The next pass would lead here again.
+            # The jobs that end last start first in the reversed schedule.
+            back = backward._compute_starts(backward._rank_jobs(-(start + self.arrival)[::-1]))
+            start = self._compute_starts(self._rank_jobs(-(back + backward.arrival)[::-1]))
+            # Further passes would repeat the same result.
             if np.array_equal(start, before):
                 return
             yield start
-            failures = 0 if self.time_ps(start) < least else failures + 1
-            least = min(least, self.time_ps(start))
-            # Two without a gain are followed by none, mostly.
-            if failures == _MOST_FAILURES:
+            failures = 0 if self.time_ps(start) < best_ps else failures + 1
+            best_ps = min(best_ps, self.time_ps(start))
+            # After two passes without a gain, further ones rarely have one.
+            if failures == _MAX_FAILURES:
                 return
 
-    def _reversed(self) -> FlowJobs:
-        """The same with the order of all jobs turned round: each piece from its target back."""
+    def _reverse(self) -> FlowJobs:
+        """Return the jobs in reversed order: each piece moves from its target to its source."""
         last = len(self.units) - 1
         lengths = np.diff(self.indptr)
-        # Pieces are numbered anew, so that the last one stands first.
+        # Pieces are renumbered, so that the last one comes first.
         piece = last - self.piece[::-1]
         return FlowJobs(
             piece,
             self.link[::-1].copy(),
-            # On the way back nothing has an order of its own.
+            # In reversed time no job is bound to the arrival order of a switch.
             np.zeros(len(piece), np.bool_),
             self.busy[::-1].copy(),
             self.arrival[::-1].copy(),
@@ -130,45 +235,45 @@ class FlowJobs:
             self.number[::-1].copy(),
             self.units[::-1].copy(),
             self.path[::-1].copy(),
-            _around(piece, last + 1),
+            _spread_jobs(piece, last + 1),
             self.num_links,
         )
 
-    def _starts(self, rank: Int64Array) -> Int64Array:
+    def _compute_starts(self, rank: Int64Array) -> Int64Array:
         # Imported here: numba takes a second.
         from collhub_flows.list_kernel import list_starts
 
-        # Each job but the last of its piece has one behind it.
+        # Every job except the last one of a piece is followed by the next job of the piece.
         has_next = np.ones(len(self.link), np.int64)
         has_next[self.indptr[1:] - 1] = 0
         following = np.flatnonzero(has_next) + 1
         links = self.link, row_pointer(has_next), following, self.busy, self.arrival
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
-    def _remaining(self) -> Int64Array:
-        """Time from the start of each job to the arrival of its piece, without waits."""
+    def _compute_remaining(self) -> Int64Array:
+        """Compute the time from each job's start to the arrival of its piece, without waits."""
         total = np.cumsum(self.arrival)
         end = total[self.indptr[1:] - 1][self.piece]
         remaining: Int64Array = end - total + self.arrival
         return remaining
 
-    def _rank(self, *keys: Int64Array) -> Int64Array:
-        """Place of each job by these keys, the first one first, then by its way round."""
+    def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
+        """Rank the jobs by these keys, the first key first; ties are broken by `around`."""
         order = self.around
         for key in reversed(keys):
             order = order[stable_order(key[order])]
         return inverse(order)
 
 
-def _around(piece: Int64Array, num_pieces: int) -> Int64Array:
-    """Jobs in an order in which alike pieces of all sources go round alike."""
-    # Instead of all to NPU 0 first.
+def _spread_jobs(piece: Int64Array, num_pieces: int) -> Int64Array:
+    """Order the jobs so that pieces with equal keys are spread pseudo-randomly over targets."""
+    # Otherwise all sources would send to NPU 0 first.
     spread = (piece * 2654435761) % max(num_pieces, 1)
     return np.lexsort((piece, spread))
 
 
-def _links_of_paths(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array, Int64Array]:
-    """Rows of the topology that each path takes, and where the path begins among them."""
+def _list_path_links(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array, Int64Array]:
+    """List the links of all paths, and the start of each path in this list."""
     indptr = network.routes.indptr
     lengths = np.diff(indptr)[paths.arcs]
     links = network.routes.links[expanded_ranges(indptr[paths.arcs], lengths)]

@@ -1,6 +1,6 @@
 """Compiled loops of flows: distances, multiplicative weights, widest paths.
 
-Import it late: numba takes a second.
+Import this module inside functions, because the import of numba takes a second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 
 @part
-def _shortest_tree(
+def _search_shortest(
     start: int,
     indptr: Int64Array,
     arcs: Int64Array,
@@ -24,32 +24,36 @@ def _shortest_tree(
     entering: Int64Array,
     order: Int64Array,
 ) -> int:
-    """Dijkstra's search from `start`; returns how many nodes were reached, in `order`."""
+    """Search shortest paths from `start` (Dijkstra).
+
+    Fills `distance` (infinite if unreachable) and `entering`, the last arc of the path to each node
+    (-1: none). Returns the number of reached nodes; `order` has them by ascending distance.
+    """
     distance[:] = np.inf
     entering[:] = -1
     distance[start] = 0.0
     queue = [(0.0, start)]
     reached = 0
     while len(queue) > 0:
-        far, node = heapq.heappop(queue)
-        # An entry that a shorter way has overtaken.
-        if far > distance[node]:
+        node_distance, node = heapq.heappop(queue)
+        # A shorter path to this node has been processed already.
+        if node_distance > distance[node]:
             continue
         order[reached] = node
         reached += 1
-        for place in range(indptr[node], indptr[node + 1]):
-            arc = arcs[place]
+        for entry in range(indptr[node], indptr[node + 1]):
+            arc = arcs[entry]
             head = destination[arc]
-            there = far + length[arc]
-            if there < distance[head]:
-                distance[head] = there
+            arc_distance = node_distance + length[arc]
+            if arc_distance < distance[head]:
+                distance[head] = arc_distance
                 entering[head] = arc
-                heapq.heappush(queue, (there, head))
+                heapq.heappush(queue, (arc_distance, head))
     return reached
 
 
 @kernel
-def total_distance(
+def sum_distances(
     sources: Int64Array,
     wants: BoolArray | Float64Array,
     indptr: Int64Array,
@@ -57,7 +61,7 @@ def total_distance(
     destination: Int64Array,
     length: Float64Array,
 ) -> float:
-    """Sum over all shares of the shortest distance from source to target."""
+    """Sum the shortest distances from source to target over all shares."""
     nodes = len(indptr) - 1
     distance = np.empty(nodes, np.float64)
     entering = np.empty(nodes, np.int64)
@@ -65,7 +69,7 @@ def total_distance(
     total = 0.0
     for row in range(len(sources)):
         start = sources[row]
-        _shortest_tree(start, indptr, arcs, destination, length, distance, entering, order)
+        _search_shortest(start, indptr, arcs, destination, length, distance, entering, order)
         for node in range(wants.shape[1]):
             if wants[row, node]:
                 total += wants[row, node] * distance[node]
@@ -73,7 +77,7 @@ def total_distance(
 
 
 @kernel
-def weighted_phases(
+def run_weighted_phases(
     sources: Int64Array,
     wants: BoolArray | Float64Array,
     indptr: Int64Array,
@@ -88,11 +92,12 @@ def weighted_phases(
     steepness: float,
     phases: int,
 ) -> None:
-    """Phases of multiplicative weights; adds to `amounts[source, arc]` and `load[link]`.
+    """Run phases of multiplicative weights; adds to `amounts[source, arc]` and `load[link]`.
 
-    In a phase the whole demand of each source goes along its shortest-path tree; a link costs
-    exp(steepness * (load - fullest load)) times its time (Garg and Koenemann, SIAM J. Comput. 37,
-    2007). Invariant: load is what `amounts` put on the links. Cost: a search per source and phase.
+    In a phase, the full demand of each source is sent along its shortest-path tree; the length of a
+    link is exp(steepness * (load - maximum load)) times its time (Garg and Koenemann, SIAM J.
+    Comput. 37, 2007). Invariant: `load` is the load of the links by `amounts`. Cost: a search per
+    source and phase.
     """
     nodes = len(indptr) - 1
     distance = np.empty(nodes, np.float64)
@@ -105,17 +110,17 @@ def weighted_phases(
             fullest = load.max()
             for arc in range(len(source)):
                 length[arc] = 0.0
-                for place in range(path_indptr[arc], path_indptr[arc + 1]):
-                    link = path_links[place]
+                for entry in range(path_indptr[arc], path_indptr[arc + 1]):
+                    link = path_links[entry]
                     weight = np.exp(steepness * (load[link] - fullest))
                     length[arc] += weight * cost[link]
-            reached = _shortest_tree(
+            reached = _search_shortest(
                 sources[row], indptr, arcs, destination, length, distance, entering, order
             )
             below[:] = 0.0
-            # Backwards, so that a node hears of all behind it before it passes the sum on.
-            for place in range(reached - 1, 0, -1):
-                node = order[place]
+            # By descending distance, so that the sum below a node is complete when it is used.
+            for entry in range(reached - 1, 0, -1):
+                node = order[entry]
                 if node < wants.shape[1] and wants[row, node]:
                     below[node] += wants[row, node]
                 if below[node] == 0.0:
@@ -129,64 +134,65 @@ def weighted_phases(
 
 
 @part
-def _widest_path(
+def _search_widest(
     start: int,
     target: int,
-    most: float,
+    max_width: float,
     in_indptr: Int64Array,
     in_arcs: Int64Array,
     source: Int64Array,
-    left: Float64Array,
-    least: float,
+    available: Float64Array,
+    min_width: float,
     width: Float64Array,
     leaving: Int64Array,
 ) -> None:
-    """Search back from `target` over arcs with more than `least` left of the flow from `start`.
+    """Search the widest path from `start` to `target`, backwards from `target`.
 
-    Fills `width` by node, at most `most`, and `leaving`: the arc towards the target, -1 for none.
+    Only arcs with more than `min_width` of remaining flow are used. Fills `width` by node, limited
+    to `max_width`, and `leaving`: the arc towards the target, -1 for none.
     """
     width[:] = 0.0
     leaving[:] = -1
-    width[target] = most
-    queue = [(-most, target)]
+    width[target] = max_width
+    queue = [(-max_width, target)]
     while len(queue) > 0:
         negative, node = heapq.heappop(queue)
         if node == start:
             return
-        # An entry that a wider way has overtaken.
+        # A wider path from this node has been processed already.
         if -negative < width[node]:
             continue
-        for place in range(in_indptr[node], in_indptr[node + 1]):
-            arc = in_arcs[place]
+        for entry in range(in_indptr[node], in_indptr[node + 1]):
+            arc = in_arcs[entry]
             tail = source[arc]
-            through = min(-negative, left[arc])
-            if through > width[tail] and through > least:
+            through = min(-negative, available[arc])
+            if through > width[tail] and through > min_width:
                 width[tail] = through
                 leaving[tail] = arc
                 heapq.heappush(queue, (-through, tail))
 
 
 @part
-def _take_out(
+def _remove_path(
     start: int,
     target: int,
-    found: float,
+    width: float,
     leaving: Int64Array,
     destination: Int64Array,
     amounts: Float64Array,
     path: list[int],
 ) -> None:
-    """Take what a path carries out of the flow, and put its arcs at the end of `path`."""
+    """Subtract the flow of a path from `amounts`, and append its arcs to `path`."""
     node = start
     while node != target:
         arc = leaving[node]
-        amounts[arc] -= found
+        amounts[arc] -= width
         path.append(arc)
         node = destination[arc]
 
 
 @kernel
-def stripped(
+def strip_paths(
     sources: Int64Array,
     wants: BoolArray | Float64Array,
     in_indptr: Int64Array,
@@ -194,14 +200,14 @@ def stripped(
     source: Int64Array,
     destination: Int64Array,
     amounts: Float64Array,
-    least: float,
+    min_fraction: float,
     most_paths: int,
 ) -> tuple[Int64Array, Float64Array, Int64Array, Int64Array]:
-    """Paths of every share: (share number, part, row pointer, arcs of the path in order).
+    """Divide the flow of every share into paths: (share number, part, row pointer, arcs of paths).
 
-    From the target back over arcs that still have flow of the source, by the widest path first
-    (Dijkstra's search with widths). `least`: part of a share below which nothing is stripped.
-    `amounts` is used up. Invariant: what is left is a flow for what is still to be stripped.
+    Repeatedly takes the widest path over arcs with remaining flow of the source (Dijkstra's search
+    with widths). `min_fraction`: fraction of a share below which paths are omitted. `amounts` is
+    modified. Invariant: the remaining flow serves the remaining parts of the shares.
     """
     nodes = len(in_indptr) - 1
     share_of = [0]
@@ -220,9 +226,9 @@ def stripped(
             if not wants[row, target]:
                 continue
             remaining = 1.0 * wants[row, target]
-            narrow = least * remaining
+            min_width = min_fraction * remaining
             for _ in range(most_paths):
-                _widest_path(
+                _search_widest(
                     start,
                     target,
                     remaining,
@@ -230,19 +236,19 @@ def stripped(
                     in_arcs,
                     source,
                     amounts[row],
-                    narrow,
+                    min_width,
                     width,
                     leaving,
                 )
                 if leaving[start] < 0:
                     break
-                found = width[start]
-                _take_out(start, target, found, leaving, destination, amounts[row], path)
+                path_width = width[start]
+                _remove_path(start, target, path_width, leaving, destination, amounts[row], path)
                 share_of.append(share)
-                part_of.append(found)
+                part_of.append(path_width)
                 pointer.append(len(path))
-                remaining -= found
-                if remaining <= narrow:
+                remaining -= path_width
+                if remaining <= min_width:
                     break
             share += 1
     return np.array(share_of), np.array(part_of), np.array(pointer), np.array(path)

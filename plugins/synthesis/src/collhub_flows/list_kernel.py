@@ -1,10 +1,12 @@
-"""List scheduling of messages over several links, compiled. Import it late: numba takes a second.
+"""List scheduling of messages over several links (compiled).
 
-Every job occupies one link. Whenever a link is free, the job of least rank of those that are ready
-there starts (Graham, SIAM J. Appl. Math. 17, 1969). A job is ready when all that it waits for have
-arrived. A switch has no say: what it forwards goes in the order of arrival. Invariant: events are
-taken in the order of time, so that at each choice all that is ready by then is known. Cost: two
-heap operations a job.
+Import this module inside functions, because the import of numba takes a second.
+
+Every job occupies one link. When a link is free, the ready job with the smallest rank starts there
+(Graham, SIAM J. Appl. Math. 17, 1969). A job is ready when all jobs that it waits for have arrived.
+A switch cannot choose: jobs that it forwards start in the order of arrival. Invariant: events are
+processed in the order of time, so that all ready jobs are known at each choice. Cost: two heap
+operations per job.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from hub_core.columns import BoolArray, Int64Array, first_positions
 
 
 class _Heaps(NamedTuple):
-    """Binary heaps of (key, item), each in a part of two arrays; items are distinct."""
+    """Binary heaps of (key, item), each stored in a range of two arrays; items are distinct."""
 
     keys: Int64Array
     items: Int64Array
@@ -26,52 +28,52 @@ class _Heaps(NamedTuple):
 
 @lean_part
 def _precedes(key: int, item: int, other_key: int, other_item: int) -> bool:
-    """Whether an entry goes before another one."""
+    """Whether an entry precedes another one: by key, then by item."""
     return key < other_key or (key == other_key and item < other_item)
 
 
 @lean_part
 def _push(heaps: _Heaps, base: int, size: int, key: int, item: int) -> None:
-    """Add an entry to the heap of `size` entries from `base` on: those above it move down."""
+    """Add an entry to the heap of `size` entries that starts at `base`."""
     keys, items = heaps.keys, heaps.items
-    place = size
-    while place > 0:
-        above = (place - 1) >> 1
-        if _precedes(keys[base + above], items[base + above], key, item):
+    hole = size
+    while hole > 0:
+        parent = (hole - 1) >> 1
+        if _precedes(keys[base + parent], items[base + parent], key, item):
             break
-        keys[base + place] = keys[base + above]
-        items[base + place] = items[base + above]
-        place = above
-    keys[base + place] = key
-    items[base + place] = item
+        keys[base + hole] = keys[base + parent]
+        items[base + hole] = items[base + parent]
+        hole = parent
+    keys[base + hole] = key
+    items[base + hole] = item
 
 
 @lean_part
-def _popped(heaps: _Heaps, base: int, size: int) -> int:
-    """Take the item of the first entry out of the heap from `base` on, of `size` entries."""
+def _pop(heaps: _Heaps, base: int, size: int) -> int:
+    """Remove the first entry of the heap of `size` entries at `base`, and return its item."""
     keys, items = heaps.keys, heaps.items
     top = items[base]
     last = size - 1
     key, item = keys[base + last], items[base + last]
-    place, below = 0, 1
-    while below < last:
-        # The smaller one of the two below moves up, until the last entry fits.
-        one, other = base + below, base + below + 1
-        if below + 1 < last and _precedes(keys[other], items[other], keys[one], items[one]):
-            below += 1
-        if _precedes(key, item, keys[base + below], items[base + below]):
+    hole, child = 0, 1
+    while child < last:
+        # The smaller child moves up until the last entry fits.
+        left, right = base + child, base + child + 1
+        if child + 1 < last and _precedes(keys[right], items[right], keys[left], items[left]):
+            child += 1
+        if _precedes(key, item, keys[base + child], items[base + child]):
             break
-        keys[base + place] = keys[base + below]
-        items[base + place] = items[base + below]
-        place = below
-        below = 2 * place + 1
-    keys[base + place] = key
-    items[base + place] = item
+        keys[base + hole] = keys[base + child]
+        items[base + hole] = items[base + child]
+        hole = child
+        child = 2 * hole + 1
+    keys[base + hole] = key
+    items[base + hole] = item
     return int(top)
 
 
 class _Jobs(NamedTuple):
-    """What is to be done; int64 and bool arrays that are only read: see `list_starts`."""
+    """The jobs, as in `list_starts`; the arrays are only read."""
 
     link: Int64Array
     indptr: Int64Array
@@ -83,13 +85,13 @@ class _Jobs(NamedTuple):
 
 
 class _State(NamedTuple):
-    """How far the schedule is.
+    """State of the schedule.
 
-    `start`: of every job, -1: not yet. `waits`: how many others a job still waits for; `ready`:
-    the last arrival of those that it waited for. What waits for link l is a heap of `lines` at
-    `line_begin[l]`, `line_size[l]` long; `free`: when the link is free. An event is a job that
-    becomes ready, or a link that becomes free: what has a number behind those of all jobs.
-    `touched`: links to look at in this instant.
+    `start`: start of every job, -1 if not started. `waits`: number of jobs for which a job still
+    waits; `ready`: last arrival of the jobs for which it waited. Jobs that are ready for link l are
+    a heap in `lines` that starts at `line_begin[l]` with `line_size[l]` entries; `free`: time at
+    which the link is free. An event is a job that becomes ready, or a link that becomes free, with
+    the number of jobs plus the number of the link. `touched`: links to process at this time.
     """
 
     start: Int64Array
@@ -114,10 +116,10 @@ def list_starts(
     is_forwarded: BoolArray,
     num_links: int,
 ) -> Int64Array:
-    """Start of every job in the unit of `busy` and `arrival`, int64.
+    """Compute the start of every job in the unit of `busy` and `arrival`, int64.
 
-    `following[indptr[j]:indptr[j + 1]]`: the jobs that wait for job j; without cycles. `rank`:
-    smaller goes first, where the job is not `is_forwarded` by a switch.
+    `following[indptr[j]:indptr[j + 1]]`: jobs that wait for job j; without cycles. `rank`: jobs
+    with smaller ranks start first, except jobs that are `is_forwarded` by a switch.
     """
     count = len(link)
     by_rank = np.empty(count, np.int64)
@@ -131,7 +133,7 @@ def list_starts(
         line_size=np.zeros(num_links, np.int64),
         free=np.zeros(num_links, np.int64),
         events=_Heaps(np.empty(count + num_links, np.int64), np.empty(count + num_links, np.int64)),
-        # At time 0 every link may begin.
+        # At time 0 every link may start a job.
         touched=np.arange(num_links),
         is_touched=np.ones(num_links, np.bool_),
     )
@@ -141,32 +143,32 @@ def list_starts(
 
 @lean_kernel
 def _run(jobs: _Jobs, state: _State, by_rank: Int64Array) -> None:
-    """Let all jobs happen; `by_rank`: the jobs in the order of their ranks."""
+    """Schedule all jobs; `by_rank`: the jobs sorted by rank."""
     count, num_touched = len(jobs.link), len(state.touched)
-    # Sorted entries stay where a heap takes them in.
-    for place in range(count):
-        job = by_rank[place]
+    # Entries that are added in sorted order need no moves in the heap.
+    for index in range(count):
+        job = by_rank[index]
         if state.waits[job] == 0:
-            _line_up(state, jobs.link[job], place, job)
+            _enqueue(state, jobs.link[job], index, job)
     now, num_events = 0, 0
     while True:
-        for place in range(num_touched):
-            used = state.touched[place]
+        for index in range(num_touched):
+            used = state.touched[index]
             state.is_touched[used] = False
-            num_events = _begin_next(jobs, state, used, now, num_events)
+            num_events = _start_next(jobs, state, used, now, num_events)
         if num_events == 0:
             return
         now = state.events.keys[0]
         num_touched = 0
-        # The choice waits until all of this instant is known.
+        # Links choose jobs only after all events of this time are processed.
         while num_events > 0 and state.events.keys[0] == now:
-            what = _popped(state.events, 0, num_events)
+            event = _pop(state.events, 0, num_events)
             num_events -= 1
-            used = what - count
-            if what < count:
-                used = jobs.link[what]
-                key = now if jobs.is_forwarded[what] else jobs.rank[what]
-                _line_up(state, used, key, what)
+            used = event - count
+            if event < count:
+                used = jobs.link[event]
+                key = now if jobs.is_forwarded[event] else jobs.rank[event]
+                _enqueue(state, used, key, event)
             if not state.is_touched[used]:
                 state.is_touched[used] = True
                 state.touched[num_touched] = used
@@ -174,27 +176,27 @@ def _run(jobs: _Jobs, state: _State, by_rank: Int64Array) -> None:
 
 
 @lean_part
-def _line_up(state: _State, used: int, key: int, job: int) -> None:
-    """Let a job wait for a link."""
+def _enqueue(state: _State, used: int, key: int, job: int) -> None:
+    """Add a ready job to the heap of its link."""
     _push(state.lines, state.line_begin[used], state.line_size[used], key, job)
     state.line_size[used] += 1
 
 
 @lean_part
-def _begin_next(jobs: _Jobs, state: _State, used: int, now: int, num_events: int) -> int:
-    """Let a link that is free begin the first job of its line; the number of events then."""
+def _start_next(jobs: _Jobs, state: _State, used: int, now: int, num_events: int) -> int:
+    """Start the first ready job of a free link, if any; return the new number of events."""
     if state.free[used] > now or state.line_size[used] == 0:
         return num_events
-    job = _popped(state.lines, state.line_begin[used], state.line_size[used])
+    job = _pop(state.lines, state.line_begin[used], state.line_size[used])
     state.line_size[used] -= 1
     state.start[job] = now
     state.free[used] = now + jobs.busy[job]
     _push(state.events, 0, num_events, state.free[used], used + len(jobs.link))
     num_events += 1
     then = now + jobs.arrival[job]
-    for place in range(jobs.indptr[job], jobs.indptr[job + 1]):
-        after = jobs.following[place]
-        # The last one that it waits for need not be the last to arrive.
+    for index in range(jobs.indptr[job], jobs.indptr[job + 1]):
+        after = jobs.following[index]
+        # The predecessor that starts last need not arrive last.
         state.ready[after] = max(state.ready[after], then)
         state.waits[after] -= 1
         if state.waits[after] == 0:

@@ -1,4 +1,4 @@
-"""Options of the synthesizer; light, since listing the plugin imports them."""
+"""Options of the synthesizer `flows`; without heavy imports, because `plugin` imports them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hub_core.plugin_api import OptionType, choice, option
 
 @dataclass(frozen=True, slots=True)
 class FlowOptions:
-    """Choices of the user."""
+    """Options of the synthesizer `flows`."""
 
     pieces: int = option(
         OptionType.INT,

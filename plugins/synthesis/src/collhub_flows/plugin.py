@@ -1,4 +1,4 @@
-"""Offers of this distribution to the hub: a synthesizer, and the command `groups`."""
+"""Offers of this plugin: the synthesizer `flows`, its bound, and the command `groups`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ FLOWS = Synthesizer(
 
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
-    """Describe the synthesizer."""
+    """Offer the synthesizer."""
     return [FLOWS]
 
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Describe the command."""
+    """Offer the command `groups`."""
     return [
         Command(
             "groups",
@@ -47,12 +47,12 @@ def collhub_commands() -> Sequence[Command]:
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe what compiles the kernels beforehand."""
+    """Offer the check that compiles the kernels in advance."""
     return [
         Check(
             "flows-kernels",
             Subject.INSTALLATION,
-            "compiles the kernels beforehand, for doctor --warm",
+            "compiles the kernels in advance, for doctor --warm",
             "collhub_flows.warming:check",
             WarmOptions,
         )
@@ -61,12 +61,12 @@ def collhub_checks() -> Sequence[Check]:
 
 @hookimpl
 def collhub_bounds() -> Sequence[LowerBound]:
-    """Describe the lower bound; importing SciPy takes about half a second."""
+    """Offer the lower bound; the import of SciPy takes about half a second."""
     return [
         LowerBound(
             "flows",
             "all-to-all, scatter and gather: the optimal flow, by linear programming",
-            "collhub_flows.bound:prove",
+            "collhub_flows.certificate:prove",
             (CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER),
             loading_work=600_000_000,
         )

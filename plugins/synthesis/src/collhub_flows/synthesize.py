@@ -1,4 +1,4 @@
-"""Synthesis: a flow, its paths, the fastest order of their pieces, and the bound."""
+"""Synthesize: compute a flow, its paths, the fastest order of their pieces, and the bound."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from collhub_flows.certificate import flow_certificate
-from collhub_flows.demand import FlowDemand
-from collhub_flows.jobs import FlowJobs
-from collhub_flows.linear_program import Flow, exact_flow
-from collhub_flows.lowering import FlowSchedule, schedule_of
-from collhub_flows.network import FlowNetwork
+from collhub_flows.certificate import certify_flow
+from collhub_flows.jobs import FlowJobs, FlowPaths
+from collhub_flows.lowering import FlowSchedule, build_schedule
+from collhub_flows.network import FlowDemand, FlowNetwork
+from collhub_flows.optimal_flow import Flow, approximate_flow, solve_exact_flow
 from collhub_flows.options import FlowOptions
-from collhub_flows.paths import FlowPaths
-from collhub_flows.weights import approximate_flow
 from hub_core import installed_version
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import (
@@ -34,34 +31,36 @@ from hub_core.schedules import algorithm_of, fastest_of
 
 _NAME = "collhub-flows"
 _LADDER = (1, 2, 4, 8)
-# Divisible by every count of the ladder, and fine enough for parts of a percent.
+# Divisible by every count of the ladder; a unit is less than half a percent of a share.
 _SHARE_UNITS = 240
-# Variables up to which the linear program takes seconds.
-_MOST_EXACT = 40_000
-# Beyond these the approximate flow takes minutes: about 512 NPUs on a torus.
-_MOST_VARIABLES = 4_000_000
-_MOST_SHARES = 300_000
-# Jobs beyond which further counts of pieces, and the simulator, would take too long.
-_MOST_JOBS = 400_000
-_MOST_SIMULATED = 1 << 20
-# Jobs up to which several orders take a moment.
+# Number of variables up to which the linear program takes seconds.
+_MAX_EXACT = 40_000
+# Above these limits the approximate flow takes minutes; they allow about 512 NPUs on a torus.
+_MAX_VARIABLES = 4_000_000
+_MAX_SHARES = 300_000
+# Number of jobs above which further counts of pieces take too long, and number of transfers above
+# which the simulator does.
+_MAX_JOBS = 400_000
+_MAX_SIMULATED = 1 << 20
+# Number of jobs up to which improved orders are computed for all counts of pieces.
 _FEW_JOBS = 50_000
-# What takes so much longer by the own clock is not simulated.
-_HOPELESS = 1.05
-# So near to what no order of the paths goes below, more pieces are not worth their messages.
-_GOOD = 1.01
+# Ratio to the fastest planned time above which a schedule is not simulated.
+_MAX_SLOWDOWN = 1.05
+# Ratio to the bound of all orders below which more pieces are not tried.
+_GOOD_RATIO = 1.01
 
 
 def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResult:
-    """Fastest algorithm found along the optimal flow of a request.
+    """Return the fastest algorithm along the paths of the optimal flow.
 
-    Raises `UsageError` for sizes and topologies that do not fit, and `InputError` for collectives
-    whose data do not go from one rank to one other, and for targets that cannot be reached.
+    Raises `UsageError` for topologies with several planes, a single rank, and sizes below one byte
+    per share; `InputError` for collectives other than all-to-all, scatter and gather, for
+    unreachable targets, and for networks that are too large.
     """
     # Imports numba, which takes a second.
     from collhub_packing.compiling.compilations import COMPILING, compilations
 
-    # While kernels are compiled, that is reported.
+    # Reports as progress that kernels are compiled.
     with compilations(lambda: request.progress(0.0, COMPILING)):
         return _synthesize(request, options)
 
@@ -70,7 +69,7 @@ def _check_size(request: SynthesisRequest) -> None:
     """Raise `InputError` for networks whose flow would take hours or all memory."""
     topology, kind = request.topology, request.collective.kind
     npus, ranks = topology.num_npus, len(request.npus)
-    # With switches any two NPUs may have an arc.
+    # With switches there may be an arc between any two NPUs.
     has_switches = topology.num_nodes > npus
     arcs = topology.num_links
     if has_switches:
@@ -81,7 +80,7 @@ def _check_size(request: SynthesisRequest) -> None:
     pairs = ranks
     if kind is CollectiveKind.ALL_TO_ALL:
         pairs = ranks * ranks
-    if sources * arcs <= _MOST_VARIABLES and pairs <= _MOST_SHARES:
+    if sources * arcs <= _MAX_VARIABLES and pairs <= _MAX_SHARES:
         return
     raise InputError(
         f"topology {topology.name}: a flow from {sources} NPUs on {arcs} arcs is too large",
@@ -92,7 +91,7 @@ def _check_size(request: SynthesisRequest) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
-    """Network and demand of a request, and the bytes of a share."""
+    """A request with its network and demand, and the bytes of a share."""
 
     request: SynthesisRequest
     network: FlowNetwork
@@ -101,7 +100,7 @@ class _Problem:
 
     @classmethod
     def of(cls, request: SynthesisRequest) -> _Problem:
-        """Raises `UsageError` and `InputError` for what is not made."""
+        """Build the problem. Raises `UsageError` and `InputError` for unsupported requests."""
         topology = request.topology
         if topology.num_planes > 1:
             raise UsageError(
@@ -129,21 +128,24 @@ class _Problem:
 
     @property
     def fluid_cost_s(self) -> Float64Array:
-        """Seconds that the bytes of a share take on every link: float64[links]."""
+        """Seconds that the bytes of a share occupy each link, without latency: float64[links]."""
         return self.share_bytes / self.request.topology.bandwidth_bytes_per_s
 
     @property
     def cost_s(self) -> Float64Array:
-        """Seconds that a share takes on every link, with the latency where that occupies it."""
+        """Seconds that a share occupies each link; includes the latency in the alpha-beta model."""
         if self.request.occupancy is Occupancy.ALPHA_BETA:
             return self.fluid_cost_s + self.request.topology.latency_s
         return self.fluid_cost_s
 
     def share_units(self) -> int:
-        """Units of a share: 240, or a byte each. Raises `UsageError` for shares of no byte."""
+        """Return the units of a share: 240, or one per byte of smaller shares.
+
+        Raises `UsageError` for shares below one byte.
+        """
         if self.share_bytes < 1:
             raise UsageError(
-                f"{self.request.collective_bytes} bytes are too few for a byte a share",
+                f"{self.request.collective_bytes} bytes are too few for a byte per share",
                 cure="choose a larger size",
                 code="size-too-small",
             )
@@ -151,8 +153,8 @@ class _Problem:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """A schedule with its algorithm and time; `pieces` a path at most."""
+class _Candidate:
+    """A schedule with its algorithm and time; `pieces`: maximum number of pieces per path."""
 
     schedule: FlowSchedule
     algorithm: Algorithm
@@ -162,10 +164,10 @@ class _Found:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Tried:
-    """Jobs whose first order was judged, with the starts by it."""
+class _Trial:
+    """Jobs with the starts of their first order, and the simulated candidate of it."""
 
-    found: _Found
+    candidate: _Candidate
     jobs: FlowJobs
     start: Int64Array
 
@@ -174,16 +176,18 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
     problem = _Problem.of(request)
     share_units = problem.share_units()
     request.progress(0.0, "flow")
-    flow, method = _flow(problem, options)
-    # Counted as one step a variable, also where the flow was kept from before.
+    flow, method = _compute_flow(problem, options)
+    # Counted as one step per variable, also if the flow was cached.
     request.budget.count(len(problem.demand.sources) * problem.network.num_arcs)
     request.progress(0.5, "paths")
     paths = FlowPaths.of(
         problem.network, problem.demand, flow, share_units, options.pieces or _LADDER[-1]
     )
-    best = fastest_of(_candidates(problem, paths, options), lambda found: found.time_ns)
+    best = fastest_of(
+        _generate_candidates(problem, paths, options), lambda candidate: candidate.time_ns
+    )
     assert best is not None
-    certificate = flow_certificate(problem.network, problem.demand, flow, request)
+    certificate = certify_flow(problem.network, problem.demand, flow, request)
     bounds = {"flow": certificate.bound_ns}
     statistics: dict[str, JsonValue] = {
         "method": method,
@@ -195,155 +199,161 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
     extension = {**statistics, "flow_certificate": certificate.document}
     algorithm = best.algorithm
     if request.wanted is not None:
-        algorithm = _algorithm(problem, best.schedule, request.wanted)
-    stated = {name: str(value) for name, value in asdict(options).items()}
-    # Sources that are imported without being installed have no version.
+        algorithm = _build_algorithm(problem, best.schedule, request.wanted)
+    option_texts = {name: str(value) for name, value in asdict(options).items()}
+    # Sources that are imported without an installation have no version.
     version = installed_version("collhub-synthesis") or ""
     algorithm = replace(
         algorithm,
-        provenance=Provenance(_NAME, version, request.topology.name, "", stated),
+        provenance=Provenance(_NAME, version, request.topology.name, "", option_texts),
         extensions={_NAME: extension},
     )
     is_partial = request.wanted is not None
     return SynthesisResult(algorithm, best.time_ns, bounds, statistics, is_partial)
 
 
-def _flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
-    """Flow of the whole demand, and how it was found."""
+def _compute_flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
+    """Compute the flow of the full demand; also return the name of the method."""
     request = problem.request
-    # Proportions alone decide: where latency does not count, they are those of every size.
+    # Only ratios of costs matter; without latency they are equal for all sizes.
     cost = problem.cost_s / problem.cost_s.max()
-    collective = replace(request.collective, unit_count=_units_for_flow(request.collective))
-    return _flow_at(request.topology, collective, tuple(request.npus), cost.tobytes(), options)
+    collective = replace(request.collective, unit_count=_count_flow_units(request.collective))
+    return _compute_flow_at(
+        request.topology, collective, tuple(request.npus), cost.tobytes(), options
+    )
 
 
-def _units_for_flow(collective: Collective) -> int:
-    """Fewest units, so that collectives of any number of them ask for one flow."""
+def _count_flow_units(collective: Collective) -> int:
+    """Return the minimum number of units, so that the cached flow does not depend on it."""
     return collective.kind.traits.parts(collective.num_ranks)
 
 
-# A comparison asks for many sizes of one network.
+# A comparison requests many sizes on one network.
 @lru_cache(maxsize=4)
-def _flow_at(
+def _compute_flow_at(
     topology: Topology,
     collective: Collective,
     npus: tuple[int, ...],
     cost: bytes,
     options: FlowOptions,
 ) -> tuple[Flow, str]:
-    """The flow for costs of links in any unit, float64 as bytes."""
+    """Compute the flow for these costs of links, float64 as bytes, in any unit."""
     network = FlowNetwork.of(topology)
     demand = FlowDemand.of(collective, npus, topology.num_npus)
-    # Bytes stand for the array in the cache, which takes what can be hashed.
+    # The key of the cache must be hashable, so the array is passed as bytes.
     costs = np.frombuffer(cost)
     variables = len(demand.sources) * network.num_arcs
     is_exact = options.method == "exact"
     if options.method == "auto":
-        is_exact = variables <= _MOST_EXACT
-    exact = exact_flow(network, demand, costs) if is_exact else None
+        is_exact = variables <= _MAX_EXACT
+    exact = solve_exact_flow(network, demand, costs) if is_exact else None
     if exact is not None:
         return exact, "exact flow"
-    # Large networks are smooth: there a gap of a percent needs fewer phases.
+    # On large networks fewer phases suffice for a gap of one percent.
     phases = options.phases or int(np.clip(4e8 / variables / 15, 60, 400))
-    found = approximate_flow(network, demand, costs, phases)
-    return found, f"approximate flow, {phases} phases"
+    flow = approximate_flow(network, demand, costs, phases)
+    return flow, f"approximate flow, {phases} phases"
 
 
-def _candidates(
+def _generate_candidates(
     problem: _Problem,
     paths: FlowPaths,
     options: FlowOptions,
-) -> Iterator[_Found]:
-    """Schedules of every count of pieces, and the fastest one with its messages in turn."""
-    fastest: _Found | None = None
-    for found in _ladder(problem, paths, options):
-        if fastest is None or found.time_ns < fastest.time_ns:
-            fastest = found
-        yield found
+) -> Iterator[_Candidate]:
+    """Yield schedules of every count of pieces, and the fastest one with ordered first messages."""
+    fastest: _Candidate | None = None
+    for candidate in _generate_by_pieces(problem, paths, options):
+        if fastest is None or candidate.time_ns < fastest.time_ns:
+            fastest = candidate
+        yield candidate
     if fastest is not None:
-        # What begins at once may meet behind it, and what waits loses a latency.
-        yield _judged(problem, fastest.schedule.in_turn(), fastest.pieces)
+        # Messages that start at the same time may contend later; ordered ones lose a latency.
+        yield _simulate_candidate(problem, fastest.schedule.order_first_messages(), fastest.pieces)
 
 
-def _ladder(problem: _Problem, paths: FlowPaths, options: FlowOptions) -> Iterator[_Found]:
-    """Schedules of every count of pieces by one order, and of some by the best of several."""
+def _generate_by_pieces(
+    problem: _Problem, paths: FlowPaths, options: FlowOptions
+) -> Iterator[_Candidate]:
+    """Yield schedules of every count of pieces by one order, and of some by improved orders."""
     ladder = (options.pieces,) if options.pieces else _LADDER
-    tried: list[_Tried] = []
-    for place, pieces in enumerate(ladder):
-        problem.request.progress(0.5 + 0.5 * place / len(ladder), "schedules")
-        jobs = _jobs(problem, paths, pieces)
-        if place and len(jobs.link) > _MOST_JOBS:
+    trials: list[_Trial] = []
+    for index, pieces in enumerate(ladder):
+        problem.request.progress(0.5 + 0.5 * index / len(ladder), "schedules")
+        jobs = _build_jobs(problem, paths, pieces)
+        if index and len(jobs.link) > _MAX_JOBS:
             break
-        # Finer pieces fill links sooner, and gain nothing where latencies or loads decide.
-        fastest_ns = min((one.found.time_ns for one in tried), default=0)
-        if fastest_ns and 1000 * fastest_ns <= _GOOD * jobs.least_ps():
+        # Finer pieces gain nothing if latencies or loads determine the time.
+        fastest_ns = min((trial.candidate.time_ns for trial in trials), default=0)
+        if fastest_ns and 1000 * fastest_ns <= _GOOD_RATIO * jobs.bound_ps():
             break
-        start = jobs.by_pieces()
-        found = _judged(problem, _scheduled(problem, paths, jobs, start), pieces)
-        tried.append(_Tried(found, jobs, start))
-        yield found
-    yield from _by_other_orders(problem, paths, tried)
+        start = jobs.order_by_pieces()
+        candidate = _simulate_candidate(
+            problem, _schedule_jobs(problem, paths, jobs, start), pieces
+        )
+        trials.append(_Trial(candidate, jobs, start))
+        yield candidate
+    yield from _generate_by_orders(problem, paths, trials)
 
 
-def _by_other_orders(
-    problem: _Problem, paths: FlowPaths, tried: Sequence[_Tried]
-) -> Iterator[_Found]:
-    """The best of the forward and backward passes, where these are worth their time."""
-    least_ps = min(one.found.schedule.time_ps for one in tried)
-    fastest = min(tried, key=lambda one: one.found.time_ns)
-    for one in tried:
-        count = len(one.jobs.link)
-        # Of many jobs other orders are for the finest, which gain most, and the fastest; of very
-        # many one order has to do.
-        is_worth = count <= _FEW_JOBS or one is fastest or one is tried[-1]
-        if not is_worth or count > _MOST_JOBS:
+def _generate_by_orders(
+    problem: _Problem, paths: FlowPaths, trials: Sequence[_Trial]
+) -> Iterator[_Candidate]:
+    """Yield the best improved order of each count of pieces, if its computation is fast enough."""
+    best_ps = min(trial.candidate.schedule.time_ps for trial in trials)
+    fastest = min(trials, key=lambda trial: trial.candidate.time_ns)
+    for trial in trials:
+        count = len(trial.jobs.link)
+        # With many jobs, only the finest and the fastest count of pieces get improved orders; with
+        # very many jobs none does.
+        is_improved = count <= _FEW_JOBS or trial is fastest or trial is trials[-1]
+        if not is_improved or count > _MAX_JOBS:
             continue
-        start = min(one.jobs.forward_and_backward(), key=one.jobs.time_ps)
-        schedule = _scheduled(problem, paths, one.jobs, start)
-        # One schedule is judged once, and what comes far too late is not.
-        if schedule.time_ps <= _HOPELESS * least_ps and not np.array_equal(start, one.start):
-            yield _judged(problem, schedule, one.found.pieces)
+        start = min(trial.jobs.improve_orders(), key=trial.jobs.time_ps)
+        schedule = _schedule_jobs(problem, paths, trial.jobs, start)
+        # Schedules that are simulated already or far slower than the best are skipped.
+        if schedule.time_ps <= _MAX_SLOWDOWN * best_ps and not np.array_equal(start, trial.start):
+            yield _simulate_candidate(problem, schedule, trial.candidate.pieces)
 
 
-def _jobs(problem: _Problem, paths: FlowPaths, pieces: int) -> FlowJobs:
+def _build_jobs(problem: _Problem, paths: FlowPaths, pieces: int) -> FlowJobs:
     unit_bytes = problem.share_bytes / paths.share_units
     occupancy = problem.request.occupancy
     return FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
 
 
-def _scheduled(
+def _schedule_jobs(
     problem: _Problem, paths: FlowPaths, jobs: FlowJobs, start: Int64Array
 ) -> FlowSchedule:
-    return schedule_of(problem.network, problem.demand, paths, jobs, start)
+    return build_schedule(problem.network, problem.demand, paths, jobs, start)
 
 
-def _judged(
+def _simulate_candidate(
     problem: _Problem,
     schedule: FlowSchedule,
     pieces: int,
-) -> _Found:
-    """The algorithm of a schedule with the simulator's time, else its own."""
-    algorithm = _algorithm(problem, schedule, None)
-    own_ns = -(-schedule.time_ps // 1000)
-    time_ns = own_ns
-    if len(schedule.transfers) <= _MOST_SIMULATED:
-        time_ns = problem.request.simulate(algorithm) or own_ns
-    return _Found(schedule, algorithm, pieces, time_ns)
+) -> _Candidate:
+    """Return the algorithm of a schedule with its simulated time, or planned time if none."""
+    algorithm = _build_algorithm(problem, schedule, None)
+    planned_ns = -(-schedule.time_ps // 1000)
+    time_ns = planned_ns
+    if len(schedule.transfers) <= _MAX_SIMULATED:
+        time_ns = problem.request.simulate(algorithm) or planned_ns
+    return _Candidate(schedule, algorithm, pieces, time_ns)
 
 
-def _algorithm(
-    problem: _Problem, schedule: FlowSchedule, wanted: tuple[int, ...] | None
+def _build_algorithm(
+    problem: _Problem, schedule: FlowSchedule, ranks: tuple[int, ...] | None
 ) -> Algorithm:
     request = problem.request
     collective = request.collective
     units = schedule.share_units * collective.kind.traits.parts(collective.num_ranks)
-    whole = replace(collective, unit_count=units)
+    divided = replace(collective, unit_count=units)
     return algorithm_of(
-        whole,
-        schedule.chunks_of(whole, request.npus),
+        divided,
+        schedule.build_chunks(divided, request.npus),
         schedule.transfers,
         npus=request.npus,
         num_npus=request.topology.num_npus,
-        wanted=wanted,
+        wanted=ranks,
         collective_bytes=request.collective_bytes,
     )

@@ -1,4 +1,4 @@
-"""Compile every kernel beforehand, by small flows that together run all of them."""
+"""Compile all kernels in advance, by small flows that together use every kernel."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hub_core.plugin_api import CheckReport, CheckRequest, WarmOptions
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile what is not compiled yet where `options.warm` asks for it, else look at nothing."""
+    """Compile the missing kernels if `options.warm` is set; else report success."""
     return warm_check(options, _run_every_kernel)
 
 
 def _run_every_kernel() -> None:
-    # Imported here, as the work of this plugin is: for the kernels.
+    # Imported here, because these modules import numba.
     from collhub_flows.groups.schedules import GroupNetwork, find_fastest_schedule
     from collhub_flows.groups.shares import GroupWish
     from collhub_flows.network import FlowNetwork

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_flows.demand import FlowDemand
-from collhub_flows.linear_program import exact_flow
-from collhub_flows.network import FlowNetwork
-from collhub_flows.paths import FlowPaths
-from collhub_flows.weights import approximate_flow, proven_time
+from collhub_flows.jobs import FlowPaths
+from collhub_flows.network import FlowDemand, FlowNetwork
+from collhub_flows.optimal_flow import approximate_flow, compute_proven_time, solve_exact_flow
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,19 +105,19 @@ def test_both_methods_agree_and_bounds_bracket_the_optimum() -> None:
     network = FlowNetwork.of(random_network(10, 8, 1))
     demand = FlowDemand.of(collective_of("all-to-all", 10), range(10), 10)
     cost = 1e9 / network.topology.bandwidth_bytes_per_s
-    exact = exact_flow(network, demand, cost)
+    exact = solve_exact_flow(network, demand, cost)
     assert exact is not None
     best = (exact.amounts.sum(axis=0) * cost).max()
-    assert proven_time(network, demand, cost, exact.prices) == pytest.approx(best, rel=1e-6)
+    assert compute_proven_time(network, demand, cost, exact.prices) == pytest.approx(best, rel=1e-6)
     near = approximate_flow(network, demand, cost, 400)
-    assert proven_time(network, demand, cost, near.prices) <= best * (1 + 1e-9)
+    assert compute_proven_time(network, demand, cost, near.prices) <= best * (1 + 1e-9)
     assert best * (1 - 1e-9) <= (near.amounts.sum(axis=0) * cost).max() <= 1.05 * best
 
 
 def test_paths_carry_whole_shares_from_source_to_target() -> None:
     network = FlowNetwork.of(random_network(10, 8, 2))
     demand = FlowDemand.of(collective_of("all-to-all", 10), range(10), 10)
-    flow = exact_flow(network, demand, 1e9 / network.topology.bandwidth_bytes_per_s)
+    flow = solve_exact_flow(network, demand, 1e9 / network.topology.bandwidth_bytes_per_s)
     assert flow is not None
     paths = FlowPaths.of(network, demand, flow, 240, 8)
     assert set(np.bincount(paths.share, paths.units)) == {paths.share_units}
@@ -158,7 +156,7 @@ def test_unreachable_rank_is_refused(method: str) -> None:
 
 
 def test_other_collectives_are_refused() -> None:
-    with pytest.raises(InputError, match="flows makes no all-reduce"):
+    with pytest.raises(InputError, match="flows does not support all-reduce"):
         synthesized("all-reduce", parse_topology("ring:4"))
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from collhub_flows.groups.bounds import compute_joint_bounds
 from collhub_flows.groups.jobs import own_provenance
-from collhub_flows.groups.joining import side_by_side
-from collhub_flows.groups.kernels import longest_tails
+from collhub_flows.groups.joining import combine_algorithms
+from collhub_flows.groups.kernels import compute_longest_tails
 from collhub_flows.groups.planning import GroupChoices, GroupPlan, plan_groups
 from collhub_flows.groups.shares import CommonWish, GroupWish, Shares, parse_groups
 from collhub_flows.network import FlowNetwork
@@ -104,7 +104,7 @@ def test_a_named_synthesizer_makes_groups_alone() -> None:
     plan = planned(
         "ring:6", wish([0, 1, 2], "all-gather"), wish([3, 4], "scatter"), choices=choices
     )
-    # flows makes no all-gather: the group keeps its own.
+    # flows does not support all-gather, so the algorithm of the package is used.
     assert plan.alone_makers[0] == "collhub-flows"
     assert plan.one_by_one.ns == sum(one.ns for one in plan.alone)
 
@@ -119,7 +119,7 @@ def test_same_groups_give_the_same_steps() -> None:
 
 def test_algorithms_side_by_side_share_no_channel_and_no_memory() -> None:
     plan = planned("ring:4", wish([0, 1], "all-gather"), wish([0, 1], "all-gather", 2 * MIB))
-    joint = side_by_side(plan.algorithms, own_provenance("ring:4"))
+    joint = combine_algorithms(plan.algorithms, own_provenance("ring:4"))
     assert verify(joint).ok
     assert len(joint.steps) == sum(len(each.steps) for each in plan.algorithms)
     # A unit of the larger group is two of the smaller one.
@@ -131,8 +131,8 @@ def test_sizes_without_a_common_unit_are_refused() -> None:
         planned("ring:4", wish([0, 1], "broadcast", size)).algorithms[0]
         for size in ((1 << 50) + 1, (1 << 49) - 1)
     )
-    with pytest.raises(InputError, match="no unit in common"):
-        side_by_side([first, second], own_provenance("ring:4"))
+    with pytest.raises(InputError, match="no common unit"):
+        combine_algorithms([first, second], own_provenance("ring:4"))
 
 
 def test_tails_are_longest_ways() -> None:
@@ -140,7 +140,7 @@ def test_tails_are_longest_ways() -> None:
     indptr = np.array([0, 2, 3, 4, 4])
     following = np.array([1, 2, 3, 3])
     arrival = np.array([5, 1, 7, 2])
-    assert longest_tails(indptr, following, arrival).tolist() == [14, 3, 9, 2]
+    assert compute_longest_tails(indptr, following, arrival).tolist() == [14, 3, 9, 2]
 
 
 def test_bounds_of_one_link_are_exact() -> None:

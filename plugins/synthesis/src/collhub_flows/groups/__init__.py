@@ -1,1 +1,1 @@
-"""Collectives of several process groups at once, on one network."""
+"""Collectives of several process groups at the same time on one network."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_flows.groups.shares import GroupWish, Shares
-from collhub_flows.linear_program import exact_flow
 from collhub_flows.network import FlowNetwork
-from collhub_flows.weights import approximate_flow, proven_time
+from collhub_flows.optimal_flow import approximate_flow, compute_proven_time, solve_exact_flow
 from hub_core.columns import Float64Array, Int64Array, row_pointer
 from hub_core.network import Topology
 
@@ -31,10 +30,10 @@ def compute_joint_bounds(
     `cut`: maximum over many sets of nodes of the bytes that must leave divided by the bandwidth of
     the leaving links. `flow`: dual of the multicommodity flow. `latency`: the farthest pair.
     """
-    ends = _Ends.of(wishes, shares)
+    endpoints = _Ends.of(wishes, shares)
     bounds_s = {
-        "cut": cut_seconds(network.topology, ends, shares.bytes),
-        "latency": _compute_latency_s(network.topology, ends),
+        "cut": cut_seconds(network.topology, endpoints, shares.bytes),
+        "latency": _compute_latency_s(network.topology, endpoints),
     }
     if shares.are_pairs:
         bounds_s["flow"] = _compute_flow_s(network, shares)
@@ -68,7 +67,7 @@ def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array
     return row_pointer(lengths), np.concatenate(rows).astype(np.int64)
 
 
-def cut_seconds(topology: Topology, ends: _Ends, size: Float64Array) -> float:
+def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> float:
     """Compute the maximum time over balls around NPUs and their complements.
 
     A share with a giver in the set and a taker outside must leave it at least once. `size`: bytes
@@ -81,14 +80,14 @@ def cut_seconds(topology: Topology, ends: _Ends, size: Float64Array) -> float:
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
         for positions in (position, len(order) - 1 - position):
-            best = max(best, _sweep(topology, ends, size, positions))
+            best = max(best, _sweep(topology, endpoints, size, positions))
     return best
 
 
-def _sweep(topology: Topology, ends: _Ends, size: Float64Array, position: Int64Array) -> float:
+def _sweep(topology: Topology, endpoints: _Ends, size: Float64Array, position: Int64Array) -> float:
     """Compute the maximum time of the prefixes of an order; `position`: of every node in it."""
-    first = np.minimum.reduceat(position[ends.givers], ends.giver_indptr[:-1])
-    last = np.maximum.reduceat(position[ends.takers], ends.taker_indptr[:-1])
+    first = np.minimum.reduceat(position[endpoints.givers], endpoints.giver_indptr[:-1])
+    last = np.maximum.reduceat(position[endpoints.takers], endpoints.taker_indptr[:-1])
     crossing = _count_leaving(first, last, size, len(position))
     start, end = position[topology.source], position[topology.destination]
     bandwidth = _count_leaving(start, end, topology.bandwidth_bytes_per_s, len(position))
@@ -110,14 +109,14 @@ def _count_leaving(
     return covered
 
 
-def _compute_latency_s(topology: Topology, ends: _Ends) -> float:
+def _compute_latency_s(topology: Topology, endpoints: _Ends) -> float:
     """Compute the maximum latency of the shortest paths from givers to takers."""
     # The search treats entries of 0 as missing links.
     distance = _find_distances(topology, np.maximum(topology.latency_s, 1e-15))
     worst = 0.0
-    for share in range(len(ends.giver_indptr) - 1):
-        givers = ends.givers[ends.giver_indptr[share] : ends.giver_indptr[share + 1]]
-        takers = ends.takers[ends.taker_indptr[share] : ends.taker_indptr[share + 1]]
+    for share in range(len(endpoints.giver_indptr) - 1):
+        givers = endpoints.givers[endpoints.giver_indptr[share] : endpoints.giver_indptr[share + 1]]
+        takers = endpoints.takers[endpoints.taker_indptr[share] : endpoints.taker_indptr[share + 1]]
         worst = max(worst, float(distance[np.ix_(givers, takers)].max()))
     return max(worst - 1e-15 * topology.num_nodes, 0.0)
 
@@ -147,10 +146,10 @@ def _compute_flow_s(network: FlowNetwork, shares: Shares) -> float:
     cost = bandwidth.min() / bandwidth
     flow = None
     if len(demand.sources) * network.num_arcs <= _MAX_EXACT_ARCS:
-        flow = exact_flow(network, demand, cost)
+        flow = solve_exact_flow(network, demand, cost)
     if flow is None:
         flow = approximate_flow(network, demand, cost, _PHASES)
-    time = proven_time(network, demand, cost, flow.prices)
+    time = compute_proven_time(network, demand, cost, flow.prices)
     # Demands are relative to the largest pair, costs relative to the slowest link.
     unit_bytes = float(shares.bytes.sum() / demand.wants.sum())
     return time * unit_bytes / float(bandwidth.min())

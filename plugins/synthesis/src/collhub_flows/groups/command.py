@@ -26,13 +26,13 @@ from hub_core import (
 )
 from hub_core.plugin_api import OptionType, SearchBudget, Simulator, declared_options, option
 
-# What needs numpy is imported where it is used: the help of a command comes at once.
+# Modules that need numpy are imported inside functions, so that the help is fast.
 if TYPE_CHECKING:
     from collhub_flows.groups.planning import GroupChoices, GroupPlan
     from hub_core.model import Algorithm
 
-# Reading back all orders of a larger one takes longer than to find it.
-_MOST_VERIFIED = 100_000
+# Maximum number of steps of a joint algorithm that is verified; larger ones take too long.
+_MAX_VERIFIED = 100_000
 _OWN_FORMAT = "json"
 
 
@@ -48,8 +48,8 @@ class GroupOptions:
     )
 
 
-class _Wish(TypedDict):
-    """What is to be made."""
+class _PlanOptions(TypedDict):
+    """Command line options that define the plan."""
 
     name: str
     kind: str | None
@@ -96,19 +96,19 @@ class _Wish(TypedDict):
     show_default=True,
     help="How long a message keeps a link busy.",
 )
-@offer_option("--backend", Simulator, "The simulator that judges.", "analytical")
+@offer_option("--backend", Simulator, "The simulator that measures candidates.", "analytical")
 @timeout_option
 @click.option("-o", "--output", "out", metavar="OUT", type=FILE, help="Folder (default: none).")
 @output_options
 @click.pass_obj
 def groups(
-    context: CommandContext, out: str | None, output: OutputRequest, **wish: Unpack[_Wish]
+    context: CommandContext, out: str | None, output: OutputRequest, **wish: Unpack[_PlanOptions]
 ) -> None:
     """Make algorithms for process groups that run at the same time, as one schedule.
 
-    OUT becomes a folder with one algorithm a group, `joint` with all of them as one, and
-    `groups.json`, which names them. Groups alone are made by the synthesizer NAME too (default:
-    auto), and count as candidates: the plan is never behind running them one by one.
+    OUT becomes a folder with one algorithm per group, `joint` with all of them as one, and
+    `groups.json`, which lists them. Each group is also synthesized separately by NAME (default:
+    auto); these are candidates too, so the plan is never slower than running groups one by one.
     """
     from collhub_flows.groups.planning import plan_groups
     from collhub_flows.groups.report import HEADER, PlanReport
@@ -119,14 +119,14 @@ def groups(
         output = replace(output, target_format=_OWN_FORMAT)
     common = CommonWish(wish["kind"], wish["size_text"], ReduceOp(wish["reduce_op"]))
     wishes = parse_groups(wish["groups_text"], wish["single"], common)
-    choices, writer = _choices(context, wish, out, output)
+    choices, writer = _parse_choices(context, wish, out, output)
     topology = context.read_topology(wish["topology_text"])
     wall, cpu = time.perf_counter(), time.process_time()
     with context.progress_bar("groups") as show:
         plan = plan_groups(wishes, topology, choices, show)
     taken = time.perf_counter() - wall, time.process_time() - cpu
     verified = _admit(context, plan)
-    paths = [] if out is None else _written(context, plan, topology.name, out, output, writer)
+    paths = [] if out is None else _write_files(context, plan, topology.name, out, output, writer)
     report = PlanReport(plan, topology.name, str(choices.occupancy), *taken, verified)
     if output.as_json:
         context.print_json(report.document(paths))
@@ -137,26 +137,26 @@ def groups(
         context.say(f"wrote {paths[0]} and {len(paths) - 1} more")
 
 
-def _choices(
-    context: CommandContext, wish: _Wish, out: str | None, output: OutputRequest
+def _parse_choices(
+    context: CommandContext, wish: _PlanOptions, out: str | None, output: OutputRequest
 ) -> tuple[GroupChoices, Assignments]:
-    """How to plan, and the options of the writer."""
-    from collhub_flows.groups.planning import MOST_WORK, GroupChoices
+    """Return the choices of the plan and the options of the writer."""
+    from collhub_flows.groups.planning import MAX_WORK, GroupChoices
     from hub_core.network import Occupancy
     from hub_core.plugin_api import Synthesizer
 
     sides = {"groups": declared_options(GroupOptions)}
     if out is None and output.target_format is not None:
-        raise UsageError("--to has no meaning without -o", cure="say where to write: -o OUT")
+        raise UsageError("--to has no meaning without -o", cure="give the output: -o OUT")
     if out is not None:
         if out == "-":
             raise UsageError("groups are written into a folder", cure="name one: -o OUT")
         check_stdout(out, output.as_json)
-        sides["writer"] = context.output_target(_place(out, "joint", output), output).options
-    given = assign(output.assignments, sides)
-    limits = given["groups"]
-    work = _count(limits["work"]) if "work" in limits else MOST_WORK
-    # Says what is closest, before anything is made.
+        sides["writer"] = context.output_target(_build_path(out, "joint", output), output).options
+    options = assign(output.assignments, sides)
+    limits = options["groups"]
+    work = _parse_count(limits["work"]) if "work" in limits else MAX_WORK
+    # An unknown synthesizer is reported, with the closest name, before the synthesis.
     context.options_of(Synthesizer, wish["name"])
     choices = GroupChoices(
         wish["name"],
@@ -166,35 +166,35 @@ def _choices(
         wish["budget"],
         context.registry(),
     )
-    return choices, given.get("writer", {})
+    return choices, options.get("writer", {})
 
 
-def _count(text: str) -> int:
+def _parse_count(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise UsageError(f"-O work={text}: expected a number of steps", cure="give 0 or more")
     return int(text)
 
 
 def _admit(context: CommandContext, plan: GroupPlan) -> int:
-    """How many algorithms were found correct; a wrong one ends the command."""
-    made: list[tuple[str, Algorithm]] = [
+    """Verify all algorithms and return the number of correct ones; an incorrect one is an error."""
+    algorithms: list[tuple[str, Algorithm]] = [
         (f"the algorithm of group {number}", algorithm)
         for number, algorithm in enumerate(plan.algorithms)
     ]
-    # The same steps in stricter order, which its simulation has shown to end.
-    made += [("the joint algorithm", joint) for joint in _judged(plan.joint)]
-    reports = [context.admit(algorithm, name) for name, algorithm in made]
+    # The joint algorithm has the same steps in a stricter order.
+    algorithms += [("the joint algorithm", joint) for joint in _select_verifiable(plan.joint)]
+    reports = [context.admit(algorithm, name) for name, algorithm in algorithms]
     return sum(report is not None and report.ok for report in reports)
 
 
-def _judged(joint: Algorithm | None) -> list[Algorithm]:
-    """The joint algorithm, where there is one that can be judged in short time."""
-    if joint is None or len(joint.steps) > _MOST_VERIFIED:
+def _select_verifiable(joint: Algorithm | None) -> list[Algorithm]:
+    """Return the joint algorithm if it has expected contents and is small enough to verify."""
+    if joint is None or len(joint.steps) > _MAX_VERIFIED:
         return []
     return [] if joint.collective.postcondition() is None else [joint]
 
 
-def _written(
+def _write_files(
     context: CommandContext,
     plan: GroupPlan,
     topology: str,
@@ -202,31 +202,31 @@ def _written(
     output: OutputRequest,
     options: Assignments,
 ) -> list[str]:
-    """Paths of all files: one algorithm a group, all as one, and the list of them."""
+    """Write one algorithm per group, the joint one, and their list; return the paths."""
     from collhub_flows.groups.report import manifest
 
     named = [(f"group_{number}", each) for number, each in enumerate(plan.algorithms)]
     if plan.joint is not None:
         named.append(("joint", plan.joint))
-    # Paths are told to the user, places within the folder stand in its list.
+    # Full paths are reported to the user; the list in the folder has names within it.
     paths: list[str] = []
     places = []
     for name, algorithm in named:
-        place = _place(out, name, output)
-        target = context.output_target(place, output)
+        file = _build_path(out, name, output)
+        target = context.output_target(file, output)
         written = context.write_output(algorithm, target, options, output, work="synthesis")
-        paths += [str(path) for path in written.paths]
-        places.append(Path(place).name)
-    # The joint algorithm stands last.
+        paths += [str(file) for file in written.paths]
+        places.append(Path(file).name)
+    # The joint algorithm is the last one.
     files = places[: len(plan.algorithms)]
     joint = None if plan.joint is None else places[-1]
     document = manifest(plan, topology, files, joint)
     content = json.dumps(document, indent=1).encode() + b"\n"
     listed = context.write_file(str(Path(out) / "groups.json"), content)
-    return [*paths, *(str(path) for path in listed.paths)]
+    return [*paths, *(str(file) for file in listed.paths)]
 
 
-def _place(out: str, name: str, output: OutputRequest) -> str:
-    """File or prefix of an algorithm; a stated format has suffixes of its own."""
+def _build_path(out: str, name: str, output: OutputRequest) -> str:
+    """Return the file or prefix of an algorithm; other formats than JSON add their suffix."""
     suffix = ".json" if output.target_format == _OWN_FORMAT else ""
     return str(Path(out) / f"{name}{suffix}")

@@ -93,7 +93,7 @@ class TreeJobs:
         """Return the arrival time of the last piece."""
         return int((start + self.arrival).max(initial=0))
 
-    def least_ps(self) -> int:
+    def bound_ps(self) -> int:
         """Return a lower bound for all orders: the load of the busiest link."""
         # Latencies are not included, because they overlap with other messages.
         load = np.bincount(self.link, self.busy, self.num_links)
@@ -120,10 +120,10 @@ class TreeJobs:
 
     def _compute_tails(self) -> Int64Array:
         """Compute the longest path from the start of each job to an arrival, in picoseconds."""
-        from collhub_flows.groups.kernels import longest_tails
+        from collhub_flows.groups.kernels import compute_longest_tails
 
         indptr, following = csr(*self.edges, len(self.link))
-        return longest_tails(indptr, following, self.arrival)
+        return compute_longest_tails(indptr, following, self.arrival)
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
         """Rank the jobs by these keys; ties are broken by a pseudo-random order."""
@@ -196,10 +196,10 @@ class GroupSchedule:
         """Return the order of all messages on every link, for the algorithms of this schedule."""
         transfers = self._create_transfers()
         pieces = self.trees.pieces.share
-        ends = MessageEnds.from_transfers(transfers, len(pieces), None)
-        group = self.shares.group[pieces[ends.chunk]]
+        endpoints = MessageEnds.from_transfers(transfers, len(pieces), None)
+        group = self.shares.group[pieces[endpoints.chunk]]
         # Without the copies, the steps of a group are in the order of its message ends.
-        row = np.empty(len(ends), np.int64)
+        row = np.empty(len(endpoints), np.int64)
         copies = []
         begin = 0
         for number, algorithm in enumerate(algorithms):
@@ -207,7 +207,7 @@ class GroupSchedule:
             row[group == number] = begin + np.flatnonzero(~is_copy)
             copies.append(begin + np.flatnonzero(is_copy))
             begin += len(is_copy)
-        earlier, later = order_links(ends, transfers)
+        earlier, later = order_links(endpoints, transfers)
         return Turns(np.concatenate([row, *copies]), row[earlier], row[later])
 
     def _create_transfers(self) -> Transfers:

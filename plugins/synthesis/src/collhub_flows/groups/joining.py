@@ -1,4 +1,4 @@
-"""Algorithms of several groups side by side, as one algorithm that can be simulated."""
+"""Combine the algorithms of several groups into one algorithm that can be simulated."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from hub_core.model import (
 )
 
 _COPIED = ("rank", "kind", "peer", "src_buffer", "dst_buffer", "duration_ns")
-_MOST_UNITS = 1 << 40
-# Rows of a contract, and units of memory and messages, above which contents are judged group by
-# group alone: verification has such limits, too.
-_MOST_ROWS = 20_000_000
-_MOST_MEMORY = 1 << 25
+_MAX_UNITS = 1 << 40
+# Maximum rows of a contract, and units of memory and messages. Above them the joint algorithm has
+# no expected contents, and only the algorithms of the groups are verified.
+_MAX_ROWS = 20_000_000
+_MAX_MEMORY = 1 << 25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turns:
-    """Order among the steps of several algorithms, counted one table behind the other; int64.
+    """Order of the steps of several algorithms; steps are numbered table after table; int64.
 
-    `order`: all steps as they are to stand, in which every step follows those of its rank that it
-    waits for. Step `later[i]` waits for `earlier[i]`, both of one rank.
+    `order`: all steps in their order in the joint table, each after the steps of its rank for which
+    it waits. Step `later[i]` waits for step `earlier[i]` of the same rank.
     """
 
     order: Int64Array
@@ -45,37 +45,40 @@ class Turns:
 
     @classmethod
     def none(cls, algorithms: Sequence[Algorithm]) -> Turns:
-        """No order but that of each algorithm."""
-        total = sum(len(each.steps) for each in algorithms)
-        nothing = np.zeros(0, np.int64)
-        return cls(np.arange(total), nothing, nothing)
+        """Create an order without dependencies between algorithms."""
+        total = sum(len(algorithm.steps) for algorithm in algorithms)
+        empty = np.zeros(0, np.int64)
+        return cls(np.arange(total), empty, empty)
 
 
-def side_by_side(
+def combine_algorithms(
     algorithms: Sequence[Algorithm],
     provenance: Provenance,
     turns: Turns | None = None,
 ) -> Algorithm:
-    """One algorithm that does what all do, at once; buffers lie one behind the other.
+    """Combine algorithms into one that executes all of them at the same time.
 
-    All have as many ranks, and state their sizes. Units are the largest that are whole parts of all
-    units; messages keep to channels of their own. `turns`: the order of the
-    messages of different algorithms, by default none. Raises `InputError` for sizes without a unit
-    in common that could be counted.
+    All have the same number of ranks and a size. Buffers are concatenated, and each algorithm has
+    separate channels. A unit is the largest common divisor of the units of all algorithms. `turns`:
+    order of the messages of different algorithms, by default none. Raises `InputError` if the
+    common unit is too small to count in it.
     """
-    unit, factors = _common_unit(algorithms)
-    sizes = [_buffer_units(each) * factor for each, factor in zip(algorithms, factors, strict=True)]
+    unit, factors = _find_common_unit(algorithms)
+    sizes = [
+        _count_buffer_units(algorithm) * factor
+        for algorithm, factor in zip(algorithms, factors, strict=True)
+    ]
     bases = np.cumsum(sizes, axis=0) - sizes
     total = np.sum(sizes, axis=0)
-    steps = _steps(algorithms, factors, bases, turns or Turns.none(algorithms))
+    steps = _build_steps(algorithms, factors, bases, turns or Turns.none(algorithms))
     units = int(total.max())
-    promise = None
-    if int(total.sum()) + int(steps.count[steps.sends].sum()) <= _MOST_MEMORY:
-        promise = _promise(algorithms, factors, bases)
-    # Bytes of as many units, and as many units that these are whole.
+    contributions = None
+    if int(total.sum()) + int(steps.count[steps.sends].sum()) <= _MAX_MEMORY:
+        contributions = _build_contributions(algorithms, factors, bases)
+    # Rounded up, so that the units are an integer number of bytes.
     units += -units % unit.denominator
     return Algorithm(
-        _collective(algorithms, total, units, promise),
+        _build_collective(algorithms, total, units, contributions),
         steps,
         total[:, Buffer.SCRATCH].copy(),
         provenance,
@@ -83,42 +86,43 @@ def side_by_side(
     )
 
 
-def _common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
-    """Bytes of a unit, and how many of them a unit of each algorithm is."""
+def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
+    """Return the bytes of the common unit, and the number of them in a unit of each algorithm."""
     bytes_of = [
-        Fraction(each.collective_bytes or 1, each.collective.unit_count) for each in algorithms
+        Fraction(algorithm.collective_bytes or 1, algorithm.collective.unit_count)
+        for algorithm in algorithms
     ]
-    below = math.lcm(*(each.denominator for each in bytes_of))
-    above = math.gcd(*(int(each * below) for each in bytes_of))
-    unit = Fraction(above, below)
-    factors = [int(each / unit) for each in bytes_of]
+    denominator = math.lcm(*(algorithm.denominator for algorithm in bytes_of))
+    numerator = math.gcd(*(int(algorithm * denominator) for algorithm in bytes_of))
+    unit = Fraction(numerator, denominator)
+    factors = [int(algorithm / unit) for algorithm in bytes_of]
     largest = max(
-        factor * each.collective.unit_count
-        for factor, each in zip(factors, algorithms, strict=True)
+        factor * algorithm.collective.unit_count
+        for factor, algorithm in zip(factors, algorithms, strict=True)
     )
-    if largest > _MOST_UNITS:
+    if largest > _MAX_UNITS:
         raise InputError(
-            "the sizes of the groups have no unit in common",
+            "the sizes of the groups have no common unit",
             cure="choose sizes that are multiples of one another",
             code="sizes-unlike",
         )
     return unit, factors
 
 
-def _buffer_units(algorithm: Algorithm) -> Int64Array:
-    """Units of every buffer: int64[ranks, 3], by `Buffer`."""
+def _count_buffer_units(algorithm: Algorithm) -> Int64Array:
+    """Return the units of every buffer: int64[ranks, 3], indexed by `Buffer`."""
     collective = algorithm.collective
     columns = (collective.input_units(), collective.output_units(), algorithm.scratch_units)
     return np.stack(columns, axis=1)
 
 
-def _steps(
+def _build_steps(
     algorithms: Sequence[Algorithm],
     factors: Sequence[int],
     bases: Int64Array,
     turns: Turns,
 ) -> StepTable:
-    """All steps, those of a rank by algorithm."""
+    """Build the joint step table."""
     columns: dict[str, list[np.ndarray]] = {}
     edges: dict[str, list[Int64Array]] = {
         "data": [],
@@ -127,12 +131,16 @@ def _steps(
     rows = channels = 0
     for algorithm, factor, base in zip(algorithms, factors, bases, strict=True):
         steps = algorithm.steps
-        found = {name: getattr(steps, name) for name in _COPIED}
-        found["channel"] = steps.channel + channels
-        found["count"] = steps.count * factor
-        found["src_offset"] = _moved(steps, steps.src_buffer, steps.src_offset * factor, base)
-        found["dst_offset"] = _moved(steps, steps.dst_buffer, steps.dst_offset * factor, base)
-        for name, column in found.items():
+        values = {name: getattr(steps, name) for name in _COPIED}
+        values["channel"] = steps.channel + channels
+        values["count"] = steps.count * factor
+        values["src_offset"] = _shift_offsets(
+            steps, steps.src_buffer, steps.src_offset * factor, base
+        )
+        values["dst_offset"] = _shift_offsets(
+            steps, steps.dst_buffer, steps.dst_offset * factor, base
+        )
+        for name, column in values.items():
             columns.setdefault(name, []).append(column)
         for name, both in edges.items():
             indptr = getattr(steps, f"{name}_indptr")
@@ -141,84 +149,84 @@ def _steps(
         rows += len(steps)
         channels += int(steps.channel.max(initial=-1)) + 1
     table = {name: np.concatenate(parts)[turns.order] for name, parts in columns.items()}
-    # Rows in the joint order: the messages of a channel stay in the order in which they go.
-    place = inverse(turns.order)
-    data, control = (place[np.concatenate(edges[name], axis=1)] for name in ("data", "control"))
+    # Positions in the joint order, which preserves the order of the messages of each channel.
+    position = inverse(turns.order)
+    data, control = (position[np.concatenate(edges[name], axis=1)] for name in ("data", "control"))
     num_ranks = algorithms[0].num_ranks
     return StepTable.from_columns(num_ranks, table, (data[0], data[1]), (control[0], control[1]))
 
 
-def _moved(
+def _shift_offsets(
     steps: StepTable, buffer: np.ndarray, offset: Int64Array, base: Int64Array
 ) -> Int64Array:
-    """Offsets behind what other algorithms have in the same buffer; 0 where none is used."""
+    """Add the base of the algorithm's part of each buffer to offsets; 0 for unused operands."""
     used = buffer != Buffer.UNKNOWN
-    # Any place will do for a side that is not used.
-    place = np.where(used, buffer, 0)
-    behind = base[steps.rank, place]
-    return np.where(used, offset + behind, 0)
+    # Unused operands need any valid index.
+    index = np.where(used, buffer, 0)
+    shift = base[steps.rank, index]
+    return np.where(used, offset + shift, 0)
 
 
-def _collective(
+def _build_collective(
     algorithms: Sequence[Algorithm],
     total: Int64Array,
     units: int,
-    promise: Contributions | None,
+    contributions: Contributions | None,
 ) -> Collective:
-    """The promise of all at once. One operator is stated, since contracts have one."""
-    defined = np.any([each.collective.defined_inputs() for each in algorithms], axis=0)
+    """Build the joint collective; its operator is that of the first algorithm."""
+    defined = np.any([algorithm.collective.defined_inputs() for algorithm in algorithms], axis=0)
     inputs, outputs = total[:, Buffer.INPUT].copy(), total[:, Buffer.OUTPUT].copy()
-    contract = CustomContract(inputs, outputs, defined, promise)
+    contract = CustomContract(inputs, outputs, defined, contributions)
     ranks = algorithms[0].num_ranks
     operator = algorithms[0].collective.reduce_op
     return Collective(CollectiveKind.CUSTOM, ranks, units, reduce_op=operator, contract=contract)
 
 
-def _promise(
+def _build_contributions(
     algorithms: Sequence[Algorithm], factors: Sequence[int], bases: Int64Array
 ) -> Contributions | None:
-    """What must lie where after, None where that would fill the memory."""
+    """Build the expected contents; None if they would need too much memory."""
     rows = 0
     for algorithm, factor in zip(algorithms, factors, strict=True):
-        counted = _contributions(algorithm.collective)
+        counted = _count_contributions(algorithm.collective)
         rows += counted * factor
-    if rows > _MOST_ROWS:
+    if rows > _MAX_ROWS:
         return None
     parts = [
-        _expected(algorithm.collective, factor, base)
+        _expand_contributions(algorithm.collective, factor, base)
         for algorithm, factor, base in zip(algorithms, factors, bases, strict=True)
     ]
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Contributions(*columns)
 
 
-def _contributions(collective: Collective) -> int:
-    """Rows of the promise of a collective, with every rank named."""
-    stated = collective.postcondition()
-    assert stated is not None
-    # A row for all ranks becomes one for each.
-    everyone = np.count_nonzero(stated.source_rank == ALL_RANKS)
-    others = collective.num_ranks - 1
-    return len(stated) + int(everyone) * others
+def _count_contributions(collective: Collective) -> int:
+    """Count the contributions of a collective's result, with one row per source rank."""
+    result = collective.postcondition()
+    assert result is not None
+    # A row for all ranks is expanded to one per rank.
+    total_rows = np.count_nonzero(result.source_rank == ALL_RANKS)
+    additional = collective.num_ranks - 1
+    return len(result) + int(total_rows) * additional
 
 
-def _expected(
+def _expand_contributions(
     collective: Collective,
     factor: int,
     base: Int64Array,
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Rank, offset, source rank and source unit of the contributions, in the common unit."""
-    stated = collective.postcondition()
-    assert stated is not None
-    found = stated.with_ranks_named(collective.num_ranks)
-    # A unit is `factor` of the common ones, one behind another.
-    times = np.full(len(found), factor, np.int64)
+    """Return rank, offset, source rank and source unit of contributions, in common units."""
+    result = collective.postcondition()
+    assert result is not None
+    expanded = result.with_ranks_named(collective.num_ranks)
+    # A unit consists of `factor` consecutive common units.
+    times = np.full(len(expanded), factor, np.int64)
     within = counted_positions(times)
-    rank = np.repeat(found.rank, times)
-    source = np.repeat(found.source_rank, times)
-    # A place is that of the first part, and how far behind it this one is.
-    offset = np.repeat(found.offset, times) * factor + within
-    unit = np.repeat(found.source_unit, times) * factor + within
+    rank = np.repeat(expanded.rank, times)
+    source = np.repeat(expanded.source_rank, times)
+    # The offset is that of the first common unit plus the index within the unit.
+    offset = np.repeat(expanded.offset, times) * factor + within
+    unit = np.repeat(expanded.source_unit, times) * factor + within
     return (
         rank,
         offset + base[rank, Buffer.OUTPUT],

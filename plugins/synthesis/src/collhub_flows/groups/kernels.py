@@ -1,6 +1,6 @@
-"""Compiled loops of groups: trees that avoid loaded links, and how long is left to go.
+"""Compiled loops of groups: trees that avoid loaded links, and longest remaining paths.
 
-Import it late: numba takes a second.
+Import this module inside functions, because the import of numba takes a second.
 """
 
 from __future__ import annotations
@@ -14,42 +14,44 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 
 @kernel
-def longest_tails(indptr: Int64Array, following: Int64Array, arrival: Int64Array) -> Int64Array:
-    """Longest sum of `arrival` from each job on, over the jobs that wait for it; int64.
+def compute_longest_tails(
+    indptr: Int64Array, following: Int64Array, arrival: Int64Array
+) -> Int64Array:
+    """Compute the longest sum of `arrival` from each job over jobs that depend on it; int64.
 
-    Jobs that wait for none are last. Cost: linear (a topological order).
+    The sum includes the job itself. Cost: linear (topological order).
     """
     count = len(arrival)
     waits = np.zeros(count, np.int64)
     for job in following:
         waits[job] += 1
     order = np.empty(count, np.int64)
-    found = 0
+    count_ready = 0
     for job in range(count):
         if waits[job] == 0:
-            order[found] = job
-            found += 1
+            order[count_ready] = job
+            count_ready += 1
     done = 0
-    while done < found:
+    while done < count_ready:
         job = order[done]
         done += 1
-        for place in range(indptr[job], indptr[job + 1]):
-            after = following[place]
+        for entry in range(indptr[job], indptr[job + 1]):
+            after = following[entry]
             waits[after] -= 1
             if waits[after] == 0:
-                order[found] = after
-                found += 1
-    # Backwards, so that all that waits for a job is known.
+                order[count_ready] = after
+                count_ready += 1
+    # In reversed order, so that all dependent jobs are complete.
     tail = arrival.copy()
-    for place in range(count - 1, -1, -1):
-        job = order[place]
+    for entry in range(count - 1, -1, -1):
+        job = order[entry]
         for edge in range(indptr[job], indptr[job + 1]):
             tail[job] = max(tail[job], arrival[job] + tail[following[edge]])
     return tail
 
 
 @part
-def _grown(
+def _build_tree(
     root: int,
     is_target: BoolArray,
     missing: int,
@@ -64,10 +66,11 @@ def _grown(
     tree_arcs: Int64Array,
     tree_parent: Int64Array,
 ) -> int:
-    """Tree from `root` to all targets, the nearest next; returns its arcs, -1 if one is cut off.
+    """Build a tree from `root` to all targets; return its number of arcs, -1 if one is unreachable.
 
-    After Takahashi and Matsuyama (Math. Japonica 24, 1980): a path to the nearest target joins the
-    tree, from all of which the search goes on. Invariant: what is in the tree has distance 0.
+    Repeatedly adds the path to the nearest target and continues the search from the entire tree
+    (Takahashi and Matsuyama, Math. Japonica 24, 1980). Invariant: nodes of the tree have distance
+    0. `tree_arcs`, `tree_parent`: arcs of the tree and the entry of the parent of each, -1 at root.
     """
     distance[:] = np.inf
     entering[:] = -1
@@ -76,13 +79,13 @@ def _grown(
     queue = [(0.0, root)]
     used = 0
     while len(queue) > 0:
-        far, node = heapq.heappop(queue)
-        if far > distance[node]:
+        node_distance, node = heapq.heappop(queue)
+        if node_distance > distance[node]:
             continue
         if is_target[node]:
             is_target[node] = False
             missing -= 1
-            # Back to the tree, then outwards again, so that parents stand first.
+            # Collected backwards to the tree and then reversed, so that parents come first.
             steps = 0
             at = node
             while at != root and entry_at[at] < 0:
@@ -90,29 +93,29 @@ def _grown(
                 steps += 1
                 at = tail[entering[at]]
             tree_arcs[used : used + steps] = tree_arcs[used : used + steps][::-1].copy()
-            for place in range(used, used + steps):
-                arc = tree_arcs[place]
-                tree_parent[place] = entry_at[tail[arc]]
-                there = head[arc]
-                entry_at[there] = place
-                distance[there] = 0.0
-                heapq.heappush(queue, (0.0, there))
+            for entry in range(used, used + steps):
+                arc = tree_arcs[entry]
+                tree_parent[entry] = entry_at[tail[arc]]
+                next_distance = head[arc]
+                entry_at[next_distance] = entry
+                distance[next_distance] = 0.0
+                heapq.heappush(queue, (0.0, next_distance))
             used += steps
             if missing == 0:
                 return used
             continue
-        for place in range(indptr[node], indptr[node + 1]):
-            arc = arcs[place]
-            there = far + length[arc]
-            if there < distance[head[arc]]:
-                distance[head[arc]] = there
+        for entry in range(indptr[node], indptr[node + 1]):
+            arc = arcs[entry]
+            next_distance = node_distance + length[arc]
+            if next_distance < distance[head[arc]]:
+                distance[head[arc]] = next_distance
                 entering[head[arc]] = arc
-                heapq.heappush(queue, (there, head[arc]))
+                heapq.heappush(queue, (next_distance, head[arc]))
     return -1
 
 
 @part
-def _add(
+def _add_load(
     load: Float64Array,
     used: Int64Array,
     path_indptr: Int64Array,
@@ -120,7 +123,7 @@ def _add(
     cost: Float64Array,
     weight: float,
 ) -> None:
-    """Put `weight` bytes on all links of the arcs `used`."""
+    """Add the time of `weight` bytes to the load of all links of the arcs `used`."""
     for arc in used:
         for step in range(path_indptr[arc], path_indptr[arc + 1]):
             link = path_links[step]
@@ -137,28 +140,28 @@ def _measure_arcs(
     price: Float64Array,
     length: Float64Array,
 ) -> None:
-    """Make arcs as long as the links of their paths are dear, and these as dear as loaded."""
+    """Compute the lengths of arcs: sums of the prices of their links, which grow with the load."""
     fullest = max(load.max(), 1e-300)
     for link in range(len(cost)):
         filled = load[link] / fullest
         price[link] = cost[link] * np.exp(steep * (filled - 1.0))
     for arc in range(len(length)):
-        far = 0.0
+        total = 0.0
         for step in range(path_indptr[arc], path_indptr[arc + 1]):
-            far += price[path_links[step]]
-        length[arc] = far
+            total += price[path_links[step]]
+        length[arc] = total
 
 
 @part
 def _mark_targets(targets: Int64Array, is_target: BoolArray) -> None:
-    """Mark the targets of a tree, and no others."""
+    """Set `is_target` for exactly these targets."""
     is_target[:] = False
     for target in targets:
         is_target[target] = True
 
 
 @kernel
-def packed(
+def pack(
     root: Int64Array,
     inward: BoolArray,
     weight: Float64Array,
@@ -176,15 +179,16 @@ def packed(
     rounds: int,
     steepness: float,
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Trees of least load of the fullest link: (arcs in each, arcs, parents), of the best round.
+    """Pack trees so that the maximum load of a link is small; return the best round.
 
-    Tree t spans `root[t]` and its targets with `weight[t]` bytes; `inward`: data flow to the root.
-    Every round takes each tree out and grows it anew, on links that are as long as they are loaded:
-    cost * exp(steepness * round / rounds * (load / fullest - 1)). The arrays are [trees, NPUs];
-    a tree without a way has -1 arcs. Cost: a search per tree and round.
+    Tree t spans `root[t]` and its targets with `weight[t]` bytes; `inward`: data flows to the root.
+    Every round removes each tree and builds it again, with link lengths that depend on the load:
+    cost * exp(steepness * round / rounds * (load / maximum load - 1)). Returns (number of arcs,
+    arcs, parents), the latter two [trees, NPUs]; a tree with an unreachable target has -1 arcs.
+    Cost: a search per tree and round.
     """
     trees, nodes = len(root), len(out_indptr) - 1
-    # Rows as wide as the largest tree can be: a tree grows without new memory.
+    # Rows have the maximum size of a tree, so that no memory is allocated in the loop.
     size = np.zeros(trees, np.int64)
     tree_arcs = np.zeros((trees, nodes), np.int64)
     tree_parent = np.zeros((trees, nodes), np.int64)
@@ -196,34 +200,34 @@ def packed(
     distance = np.empty(nodes, np.float64)
     entering = np.empty(nodes, np.int64)
     entry_at = np.empty(nodes, np.int64)
-    least = np.inf
-    for turn in range(rounds):
-        # Gentle at first, while the loads are not known yet.
-        steep = steepness * (turn + 1) / rounds
+    best_load = np.inf
+    for round_index in range(rounds):
+        # The steepness grows, because the loads are not known in the first rounds.
+        steep = steepness * (round_index + 1) / rounds
         for tree in range(trees):
-            # The tree must not fear its own load.
+            # The load of the tree itself must not count.
             used = tree_arcs[tree, : size[tree]]
-            _add(load, used, path_indptr, path_links, cost, -weight[tree])
+            _add_load(load, used, path_indptr, path_links, cost, -weight[tree])
             _measure_arcs(load, cost, steep, path_indptr, path_links, price, length)
             first, end = target_indptr[tree], target_indptr[tree + 1]
             _mark_targets(targets[first:end], is_target)
             if inward[tree]:
-                size[tree] = _grown(
+                size[tree] = _build_tree(
                     root[tree], is_target, end - first, in_indptr, in_arcs, source, destination,
                     length, distance, entering, entry_at, tree_arcs[tree], tree_parent[tree],
                 )  # fmt: skip
             else:
-                size[tree] = _grown(
+                size[tree] = _build_tree(
                     root[tree], is_target, end - first, out_indptr, out_arcs, destination, source,
                     length, distance, entering, entry_at, tree_arcs[tree], tree_parent[tree],
                 )  # fmt: skip
-            # Somebody is out of reach: the caller says so.
+            # The caller reports the unreachable target.
             if size[tree] < 0:
                 return size, tree_arcs, tree_parent
             used = tree_arcs[tree, : size[tree]]
-            _add(load, used, path_indptr, path_links, cost, weight[tree])
-        if load.max() < least:
-            least = load.max()
+            _add_load(load, used, path_indptr, path_links, cost, weight[tree])
+        if load.max() < best_load:
+            best_load = load.max()
             best_size[:] = size
             best_arcs[:] = tree_arcs
             best_parent[:] = tree_parent

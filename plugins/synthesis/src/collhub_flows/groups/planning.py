@@ -9,7 +9,7 @@ from functools import partial
 import hub_core
 from collhub_flows.groups.bounds import compute_joint_bounds
 from collhub_flows.groups.jobs import NAME, own_provenance
-from collhub_flows.groups.joining import side_by_side
+from collhub_flows.groups.joining import combine_algorithms
 from collhub_flows.groups.schedules import GroupNetwork, find_fastest_schedule
 from collhub_flows.groups.shares import GroupWish, Shares, check_groups
 from collhub_flows.network import FlowNetwork
@@ -22,7 +22,7 @@ from hub_core.model import (
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SearchBudget, SearchCut
 
-MOST_WORK = 400_000
+MAX_WORK = 400_000
 
 # Method, algorithm of each group, all as one, and time.
 _Candidate = tuple[str, tuple[Algorithm, ...], Algorithm | None, "GroupTime"]
@@ -41,7 +41,7 @@ class GroupChoices:
     name: str = "auto"
     occupancy: Occupancy = Occupancy.SERIALIZATION
     backend: str = "analytical"
-    work: int = MOST_WORK
+    work: int = MAX_WORK
     budget: SearchBudget = field(default_factory=SearchBudget)
     registry: Registry | None = None
 
@@ -150,7 +150,7 @@ def plan_groups(
         budget.cut("groups together", "more parts and trees")
     together = schedule.algorithms(wishes)
     provenance = own_provenance(topology.name)
-    joint = side_by_side(together, provenance, schedule.turns(together))
+    joint = combine_algorithms(together, provenance, schedule.turns(together))
     alone, not_tried = _plan_separately(network, wishes, chosen, progress)
     times = tuple(judge(single.algorithm) for single in alone)
     candidates: list[_Candidate] = [("together", together, joint, judge(joint))]
@@ -239,7 +239,7 @@ def _combine_separate(
 ) -> list[_Candidate]:
     """Return the separate algorithms as one candidate; empty if they have no common unit."""
     try:
-        joint = side_by_side(single, own_provenance(topology.name))
+        joint = combine_algorithms(single, own_provenance(topology.name))
     except InputError:
         return []
     return [("at once", single, joint, judge(joint))]

@@ -12,8 +12,8 @@ import numpy as np
 
 from collhub_flows.groups.jobs import GroupSchedule, TreeJobs
 from collhub_flows.groups.shares import GroupWish, Pieces, Shares, Trees
-from collhub_flows.linear_program import unreachable
 from collhub_flows.network import FlowNetwork
+from collhub_flows.optimal_flow import report_unreachable
 from hub_core.columns import BoolArray, Int64Array, csr, expanded_ranges, row_pointer
 from hub_core.model import InputError
 from hub_core.network import Occupancy
@@ -31,10 +31,10 @@ def pack_trees(
     Raises `InputError` if a member cannot reach another one.
     """
     # Imported here, because the import of numba takes a second.
-    from collhub_flows.groups.kernels import packed
+    from collhub_flows.groups.kernels import pack
 
     if not network.num_arcs:
-        raise unreachable(network)
+        raise report_unreachable(network)
     count = len(shares) * pieces_each
     share = np.repeat(np.arange(len(shares)), pieces_each)
     pieces = Pieces.one_behind_another(share, np.ones(count, np.int64), pieces_each)
@@ -42,15 +42,15 @@ def pack_trees(
     of_tree = share[piece]
     target_indptr, targets = _list_targets(wishes, shares, of_tree)
     nodes = network.topology.num_npus
-    everyone = np.arange(network.num_arcs)
-    size, arcs, parent = packed(
+    all_arcs = np.arange(network.num_arcs)
+    size, arcs, parent = pack(
         shares.root[of_tree],
         inward,
         shares.bytes[of_tree] / pieces_each,
         target_indptr,
         targets,
-        *csr(network.source, everyone, nodes),
-        *csr(network.destination, everyone, nodes),
+        *csr(network.source, all_arcs, nodes),
+        *csr(network.destination, all_arcs, nodes),
         network.source,
         network.destination,
         network.routes.indptr,
@@ -60,7 +60,7 @@ def pack_trees(
         _STEEPNESS,
     )
     if size.min() < 0:
-        raise unreachable(network)
+        raise report_unreachable(network)
     indptr = row_pointer(size)
     # Rows of the tables have the maximum length of a tree; only the used entries are copied.
     used = expanded_ranges(np.arange(len(size)) * nodes, size)
@@ -158,7 +158,7 @@ def find_fastest_schedule(
                 budget.is_reached = True
                 return best
             # Finer pieces only shorten the filling and draining of pipelines.
-            if time_ps <= _GOOD_RATIO * jobs.least_ps():
+            if time_ps <= _GOOD_RATIO * jobs.bound_ps():
                 break
     assert best is not None
     return best
