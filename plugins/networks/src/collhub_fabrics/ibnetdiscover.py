@@ -1,7 +1,8 @@
-"""Read the output of ibnetdiscover: InfiniBand switches, cards, and every cable from both ends.
+"""Read the output of ibnetdiscover: InfiniBand switches, cards, and cables by both endpoints.
 
 Source: the manual of ibnetdiscover (public). A device is a line `Switch`, `Ca` or `Rt` with its
-number of ports, guid and name, and a line for each port in use, up to an empty line.
+number of ports, guid and name, and a line for each port in use, up to an empty line. The samples
+for the conformance kit are of this format only, because trees need options for bandwidths.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class _Device:
 
 @dataclass(slots=True)
 class _Cable:
-    """Rates given at the ends in Gbit/s, and the line of the first mention."""
+    """Rates given at the endpoints in Gbit/s, and the line of the first mention."""
 
     line: int
     rates: list[float] = field(default_factory=list)
@@ -62,7 +63,7 @@ def read(source: Source, options: InfinibandOptions) -> Topology:
 
 
 class _Listing:
-    """Parsed listing: devices by guid, and cables by their two ends."""
+    """Parsed listing: devices by guid, and cables by their two endpoints."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -193,9 +194,9 @@ class _Listing:
             self._findings.note("aggregation-node", location, message)
         removed = set(aggregators)
         self._cables = {
-            ends: cable
-            for ends, cable in self._cables.items()
-            if not removed & {ends[0][0], ends[1][0]}
+            endpoints: cable
+            for endpoints, cable in self._cables.items()
+            if not removed & {endpoints[0][0], endpoints[1][0]}
         }
 
     def _find_rate(
@@ -205,15 +206,15 @@ class _Listing:
         cable: _Cable,
         options: InfinibandOptions,
     ) -> float:
-        """Find the bandwidth of a cable in bytes per second; the lower one if its ends differ.
+        """Find the bandwidth of a cable in bytes per second; the lower one if its endpoints differ.
 
         Without a rate, that of the options. `InputError` if there is none either.
         """
         if not cable.rates:
             if options.bandwidth is None:
-                ends = f"{first[0]}[{first[1]}] and {second[0]}[{second[1]}]"
+                endpoints = f"{first[0]}[{first[1]}] and {second[0]}[{second[1]}]"
                 cure = "give it as FILE?bandwidth=50GB/s"
-                refuse(self._source.name, cable.line, f"no rate is given between {ends}", cure)
+                refuse(self._source.name, cable.line, f"no rate is given between {endpoints}", cure)
             return options.bandwidth
         if len(set(cable.rates)) > 1:
             location = Location(self._source.name, cable.line)
@@ -275,3 +276,32 @@ def _generate_key_parts(name: str) -> Iterator[tuple[int, str]]:
     """Yield the parts of a name as (number, "") or (-1, text)."""
     for piece in re.findall(r"\d+|\D+", name):
         yield (int(piece), "") if piece.isdecimal() and piece.isascii() else (-1, piece)
+
+
+# Two hosts at one switch, one of them with two cards.
+_INFINIBAND = """\
+#
+# Topology file: generated on Thu Jan  1 00:00:00 2026
+#
+vendid=0x2c9
+switchguid=0x2c90200000001(2c90200000001)
+Switch\t36 "S-0002c90200000001"\t\t# "leaf-1" enhanced port 0 lid 1 lmc 0
+[1]\t"H-0002c90300000001"[1](2c90300000001) \t\t# "node1 mlx5_0" lid 4 4xHDR
+[2]\t"H-0002c90300000002"[1](2c90300000002) \t\t# "node1 mlx5_1" lid 5 4xHDR
+[3]\t"H-0002c90300000003"[1](2c90300000003) \t\t# "node2 mlx5_0" lid 6
+
+caguid=0x2c90300000001
+Ca\t1 "H-0002c90300000001"\t\t# "node1 mlx5_0"
+[1](2c90300000001) \t"S-0002c90200000001"[1]\t\t# lid 4 lmc 0 "leaf-1" lid 1 4xHDR
+
+Ca\t1 "H-0002c90300000002"\t\t# "node1 mlx5_1"
+[1](2c90300000002) \t"S-0002c90200000001"[2]\t\t# lid 5 lmc 0 "leaf-1" lid 1 4xHDR
+
+Ca\t1 "H-0002c90300000003"\t\t# "node2 mlx5_0"
+[1](2c90300000003) \t"S-0002c90200000001"[3]\t\t# lid 6 lmc 0 "leaf-1" lid 1 4xEDR
+"""
+
+
+def build_infiniband_samples() -> Sequence[Source]:
+    """Return a listing of three cards at a switch."""
+    return [Source.of_bytes("leaf.ibnetdiscover", _INFINIBAND.encode("ascii"))]

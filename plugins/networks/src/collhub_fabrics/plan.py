@@ -138,7 +138,7 @@ class FabricPlan:
         return cables
 
     def _build_outer_cables(self) -> list[Cable]:
-        """Number the ends of the cables outside of hosts."""
+        """Number the endpoints of the cables outside of hosts."""
         return [
             Cable(self._find_node(first), self._find_node(second), rate, self._options.latency)
             for first, second, rate in self._cables

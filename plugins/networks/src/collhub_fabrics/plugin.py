@@ -18,7 +18,7 @@ INFINIBAND = TopologyReader(
     ),
     "collhub_fabrics.ibnetdiscover:read",
     InfinibandOptions,
-    samples="collhub_fabrics.samples:build_infiniband_samples",
+    samples="collhub_fabrics.ibnetdiscover:build_infiniband_samples",
 )
 
 SLURM = TopologyReader(

@@ -32,7 +32,7 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
             INFRAGRAPH,
             "collhub_infragraph.reading.read:read",
             InfragraphReadOptions,
-            samples="collhub_infragraph.samples:build_samples",
+            samples="collhub_infragraph.reading.read:build_samples",
         ),
         TopologyWriter(
             INFRAGRAPH,

@@ -37,10 +37,10 @@ def topology_of(
     rates = np.asarray([cable.bandwidth_bytes_per_s for cable in cables], np.float64)
     latencies = np.asarray([cable.latency_s for cable in cables], np.float64)
     # The two links of a cable are adjacent.
-    ends = np.stack([low, high], axis=1)
+    endpoints = np.stack([low, high], axis=1)
     links = Links(
-        ends.reshape(-1),
-        ends[:, ::-1].reshape(-1),
+        endpoints.reshape(-1),
+        endpoints[:, ::-1].reshape(-1),
         np.repeat(rates, 2),
         np.repeat(latencies, 2),
     )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_fabrics.hostlists import expand_hosts
+from collhub_fabrics.trees import expand_hosts
 from hypothesis import given
 from hypothesis import strategies as st
 

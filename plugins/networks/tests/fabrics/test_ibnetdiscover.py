@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from collhub_fabrics.ibnetdiscover import read
+from collhub_fabrics.ibnetdiscover import build_infiniband_samples, read
 from collhub_fabrics.options import InfinibandOptions
-from collhub_fabrics.samples import build_infiniband_samples
 
 from hub_core.model import InputError
 from hub_core.plugin_api import Source

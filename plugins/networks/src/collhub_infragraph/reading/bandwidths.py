@@ -1,16 +1,20 @@
-"""Supply bandwidths and latencies that a document does not contain, only from options."""
+"""Paths of edges between nodes, and bandwidths and latencies that only options supply.
+
+Vertices that only forward are removed. Rule of this contraction: NPUs stay. Another vertex of
+degree 0 or 1 is removed; one of degree 2 whose neighbours are not connected yet becomes part of the
+link between them. The remaining vertices forward.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from collhub_networks import NetworkFindings
 
 from collhub_infragraph.graph import LinkKind, VertexGraph
 from collhub_infragraph.options import InfragraphReadOptions
-from collhub_infragraph.reading.hops import Hop
 from hub_core.model import (
     InputError,
     Location,
@@ -18,6 +22,140 @@ from hub_core.model import (
     format_bandwidth,
     parse_bandwidth,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A path of edges between two vertices, over vertices that only forward.
+
+    `bandwidths` in bytes per second, `latencies` in seconds: the values given for its edges.
+    `links`: rows of their links, in order. `positions`: rows of the two directed links, if given by
+    the hub's own annotation; a row is None if there is no link in that direction.
+    """
+
+    first_vertex: int
+    second_vertex: int
+    links: tuple[int, ...]
+    bandwidths: tuple[float, ...] = ()
+    latencies: tuple[float, ...] = ()
+    positions: tuple[int | None, int | None] | None = None
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Minimum bandwidth of the edges, None if no edge has one."""
+        return min(self.bandwidths, default=None)
+
+    @property
+    def latency_s(self) -> float | None:
+        """Sum of the latencies of the edges, None if no edge has one."""
+        return sum(self.latencies) if self.latencies else None
+
+    def reverse(self) -> Hop:
+        """Return the same path from its other end."""
+        positions = None if self.positions is None else self.positions[::-1]
+        reversed_hop = replace(
+            self,
+            first_vertex=self.second_vertex,
+            second_vertex=self.first_vertex,
+            positions=positions,
+        )
+        return replace(reversed_hop, links=self.links[::-1])
+
+    def join_next(self, next_hop: Hop) -> Hop:
+        """Return the path that continues with `next_hop`, which begins at the end of this one."""
+        return Hop(
+            self.first_vertex,
+            next_hop.second_vertex,
+            self.links + next_hop.links,
+            self.bandwidths + next_hop.bandwidths,
+            self.latencies + next_hop.latencies,
+            self.positions or next_hop.positions,
+        )
+
+
+class Contraction:
+    """The hops of a graph during the removal of vertices.
+
+    `is_kept`: vertices that are never removed. `keeps_parallel`: whether a vertex of degree 2 is
+    removed even if its neighbours are joined already, so that parallel cables remain.
+    """
+
+    def __init__(self, hops: Sequence[Hop], is_kept: Sequence[bool], keeps_parallel: bool) -> None:
+        self._is_kept = is_kept
+        self._keeps_parallel = keeps_parallel
+        self._hops = dict(enumerate(hops))
+        self._hops_at: list[list[int]] = [[] for _ in is_kept]
+        self._hop_count: Counter[tuple[int, int]] = Counter()
+        self.is_removed = [False] * len(is_kept)
+        for number, hop in self._hops.items():
+            self._add_hop(number, hop)
+
+    def run(self) -> list[Hop]:
+        """Remove vertices; return the remaining hops, in the order of their first edges."""
+        removed = 1
+        # A removal lowers the degree of neighbours, which may then be removed too.
+        while removed:
+            removed = sum(self._remove_vertex(vertex) for vertex in range(len(self._is_kept)))
+        return [self._hops[number] for number in sorted(self._hops)]
+
+    def _remove_vertex(self, vertex: int) -> bool:
+        """Remove a vertex if it may be removed; return whether it was."""
+        if self._is_kept[vertex] or self.is_removed[vertex] or len(self._hops_at[vertex]) > 2:
+            return False
+        if len(self._hops_at[vertex]) == 2 and not self._contract(vertex):
+            return False
+        self.is_removed[vertex] = True
+        for number in list(self._hops_at[vertex]):
+            self._remove_hop(number)
+        return True
+
+    def _contract(self, vertex: int) -> bool:
+        """Join the two neighbours of a vertex directly.
+
+        Return whether the vertex may be removed.
+        """
+        first, second = sorted(self._hops_at[vertex])
+        before, after = self._hops[first], self._hops[second]
+        # Edges have no direction: orient both so that one follows the other.
+        if before.second_vertex != vertex:
+            before = before.reverse()
+        if after.first_vertex != vertex:
+            after = after.reverse()
+        pair = _sort_pair(before.first_vertex, after.second_vertex)
+        if before.first_vertex == after.second_vertex or (
+            self._hop_count[pair] and not self._keeps_parallel
+        ):
+            # A cable from a node back to itself carries no data.
+            return before.first_vertex == after.second_vertex
+        self._remove_hop(first)
+        self._remove_hop(second)
+        # Reuse the number of the first hop: hops stay in the order of the document.
+        self._hops[first] = before.join_next(after)
+        self._add_hop(first, self._hops[first])
+        return True
+
+    def _add_hop(
+        self,
+        number: int,
+        hop: Hop,
+    ) -> None:
+        """Register a hop at its two endpoints."""
+        self._hops_at[hop.first_vertex].append(number)
+        self._hops_at[hop.second_vertex].append(number)
+        self._hop_count[_sort_pair(hop.first_vertex, hop.second_vertex)] += 1
+
+    def _remove_hop(self, number: int) -> None:
+        """Remove a hop."""
+        hop = self._hops.pop(number)
+        self._hops_at[hop.first_vertex].remove(number)
+        self._hops_at[hop.second_vertex].remove(number)
+        self._hop_count[_sort_pair(hop.first_vertex, hop.second_vertex)] -= 1
+
+
+def _sort_pair(first_vertex: int, second_vertex: int) -> tuple[int, int]:
+    """Sort two vertices."""
+    return min(first_vertex, second_vertex), max(first_vertex, second_vertex)
+
 
 # Finite, but message times on it round to zero.
 UNLIMITED = 1e17
@@ -125,11 +263,11 @@ def _refuse_missing_bandwidths(
     examples: dict[str, str] = {}
     flaws = {}
     for hop in hops:
-        ends = f"{graph.names[hop.first_vertex]} - {graph.names[hop.second_vertex]}"
+        endpoints = f"{graph.names[hop.first_vertex]} - {graph.names[hop.second_vertex]}"
         for row in sorted(set(hop.links)):
             link = graph.links[row]
             counts[link.title] += 1
-            examples.setdefault(link.title, ends)
+            examples.setdefault(link.title, endpoints)
             if link.flaw:
                 flaws[link.title] = link.flaw
     named = counts.most_common(_MAX_NAMED)

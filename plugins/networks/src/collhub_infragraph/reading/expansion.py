@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from collhub_networks import NetworkFindings, Value
 
-from collhub_infragraph.graph import Annotations, LinkKind, VertexGraph
+from collhub_infragraph.graph import Annotations, LinkKind, VertexGraph, parse_link
 from collhub_infragraph.reading.devices import (
     Device,
     DeviceList,
@@ -18,7 +18,6 @@ from collhub_infragraph.reading.devices import (
     find_ends,
     parse_endpoint,
 )
-from collhub_infragraph.reading.links import parse_link
 from hub_core.columns import Int64Array
 from hub_core.model import Location
 from hub_core.network import MAX_LINKS, MAX_NODES
@@ -32,7 +31,7 @@ def join_endpoints(
     second_ends: Int64Array,
     findings: NetworkFindings,
 ) -> tuple[Int64Array, Int64Array]:
-    """Build the ends of all edges that a scheme makes of two lists of vertices.
+    """Build the endpoints of all edges that a scheme makes of two lists of vertices.
 
     `one2one` joins them in pairs, and ignores the surplus of the longer list, as InfraGraph does:
     that is reported. `many2many` joins all pairs. A vertex is not joined to itself. Raises
@@ -148,8 +147,8 @@ class _Expansion:
         device: Device,
     ) -> EdgeBlock:
         """Build the edges of one entry in the list of a device."""
-        ends = find_ends(edge, device, "ep1"), find_ends(edge, device, "ep2")
-        first_ends, second_ends = join_endpoints(edge, *ends, self._findings)
+        endpoints = find_ends(edge, device, "ep1"), find_ends(edge, device, "ep2")
+        first_ends, second_ends = join_endpoints(edge, *endpoints, self._findings)
         return first_ends, second_ends, self._find_link(edge, device.name)
 
     def _add_instance(self, instance: Value) -> None:
@@ -193,8 +192,8 @@ class _Expansion:
         """Generate the edges between instances."""
         total = 0
         for edge in self._root.items_of("edges"):
-            ends = self._find_ends(edge["ep1"]), self._find_ends(edge["ep2"])
-            first_ends, second_ends = join_endpoints(edge, *ends, self._findings)
+            endpoints = self._find_ends(edge["ep1"]), self._find_ends(edge["ep2"])
+            first_ends, second_ends = join_endpoints(edge, *endpoints, self._findings)
             total += len(first_ends)
             if total > MAX_LINKS:
                 edge.fail(f"more than {MAX_LINKS} edges", "check the slices")

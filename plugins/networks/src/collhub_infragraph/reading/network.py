@@ -23,11 +23,12 @@ from collhub_infragraph.graph import (
 )
 from collhub_infragraph.options import InfragraphReadOptions
 from collhub_infragraph.reading.bandwidths import (
+    Contraction,
+    Hop,
     apply_bandwidths,
     parse_bandwidths,
     supply_missing_values,
 )
-from collhub_infragraph.reading.hops import Contraction, Hop
 from hub_core.columns import connected_parts
 from hub_core.model import HubError, InputError, Location, UsageError, parse_ranks
 from hub_core.network import Dimension, DimensionKind, Links, Topology, grid
@@ -172,7 +173,7 @@ def _find_positions(graph: VertexGraph) -> dict[tuple[int, int], Positions]:
         forward, _, reverse = attributes.get(POSITIONS, "").partition(",")
         if first in number and second in number and (forward or reverse):
             source, destination = number[first], number[second]
-            # The edge itself may name its ends in the opposite order.
+            # The edge itself may name its endpoints in the opposite order.
             positions[source, destination] = parse_number(forward), parse_number(reverse)
             positions[destination, source] = parse_number(reverse), parse_number(forward)
     return positions

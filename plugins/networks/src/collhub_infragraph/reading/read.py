@@ -1,19 +1,27 @@
 """Read a network in InfraGraph's forms: the bare document, with annotations, or node-link.
 
-The node-link form is networkx's, which InfraGraph's service provides as well.
+The node-link form is networkx's, which InfraGraph's service provides as well. Small documents are
+samples for the conformance kit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from collhub_networks import NetworkFindings, Value, document_of
 
-from collhub_infragraph.graph import CODE, RANK, Annotations, Attributes, LinkKind, VertexGraph
+from collhub_infragraph.graph import (
+    CODE,
+    RANK,
+    Annotations,
+    Attributes,
+    LinkKind,
+    VertexGraph,
+    parse_node_link_edge,
+)
 from collhub_infragraph.options import InfragraphReadOptions
 from collhub_infragraph.reading.expansion import expand_infrastructure
-from collhub_infragraph.reading.links import parse_node_link_edge
 from collhub_infragraph.reading.network import build_topology
 from hub_core.network import MAX_LINKS, MAX_NODES, Topology
 from hub_core.plugin_api import Source
@@ -34,7 +42,7 @@ def parse_annotations(value: Value | None) -> Annotations:
 
 
 def _generate_edges(value: Value) -> Iterator[tuple[tuple[str, str], Attributes]]:
-    """Yield the attributes of edges by their two ends."""
+    """Yield the attributes of edges by their two endpoints."""
     for entry in value.items_of("edges"):
         yield (entry["ep1"].text(), entry["ep2"].text()), _parse_attributes(entry)
 
@@ -147,3 +155,66 @@ def _refuse_old_grammar(root: Value) -> None:
             if holder.get(key) is not None:
                 message = f"{key!r} belongs to the grammar before InfraGraph 2.0"
                 holder.fail(message, "use edges with endpoints, as in 2.0 and later")
+
+
+# Two hosts of two NPUs each, with cards as nested devices, at one leaf switch.
+_HOSTS = """\
+name: two-hosts
+devices:
+- name: card
+  components:
+  - {name: slot, count: 1, choice: custom, custom: {type: pcie_slot}}
+  - {name: port, count: 1, choice: port}
+  links: [{name: inner}]
+  edges:
+  - {ep1: {component: slot}, ep2: {component: port}, scheme: one2one, link: inner}
+- name: host
+  components:
+  - {name: xpu, count: 2, choice: xpu}
+  - {name: nvswitch, count: 1, choice: switch}
+  - {name: card, count: 2, choice: device}
+  links:
+  - name: nvlink
+    physical:
+      bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 450}
+      latency: {choice: ns, ns: 250}
+  - name: pcie
+    physical: {bandwidth: {choice: gigabytes_per_second, gigabytes_per_second: 64}}
+  edges:
+  - {ep1: {component: xpu}, ep2: {component: nvswitch}, scheme: many2many, link: nvlink}
+  - {ep1: {component: "xpu[0:2]"}, ep2: {component: "card[0:2].slot"}, scheme: one2one, link: pcie}
+- name: leaf
+  components:
+  - {name: asic, count: 1, choice: cpu}
+  - {name: port, count: 4, choice: port}
+  links: [{name: ic}]
+  edges:
+  - {ep1: {component: asic}, ep2: {component: port}, scheme: many2many, link: ic}
+links:
+- name: eth
+  physical:
+    bandwidth: {choice: gigabits_per_second, gigabits_per_second: 400}
+    latency: {choice: ns, ns: 600}
+instances:
+- {name: host, device: host, count: 2}
+- {name: leaf, device: leaf, count: 1}
+edges:
+- ep1: {instance: "host[0:2]", component: "card[0:2].port[0]"}
+  ep2: {instance: leaf, component: "port[0:4]"}
+  scheme: one2one
+  link: eth
+"""
+_NODE_LINK = """\
+directed: false
+nodes:
+- {id: npu.0.xpu.0, type: xpu, rank: 1}
+- {id: npu.1.xpu.0, type: xpu, rank: 0}
+edges:
+- {source: npu.0.xpu.0, target: npu.1.xpu.0, link: cable, bandwidth: 400 Gbps, latency: 250 ns}
+"""
+
+
+def build_samples() -> Sequence[Source]:
+    """Return two hosts at a leaf switch, and two NPUs as a node-link graph."""
+    texts = {"two-hosts.yaml": _HOSTS, "two-npus.yaml": _NODE_LINK}
+    return [Source.of_bytes(name, text.encode("ascii")) for name, text in texts.items()]

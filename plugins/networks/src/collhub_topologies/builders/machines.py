@@ -246,7 +246,7 @@ def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: fl
 
 
 def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
-    """Build the links within all machines, machine by machine, sorted by their ends."""
+    """Build the links within all machines, machine by machine, sorted by their endpoints."""
     source, destination, count = _list_lanes(lanes)
     bandwidth, latency = lane
     first_gpus = np.arange(machines, dtype=np.int64) * gpus
@@ -263,7 +263,7 @@ def _list_lanes(lanes: Lanes) -> Int64Array:
     """List source, destination and lanes of all links of a machine, int64[3, links]."""
     forward = [(*pair, count) for pair, count in lanes.items()]
     reverse = [(high, low, count) for low, high, count in forward]
-    # Sorted by their ends, since the order of links decides ties in routing.
+    # Sorted by their endpoints, since the order of links decides ties in routing.
     rows = sorted(forward + reverse)
     return np.asarray(rows, np.int64).T
 

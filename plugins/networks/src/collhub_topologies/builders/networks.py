@@ -111,7 +111,7 @@ def build_fat_tree(text: TopologyText) -> Topology:
 
 
 def _list_fat_tree_levels(ports: int) -> tuple[Ends, ...]:
-    """List the lower and upper ends of all pairs of links per level: hosts, pods, cores."""
+    """List the lower and upper endpoints of all pairs of links per level: hosts, pods, cores."""
     half = ports // 2
     hosts, switches_per_level = half * half * ports, half * ports
     edge = hosts
@@ -183,7 +183,7 @@ def build_dragonfly(text: TopologyText) -> Topology:
 
 
 def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
-    """List both ends of every pair of links within the groups of a dragonfly, the lower ones
+    """List both endpoints of every pair of links within the groups of a dragonfly, the lower ones
     first.
     """
     group, low, high = _list_coordinates(groups, routers, routers)
@@ -195,7 +195,7 @@ def _list_local_links(npus: int, groups: int, routers: int) -> Ends:
 
 
 def _list_global_links(npus: int, routers: int, global_links: int) -> Ends:
-    """List both ends of every pair of links between groups of a dragonfly."""
+    """List both endpoints of every pair of links between groups of a dragonfly."""
     groups = routers * global_links + 1
     group, port = _list_coordinates(groups, groups - 1)
     peer_group = (group + port + 1) % groups

@@ -113,13 +113,13 @@ def _find_unusual_links(topology: Topology) -> Iterator[Diagnostic]:
         count = "1 connection is"
         if len(rows) > 1:
             count = f"{len(rows)} connections are"
-        ends = _describe_ends(topology, pairs, int(rows[0]))
-        message = f"{text.format(count)} {ends}"
+        endpoints = _describe_ends(topology, pairs, int(rows[0]))
+        message = f"{text.format(count)} {endpoints}"
         yield Diagnostic(code, message, Severity.NOTE)
 
 
 def _describe_ends(topology: Topology, pairs: NodePairs, row: int) -> str:
-    """Describe the ends of a link: `from 0 to switch 1`."""
+    """Describe the endpoints of a link: `from 0 to switch 1`."""
     source = int(pairs.source[row])
     destination = int(pairs.destination[row])
     return f"from {topology.node_name(source)} to {topology.node_name(destination)}"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from collhub_infragraph.graph import CODE
 from collhub_infragraph.options import InfragraphReadOptions
-from collhub_infragraph.reading.hops import Contraction
+from collhub_infragraph.reading.bandwidths import Contraction
 from collhub_infragraph.reading.network import build_hops
 from collhub_infragraph.reading.read import parse_graph, read
 from collhub_networks import NetworkFindings, document_of

@@ -6,12 +6,12 @@ from collections import deque
 
 import numpy as np
 import pytest
-from collhub_topologies.facts import diameter as diameter_module
+from collhub_topologies.facts import summary as summary_module
 from collhub_topologies.facts.connectedness import check, check_topology, find_reached
-from collhub_topologies.facts.diameter import compute_diameter
 from collhub_topologies.facts.summary import (
     collect_facts,
     collect_spans,
+    compute_diameter,
     find_half_cuts,
     find_link_classes,
 )
@@ -78,12 +78,12 @@ def test_diameter_of_a_regular_network_follows_from_its_dimensions(shape):
 
 def test_diameter_is_the_same_in_batches_of_npus(monkeypatch):
     topology = parse_topology("fat-tree:4")
-    monkeypatch.setattr(diameter_module, "_MAX_TABLE_BYTES", 1)
+    monkeypatch.setattr(summary_module, "_MAX_TABLE_BYTES", 1)
     assert compute_diameter(topology) == 6
 
 
 def test_diameter_that_takes_too_long_is_not_known(monkeypatch):
-    monkeypatch.setattr(diameter_module, "_MAX_WORK_BYTES", 100)
+    monkeypatch.setattr(summary_module, "_MAX_WORK_BYTES", 100)
     assert compute_diameter(parse_topology("fat-tree:4")) is None
 
 
