@@ -8,9 +8,8 @@ import numpy as np
 
 from collhub_goal.options import GoalWriteOptions
 from collhub_goal.read import build_algorithm
-from collhub_goal.resources import MAX_RESOURCES, number_cpus, number_nics
 from collhub_goal.schedule import GoalSchedule
-from collhub_goal.tags import assign_tags
+from collhub_goal.tags import MAX_RESOURCES, assign_tags, number_cpus, number_nics
 from hub_core.columns import BoolArray
 from hub_core.model import Algorithm, Loss, StepKind, StepTable
 

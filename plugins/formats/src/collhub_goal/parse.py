@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from collhub_goal.grammar import (
+from collhub_goal.schedule import (
     BLANK,
     BLOCK,
     COMMENT,
@@ -23,8 +23,9 @@ from collhub_goal.grammar import (
     OPEN_COMMENT,
     OPERATION_PARTS,
     STATEMENT,
+    GoalOperation,
+    GoalSchedule,
 )
-from collhub_goal.schedule import GoalOperation, GoalSchedule
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError, Location
 

@@ -23,7 +23,7 @@ _GOAL = Format(
 )
 
 _WRITER = FormatWriter(_GOAL, "collhub_goal.write:write", GoalWriteOptions)
-_JOB_WRITER = WorkloadWriter(_GOAL, "collhub_goal.write_job:write")
+_JOB_WRITER = WorkloadWriter(_GOAL, "collhub_goal.write:write_job")
 
 
 @hookimpl

@@ -59,7 +59,7 @@ _SKETCH = Format(
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
     """Reader of algorithms."""
-    return [FormatReader(_SCCL, "collhub_sccl.read:read", samples="collhub_sccl.samples:samples")]
+    return [FormatReader(_SCCL, "collhub_sccl.read:read", samples="collhub_sccl.read:samples")]
 
 
 @hookimpl
@@ -76,7 +76,7 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
             _PROFILE,
             "collhub_sccl.solver_inputs.read:read",
             TacclReadOptions,
-            samples="collhub_sccl.samples:profiles",
+            samples="collhub_sccl.read:profiles",
         ),
         TopologyWriter(
             _WRITTEN_PROFILE,

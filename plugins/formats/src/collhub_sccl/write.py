@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from collhub_sccl.collectives import NAMES, RUNTIME_NAMES, iterate_chunks
+from collhub_sccl.collectives import NAMES, RUNTIME_NAMES, StepSend, find_sends, iterate_chunks
 from collhub_sccl.document import TAGS
 from collhub_sccl.read import read
-from collhub_sccl.step_sends import StepSend, find_sends
 from hub_core.model import (
     Algorithm,
     Collective,

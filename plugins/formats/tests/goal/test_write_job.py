@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from collhub_goal.parse import parse_goal
 from collhub_goal.schedule import GoalOperation
-from collhub_goal.write_job import build_job_schedule, write
+from collhub_goal.write import build_job_schedule, write_job
 
 from hub_core import UsageError, Workload
 from hub_core.model import NodeKind
@@ -26,7 +26,7 @@ def flat() -> Workload:
 
 
 def text_of(workload: Workload) -> str:
-    (artifact,) = write(workload, NoOptions()).artifacts
+    (artifact,) = write_job(workload, NoOptions()).artifacts
     return artifact.content().decode()
 
 
@@ -53,7 +53,7 @@ def test_messages_of_one_tag_and_other_sizes_have_tags_of_their_own() -> None:
 
 def test_collectives_are_refused_with_the_cure() -> None:
     with pytest.raises(UsageError, match="is a collective") as caught:
-        write(training_step(), NoOptions())
+        write_job(training_step(), NoOptions())
     assert "collhub expand" in caught.value.diagnostics[0].cure
 
 
@@ -61,7 +61,7 @@ def test_work_without_a_duration_is_refused() -> None:
     workload = flat()
     none = np.full_like(workload.nodes.duration_ns, -1)
     with pytest.raises(UsageError, match="has no duration"):
-        write(replace(workload, nodes=replace(workload.nodes, duration_ns=none)), NoOptions())
+        write_job(replace(workload, nodes=replace(workload.nodes, duration_ns=none)), NoOptions())
 
 
 def test_the_loads_of_a_job_are_calculations() -> None:
@@ -70,4 +70,4 @@ def test_the_loads_of_a_job_are_calculations() -> None:
     kind[kind == NodeKind.COMPUTE] = NodeKind.LOAD
     changed = replace(workload, nodes=replace(workload.nodes, kind=kind))
     assert (build_job_schedule(changed).operation == GoalOperation.CALC).any()
-    assert "kinds" in {loss.feature for loss in write(changed, NoOptions()).losses}
+    assert "kinds" in {loss.feature for loss in write_job(changed, NoOptions()).losses}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from collhub_sccl.read import read
-from collhub_sccl.samples import samples
+from collhub_sccl.read import read, samples
 from collhub_sccl.write import write
 
 import hub_core
