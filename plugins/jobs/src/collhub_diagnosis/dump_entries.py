@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from collhub_diagnosis.records import (
     Call,
@@ -38,6 +38,15 @@ KNOWN_MAJOR_VERSIONS = ("1", "2")
 _STATES = {state.name.lower(): state for state in State}
 _MESSAGE = re.compile(r"(send|recv) (\d{1,8})(->|<-)(\d{1,8})\Z")
 _INT64 = 1 << 63
+_LIST = frozenset({list})
+_CALL_KEYS = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+_TIME_KEYS = (
+    "time_created_ns",
+    "time_discovered_started_ns",
+    "time_discovered_completed_ns",
+    "timeout_ms",
+)
+_INTEGER_KEYS = ("record_id", "pg_id", "collective_seq_id", "p2p_seq_id", *_TIME_KEYS)
 
 
 def parse_dump(root: object, rank: int, file: str, tables: Tables) -> Dump:
@@ -61,10 +70,13 @@ class _DumpParser:
         self.tables = tables
         self.notes: list[str] = []
         self.known_shapes: dict[Shapes, Shapes] = {}
-        self.stack_of: dict[int, int] = {}
+        self.stack_of: dict[tuple[int, ...], int] = {}
+        self.known_calls: dict[tuple[object, ...], tuple[Call, int]] = {}
         self.tensors_left = MAX_TENSORS_PER_DUMP
         self.frames_left = MAX_FRAMES_PER_DUMP
         self.operations: list[Operation] = []
+        # Integer fields of all entries, by key.
+        self.numbers: dict[str, list[int]] = {}
         # The last record number by operation.
         self.last_records: list[int] = []
         self.row_of: dict[tuple[int, bool, int], int] = {}
@@ -86,10 +98,12 @@ class _DumpParser:
         if len({id(entry) for entry in entries}) != len(entries):
             _fail(self.file, "one object occurs as several entries")
         self.members = members
-        self.is_overwritten = False
         for position, entry in enumerate(entries):
             if not isinstance(entry, dict):
                 self.fail(position, f"it is a {type(entry).__name__}, not an object")
+        self.numbers = {key: self.integers(entries, key) for key in _INTEGER_KEYS}
+        self.is_overwritten = bool(entries) and self.numbers["record_id"][0] > 0
+        for position, entry in enumerate(entries):
             self.add(position, entry)
         has_completed = any(one.state == State.COMPLETED for one in self.operations)
         if not has_completed:
@@ -191,22 +205,20 @@ class _DumpParser:
 
     def add(self, position: int, entry: Mapping[object, object]) -> None:
         """Add an entry: a new operation, or the next call of a batch with its sequence number."""
-        record = self.integer(position, entry, "record_id", 0)
-        if position == 0:
-            self.is_overwritten = record > 0
-        pg_id = self.integer(position, entry, "pg_id", 0)
+        record = self.numbers["record_id"][position]
+        pg_id = self.numbers["pg_id"][position]
         group = self.entry_group(position, entry, pg_id)
         self.group_of_id[pg_id] = group
-        call = self.call(position, entry)
+        call, number = self.call(position, entry)
         is_p2p = entry.get("is_p2p", call.is_message or self.ends_messages(call, group))
         if not isinstance(is_p2p, bool):
             self.fail(position, "is_p2p is neither true nor false")
         key = "p2p_seq_id" if is_p2p else "collective_seq_id"
         if key in entry:
-            sequence = self.integer(position, entry, key, 0)
+            sequence = self.numbers[key][position]
         else:
             sequence = self.old_sequence(position, entry, group, is_p2p)
-        operation = self.operation(position, entry, group, is_p2p, sequence, call)
+        operation = self.operation(position, entry, (group, is_p2p, sequence, number), call)
         row = self.row_of.get((group, is_p2p, sequence))
         if row is not None and row >= len(self.operations) - 64:
             # The last entry of a batch, `coalesced`, has the state of all its calls.
@@ -247,13 +259,35 @@ class _DumpParser:
 
     def entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
         pair = entry.get("process_group", (str(pg_id), "undefined"))
+        if type(pair) is tuple and pair in self.group_of:
+            return self.group_of[pair]
         if not isinstance(pair, list | tuple) or not pair or len(pair) > 2:
             self.fail(position, "process_group is no pair of name and description")
         if not all(isinstance(text, str) for text in pair):
             self.fail(position, "process_group has a member that is not a text")
         return self.group(pair[0], pair[1] if len(pair) == 2 else "undefined")
 
-    def call(self, position: int, entry: Mapping[object, object]) -> Call:
+    def call(self, position: int, entry: Mapping[object, object]) -> tuple[Call, int]:
+        """Return the call of an entry, and its number in the table of calls.
+
+        Most entries repeat a call: its parts are compared with those of earlier entries before
+        they are parsed.
+        """
+        key = _call_key(entry)
+        known = None if key is None else self.known_calls.get(key)
+        if known is not None:
+            call = known[0]
+            self.tensors_left -= len(call.input_shapes) + len(call.output_shapes)
+            if self.tensors_left < 0:
+                self.fail_tensors(position)
+            return known
+        call = self.parse_call(position, entry)
+        known = call, self.tables.calls.number((call,))
+        if key is not None:
+            self.known_calls[key] = known
+        return known
+
+    def parse_call(self, position: int, entry: Mapping[object, object]) -> Call:
         name = entry.get("profiling_name", "")
         if not isinstance(name, str) or len(name) > 4096:
             self.fail(position, "profiling_name is not a text")
@@ -281,11 +315,10 @@ class _DumpParser:
         self,
         position: int,
         entry: Mapping[object, object],
-        group: int,
-        is_p2p: bool,
-        sequence: int,
+        identity: tuple[int, bool, int, int],
         call: Call,
     ) -> Operation:
+        """Return an operation by its group, kind, sequence number and number of its call."""
         text = entry.get("state", "scheduled")
         state = _STATES.get(text) if isinstance(text, str) else None
         if state is None:
@@ -296,19 +329,27 @@ class _DumpParser:
         if is_retired and call.backend == "gloo":
             # Gloo has no events: its entries never leave `scheduled`.
             state = State.COMPLETED
+        times = [self.numbers[key][position] for key in _TIME_KEYS]
         return Operation(
-            group,
-            is_p2p,
-            sequence,
-            self.tables.calls.number((call,)),
+            *identity,
             int(state),
             is_retired and state != State.COMPLETED,
-            self.integer(position, entry, "time_created_ns", 0),
-            self.integer(position, entry, "time_discovered_started_ns", 0),
-            self.integer(position, entry, "time_discovered_completed_ns", 0),
-            min(self.integer(position, entry, "timeout_ms", 0), _INT64 // 10**7) * 10**6,
+            times[0],
+            times[1],
+            times[2],
+            min(times[3], _INT64 // 10**7) * 10**6,
             self.stack(position, entry),
         )
+
+    def integers(self, entries: Sequence[Mapping[object, object]], key: str) -> list[int]:
+        """Return an integer field of all entries; 0 where it is absent."""
+        values = [0 if (value := entry.get(key)) is None else value for entry in entries]
+        if {*map(type, values)} <= {int}:
+            numbers = cast(list[int], values)
+            if not numbers or (min(numbers) >= -1 and max(numbers) < _INT64):
+                return numbers
+        # One of these calls reports the value that is wrong.
+        return [self.integer(at, entry, key, 0) for at, entry in enumerate(entries)]
 
     def integer(self, position: int, entry: Mapping[object, object], key: str, default: int) -> int:
         value = entry.get(key, default)
@@ -331,13 +372,16 @@ class _DumpParser:
         except TypeError:
             self.fail(position, f"{key} is no list of shapes")
         if self.tensors_left < 0:
-            self.fail(position, f"the entries have more than {MAX_TENSORS_PER_DUMP} tensors")
+            self.fail_tensors(position)
         if known is None:
             for shape in shapes:
                 if not all(type(size) is int and 0 <= size < _INT64 for size in shape):
                     self.fail(position, f"{key} has a size that is not an integer from 0 to 2^63")
             known = self.known_shapes[shapes] = shapes
         return known
+
+    def fail_tensors(self, position: int) -> NoReturn:
+        self.fail(position, f"the entries have more than {MAX_TENSORS_PER_DUMP} tensors")
 
     def dtypes(self, position: int, entry: Mapping[object, object], key: str) -> tuple[str, ...]:
         names = entry.get(key) or []
@@ -352,6 +396,11 @@ class _DumpParser:
         frames = entry.get("frames") or []
         if not isinstance(frames, list | tuple):
             self.fail(position, "frames is not a list")
+        # Frames are alive as long as the dump, so their identities are unique.
+        key = tuple(map(id, frames[:KEPT_FRAMES]))
+        number = self.stack_of.get(key)
+        if number is not None:
+            return number
         kept: list[Frame] = []
         for frame in frames[:KEPT_FRAMES]:
             if not isinstance(frame, dict):
@@ -360,7 +409,8 @@ class _DumpParser:
             if not isinstance(name, str) or not isinstance(file, str) or type(line) is not int:
                 self.fail(position, "a frame has no name, filename and line")
             kept.append(Frame(name, file, line))
-        return self.tables.stacks.number(tuple(kept))
+        number = self.stack_of[key] = self.tables.stacks.number(tuple(kept))
+        return number
 
     def parse_status(self) -> dict[int, GroupStatus]:
         """Return `pg_status` by group; its keys are numbers of groups in this process."""
@@ -391,6 +441,32 @@ class _DumpParser:
 
     def fail(self, position: int, message: str) -> NoReturn:
         _fail(self.file, f"entry {position}: {message}")
+
+
+def _call_key(entry: Mapping[object, object]) -> tuple[object, ...] | None:
+    """Return the parts of a call as a key, None if one of them is not a list of plain values."""
+    lists = [entry.get(key) for key in _CALL_KEYS]
+    sent, received, sent_types, received_types = lists
+    if (
+        not isinstance(sent, list)
+        or not isinstance(received, list)
+        or not isinstance(sent_types, list)
+        or not isinstance(received_types, list)
+        or not _LIST.issuperset(map(type, sent + received))
+    ):
+        return None
+    key = (
+        entry.get("profiling_name"),
+        tuple(map(tuple, sent)),
+        tuple(map(tuple, received)),
+        tuple(sent_types),
+        tuple(received_types),
+    )
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
 
 
 def _is_number(key: object) -> bool:

@@ -18,7 +18,6 @@ MAX_CONTAINERS = 1 << 20
 MAX_INTEGER_BYTES = 8
 
 _WITHIN = "the file ends within an opcode"
-_FROZEN = "a container is changed after another one contains it"
 _COPY = "copy the file again"
 
 _REFUSED: Final = {
@@ -65,11 +64,12 @@ _LENGTHS: Final = {
         (0x8E, "<Q", False),  # BINBYTES8
     )
 }
-# Opcode: struct format of the number.
-_NUMBERS: Final = {0x4A: "<i", 0x47: ">d"}  # BININT, BINFLOAT
-_CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False}  # NONE, NEWTRUE, NEWFALSE
 _CONTAINERS: Final = frozenset({list, dict, set, frozenset, tuple})
 _KEYS: Final = frozenset({str, int, bytes, bool, float, type(None)})
+_INDEX: Final = struct.Struct("<I").unpack_from
+_INTEGER: Final = struct.Struct("<i").unpack_from
+_DOUBLE: Final = struct.Struct(">d").unpack_from
+_CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False}  # NONE, NEWTRUE, NEWFALSE
 
 
 def parse_pickle(content: bytes, file: str) -> object:
@@ -84,162 +84,246 @@ def parse_pickle(content: bytes, file: str) -> object:
 class _Walker:
     """The stack machine of pickles without its opcodes for objects.
 
-    A container is frozen once another one contains it, and is not changed later. So no cycle can
-    arise, and the depth of a container is final when it is enclosed. No value is ever dropped (POP
-    is refused, and so are repeated keys), so identities of values remain unique.
-    """
+    A container that was fetched from the memo is not changed later, so no cycle can arise, and the
+    depth of a container is final when it is enclosed. No value is ever dropped (POP is refused,
+    and so are repeated keys and memo numbers), so identities of values remain unique.
 
-    __slots__ = ("containers", "content", "depth_of", "file", "frozen", "marks", "memo", "stack")
+    `memo` has plain values, and containers that were fetched; `unfetched` the other containers.
+    `offset`: of the opcode that is being executed.
+    """
 
     def __init__(self, content: bytes, file: str) -> None:
         self.content = content
         self.file = file
+        self.offset = 0
         self.stack: list[object] = []
         self.marks: list[list[object]] = []
         self.memo: dict[int, object] = {}
+        self.unfetched: dict[int, object] = {}
+        self.fetched: set[int] = set()
         self.depth_of: dict[int, int] = {}
-        self.frozen: set[int] = set()
-        self.containers = 0
+        self.container_count = 0
 
     def walk(self) -> object:  # noqa: C901
-        """Execute the opcodes until STOP.
+        """Execute the opcodes until STOP and return the value.
 
-        The opcodes are in the order of their frequency in dumps, and are executed without a call:
-        a dump has some 200 000 of them, and this loop takes most of the time of a diagnosis.
+        The opcodes are in the order of their frequency in dumps, and are executed without a call
+        where that is possible: a dump has some 160 000 of them, and this loop takes most of the
+        time of a diagnosis. `self.offset` is set before every call that may refuse the opcode.
         """
-        content, memo, position, size = self.content, self.memo, 0, len(self.content)
-        frozen = self.frozen
-        stack = self.stack
+        content, memo, unfetched, position = self.content, self.memo, self.unfetched, 0
+        fetched, depth_of, stack = self.fetched, self.depth_of, self.stack
         push = stack.append
-        unpack_index = struct.Struct("<I").unpack_from
+        containers_left = MAX_CONTAINERS
         try:
             while True:
                 opcode = content[position]
                 if opcode == 0x68:  # BINGET
-                    push(memo[content[position + 1]])
+                    try:
+                        push(memo[content[position + 1]])
+                    except KeyError:
+                        self.offset = position
+                        push(self.fetch(content[position + 1]))
                     position += 2
+                elif opcode == 0x5D:  # EMPTY_LIST
+                    value: object = []
+                    push(value)
+                    containers_left -= 1
+                    if content[position + 1 : position + 2] == b"r":  # LONG_BINPUT
+                        position += 1
+                        (number,) = _INDEX(content, position + 1)
+                        if number in memo or number in unfetched:
+                            self.offset = position
+                            self.memoize(number)
+                        unfetched[number] = value
+                        position += 4
+                    position += 1
+                    if containers_left < 0:
+                        self.offset = position
+                        self.refuse(f"more than {MAX_CONTAINERS} containers")
                 elif opcode == 0x72:  # LONG_BINPUT
-                    memo[unpack_index(content, position + 1)[0]] = stack[-1]
+                    (number,) = _INDEX(content, position + 1)
+                    if number in memo or number in unfetched:
+                        self.offset = position
+                        self.memoize(number)
+                    value = stack[-1]
+                    (unfetched if type(value) in _CONTAINERS else memo)[number] = value
                     position += 5
                 elif opcode == 0x6A:  # LONG_BINGET
-                    push(memo[unpack_index(content, position + 1)[0]])
+                    (number,) = _INDEX(content, position + 1)
+                    if number not in memo:
+                        self.offset = position
+                        self.fetch(number)
+                    push(memo[number])
                     position += 5
-                elif opcode == 0x4B:  # BININT1
-                    push(content[position + 1])
-                    position += 2
-                elif opcode == 0x71:  # BINPUT
-                    memo[content[position + 1]] = stack[-1]
-                    position += 2
-                elif opcode == 0x94:  # MEMOIZE
-                    memo[len(memo)] = stack[-1]
-                    position += 1
-                elif opcode == 0x5D or opcode == 0x7D:  # EMPTY_LIST, EMPTY_DICT
-                    self.push_container([] if opcode == 0x5D else {}, position)
-                    position += 1
                 elif opcode == 0x61:  # APPEND
-                    value, target = stack.pop(), stack[-1]
-                    if type(value) in _CONTAINERS or type(target) is not list:
-                        self.append([value], position)
-                    elif id(target) in frozen:
-                        self.refuse(position, _FROZEN)
+                    value = stack.pop()
+                    target = stack[-1]
+                    if type(target) is not list or id(target) in fetched or id(value) in depth_of:
+                        self.offset = position
+                        self.append([value])
                     else:
+                        if type(value) in _CONTAINERS:
+                            depth_of.setdefault(id(target), 1)
                         target.append(value)
-                    position += 1
-                elif opcode == 0x28:  # MARK
-                    if len(self.marks) >= MAX_DEPTH:
-                        self.refuse(position, f"values are nested deeper than {MAX_DEPTH} levels")
-                    self.marks.append(stack)
-                    stack = self.stack = []
-                    push = stack.append
-                    position += 1
-                elif opcode == 0x75:  # SETITEMS
-                    items = self.pop_mark(position)
-                    stack = self.stack
-                    push = stack.append
-                    self.set_items(items, position)
                     position += 1
                 elif opcode == 0x4D:  # BININT2
                     push(content[position + 1] | content[position + 2] << 8)
                     position += 3
+                elif opcode == 0x8A and content[position + 1] <= MAX_INTEGER_BYTES:  # LONG1
+                    end = position + 2 + content[position + 1]
+                    if end > len(content):
+                        self.offset = position
+                        self.refuse(_WITHIN, cure=_COPY)
+                    push(int.from_bytes(content[position + 2 : end], "little", signed=True))
+                    position = end
+                elif opcode == 0x4B:  # BININT1
+                    push(content[position + 1])
+                    position += 2
+                elif opcode == 0x28:  # MARK
+                    if len(self.marks) >= MAX_DEPTH:
+                        self.offset = position
+                        self.refuse(f"values are nested deeper than {MAX_DEPTH} levels")
+                    self.marks.append(stack)
+                    stack = self.stack = []
+                    push = stack.append
+                    position += 1
+                elif opcode == 0x58:  # BINUNICODE
+                    self.offset = position
+                    position = self.text(opcode, position)
                 elif opcode in _CONSTANTS:
                     push(_CONSTANTS[opcode])
                     position += 1
-                elif opcode == 0x8A and content[position + 1] <= MAX_INTEGER_BYTES:  # LONG1
-                    end = position + 2 + content[position + 1]
-                    if end > size:
-                        self.refuse(position, _WITHIN, cure=_COPY)
-                    push(int.from_bytes(content[position + 2 : end], "little", signed=True))
-                    position = end
+                elif opcode == 0x4A:  # BININT
+                    push(_INTEGER(content, position + 1)[0])
+                    position += 5
+                elif opcode == 0x75 or opcode == 0x65:  # SETITEMS, APPENDS
+                    items = stack
+                    self.offset = position
+                    stack = self.stack = self.pop_mark()
+                    push = stack.append
+                    if opcode == 0x75:
+                        self.set_items(items)
+                    else:
+                        self.append(items)
+                    position += 1
+                elif opcode == 0x7D:  # EMPTY_DICT
+                    push({})
+                    containers_left -= 1
+                    position += 1
+                    if containers_left < 0:
+                        self.offset = position
+                        self.refuse(f"more than {MAX_CONTAINERS} containers")
+                elif opcode == 0x86:  # TUPLE2
+                    value = stack.pop()
+                    if type(value) in _CONTAINERS or type(stack[-1]) in _CONTAINERS:
+                        self.offset = position
+                        stack[-1] = self.build_tuple([stack[-1], value])
+                    else:
+                        stack[-1] = stack[-1], value
+                        containers_left -= 1
+                    position += 1
+                elif opcode == 0x71:  # BINPUT
+                    self.offset = position
+                    self.memoize(content[position + 1])
+                    position += 2
+                elif opcode == 0x94:  # MEMOIZE
+                    self.offset = position
+                    self.memoize(len(memo) + len(unfetched))
+                    position += 1
                 elif opcode == 0x2E:  # STOP
-                    return self.result(position)
+                    self.offset = position
+                    if self.marks or len(stack) != 1:
+                        self.refuse("STOP does not leave exactly one value")
+                    return stack[0]
                 else:
+                    self.offset = position
                     position = self.step(opcode, position)
                     stack = self.stack
                     push = stack.append
         except IndexError:
-            if position >= size:
-                self.refuse(position, "the pickle ends without STOP", cure=_COPY)
-            self.refuse(position, "the opcode has too few values on the stack or bytes after it")
+            self.offset = position
+            if position >= len(content):
+                self.refuse("the pickle ends without STOP", cure=_COPY)
+            self.refuse("the opcode has too few values on the stack or bytes after it")
         except struct.error:
-            self.refuse(position, _WITHIN, cure=_COPY)
-        except KeyError as error:
-            self.refuse(position, f"no value has the memo number {error.args[0]}")
+            self.offset = position
+            self.refuse(_WITHIN, cure=_COPY)
+
+    def memoize(self, number: int) -> None:
+        """Assign a memo number to the value on top of the stack."""
+        if number in self.memo or number in self.unfetched:
+            self.refuse(f"the memo number {number} is assigned twice")
+        value = self.stack[-1]
+        (self.unfetched if type(value) in _CONTAINERS else self.memo)[number] = value
+
+    def fetch(self, number: int) -> object:
+        """Return a container from the memo; from now on, it is not changed."""
+        if number in self.memo:
+            return self.memo[number]
+        if number not in self.unfetched:
+            self.refuse(f"no value has the memo number {number}")
+        value = self.memo[number] = self.unfetched.pop(number)
+        self.fetched.add(id(value))
+        return value
 
     def step(self, opcode: int, position: int) -> int:
         """Execute one opcode that is less frequent. Returns the offset of the next one."""
         if opcode in _LENGTHS:
             return self.text(opcode, position)
-        if opcode in _NUMBERS:
-            width = struct.calcsize(_NUMBERS[opcode])
-            (number,) = struct.unpack(_NUMBERS[opcode], self.take(position, 1, width))
-            self.stack.append(number)
-            return position + 1 + width
         if opcode == 0x8A or opcode == 0x8B:  # LONG1 that is too long, LONG4
             return self.long_integer(opcode, position)
+        if opcode == 0x47:  # BINFLOAT
+            self.stack.append(_DOUBLE(self.content, position + 1)[0])
+            return position + 9
         if opcode == 0x80:  # PROTO
             if self.take(position, 1, 1)[0] > 5:
-                self.refuse(position, f"protocol {self.content[position + 1]} is not known")
+                self.refuse(f"protocol {self.content[position + 1]} is not known")
             return position + 2
         if opcode == 0x95:  # FRAME
             claimed = int.from_bytes(self.take(position, 1, 8), "little")
-            self.check_length(position, claimed, position + 9)
+            self.check_length(claimed, position + 9)
             return position + 9
-        self.container(opcode, position)
+        self.container(opcode)
         return position + 1
 
-    def container(self, opcode: int, position: int) -> None:
+    def container(self, opcode: int) -> None:
         """Create or fill a container; every opcode has one byte."""
         stack = self.stack
-        if opcode == 0x65:  # APPENDS
-            self.append(self.pop_mark(position), position)
-        elif opcode == 0x73:  # SETITEM
+        self.container_count += 1
+        if self.container_count > MAX_CONTAINERS:
+            self.refuse(f"more than {MAX_CONTAINERS} containers")
+        if opcode == 0x73:  # SETITEM
             value, key = stack.pop(), stack.pop()
-            self.set_items([key, value], position)
+            self.set_items([key, value])
         elif opcode == 0x29:  # EMPTY_TUPLE
             stack.append(())
-        elif opcode in (0x85, 0x86, 0x87):  # TUPLE1, TUPLE2, TUPLE3
+        elif opcode in (0x85, 0x87):  # TUPLE1, TUPLE3
             count = opcode - 0x84
             if len(stack) < count:
                 raise IndexError
             values = stack[-count:]
             del stack[-count:]
-            self.push_tuple(values, position)
+            stack.append(self.build_tuple(values))
         elif opcode == 0x74:  # TUPLE
-            self.push_tuple(self.pop_mark(position), position)
+            self.stack = self.pop_mark()
+            self.stack.append(self.build_tuple(stack))
         elif opcode == 0x8F:  # EMPTY_SET
-            self.containers += 3
-            self.push_container(set(), position)
+            self.container_count += 3
+            stack.append(set())
         elif opcode == 0x90:  # ADDITEMS
-            self.add_items(self.pop_mark(position), position)
+            self.stack = self.pop_mark()
+            self.add_items(stack)
         elif opcode == 0x91:  # FROZENSET
-            items = self.pop_mark(position)
-            self.check_keys(items, position)
-            self.push_container(frozenset(items), position)
+            self.stack = self.pop_mark()
+            self.check_keys(stack)
+            self.container_count += 3
+            self.stack.append(frozenset(stack))
         else:
             name = _REFUSED.get(opcode)
-            what = f"the opcode {name}" if name else f"the byte 0x{opcode:02x}"
+            subject = f"the opcode {name}" if name else f"the byte 0x{opcode:02x}"
             cure = "a Flight Recorder dump has plain values only; do not load this file with pickle"
-            self.refuse(position, f"{what} is not allowed in a dump", "forbidden-opcode", cure)
+            self.refuse(f"{subject} is not allowed in a dump", "forbidden-opcode", cure)
 
     def text(self, opcode: int, position: int) -> int:
         """Push a text or bytes with a length prefix."""
@@ -247,9 +331,9 @@ class _Walker:
         start = position + 1 + width
         length = int(unpack(self.content, position + 1)[0])
         if not 0 <= length <= len(self.content) - start:
-            self.check_length(position, length, start)
+            self.check_length(length, start)
         if length > MAX_TEXT_BYTES:
-            self.refuse(position, f"a text of {length} bytes; at most {MAX_TEXT_BYTES} are read")
+            self.refuse(f"a text of {length} bytes; at most {MAX_TEXT_BYTES} are read")
         value = self.content[start : start + length]
         if not is_text:
             self.stack.append(value)
@@ -257,115 +341,100 @@ class _Walker:
         try:
             self.stack.append(value.decode("utf-8"))
         except UnicodeDecodeError:
-            self.refuse(position, "a text is not UTF-8")
+            self.refuse("a text is not UTF-8")
         return start + length
 
     def long_integer(self, opcode: int, position: int) -> int:
         """Push a little-endian integer of two's complement."""
         width = 1 if opcode == 0x8A else 4
         length = int.from_bytes(self.take(position, 1, width), "little")
-        self.check_length(position, length, position + 1 + width)
+        self.check_length(length, position + 1 + width)
         if length > MAX_INTEGER_BYTES:
-            self.refuse(
-                position, f"an integer of {length} bytes; at most {MAX_INTEGER_BYTES} are read"
-            )
+            self.refuse(f"an integer of {length} bytes; at most {MAX_INTEGER_BYTES} are read")
         digits = self.take(position, 1 + width, length)
         self.stack.append(int.from_bytes(digits, "little", signed=True))
         return position + 1 + width + length
 
-    def append(self, values: list[object], position: int) -> None:
+    def append(self, values: list[object]) -> None:
         """Append values to the list on top of the stack."""
         target = self.stack[-1]
         if type(target) is not list:
-            self.refuse(position, f"the target of APPEND is a {type(target).__name__}, not a list")
-        self.enclose(target, values, position)
+            self.refuse(f"the target of APPEND is a {type(target).__name__}, not a list")
+        self.enclose(target, values)
         target.extend(values)
 
-    def set_items(self, items: list[object], position: int) -> None:
+    def set_items(self, items: list[object]) -> None:
         """Set pairs of key and value in the dict on top of the stack."""
         target = self.stack[-1]
         if type(target) is not dict:
-            self.refuse(position, f"the target of SETITEM is a {type(target).__name__}, not a dict")
+            self.refuse(f"the target of SETITEM is a {type(target).__name__}, not a dict")
         if len(items) % 2:
-            self.refuse(position, "SETITEMS with a key without a value")
+            self.refuse("SETITEMS with a key without a value")
         keys, values = items[::2], items[1::2]
-        self.check_keys(keys, position)
-        self.enclose(target, values, position)
+        self.check_keys(keys)
+        self.enclose(target, values)
         size = len(target)
         target.update(zip(keys, values, strict=True))
         if len(target) != size + len(keys):
-            self.refuse(position, "one key appears twice in one dict")
+            self.refuse("one key appears twice in one dict")
 
-    def add_items(self, items: list[object], position: int) -> None:
+    def add_items(self, items: list[object]) -> None:
         """Add plain values to the set on top of the stack."""
         target = self.stack[-1]
         if type(target) is not set:
-            self.refuse(position, f"the target of ADDITEMS is a {type(target).__name__}, not a set")
-        self.check_keys(items, position)
+            self.refuse(f"the target of ADDITEMS is a {type(target).__name__}, not a set")
+        self.check_keys(items)
+        self.enclose(target, items)
         target.update(items)
 
-    def push_tuple(self, values: list[object], position: int) -> None:
+    def build_tuple(self, values: list[object]) -> tuple[object, ...]:
+        """Return a tuple of values."""
+        self.container_count += 1
         value = tuple(values)
-        self.push_container(value, position)
-        self.enclose(value, values, position)
+        self.enclose(value, values)
+        return value
 
-    def push_container(self, value: object, position: int) -> None:
-        self.containers += 1
-        if self.containers > MAX_CONTAINERS:
-            self.refuse(position, f"more than {MAX_CONTAINERS} containers")
-        self.stack.append(value)
+    def enclose(self, target: object, values: list[object]) -> None:
+        """Check that `target` may contain values, and record its depth.
 
-    def enclose(self, target: object, values: list[object], position: int) -> None:
-        """Freeze containers that `target` will contain, and limit the depth of `target`."""
-        if id(target) in self.frozen:
-            self.refuse(position, _FROZEN)
+        Containers that contain plain values only have the depth 0 and are not recorded.
+        """
+        if id(target) in self.fetched and type(target) is not tuple:
+            self.refuse("a container contains itself, or is changed after a reference to it")
         if _CONTAINERS.isdisjoint(map(type, values)):
             return
-        depth = 0
-        for value in values:
-            if type(value) in _CONTAINERS and value != ():
-                if value is target:
-                    self.refuse(position, "a container contains itself")
-                depth = max(depth, self.depth_of.get(id(value), 0) + 1)
-                self.frozen.add(id(value))
-        if depth > MAX_DEPTH:
-            self.refuse(position, f"values are nested deeper than {MAX_DEPTH} levels")
-        if depth > self.depth_of.get(id(target), 0):
-            self.depth_of[id(target)] = depth
+        depth_of = self.depth_of
+        depth = max([depth_of.get(id(value), 0) for value in values if type(value) in _CONTAINERS])
+        if depth >= MAX_DEPTH:
+            self.refuse(f"values are nested deeper than {MAX_DEPTH} levels")
+        if depth >= depth_of.get(id(target), 0):
+            depth_of[id(target)] = depth + 1
 
-    def check_keys(self, keys: list[object], position: int) -> None:
+    def check_keys(self, keys: list[object]) -> None:
         """Refuse keys that are containers: hashing nested tuples may exhaust the C stack."""
         if not _KEYS.issuperset(map(type, keys)):
             name = next(type(key).__name__ for key in keys if type(key) not in _KEYS)
-            self.refuse(position, f"a {name} is a key or member of a set")
+            self.refuse(f"a {name} is a key or member of a set")
 
-    def pop_mark(self, position: int) -> list[object]:
-        """Return the values above the last MARK and remove them with the mark."""
+    def pop_mark(self) -> list[object]:
+        """Return the stack below the last MARK and remove the mark."""
         if not self.marks:
-            self.refuse(position, "the opcode has no MARK before it")
-        values, self.stack = self.stack, self.marks.pop()
-        return values
+            self.refuse("the opcode has no MARK before it")
+        return self.marks.pop()
 
     def take(self, position: int, start: int, length: int) -> bytes:
         """Return `length` bytes of the argument of the opcode at `position`."""
         value = self.content[position + start : position + start + length]
         if len(value) < length:
-            self.refuse(position, _WITHIN, cure=_COPY)
+            self.refuse(_WITHIN, cure=_COPY)
         return value
 
-    def check_length(self, position: int, length: int, start: int) -> None:
+    def check_length(self, length: int, start: int) -> None:
         remaining = len(self.content) - start
         if not 0 <= length <= remaining:
             message = f"the opcode claims {length} bytes, {remaining} remain"
-            self.refuse(position, message, cure=_COPY)
+            self.refuse(message, cure=_COPY)
 
-    def result(self, position: int) -> object:
-        if self.marks or len(self.stack) != 1:
-            self.refuse(position, "STOP does not leave exactly one value")
-        return self.stack[0]
-
-    def refuse(
-        self, position: int, message: str, code: str = "invalid-pickle", cure: str = ""
-    ) -> NoReturn:
-        location = Location(self.file, byte=position)
+    def refuse(self, message: str, code: str = "invalid-pickle", cure: str = "") -> NoReturn:
+        location = Location(self.file, byte=self.offset)
         raise InputError(message, location=location, code=code, cure=cure)
