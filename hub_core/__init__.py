@@ -79,14 +79,19 @@ if TYPE_CHECKING:
         choose_rule,
         parse_rule,
     )
-    from hub_core.pipeline.generation import execute, transform
+    from hub_core.pipeline.generation import execute, run_executor, transform
     from hub_core.pipeline.inputs import read, read_workload
     from hub_core.pipeline.job_algorithms import with_algorithms
     from hub_core.pipeline.machines import TimingSource, choose_timing
     from hub_core.pipeline.measurements import read_measurements
     from hub_core.pipeline.outputs import Written, write
-    from hub_core.pipeline.simulation import ExactTime, exact_time, simulate
-    from hub_core.pipeline.synthesis import estimate_synthesis, synthesize
+    from hub_core.pipeline.simulation import ExactTime, exact_time, run_simulator, simulate
+    from hub_core.pipeline.synthesis import (
+        create_synthesis_request,
+        estimate_synthesis,
+        run_synthesizer,
+        synthesize,
+    )
     from hub_core.pipeline.topology_input import parse_topology, read_topology
     from hub_core.plugin_api.runs import SimulationResult
     from hub_core.registry.discovery import discover, run_registry
@@ -164,6 +169,7 @@ __all__ = [
     "choose_rule",
     "choose_timing",
     "complete_offers",
+    "create_synthesis_request",
     "cut_fields",
     "cut_objects",
     "diagnostic_object",
@@ -197,7 +203,10 @@ __all__ = [
     "read_measurements",
     "read_topology",
     "read_workload",
+    "run_executor",
     "run_registry",
+    "run_simulator",
+    "run_synthesizer",
     "schema_violations",
     "simulate",
     "source_argument",
@@ -249,14 +258,16 @@ _HOMES = {
     "hub_core.pipeline.collective_rules": (
         "DEFAULT_RULE NATIVE CollectiveRule choose_rule parse_rule"
     ),
-    "hub_core.pipeline.generation": "execute transform",
+    "hub_core.pipeline.generation": "execute run_executor transform",
     "hub_core.pipeline.inputs": "read read_workload",
     "hub_core.pipeline.job_algorithms": "with_algorithms",
     "hub_core.pipeline.measurements": "read_measurements",
     "hub_core.pipeline.machines": "TimingSource choose_timing",
     "hub_core.pipeline.outputs": "Written write",
-    "hub_core.pipeline.simulation": "ExactTime exact_time simulate",
-    "hub_core.pipeline.synthesis": "estimate_synthesis synthesize",
+    "hub_core.pipeline.simulation": "ExactTime exact_time run_simulator simulate",
+    "hub_core.pipeline.synthesis": (
+        "create_synthesis_request estimate_synthesis run_synthesizer synthesize"
+    ),
     "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.runs": "SimulationResult",
     "hub_core.columns.public_names": "names_from",

@@ -217,7 +217,7 @@ class Session:
         from hub_core.pipeline.simulation import simulate_job
 
         with self.progress("simulating (the first run compiles the simulator)"):
-            return simulate_job(request, backend, options, self.registry())
+            return simulate_job(replace(request, hub=self.registry()), backend, options)
 
     def write_output(
         self,

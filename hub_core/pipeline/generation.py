@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -27,18 +28,20 @@ from hub_core.registry.plugins import Registry
 def generate_job(
     name: str, options: OptionText, registry: Registry, budget: SearchBudget | None = None
 ) -> Workload:
-    """The job that the generator of a name makes of options. Raises `HubError`.
+    """Generate a job with the generator `name`.
 
-    `budget`: limits of a search; it lists what they have cut.
+    `options`: texts by name. `budget`: limits of the search; parts of it that they end are listed
+    in the budget. Raises `UsageError` for a time limit if the generator does not search,
+    `InputError` if a limit is reached before the first job.
     """
-    found = registry.find(WorkloadGenerator, name)
+    generator = registry.find(WorkloadGenerator, name)
     limits = budget or SearchBudget()
-    if not found.offer.searches and limits.timeout_s is not None:
+    if not generator.offer.searches and limits.timeout_s is not None:
         message = f"--timeout has no meaning for {name}, which searches for nothing"
         raise UsageError(message, cure="leave it out")
-    beside = (limits,) if found.offer.searches else ()
+    search_arguments = (limits,) if generator.offer.searches else ()
     try:
-        return call(found, Workload, bound_options(found, options), *beside)
+        return call(generator, Workload, bound_options(generator, options), *search_arguments)
     except BudgetReached:
         raise InputError(
             f"{name} finished no job after {limits.done} steps of work: {limits.reason}",
@@ -53,21 +56,34 @@ Model = TypeVar("Model", bound=Algorithm | Workload)
 def transform(
     model: Model,
     name: str,
-    *beside: object,
+    *search_arguments: object,
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> tuple[Model, PassReport]:
-    """Run the pass `name`; `beside`: workers, progress, budget of a search. Raises `HubError`."""
-    found = (registry or run_registry()).find(AlgorithmPass, name)
+    """Apply the pass `name` and return the new model and the report of its changes.
+
+    `search_arguments`: workers, progress and budget, for passes that search. `options`: texts by
+    name. Raises `UsageError` if the pass is for the other kind of model, `HubError` as the pass
+    raises it.
+    """
+    algorithm_pass = (registry or run_registry()).find(AlgorithmPass, name)
     subject = Subject(type(model).__name__.lower())
-    if found.offer.subject is not subject:
-        message = f"the pass {name} takes one {found.offer.subject}, not one {subject}"
+    if algorithm_pass.offer.subject is not subject:
+        expected = algorithm_pass.offer.subject
+        message = f"the pass {name} takes one {expected}, not one {subject}"
         raise UsageError(message, cure="'collhub formats' lists the passes", code="subject")
-    result = call(found, tuple, model, bound_options(found, options), *beside)
+    result = call(
+        algorithm_pass,
+        tuple,
+        model,
+        bound_options(algorithm_pass, options),
+        *search_arguments,
+    )
     kinds = tuple(type(part) for part in result)
     if kinds != (type(model), PassReport):
         names = ", ".join(kind.__name__ for kind in kinds)
-        raise misfit(found, f"returned {names}, expected {type(model).__name__}, PassReport")
+        expected_types = f"{type(model).__name__}, PassReport"
+        raise misfit(algorithm_pass, f"returned {names}, expected {expected_types}")
     return result[0], result[1]
 
 
@@ -88,33 +104,51 @@ def execute(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> ExecutionResult:
-    """Run an algorithm on one array a rank, which fills its INPUT, with the executor `name`.
+    """Run an algorithm on one array per rank with the executor `name`.
 
-    Inputs stay as they are. `in_place`: default out of place where the algorithm claims that.
-    `reduce_op`: default that of the collective. Raises `InputError` for what cannot run,
-    `UsageError` for inputs of wrong sizes.
+    `inputs`: the content of INPUT of each rank; they are not changed. `in_place`: by default True
+    unless the algorithm claims to work out of place. `reduce_op`: default that of the collective.
+    Raises `InputError` for algorithms that cannot run, `UsageError` for inputs of wrong sizes.
     """
-    executor = (registry or run_registry()).find(Executor, name)
-    ranks = algorithm.num_ranks
-    if len(inputs) != ranks:
-        raise UsageError(f"{len(inputs)} inputs for {ranks} ranks", cure="give one array a rank")
     request = ExecutionRequest(
         algorithm,
-        tuple(_read_only(array) for array in inputs),
+        tuple(inputs),
         not algorithm.collective.out_of_place if in_place is None else in_place,
         reduce_op or algorithm.collective.reduce_op,
         repeats,
         warmups,
         timeout_s,
         wants_step_times,
+        registry or run_registry(),
     )
-    result = call(executor, ExecutionResult, request, bound_options(executor, options))
+    return run_executor(request, name, options)
+
+
+def run_executor(
+    request: ExecutionRequest, name: str, options: OptionText | None = None
+) -> ExecutionResult:
+    """Call the executor `name` with read-only inputs; check that it returns one output per rank.
+
+    `options`: texts by name. Raises `UsageError` unless the request has one input per rank, and
+    `InputError` for algorithms that cannot run.
+    """
+    registry = request.hub or run_registry()
+    executor = registry.find(Executor, name)
+    ranks = request.algorithm.num_ranks
+    if len(request.inputs) != ranks:
+        message = f"{len(request.inputs)} inputs for {ranks} ranks"
+        raise UsageError(message, cure="give one array a rank")
+    protected = replace(
+        request, inputs=tuple(_to_read_only(array) for array in request.inputs), hub=registry
+    )
+    result = call(executor, ExecutionResult, protected, bound_options(executor, options))
     if len(result.outputs) != ranks:
         raise misfit(executor, f"returned {len(result.outputs)} outputs for {ranks} ranks")
     return result
 
 
-def _read_only(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+def _to_read_only(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Return a view of the array that cannot be written."""
     view = array.view()
     view.flags.writeable = False
     return view

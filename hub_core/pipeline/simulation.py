@@ -1,4 +1,4 @@
-"""Simulate algorithms and workloads by the simulators of the run."""
+"""Simulate algorithms and workloads with the simulators of the run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Registry
 
 DEFAULT_SIMULATOR = "analytical"
-# Nanoseconds in femtoseconds.
-_FINER = 10**6
-# Ratio of a time to a bound up to which fractions of a nanosecond may matter.
+# Femtoseconds per nanosecond.
+_SLOWDOWN = 10**6
+# Maximum ratio of a time to a bound at which fractions of a nanosecond may matter.
 _NEAR_RATIO = 1.02
 
 
@@ -37,35 +37,52 @@ def simulate(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> SimulationResult:
-    """Time an algorithm for a collective of `collective_bytes` with the simulator `backend`.
+    """Simulate an algorithm for a collective of `collective_bytes` with the simulator `backend`.
 
-    Rank r runs on NPU r, unless the algorithm says otherwise (`placement_of`). A text such as
-    `ring:4`, or a file, is read as a topology. Raises `HubError`.
+    Rank r runs on NPU r, unless the algorithm declares a placement (`placement_of`). `topology`: a
+    text such as `ring:4`, or the path of a file, is read. Raises `HubError`.
     """
-    check_size(collective_bytes)
     registry = registry or run_registry()
-    topology = as_topology(topology, registry)
-    ranks, npus = algorithm.num_ranks, placement_of(algorithm)
-    _check_npus(topology, ranks, npus)
-    simulator = registry.find(Simulator, backend)
+    network = as_topology(topology, registry)
+    npus = placement_of(algorithm)
+    request = SimulationRequest(algorithm, network, collective_bytes, npus, registry)
+    return run_simulator(request, backend, options)
+
+
+def run_simulator(
+    request: SimulationRequest, name: str, options: OptionText | None = None
+) -> SimulationResult:
+    """Call the simulator `name` and check that its result has a time for every rank.
+
+    `options`: texts by name. Raises `UsageError` for a size below 1, for a topology without an NPU
+    for every rank, and if the simulator cannot place ranks on the NPUs of the request.
+    """
+    check_size(request.collective_bytes)
+    ranks, npus = request.algorithm.num_ranks, request.npus
+    _check_npus(request.topology, ranks, npus)
+    registry = request.hub or run_registry()
+    simulator = registry.find(Simulator, name)
     if npus is not None and not simulator.offer.places_ranks:
         raise UsageError(
             f"the algorithm runs on NPUs {format_ranks(npus)}, "
-            f"and {backend} simulates on NPUs 0 to n-1 alone",
+            f"but the simulator {name} can place ranks only on NPUs 0 to n-1",
             cure=f"use the simulator {DEFAULT_SIMULATOR}",
             code="placed",
         )
-    request = SimulationRequest(algorithm, topology, collective_bytes, npus, registry)
-    result = call(simulator, SimulationResult, request, bound_options(simulator, options))
+    given = replace(request, hub=registry)
+    result = call(simulator, SimulationResult, given, bound_options(simulator, options))
     if (times := len(result.rank_finish_ns)) != ranks:
-        message = f"{simulator.plugin}: {backend} returned {times} times for {ranks} ranks"
+        message = f"{simulator.plugin}: {name} returned {times} times for {ranks} ranks"
         raise PluginError(message)
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class ExactTime:
-    """A time in picoseconds, None where a rank never finishes, and what rounding may have taken."""
+    """A time in ps with its error by rounding: the true time is at most `slack_ps` later.
+
+    `time_ps` is None if a rank never finishes.
+    """
 
     time_ps: int | None
     slack_ps: int = 0
@@ -82,13 +99,14 @@ def exact_time(
     options: OptionText | None = None,
     registry: Registry | None = None,
 ) -> ExactTime:
-    """The time that `backend` returned, in picoseconds, for ratios to bounds.
+    """Compute the time of a simulation in picoseconds, for ratios to lower bounds.
 
-    Simulators drop fractions of a nanosecond of every message, as ASTRA-sim does, so that a time
-    near a bound may fall below it. If the time is within 2 % of `near_ps` (None: always), a
-    simulator that scales is asked again on a network slowed down by 10^6, where it counts
-    femtoseconds. The slack is then 1 fs, else 1 ns, for every step of the algorithm, and beyond
-    2^50 ps what doubles of 53 bits round off.
+    `time_ns`: the time that `backend` returned. Simulators drop fractions of a nanosecond of every
+    message, as ASTRA-sim does, so that a time near a bound may be below it. If the time is within
+    2 % of the bound `near_ps` (None: always), a simulator that scales runs again on a network
+    slowed down by 10^6, on which it counts femtoseconds. The slack is then 1 fs per step of the
+    algorithm, otherwise 1 ns per step, plus the rounding error of doubles above 2^50 ps. Times more
+    than 2 % above the bound have no slack.
     """
     if time_ns is None:
         return ExactTime(None)
@@ -102,8 +120,8 @@ def exact_time(
     try:
         slow = replace(
             topology,
-            bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / _FINER,
-            latency_s=topology.latency_s * _FINER,
+            bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / _SLOWDOWN,
+            latency_s=topology.latency_s * _SLOWDOWN,
             dimensions=(),
         )
         finer = simulate(
@@ -118,22 +136,22 @@ def exact_time(
         # The time is above 10^18 fs, some 20 minutes, or a link is too slow to be slowed down.
         return ExactTime(time_ps, _slack_ps(time_ps, 1000 * steps))
     time_fs = finer.time_ns or 0
-    # Work of ranks alone is not slowed down: what it takes is in the plain time.
+    # Local work of ranks is not slowed down; its duration is contained in `time_ps`.
     return ExactTime(max(time_ps, -(-time_fs // 1000)), -(-steps // 1000))
 
 
 def _slack_ps(time_ps: int, truncated_ps: int) -> int:
-    """Truncation of messages plus 2^-50 of the time: simulators divide doubles of 53 bits."""
+    """Add 2^-50 of the time to the truncation of messages, because simulators divide doubles."""
     return truncated_ps + (time_ps >> 50)
 
 
 def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:
-    """Refuse a topology without an NPU for every rank."""
+    """Raise `UsageError` for a topology without an NPU for every rank."""
     count, needed = topology.num_npus, 1 + max(npus or (ranks - 1,))
     if count < needed:
-        what = f"{ranks} ranks" if npus is None else f"ranks on NPUs {format_ranks(npus)}"
+        size = f"{ranks} ranks" if npus is None else f"ranks on NPUs {format_ranks(npus)}"
         raise UsageError(
-            f"topology {topology.name} has {count} NPUs, the algorithm {what}",
+            f"topology {topology.name} has {count} NPUs, the algorithm {size}",
             cure="choose a topology with at least one NPU a rank"
             if npus is None
             else f"choose a topology of at least {needed} NPUs",
@@ -142,19 +160,22 @@ def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) ->
 
 
 def check_size(collective_bytes: int) -> None:
-    """Raise `UsageError` for a size that moves nothing."""
+    """Raise `UsageError` for a size below 1 byte."""
     if collective_bytes < 1:
         message = f"a collective of {collective_bytes} bytes moves nothing"
         raise UsageError(message, cure="state a size, such as 1MiB")
 
 
-def simulate_job(
-    request: WorkloadRequest, name: str, options: OptionText, registry: Registry
-) -> WorkloadTimes:
-    """The times of a workload by the simulator of a name. Raises `HubError`."""
-    found = registry.find(WorkloadSimulator, name)
-    result = call(found, WorkloadTimes, request, bound_options(found, options))
+def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> WorkloadTimes:
+    """Call the simulator of workloads `name` and check that its result has times for every rank.
+
+    `options`: texts by name. Raises `HubError`.
+    """
+    registry = request.hub or run_registry()
+    simulator = registry.find(WorkloadSimulator, name)
+    given = replace(request, hub=registry)
+    result = call(simulator, WorkloadTimes, given, bound_options(simulator, options))
     ranks = request.workload.num_ranks
     if {len(result.rank_finish_ns), len(result.rank_exposed_ns)} != {ranks}:
-        raise PluginError(f"{found.plugin}: {name} returned times for other than {ranks} ranks")
+        raise PluginError(f"{simulator.plugin}: {name} returned times for other than {ranks} ranks")
     return result

@@ -1,14 +1,14 @@
-"""Make an algorithm for a collective on a topology with a synthesizer."""
+"""Synthesize algorithms: build requests, call synthesizers, check results against bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from hub_core.model import (
     Algorithm,
     Collective,
+    CollectiveKind,
     Diagnostic,
     InputError,
     Severity,
@@ -47,81 +47,151 @@ def synthesize(
     wanted: Sequence[int] | None = None,
     backend: str = DEFAULT_SIMULATOR,
     judge: Callable[[Algorithm], int | None] | None = None,
-    progress: Callable[[float, str], None] = lambda fraction, what: None,
+    progress: Callable[[float, str], None] = lambda fraction, label: None,
     registry: Registry | None = None,
     budget: SearchBudget | None = None,
 ) -> SynthesisResult:
-    """Make an algorithm for a collective on a topology with the synthesizer `name`.
+    """Synthesize an algorithm for a collective on a topology with the synthesizer `name`.
 
-    `npus`: the NPU of each rank, default NPU r for rank r; all other NPUs may relay. `wanted`: the
-    NPUs whose steps are needed (default: all). `backend`: the simulator by which a synthesizer may
-    judge; where it is not installed, it judges by its own account. `judge`: nanoseconds of an
-    algorithm in place of `backend`. A time below a bound, as simulators drop fractions of a
-    nanosecond, is computed again in picoseconds and rounded up. If a bound for messages of any
-    sizes is still later, that is a bug: it is removed, with a warning among the diagnostics. A text
-    such as `ring:4`, or a file, is read as a topology. `budget`: limits of the search, by default
-    none; the result lists what they have cut. Raises `HubError`, of the code `limit-reached` if a
-    limit has ended the search without a result.
+    Builds the request with `create_synthesis_request`, then calls `run_synthesizer`; the parameters
+    are described there. Raises `HubError`, with the code `limit-reached` if a limit of `budget`
+    ended the search without a result.
     """
-    registry = registry or run_registry()
-    topology = as_topology(topology, registry)
-    chosen = tuple(range(collective.num_ranks)) if npus is None else tuple(npus)
-    check_size(collective_bytes)
-    _check_npus(collective, topology, chosen, tuple(wanted or ()))
-    synthesizer = registry.find(Synthesizer, name)
-    budget = budget or SearchBudget()
-    simulated = judge or _judge(topology, collective_bytes, occupancy, backend, registry)
-    request = SynthesisRequest(
+    request = create_synthesis_request(
         collective,
         topology,
         collective_bytes,
-        chosen,
+        npus=npus,
+        occupancy=occupancy,
+        wanted=wanted,
+        backend=backend,
+        judge=judge,
+        progress=progress,
+        registry=registry,
+        budget=budget,
+    )
+    return run_synthesizer(request, name, options)
+
+
+def create_synthesis_request(
+    collective: Collective,
+    topology: Topology | str,
+    collective_bytes: int,
+    *,
+    npus: Sequence[int] | None = None,
+    occupancy: Occupancy = Occupancy.SERIALIZATION,
+    wanted: Sequence[int] | None = None,
+    backend: str = DEFAULT_SIMULATOR,
+    judge: Callable[[Algorithm], int | None] | None = None,
+    progress: Callable[[float, str], None] = lambda fraction, label: None,
+    registry: Registry | None = None,
+    budget: SearchBudget | None = None,
+) -> SynthesisRequest:
+    """Create a request with the simulator and the plugins of the run.
+
+    `topology`: a text such as `ring:4` and a file are read. `npus`: the NPU of each rank, default
+    NPU r for rank r; all other NPUs may relay. `wanted`: NPUs whose steps are needed, default all.
+    `backend`: the simulator that times candidates for the synthesizer; the request has no simulator
+    if it is not installed, or does not support the link model. `judge`: times an algorithm in ns
+    instead of `backend`; it returns None if it cannot. `registry`: default the plugins of the run.
+    `budget`: limits of the search, default none. Raises `HubError`.
+    """
+    registry = registry or run_registry()
+    topology = as_topology(topology, registry)
+    check_size(collective_bytes)
+    return SynthesisRequest(
+        collective,
+        topology,
+        collective_bytes,
+        tuple(range(collective.num_ranks)) if npus is None else tuple(npus),
         occupancy,
         None if wanted is None else tuple(wanted),
-        _counted(simulated, budget),
-        budget.checked(progress),
+        judge or _create_timer(topology, collective_bytes, occupancy, backend, registry),
+        progress,
         registry,
-        budget,
+        budget or SearchBudget(),
+        backend if judge is None else "",
     )
-    made = _within(synthesizer, request, bound_options(synthesizer, options))
-    if (
-        judge is not None
-        or made.is_partial
-        or made.time_ns >= max(made.bounds_ns.values(), default=0)
-    ):
-        return made
+
+
+def run_synthesizer(
+    request: SynthesisRequest, name: str, options: OptionText | None = None
+) -> SynthesisResult:
+    """Call the synthesizer `name` and check its result against its bounds.
+
+    `options`: texts by name. Simulators drop fractions of a nanosecond, so that a time may be below
+    a bound: the algorithm is then simulated in picoseconds and the time rounded up, unless
+    `request.backend` is empty or the result is partial. A bound that still exceeds the time is a
+    bug: it is removed with a warning in the result, except bounds for messages of one size, which
+    are removed without a warning. Limits that ended parts of the search are listed in the result.
+
+    Raises `UsageError` for a size below 1 and for NPUs outside the topology, `InputError` for a
+    collective that the synthesizer does not support, and with the code `limit-reached` if a limit
+    ended the search without a result.
+    """
+    check_size(request.collective_bytes)
+    _check_npus(request)
+    registry = request.hub or run_registry()
+    synthesizer = registry.find(Synthesizer, name)
+    _check_collective(synthesizer.offer, request.collective.kind)
+    limited = replace(
+        request,
+        simulate=_count_simulations(request.simulate, request.budget),
+        progress=request.budget.checked(request.progress),
+        hub=registry,
+    )
+    result = _call_within_limits(synthesizer, limited, bound_options(synthesizer, options))
+    largest_bound_ns = max(result.bounds_ns.values(), default=0)
+    if not request.backend or result.is_partial or result.time_ns >= largest_bound_ns:
+        return result
+    topology = request.topology
     bandwidth, latency_s = topology.bandwidth_bytes_per_s, topology.latency_s
     try:
         slow = replace(topology, bandwidth_bytes_per_s=bandwidth / 1000, latency_s=latency_s * 1000)
-        time_ps = _judge(slow, collective_bytes, occupancy, backend, registry)(made.algorithm)
+        time_in_ps = _create_timer(
+            slow, request.collective_bytes, request.occupancy, request.backend, registry
+        )
+        time_ps = time_in_ps(result.algorithm)
     except InputError:
         # The time does not fit into 64 bits, or a link is too slow to be slowed down.
-        return made
+        return result
     if time_ps is None:
-        return made
-    return _without_beaten_bounds(replace(made, time_ns=-(-time_ps // 1000)))
+        return result
+    return _remove_beaten_bounds(replace(result, time_ns=-(-time_ps // 1000)))
 
 
 def estimate_synthesis(name: str, request: SynthesisRequest, registry: Registry) -> int | None:
-    """Nanoseconds that the synthesizer `name` expects of its algorithm; None if it cannot tell.
+    """Return the time in ns that the synthesizer `name` expects with its default options.
 
-    The estimate is for the default options. Raises `HubError` for a request that does not fit.
+    None if the synthesizer declares no estimate, or cannot estimate this request. Raises `HubError`
+    for a request that the synthesizer does not support.
     """
-    found = registry.find(Synthesizer, name)
-    if not found.offer.estimate:
+    synthesizer = registry.find(Synthesizer, name)
+    if not synthesizer.offer.estimate:
         return None
-    options = bound_options(found, None)
-    with blame(found):
-        estimate = resolve(found.offer.estimate)(request, options)
+    _check_collective(synthesizer.offer, request.collective.kind)
+    options = bound_options(synthesizer, None)
+    with blame(synthesizer):
+        estimate = resolve(synthesizer.offer.estimate)(request, options)
     if not isinstance(estimate, int | None):
-        raise misfit(found, f"estimated {type(estimate).__name__}, expected int or None")
+        raise misfit(synthesizer, f"estimated {type(estimate).__name__}, expected int or None")
     return estimate
 
 
-def _counted(
+def _check_collective(offer: Synthesizer, kind: CollectiveKind) -> None:
+    """Raise `InputError` for a kind that the offer does not declare."""
+    if not offer.supports(kind):
+        raise InputError(
+            f"{offer.name} does not support {kind}",
+            cure=f"it supports {', '.join(offer.collectives)}",
+            code="collective-unsupported",
+        )
+
+
+def _count_simulations(
     simulate: Callable[[Algorithm], int | None], budget: SearchBudget
 ) -> Callable[[Algorithm], int | None]:
-    """The simulator, each use of which is counted; it checks the limits first."""
+    """Return `simulate` with a check of the limits before, and a count of, every simulation."""
 
     def time_ns(algorithm: Algorithm) -> int | None:
         return budget.simulated(len(algorithm.steps), lambda: simulate(algorithm))
@@ -129,13 +199,16 @@ def _counted(
     return time_ns
 
 
-def _within(
+def _call_within_limits(
     synthesizer: Provided[Synthesizer], request: SynthesisRequest, options: object
 ) -> SynthesisResult:
-    """The result of a synthesizer, with what the limits have cut. Raises `InputError`."""
+    """Call the synthesizer and list the parts of the search that limits ended.
+
+    Raises `InputError` if a limit was reached before the first algorithm.
+    """
     budget = request.budget
     try:
-        made = call(synthesizer, SynthesisResult, request, options)
+        result = call(synthesizer, SynthesisResult, request, options)
     except BudgetReached:
         budget.cut(synthesizer.name)
         raise InputError(
@@ -146,34 +219,36 @@ def _within(
         ) from None
     if budget.is_reached:
         budget.cut(synthesizer.name)
-    return replace(made, cuts=tuple(budget.cuts)) if budget.cuts else made
+    return replace(result, cuts=tuple(budget.cuts)) if budget.cuts else result
 
 
-def _without_beaten_bounds(made: SynthesisResult) -> SynthesisResult:
-    """The result without bounds above its time, and a warning for each that is a bug."""
-    bounds = {name: bound for name, bound in made.bounds_ns.items() if bound <= made.time_ns}
-    beaten = [
+def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
+    """Remove bounds above the time, with a warning for each that is a bug.
+
+    Bounds for messages of one size may be above the time, because other sizes may be faster.
+    """
+    bounds = {name: bound for name, bound in result.bounds_ns.items() if bound <= result.time_ns}
+    warnings = [
         Diagnostic(
             "bound-beaten",
             f"the lower bound {name}, {format_time(bound)}, is wrong: the algorithm takes "
-            f"{format_time(made.time_ns)}",
+            f"{format_time(result.time_ns)}",
             Severity.WARNING,
             cure="report this as a bug of the synthesizer that states the bound",
         )
-        for name, bound in made.bounds_ns.items()
-        # Messages of other sizes may be faster than those for one size.
+        for name, bound in result.bounds_ns.items()
         if name not in bounds and not name.endswith(ONE_SIZE)
     ]
-    return replace(made, bounds_ns=bounds, diagnostics=(*made.diagnostics, *beaten))
+    return replace(result, bounds_ns=bounds, diagnostics=(*result.diagnostics, *warnings))
 
 
-def _check_npus(
-    collective: Collective, topology: Topology, npus: tuple[int, ...], wanted: tuple[int, ...]
-) -> None:
-    if len(npus) != collective.num_ranks:
-        message = f"{len(npus)} NPUs are named for {collective.num_ranks} ranks"
+def _check_npus(request: SynthesisRequest) -> None:
+    """Raise `UsageError` unless every rank has an NPU of its own that the topology has."""
+    topology, npus = request.topology, request.npus
+    if len(npus) != request.collective.num_ranks:
+        message = f"{len(npus)} NPUs are named for {request.collective.num_ranks} ranks"
         raise UsageError(message, cure="name one NPU a rank")
-    for npu in (*npus, *wanted):
+    for npu in (*npus, *(request.wanted or ())):
         if not 0 <= npu < topology.num_npus:
             message = f"topology {topology.name} has no NPU {npu}"
             cure = f"name NPUs of 0..{topology.num_npus - 1}"
@@ -183,18 +258,25 @@ def _check_npus(
         raise UsageError(message, cure="name each NPU once", code="npu-range")
 
 
-def _judge(
+def _create_timer(
     topology: Topology, size: int, occupancy: Occupancy, backend: str, registry: Registry
 ) -> Callable[[Algorithm], int | None]:
-    """The simulator for a synthesizer; None where it is missing or knows another link model."""
-    found = [provided.offer for provided in registry.all(Simulator) if provided.name == backend]
-    names = {option.name for offer in found for option in options_of(offer)}
-    if not found or ("occupancy" not in names and occupancy is not Occupancy.SERIALIZATION):
+    """Return a function that simulates an algorithm and returns its time in ns.
+
+    The function always returns None if the simulator is not installed, or has no option `occupancy`
+    and the link model is not the default one.
+    """
+    simulators = [each.offer for each in registry.all(Simulator) if each.name == backend]
+    names = {option.name for offer in simulators for option in options_of(offer)}
+    has_choice = "occupancy" in names
+    if not simulators or (not has_choice and occupancy is not Occupancy.SERIALIZATION):
         return lambda algorithm: None
-    options = {"occupancy": str(occupancy)} if "occupancy" in names else {}
+    options = {"occupancy": str(occupancy)} if has_choice else {}
 
     def time_ns(algorithm: Algorithm) -> int | None:
-        judge = partial(simulate, backend=backend, options=options, registry=registry)
-        return judge(algorithm, topology, size).time_ns
+        result = simulate(
+            algorithm, topology, size, backend=backend, options=options, registry=registry
+        )
+        return result.time_ns
 
     return time_ns

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalWorkOptions:
-    """Options of whatever times steps of one rank alone; in bytes per second.
+    """Speed of local steps, for simulators and generators that compute their durations.
 
-    A time that the step itself states comes first.
+    In bytes per second. The `duration_ns` of a step takes precedence.
     """
 
     reduce_bandwidth: float | None = optional(
-        "bytes reduced per second, as 200GB/s; not given: 1 ns each", OptionType.BANDWIDTH
+        "bytes reduced per second, as 200GB/s; not given: 1 ns per step", OptionType.BANDWIDTH
     )
     copy_bandwidth: float | None = optional(
-        "bytes copied per second, as 1TB/s; not given: 1 ns each", OptionType.BANDWIDTH
+        "bytes copied per second, as 1TB/s; not given: 1 ns per step", OptionType.BANDWIDTH
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """An algorithm for a collective of `collective_bytes` on a topology.
+    """Request to simulate an algorithm for a collective of `collective_bytes` on a topology.
 
-    `npus`: the NPU that every rank runs on, by default NPU r for rank r. `hub`: the plugins of the
-    run, None in a request made by hand.
+    `npus`: the NPU of each rank, None for NPU r of rank r. `hub`: the plugins of the run, None in a
+    request built by hand.
     """
 
     algorithm: Algorithm
@@ -63,15 +63,15 @@ class LinkLoad:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """Outcome of a simulation; all times in nanoseconds from the common start.
+    """Result of a simulation; all times in nanoseconds from the common start.
 
-    `rank_finish_ns`: when each rank's last step ended, None where it never did. `step_start_ns`,
-    `step_end_ns`: int64 per row of the step table, -1 where a step never started (ended), or None
-    where the simulator does not tell. `link_loads`: per link that carried traffic, busiest first.
-    `diagnostics`: why ranks never finished, what was assumed. `shares_links`: False where messages
-    do not wait for one another on links, so that no lower bound holds. `rank_exposed_ns`: the time
-    of each rank in which it did not compute, as the simulator counts it, None where it never
-    finishes; empty where the simulator does not tell. `details`: further results of the simulator.
+    `rank_finish_ns`: end of the last step of each rank, None if it never finishes. `step_start_ns`,
+    `step_end_ns`: int64 per row of the step table, -1 for a step that never started (ended); None
+    if the simulator does not report them. `link_loads`: one per link that carried traffic, busiest
+    first. `diagnostics`: reasons of unfinished ranks, and assumptions. `shares_links`: False if
+    messages on a link do not delay each other, so that lower bounds do not hold. `rank_exposed_ns`:
+    time of each rank without computation, None for a rank that never finishes; empty if the
+    simulator does not report it. `details`: further results of the simulator by name.
     """
 
     rank_finish_ns: tuple[int | None, ...]
@@ -89,7 +89,7 @@ class SimulationResult:
 
     @property
     def time_ns(self) -> int | None:
-        """When the last rank finished; None when a rank never does."""
+        """Time at which the last rank finished; None if a rank never finishes."""
         finished = [time for time in self.rank_finish_ns if time is not None]
         return max(finished) if len(finished) == len(self.rank_finish_ns) else None
 
@@ -98,14 +98,15 @@ class SimulationResult:
 class Simulator:
     """Consumer: `simulate(request: SimulationRequest, options) -> SimulationResult`.
 
-    An option `occupancy` with the choices of `Occupancy` says that it knows both link models.
-    `scales`: on a network whose times are all 10^6-fold (bandwidths divided, latencies multiplied)
-    it counts femtoseconds in place of nanoseconds, so that ratios to bounds are free of rounding.
-    `places_ranks`: it minds `SimulationRequest.npus`; others are not asked for placed algorithms.
-    `machines`: of a simulator of real machines, which `--machine P` selects with the option
-    `machine`: `machines(machine: str | None, topology) -> MachineDescription | None` describes the
-    profile of a name or a document, or, for None, the known machine of a topology. It raises
-    `HubError` for an unknown profile, and for one of another machine than the topology.
+    A simulator of both link models declares an option `occupancy` with the choices of `Occupancy`.
+    `scales`: on a network slowed down by 10^6 (bandwidths divided, latencies multiplied), its times
+    are femtoseconds instead of nanoseconds, so that ratios to bounds have no rounding error.
+    `places_ranks`: it supports `SimulationRequest.npus`; the hub calls other simulators only for
+    algorithms without a placement. `machines`: only for a simulator of real machines, which
+    `--machine P` selects with the option `machine`. `machines(machine: str | None, topology) ->
+    MachineDescription | None` describes the profile with this name or in this document, or, for
+    None, the known machine of the topology. It raises `HubError` for an unknown profile, and for a
+    profile of another machine than the topology.
     """
 
     name: str
@@ -132,15 +133,20 @@ class MachineDescription:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRequest:
-    """A workload on a topology, rank r on NPU r; None for the one that its source states."""
+    """Request to simulate a workload, rank r on NPU r.
+
+    `topology`: None for the network that the source of the workload declares. `hub`: the plugins of
+    the run, None in a request built by hand.
+    """
 
     workload: Workload
     topology: Topology | None = None
+    hub: Registry | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTimes(SimulationResult):
-    """Outcome of a simulation, with nodes for steps.
+    """Result of the simulation of a workload, in which nodes take the place of steps.
 
     `slots`: name of the rule that limits the nodes that a rank runs at the same time.
     """
@@ -160,12 +166,13 @@ class WorkloadSimulator:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionRequest:
-    """A verified algorithm to run on real data, once or several times.
+    """Request to run a verified algorithm on real data, once or several times.
 
-    `inputs`: one read-only array a rank, all of one dtype and of one size, which fills the rank's
+    `inputs`: one read-only array per rank, all of one dtype and size, the content of the rank's
     INPUT. `in_place`: whether INPUT and OUTPUT share memory as the collective defines. `warmups`:
-    runs before the `repeats` timed ones. `timeout_s`: when to give up and say where every rank
-    stands. `wants_step_times`: whether the last run is to be timed step by step.
+    untimed runs before the `repeats` timed runs. `timeout_s`: time limit, after which the executor
+    stops and reports the position of every rank. `wants_step_times`: whether the steps of the last
+    run are timed. `hub`: the plugins of the run, None in a request built by hand.
     """
 
     algorithm: Algorithm
@@ -176,18 +183,19 @@ class ExecutionRequest:
     warmups: int = 0
     timeout_s: float = 60.0
     wants_step_times: bool = False
+    hub: Registry | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """Outcome of an execution on real data.
+    """Result of an execution on real data.
 
-    `outputs`: OUTPUT of every rank after the last run. `repeat_times_s`: of each timed run, from
-    the first rank's start to the last rank's end; moving inputs into place does not count.
-    `native_times_s`: the same for the library's own collective on the same data in the same
-    session, empty where it has none. `step_start_ns`, `step_end_ns`: int64 per row of the step
-    table, from the start of the last run, -1 for rows that do nothing, or None where the executor
-    does not tell. `statistics`: what else the user should know, by name: messages, levels.
+    `outputs`: OUTPUT of every rank after the last run. `repeat_times_s`: time of each timed run,
+    from the first rank's start to the last rank's end, without the copying of inputs.
+    `native_times_s`: times of the library's own collective on the same data in the same session,
+    empty if it has none. `step_start_ns`, `step_end_ns`: int64 per row of the step table, from the
+    start of the last run, -1 for rows without effect; None if the executor does not report them.
+    `statistics`: further values for the report by name: messages, levels.
     """
 
     outputs: tuple[npt.NDArray[np.generic], ...]
@@ -207,9 +215,9 @@ class ExecutionResult:
 class Executor:
     """Consumer: `execute(request: ExecutionRequest, options) -> ExecutionResult`.
 
-    It starts and ends its own processes. What is missing (a library, a launcher, a device) is a
-    `PluginError` that says how to get it; a deadlock, or a rank that ends early, is an `InputError`
-    with one diagnostic a rank, and leaves no process and no shared memory behind.
+    It starts and stops its own processes. A missing library, launcher or device raises
+    `PluginError` with the way to install it. A deadlock, or a rank that exits early, raises
+    `InputError` with one diagnostic per rank; no process and no shared memory remain.
     """
 
     name: str

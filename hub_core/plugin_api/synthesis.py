@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 
 ONE_SIZE = " (one message size)"
-"""End of the name of a bound that holds only for messages of the size that was chosen."""
+"""Suffix of the name of a bound that holds only for messages of the chosen size."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisRequest:
-    """A collective of `collective_bytes` on a topology, for which an algorithm is wanted.
+    """Request for an algorithm of a collective of `collective_bytes` on a topology.
 
-    `collective`: kind, ranks, root and operator; the synthesizer chooses the units. `npus`: the NPU
-    on which each rank of it runs; other NPUs may only relay, and where there are any, the algorithm
-    has one rank per NPU and is custom. `occupancy`: the link model of all times. `wanted`: the
-    ranks (NPUs) whose steps are needed, None for all. `simulate(algorithm)`: its time in
-    nanoseconds on the topology, for this size and link model, by the simulator of the user's
-    choice, or None where there is none. `progress(fraction, what)`: how far the work is, from 0
-    to 1; 0 while the work proper waits, as for a compiler. `hub`: the plugins of the run, for
-    synthesizers that call others; None in a request made by hand. `budget`: what the search may
-    still do. Calls of `simulate` are counted, and `simulate` and `progress` check the limits; a
-    search that works for long without them calls `budget.spend`. Ctrl-C and limits arrive as
-    `KeyboardInterrupt`: a synthesizer with a result at hand returns it.
+    `collective`: kind, ranks, root and operator; the synthesizer chooses the number of units.
+    `npus`: the NPU of each rank. All other NPUs may only relay; if there are any, the algorithm has
+    one rank per NPU and is custom. `occupancy`: the link model of all times. `wanted`: ranks (NPUs)
+    whose steps are needed, None for all. `simulate(algorithm)`: time in ns on the topology for this
+    size and link model, or None without a simulator. `progress(fraction, label)`: reports the
+    progress, from 0 to 1; 0 while the search waits, for example for a compiler. `hub`: the plugins
+    of the run, for synthesizers that call other offers; None in a request built by hand. `budget`:
+    limits of the search. `simulate` and `progress` check the limits and count simulations; a search
+    that computes for long without calling them calls `budget.spend`. Ctrl-C and limits raise
+    `KeyboardInterrupt`: a synthesizer that has a result then returns it. `backend`: name of the
+    simulator behind `simulate`; empty if `simulate` is a function of the caller.
     """
 
     collective: Collective
@@ -47,25 +47,24 @@ class SynthesisRequest:
     occupancy: Occupancy
     wanted: tuple[int, ...] | None = None
     simulate: Callable[[Algorithm], int | None] = lambda algorithm: None
-    progress: Callable[[float, str], None] = lambda fraction, what: None
+    progress: Callable[[float, str], None] = lambda fraction, label: None
     hub: Registry | None = None
     budget: SearchBudget = field(default_factory=SearchBudget)
+    backend: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SynthesisResult:
-    """An algorithm, and how good it is by the synthesizer's own account.
+    """An algorithm with its time and its lower bounds, as the synthesizer reports them.
 
     `time_ns`: time of the algorithm under the request's link model. `bounds_ns`: lower bounds by
-    name, such as `ingress`, `cut`, `diameter`; no algorithm is faster than the largest.
-    `statistics`: what else the user should know, by name: seed, chunks, method. `is_partial`: the
-    algorithm holds the steps of the wanted ranks alone, and `is_replayed` says that the whole was
-    checked on the synthesizer's own arrays. `not_tried`: what a search left out, each with the
-    reason. `cuts`: parts of the search that a limit has ended; the hub fills it in.
-    `diagnostics`: warnings for the report, such as parts of a search that failed.
-
-    A bound whose name ends with `ONE_SIZE` holds only for algorithms whose messages all have the
-    size that was chosen. It is not used for `bound_ns`, since others may be faster.
+    name, such as `ingress`, `cut`, `diameter`; no algorithm is faster than the largest one. A bound
+    whose name ends with `ONE_SIZE` holds only for algorithms whose messages all have the chosen
+    size; `bound_ns` ignores it. `statistics`: further values for the report by name: seed, chunks,
+    method. `is_partial`: the algorithm contains only the steps of the ranks in `request.wanted`.
+    `is_replayed`: the complete algorithm was verified on the synthesizer's arrays. `not_tried`:
+    variants that a search skipped, with their reasons. `cuts`: parts of the search that a limit
+    ended; the hub sets it. `diagnostics`: warnings, such as failed parts of a search.
     """
 
     algorithm: Algorithm
@@ -84,13 +83,13 @@ class SynthesisResult:
 
     @property
     def bound_ns(self) -> int | None:
-        """The largest lower bound that holds for messages of any sizes, None if there is none."""
-        certain = (time for name, time in self.bounds_ns.items() if not name.endswith(ONE_SIZE))
-        return max(certain, default=None)
+        """Largest lower bound that holds for messages of any size; None if there is none."""
+        bounds = (time for name, time in self.bounds_ns.items() if not name.endswith(ONE_SIZE))
+        return max(bounds, default=None)
 
     @property
     def ratio_to_bound(self) -> float | None:
-        """Time by bound, or None where no bound is known."""
+        """Time divided by `bound_ns`; None without a bound, and for a bound of 0."""
         return self.time_ns / self.bound_ns if self.bound_ns else None
 
 
@@ -98,13 +97,15 @@ class SynthesisResult:
 class Synthesizer:
     """Producer: `synthesize(request: SynthesisRequest, options) -> SynthesisResult`.
 
-    What it cannot make is refused with an `InputError`. `adapts`: it chooses the messages by the
-    links of the topology; others follow a fixed pattern. `estimate(request, options) -> int |
-    None`: expected time in nanoseconds, computed in a small part of the time of `synthesize`, the
-    same on every machine; None if it cannot tell. Whoever tries several begins with the least
-    estimate; those that adapt are expected at the lower bound of the network. `only_by_name`:
-    commands that try all synthesizers use it only if the user names it, such as a model of an
-    installed library.
+    Requests that it cannot satisfy raise `InputError`. `adapts`: the messages follow the links of
+    the topology; otherwise they follow a fixed pattern. `estimate(request, options) -> int | None`:
+    expected time in ns, computed in a small fraction of the time of `synthesize` and equal on every
+    host; None if unknown. Callers that try several synthesizers start with the lowest estimate;
+    synthesizers that adapt count with the lower bound of the network. `only_by_name`: commands that
+    try all synthesizers use it only if the user names it, for example a model of an installed
+    library. `collectives`: the supported kinds; the hub refuses all other kinds before it calls the
+    synthesizer, and portfolios skip it for them. Empty: the synthesizer itself refuses unsupported
+    kinds.
     """
 
     name: str
@@ -114,14 +115,20 @@ class Synthesizer:
     adapts: bool = False
     estimate: Reference = ""
     only_by_name: bool = False
+    collectives: tuple[CollectiveKind, ...] = ()
+
+    def supports(self, kind: CollectiveKind) -> bool:
+        """Whether `collectives` contains the kind; True if the offer declares no kinds."""
+        return not self.collectives or kind in self.collectives
 
 
 @dataclass(frozen=True, slots=True)
 class BoundRequest:
-    """A collective on a topology for some sizes in bytes, ascending or not.
+    """Request for lower bounds of a collective on a topology, for sizes in bytes in any order.
 
-    `npus`: the NPU of every rank, None for NPU r. `max_work`: limit of the work, in operations of
-    about a nanosecond of one core; counted, never measured, so that the answer is always the same.
+    `npus`: the NPU of each rank, None for NPU r of rank r. `max_work`: limit of the work, in
+    operations of about 1 ns on one core. Work is counted, not measured, so that equal requests
+    always have equal results.
     """
 
     collective: Collective
@@ -133,9 +140,9 @@ class BoundRequest:
 
 @dataclass(frozen=True, slots=True)
 class BoundResult:
-    """`times_ps`: whole picoseconds for every size of the request, rounded down.
+    """`times_ps`: lower bound in ps for each size of the request, rounded down.
 
-    Empty where the offer proves nothing for the request, or would take more than `max_work`.
+    Empty if the offer has no bound for the request, or would exceed `max_work`.
     """
 
     times_ps: tuple[int, ...] = ()
@@ -145,10 +152,10 @@ class BoundResult:
 class LowerBound:
     """`prove(request: BoundRequest, options) -> BoundResult`.
 
-    The bound must hold for every algorithm, with messages of any size, for shared links with the
-    occupancy `serialization`. `kinds`: the collectives that it is asked for. `loading_work`: work
-    of importing its modules, as in `BoundRequest.max_work`: 10^9 for a second. It is asked only if
-    that leaves work to do, and only if a time is not within 2 % of the bounds that are known.
+    The bound holds for every algorithm with messages of any size, on shared links with the
+    occupancy `serialization`. `kinds`: collectives that it supports. `loading_work`: work of the
+    import of its modules, in the unit of `BoundRequest.max_work` (10^9 is about 1 s). The hub calls
+    it only if `max_work` exceeds this work, for times more than 2 % above the known bounds.
     """
 
     name: str
@@ -161,9 +168,9 @@ class LowerBound:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """How many tasks at once, and the seconds after which one is ended; None: never.
+    """Number of tasks that run at once, and the time limit of a task in s (None: no limit).
 
-    An engine that cannot end a task raises `UsageError` for such a time.
+    An engine that cannot stop a task raises `UsageError` if a limit is given.
     """
 
     workers: int
@@ -174,10 +181,10 @@ class EngineRequest:
 class Engine:
     """`start(request: EngineRequest, options) -> concurrent.futures.Executor`.
 
-    Tasks, their arguments and results are pickled. The future of a task whose worker died raises
-    `BrokenExecutor`, of one that took too long `TimeoutError`; other tasks go on. A cluster that
-    cannot be reached is a `UsageError` of `start`. `shares_files`: its workers see the files of
-    this machine; no other is given tasks that name some.
+    Tasks, arguments and results are pickled. The future of a task raises `BrokenExecutor` if its
+    worker died, `TimeoutError` after the time limit; all other tasks continue. `start` raises
+    `UsageError` for a cluster that cannot be reached. `shares_files`: the workers see the files of
+    this host; other engines get no tasks that contain paths.
     """
 
     name: str

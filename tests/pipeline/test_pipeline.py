@@ -12,13 +12,19 @@ import pytest
 
 import hub_core
 from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
+from hub_core.model.kinds import CollectiveKind
 from hub_core.model.losses import Loss, LossPolicy
 from hub_core.model.placement import placed
 from hub_core.network.links import Occupancy
 from hub_core.pipeline.checks import check_installation
 from hub_core.pipeline.generation import execute
 from hub_core.pipeline.inputs import open_algorithm
-from hub_core.pipeline.synthesis import synthesize
+from hub_core.pipeline.synthesis import (
+    create_synthesis_request,
+    estimate_synthesis,
+    run_synthesizer,
+    synthesize,
+)
 from hub_core.pipeline.topology_input import own_topology
 from hub_core.plugin_api import (
     ONE_SIZE,
@@ -36,6 +42,7 @@ from hub_core.plugin_api import (
     NoOptions,
     OptionType,
     Reference,
+    SearchBudget,
     SimulationRequest,
     SimulationResult,
     Simulator,
@@ -389,7 +396,7 @@ def test_placed_ranks_reach_only_simulators_that_place_them(offering: Offering) 
     hub_core.simulate(RING, ring, 8, backend="s", registry=able)
     assert seen == [(0, 2, 4, 6), None]
     unable = offering(Simulator("s", "d", "m:f"), work=work)
-    with pytest.raises(UsageError, match=r"NPUs 0,2,4,6, and s simulates on NPUs 0 to n-1 alone"):
+    with pytest.raises(UsageError, match=r"NPUs 0,2,4,6, but the simulator s can place ranks only"):
         hub_core.simulate(on_others, ring, 8, backend="s", registry=unable)
     small = hub_core.parse_topology("ring:6")
     with pytest.raises(UsageError, match=r"ring:6 has 6 NPUs, .*at least 7 NPUs"):
@@ -491,6 +498,37 @@ def test_synthesis_of_what_cannot_be_is_refused(
     }
     with pytest.raises(hub_core.HubError, match=reason):
         synthesize(**(stated | change))
+
+
+def test_collective_that_a_synthesizer_does_not_declare_is_refused_before_the_call(
+    offering: Offering,
+) -> None:
+    heard: list[object] = []
+    kinds = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+    offer = Synthesizer("t", "d", "m:f", estimate="m:f", collectives=kinds)
+    registry = offering(offer, work=lambda request, options: heard.append(request) or MADE)
+    request = create_synthesis_request(RING.collective, RING_NET, 8, registry=registry)
+    reason = "t does not support all-reduce; it supports broadcast, reduce"
+    with pytest.raises(InputError, match=reason):
+        run_synthesizer(request, "t")
+    with pytest.raises(InputError, match=reason):
+        estimate_synthesis("t", request, registry)
+    assert heard == []
+
+
+def test_request_is_passed_to_the_synthesizer_with_counted_simulations(offering: Offering) -> None:
+    def work(request: SynthesisRequest, options: object) -> SynthesisResult:
+        assert request.simulate(RING) == 5
+        assert request.hub is registry
+        return MADE
+
+    registry = offering(Synthesizer("t", "d", "m:f"), work=work)
+    request = create_synthesis_request(
+        RING.collective, RING_NET, 8, judge=lambda algorithm: 5, registry=registry
+    )
+    assert request.backend == ""
+    assert run_synthesizer(request, "t") is MADE
+    assert request.budget.done == len(RING.steps) + SearchBudget.STEPS_OF_A_SIMULATION
 
 
 def test_synthesizer_of_another_type_is_blamed(offering: Offering) -> None:

@@ -262,20 +262,16 @@ def _made(
 ) -> SynthesizedAlgorithm:
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
-    from hub_core.pipeline.synthesis import synthesize as run_synthesizer
+    from hub_core.pipeline.synthesis import create_synthesis_request, run_synthesizer
 
     topology = session.read_topology(request.topology_text)
     npus = request.npus or tuple(range(topology.num_npus))
-    collective = _collective(request, topology, npus)
     network = topology if request.relays or request.npus is None else topology.subset(npus)
-    wall, cpu = time.perf_counter(), time.process_time()
     with progress_bar(f"synthesizing {request.collective}") as show:
-        result = run_synthesizer(
-            collective,
+        synthesis = create_synthesis_request(
+            _collective(request, topology, npus),
             network,
             request.size,
-            name=name,
-            options=options,
             npus=npus if request.relays else None,
             occupancy=Occupancy(request.occupancy),
             wanted=request.wanted,
@@ -284,6 +280,8 @@ def _made(
             registry=session.registry(),
             budget=budget,
         )
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = run_synthesizer(synthesis, name, options)
     return SynthesizedAlgorithm(
         result, network, time.perf_counter() - wall, time.process_time() - cpu
     )

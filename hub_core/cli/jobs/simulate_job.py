@@ -68,7 +68,7 @@ def simulate_workload(
 
     `warnings`: findings of checks. Those that the simulation reports as well are printed once.
     """
-    request, name = WorkloadRequest(workload, topology), wanted.name
+    request, name = WorkloadRequest(workload, topology, session.registry()), wanted.name
     try:
         times = _times(session, request, backend, options, name)
     except HubError:
@@ -136,7 +136,7 @@ def _times(
     from hub_core.pipeline.simulation import simulate_job
 
     with session.progress(f"simulating {name} (the first run compiles the simulator)"):
-        return simulate_job(request, backend, options, session.registry())
+        return simulate_job(request, backend, options)
 
 
 def _report(workload: Workload, times: WorkloadTimes) -> JobReport | None:

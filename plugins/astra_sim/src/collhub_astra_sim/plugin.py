@@ -16,6 +16,7 @@ from collhub_astra_sim.options import (
     NativeAlgorithmOptions,
     Ns3WriteOptions,
 )
+from hub_core.model import CollectiveKind
 from hub_core.plugin_api import (
     Check,
     Command,
@@ -129,6 +130,13 @@ SEVERAL = Command(
 )
 
 _NATIVE = "collhub_astra_sim.native_algorithms.synthesize"
+# Each native algorithm supports the first few of these.
+_NATIVE_COLLECTIVES = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+)
 
 NATIVE_ALGORITHMS = tuple(
     Synthesizer(
@@ -136,12 +144,13 @@ NATIVE_ALGORITHMS = tuple(
         f"ASTRA-sim's own {title}, with the delays of its endpoints",
         f"{_NATIVE}:{name.replace('-', '_')}",
         NativeAlgorithmOptions,
+        collectives=_NATIVE_COLLECTIVES[:count],
     )
-    for name, title in (
-        ("astra-ring", "ring"),
-        ("astra-direct", "direct exchange"),
-        ("astra-halving-doubling", "halving and doubling"),
-        ("astra-double-binary-tree", "double binary tree, one of the two"),
+    for name, title, count in (
+        ("astra-ring", "ring", 4),
+        ("astra-direct", "direct exchange", 4),
+        ("astra-halving-doubling", "halving and doubling", 3),
+        ("astra-double-binary-tree", "double binary tree, one of the two", 1),
     )
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.model import CollectiveKind
+from hub_core.model import STANDARD_KINDS, CollectiveKind
 from hub_core.plugin_api import (
     Check,
     LowerBound,
@@ -84,6 +84,8 @@ BLINK = Synthesizer(
     "collhub_blink.synthesize:synthesize",
     BlinkOptions,
     adapts=True,
+    # Every pair has separate data in an all-to-all, which trees cannot deliver.
+    collectives=tuple(kind for kind in STANDARD_KINDS if kind is not CollectiveKind.ALL_TO_ALL),
 )
 
 

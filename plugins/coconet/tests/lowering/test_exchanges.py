@@ -71,5 +71,5 @@ def test_exchange_has_an_algorithm_where_none_is_chosen() -> None:
     network = parse_topology("ring:3", registry=registry())
     flat = flatten(moe(), Binding(3, {"E": 6, "C": 6, "H": 2, "F": 2}), network)
     assert execute_and_compare(moe(), flat).ok
-    with pytest.raises(InputError, match="binomial defines no all-to-all"):
+    with pytest.raises(InputError, match="binomial does not support all-to-all"):
         flat_of(moe(), 3, Choice("binomial"), SIZES)

@@ -186,8 +186,15 @@ def _parse_candidates(text: str, registry: Registry) -> list[str]:
 
 
 def _try_all(request: SynthesisRequest, registry: Registry, search: _Search) -> None:
-    """Try each synthesizer, lowest estimate first, until a limit is reached."""
-    order = _sort_by_estimate(search.names, registry, request)
+    """Try each synthesizer that supports the collective, lowest estimate first, until a limit."""
+    kind = request.collective.kind
+    supporting = []
+    for name in search.names:
+        if registry.find(Synthesizer, name).offer.supports(kind):
+            supporting.append(name)
+        else:
+            search.failures[name] = f"{name} does not support {kind}"
+    order = _sort_by_estimate(supporting, registry, request)
     for index, name in enumerate(order):
         reason = search.budget.reason
         # Without a candidate, every synthesizer may use one simulation beyond the work limit.
@@ -220,20 +227,16 @@ def _try(request: SynthesisRequest, name: str, registry: Registry, search: _Sear
     best_ns = min((candidate.time_ns for candidate in search.candidates), default=None)
     has_limit = best_ns is not None and _has_within_option(name, registry)
     budget = search.budget.part()
-    result = hub_core.synthesize(
-        request.collective,
-        request.topology,
-        request.collective_bytes,
-        name=name,
-        options={_WITHIN: f"{best_ns}ns"} if has_limit else None,
-        npus=request.npus,
-        occupancy=request.occupancy,
-        wanted=request.wanted,
-        judge=stopwatch.time_ns,
+    attempt = replace(
+        request,
+        simulate=stopwatch.time_ns,
         progress=lambda fraction, label: None,
-        registry=registry,
+        hub=registry,
         budget=budget,
+        backend="",
     )
+    options = {_WITHIN: f"{best_ns}ns"} if has_limit else None
+    result = hub_core.run_synthesizer(attempt, name, options)
     simulated_ns = None
     if not result.is_partial:
         algorithm = result.algorithm

@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_left_out() -> None:
 
 
 def test_where_nothing_fits_every_reason_is_told() -> None:
-    with pytest.raises(HubError, match="no synthesizer fits: pairwise: defines no all-ga"):
+    with pytest.raises(HubError, match="no synthesizer fits: pairwise: does not support all-ga"):
         auto.synthesize(request_for(), AutoOptions(candidates="pairwise"))
 
 
@@ -175,14 +175,14 @@ def test_a_disabled_plugin_has_no_candidate(collhub) -> None:
 
 
 def test_a_candidate_that_crashes_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = hub_core.synthesize
+    run_synthesizer = hub_core.run_synthesizer
 
-    def crashing(*given, name, **others):
+    def crash_if_direct(request, name, options):
         if name == "direct":
             raise PluginError("plugin classic: direct failed: AssertionError")
-        return made(*given, name=name, **others)
+        return run_synthesizer(request, name, options)
 
-    monkeypatch.setattr(auto.hub_core, "synthesize", crashing)
+    monkeypatch.setattr(auto.hub_core, "run_synthesizer", crash_if_direct)
     result = auto.synthesize(request_for(), AutoOptions(candidates="ring,direct"))
     (warning,) = result.diagnostics
     assert (warning.severity, warning.message) == (
@@ -242,7 +242,7 @@ def test_bounds_of_all_candidates_are_merged(monkeypatch: pytest.MonkeyPatch) ->
     proved = iter([{"cut": 10, f"port{ONE_SIZE}": 5}, {"cut": 25, f"port{ONE_SIZE}": 19}])
     times = iter((20, 40))
     monkeypatch.setattr(
-        auto.hub_core, "synthesize", lambda *_, **__: replace(made, bounds_ns=next(proved))
+        auto.hub_core, "run_synthesizer", lambda *_, **__: replace(made, bounds_ns=next(proved))
     )
     result = auto.synthesize(request_for(simulate=lambda algorithm: next(times)), asked)
     assert (result.time_ns, result.bounds_ns) == (20, {"cut": 25, f"port{ONE_SIZE}": 5})

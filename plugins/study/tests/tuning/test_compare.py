@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_said_and_left_out(collhub, tmp_path: Path) -> None
     )
     assert run.code == 0
     assert "1 MiB  ring" in run.out
-    assert "pairwise does not take part: pairwise defines no all-reduce" in run.err
+    assert "pairwise does not take part: pairwise does not support all-reduce" in run.err
     assert f"{file} is all-gather of 4 ranks, not all-reduce of 4" in run.err
 
 
@@ -112,7 +112,7 @@ def test_what_many_algorithms_lack_is_one_line(collhub) -> None:
     asked = ("compare", "--collective", "all-to-all", "--topology", "ring:4", "--size", "1KiB")
     run = collhub(*asked, "--with", "ring", "--with", "direct", "--with", "swing")
     said = [line for line in run.err.splitlines() if "take part" in line]
-    assert said == ["ring, swing do not take part: each defines no all-to-all"]
+    assert said == ["ring, swing do not take part: each does not support all-to-all"]
 
 
 def test_where_nothing_fits_the_exit_code_is_1(collhub) -> None:

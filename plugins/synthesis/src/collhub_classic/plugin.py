@@ -12,6 +12,7 @@ from collhub_classic.options import (
     RadixOptions,
     RingsOptions,
 )
+from hub_core.model import STANDARD_KINDS, CollectiveKind
 from hub_core.plugin_api import Synthesizer, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -36,6 +37,32 @@ _SYNTHESIZERS: tuple[tuple[str, str, type], ...] = (
     ("hierarchical", "all pairs within groups, rings between them", GridOptions),
 )
 
+_TO_ALL = (
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_REDUCE,
+)
+_WITH_ROOT = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+
+# Collectives of the algorithms that differ from `_TO_ALL`. A test compares them with the planners,
+# which are not imported here because they need numpy.
+_COLLECTIVES: dict[str, tuple[CollectiveKind, ...]] = {
+    "ring": (*_TO_ALL, *_WITH_ROOT),
+    "recursive-doubling": (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE),
+    "halving-doubling": (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE),
+    "bruck": (*_TO_ALL, CollectiveKind.ALL_TO_ALL),
+    "binomial": (
+        *_WITH_ROOT,
+        CollectiveKind.SCATTER,
+        CollectiveKind.GATHER,
+        CollectiveKind.ALL_REDUCE,
+    ),
+    "k-nomial": _WITH_ROOT,
+    "double-binary-tree": (CollectiveKind.ALL_REDUCE,),
+    "direct": STANDARD_KINDS,
+    "pairwise": (CollectiveKind.ALL_TO_ALL,),
+}
+
 
 @hookimpl
 def collhub_producers() -> Sequence[Synthesizer]:
@@ -47,6 +74,7 @@ def collhub_producers() -> Sequence[Synthesizer]:
             f"collhub_classic.offers:{name.replace('-', '_')}",
             options,
             estimate=f"collhub_classic.offers:{name.replace('-', '_')}_ns",
+            collectives=_COLLECTIVES.get(name, _TO_ALL),
         )
         for name, text, options in _SYNTHESIZERS
     ]

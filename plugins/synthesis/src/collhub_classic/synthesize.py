@@ -127,9 +127,9 @@ def _check_request(name: str, classic: ClassicAlgorithm, request: SynthesisReque
     """Raise an error for collectives that the algorithm does not define, and for a single rank."""
     if request.collective.kind not in classic.planners:
         raise InputError(
-            f"{name} defines no {request.collective.kind}",
-            cure=f"it defines {', '.join(map(str, classic.planners))}",
-            code="no-such-collective",
+            f"{name} does not support {request.collective.kind}",
+            cure=f"it supports {', '.join(map(str, classic.planners))}",
+            code="collective-unsupported",
         )
     if request.collective.num_ranks == 1:
         raise UsageError(

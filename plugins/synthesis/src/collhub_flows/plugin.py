@@ -24,6 +24,7 @@ FLOWS = Synthesizer(
     "collhub_flows.synthesize:synthesize",
     FlowOptions,
     adapts=True,
+    collectives=(CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER),
 )
 
 

@@ -158,7 +158,14 @@ def test_the_chunk_count_of_a_chain_is_the_best_by_its_cost() -> None:
     )
 
 
-def test_what_an_algorithm_does_not_define_is_refused() -> None:
+def test_unsupported_collectives_are_refused() -> None:
     request = request_for("pairwise", CollectiveKind.BROADCAST, 4)
-    with pytest.raises(InputError, match=r"pairwise defines no broadcast; it defines all-to-all"):
+    with pytest.raises(
+        InputError, match=r"pairwise does not support broadcast; it supports all-to"
+    ):
         synthesize("pairwise", request, OPTIONS["pairwise"]())
+
+
+def test_offers_declare_the_collectives_of_the_planners() -> None:
+    declared = {offer.name: set(offer.collectives) for offer in collhub_producers()}
+    assert declared == {name: set(found.planners) for name, found in ALGORITHMS.items()}

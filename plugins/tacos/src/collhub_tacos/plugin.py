@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hub_core.model import CollectiveKind
+from hub_core.model import STANDARD_KINDS, CollectiveKind
 from hub_core.plugin_api import (
     Check,
     CheckReport,
@@ -91,6 +91,7 @@ TACOS = Synthesizer(
     "collhub_tacos.synthesize:synthesize",
     TacosOptions,
     adapts=True,
+    collectives=STANDARD_KINDS,
 )
 
 

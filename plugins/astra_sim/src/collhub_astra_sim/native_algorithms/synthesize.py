@@ -23,7 +23,6 @@ from hub_core import installed_version
 from hub_core.model import (
     Algorithm,
     CollectiveKind,
-    InputError,
     Provenance,
     StepTable,
     UsageError,
@@ -32,59 +31,45 @@ from hub_core.plugin_api import SimulationRequest, SynthesisRequest, SynthesisRe
 from hub_core.schedules import collective_among
 
 _NAME = "collhub-astra-sim"
-_KINDS = (
-    CollectiveKind.ALL_REDUCE,
-    CollectiveKind.ALL_GATHER,
-    CollectiveKind.REDUCE_SCATTER,
-    CollectiveKind.ALL_TO_ALL,
-)
 # A reduction reads two operands and writes one.
 _ACCESSES = 3
 
 
 def astra_ring(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
     """Synthesize ASTRA-sim's ring."""
-    return _synthesize("astra-ring", ring, _KINDS, request, options)
+    return _synthesize("astra-ring", ring, request, options)
 
 
 def astra_direct(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
     """Synthesize ASTRA-sim's direct."""
-    return _synthesize("astra-direct", direct, _KINDS, request, options)
+    return _synthesize("astra-direct", direct, request, options)
 
 
 def astra_halving_doubling(
     request: SynthesisRequest, options: NativeAlgorithmOptions
 ) -> SynthesisResult:
     """Synthesize ASTRA-sim's halvingDoubling."""
-    kinds = _KINDS[:3]
-    return _synthesize("astra-halving-doubling", halving_doubling, kinds, request, options)
+    return _synthesize("astra-halving-doubling", halving_doubling, request, options)
 
 
 def astra_double_binary_tree(
     request: SynthesisRequest, options: NativeAlgorithmOptions
 ) -> SynthesisResult:
     """Synthesize one tree of ASTRA-sim's doubleBinaryTree."""
-    kinds = _KINDS[:1]
-    return _synthesize("astra-double-binary-tree", double_binary_tree, kinds, request, options)
+    return _synthesize("astra-double-binary-tree", double_binary_tree, request, options)
 
 
 def _synthesize(
     name: str,
     plan_of: Callable[[NativeTask], NativePlan],
-    kinds: tuple[CollectiveKind, ...],
     request: SynthesisRequest,
     options: NativeAlgorithmOptions,
 ) -> SynthesisResult:
     """Build the algorithm of a plan and simulate its time.
 
-    Raises `InputError` for a collective outside `kinds`, `UsageError` for one rank or for a size
-    with less than one byte per unit.
+    Raises `UsageError` for one rank and for a size with less than one byte per unit.
     """
     collective, size = request.collective, request.collective_bytes
-    if collective.kind not in kinds:
-        known = ", ".join(map(str, kinds))
-        message = f"{name} defines no {collective.kind}"
-        raise InputError(message, cure=f"it defines {known}", code="no-such-collective")
     if collective.num_ranks == 1:
         cure = "let at least two ranks take part"
         raise UsageError("one rank has no message to send", cure=cure, code="one-rank")
