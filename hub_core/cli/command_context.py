@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hub_core.model.algorithm import Algorithm
     from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
-    from hub_core.plugin_api.outputs import ReportRequest, Shown, WriteResult
+    from hub_core.plugin_api.outputs import ReportRequest, ReportSubject, Shown, WriteResult
     from hub_core.plugin_api.runs import WorkloadRequest, WorkloadTimes
     from hub_core.plugin_api.subjects import CheckReport, CheckRequest, Subject
     from hub_core.registry.plugins import Registry
@@ -149,13 +149,19 @@ class CommandContext(Protocol):
         Without either, as the hub's document. Losses are said; under `strict` they are refused.
         """
 
+    def draw_report(
+        self, subject: ReportSubject, out: str, report_format: str | None = None
+    ) -> WrittenFiles:
+        """Write a picture or a timeline of a subject, and print the notes of the writer.
+
+        The writer is `report_format` if given, else chosen by the suffix of OUT among the writers
+        of this kind. A writer that is the only one of its kind is used for any suffix.
+        """
+
     def write_report(
         self, shown: Shown, request: ReportRequest, out: str, report_format: str | None = None
     ) -> WrittenFiles:
-        """Write a picture or a timeline with the writer of a format; say its notes.
-
-        Without a format, the suffix of OUT tells it, or the only writer that there is.
-        """
+        """Write a report of the kind `shown`. Deprecated, removed in 0.2: use `draw_report`."""
 
     def selection_folders(self) -> SelectionFolders:
         """What writes and reads folders of tuned selections."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         CheckRequest,
         Option,
         ReportRequest,
+        ReportSubject,
         Shown,
         Subject,
         WorkloadRequest,
@@ -294,15 +295,30 @@ class Session:
         say_losses(written, out, "conversion")
         return written
 
+    def draw_report(
+        self, subject: ReportSubject, out: str, report_format: str | None = None
+    ) -> Written:
+        """Write a picture or a timeline of a subject, and print the notes of the writer."""
+        return self._write_report(subject.shows, subject, out, report_format)
+
     def write_report(
         self, shown: Shown, request: ReportRequest, out: str, report_format: str | None = None
     ) -> Written:
-        """Write a picture or a timeline, and say what it leaves out."""
+        """Write a report of the kind `shown`. Deprecated: use `draw_report`."""
+        return self._write_report(shown, request, out, report_format)
+
+    def _write_report(
+        self,
+        shown: Shown,
+        subject: ReportSubject | ReportRequest,
+        out: str,
+        report_format: str | None,
+    ) -> Written:
         from hub_core.pipeline.outputs import write_report
 
         with self.progress(f"writing {out}"):
             written = write_report(
-                shown, request, out, format=report_format, registry=self.registry()
+                shown, subject, out, format=report_format, registry=self.registry()
             )
         for note in written.notes:
             output.print_note(f"{out} {note}")

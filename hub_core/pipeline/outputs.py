@@ -21,7 +21,13 @@ from hub_core.pipeline.calls import blame, bound_options, call, misfit
 from hub_core.pipeline.detection import W, writer_for
 from hub_core.pipeline.inputs import PathText
 from hub_core.plugin_api.formats import FormatWriter, Layout, TopologyWriter, WorkloadWriter
-from hub_core.plugin_api.outputs import ReportRequest, ReportWriter, Shown, WriteResult
+from hub_core.plugin_api.outputs import (
+    ReportRequest,
+    ReportSubject,
+    ReportWriter,
+    Shown,
+    WriteResult,
+)
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry
@@ -107,15 +113,22 @@ def write_result(
 
 
 def write_report(
-    shown: Shown, request: ReportRequest, out: str, *, format: str | None = None, registry: Registry
+    shown: Shown,
+    subject: ReportSubject | ReportRequest,
+    out: str,
+    *,
+    format: str | None = None,
+    registry: Registry,
 ) -> Written:
-    """Write a picture or a timeline with the writer that is named, or that the suffix tells.
+    """Write a picture or a timeline of a subject of the kind `shown`.
 
-    Where a single writer shows such things, it is taken whatever the suffix. Raises `HubError`.
+    The writer is `format` if given, otherwise the only writer of this kind with the suffix of
+    `out`; a writer that is the only one of its kind is used for any suffix. Existing files are
+    replaced. Raises `HubError`.
     """
-    writer = _report_writer(shown, out, format, registry)
+    writer = _find_report_writer(shown, out, format, registry)
     place = destination(out, writer.offer.format, force=True)
-    return _written(writer, request, None, place, LossPolicy.WARN)
+    return _written(writer, subject, None, place, LossPolicy.WARN)
 
 
 def chosen_writer(
@@ -127,7 +140,7 @@ def chosen_writer(
     return writer_for(out, kind, registry)
 
 
-def _report_writer(
+def _find_report_writer(
     shown: Shown, out: str, format: str | None, registry: Registry
 ) -> Provided[ReportWriter]:
     if format is not None:

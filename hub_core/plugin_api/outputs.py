@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from hub_core.model.losses import Loss
 from hub_core.plugin_api.formats import Format, FormatOffer
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 class Artifact:
     """One file to write.
 
-    `name`: FILE: empty; PREFIX: what follows the prefix (`.0.et`); FOLDER: a relative path.
-    `content`: the bytes, or a function that returns them, called once, when the file is written.
-    `executable` sets the mode of scripts. Raises `TypeError` for any other content.
+    `name`: empty for the layout FILE, the part after the prefix (`.0.et`) for PREFIX, a relative
+    path for FOLDER. `content`: bytes, or a function that returns them and is called once, when the
+    file is written. `executable`: whether the file is a script. Raises `TypeError` for any other
+    content.
     """
 
     name: str
@@ -38,18 +39,18 @@ class Artifact:
         if not isinstance(content, bytes) and not callable(content):
             kind = f"{type(content).__name__}, expected bytes or a function that returns bytes"
             raise TypeError(f"the content of the artifact {name!r:.80} is {kind}")
-        made = (lambda: content) if isinstance(content, bytes) else content
-        for field, value in (("name", name), ("content", made), ("executable", executable)):
+        load = (lambda: content) if isinstance(content, bytes) else content
+        for field, value in (("name", name), ("content", load), ("executable", executable)):
             object.__setattr__(self, field, value)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """Artifacts in the order of writing (may be a generator), and what they cannot carry.
+    """Artifacts in the order of writing (may be a generator), and losses of the conversion.
 
-    `restated`: features, named as in `Loss`, that the format states in another form with the same
-    meaning, such as steps in another possible order. No loss: the same program is read back, if not
-    the same table. `notes`: what the user should know of the files, one sentence each.
+    `restated`: features, named as in `Loss`, that the format represents in another form with the
+    same meaning, such as steps in another valid order. They are no losses: the same program is read
+    back, though not the same table. `notes`: notes on the files for the user, one sentence each.
     """
 
     artifacts: Iterable[Artifact]
@@ -59,12 +60,11 @@ class WriteResult:
 
 
 class Shown(StrEnum):
-    """What a report shows, and which fields of its request are set.
+    """Subject of a report, by the record that a writer of such reports gets.
 
-    TOPOLOGY: `topology`, and after a simulation its `link_loads` and `time_ns`, by `topology draw`.
-    RUN: `algorithm`, `collective_bytes` and the times of its steps, by `--timeline` of `simulate`
-    and `run`. JOB: `workload` and the times of its nodes, by `--timeline` of `simulate`.
-    COMPARISON: `sizes`, `series` and `bound`, by `--picture` of `compare`.
+    TOPOLOGY: `TopologyDrawing`, of `topology draw`. RUN: `RunTimeline`, of `--timeline` of `simulate`
+    and `run`. JOB: `JobTimeline`, of `simulate --timeline` for a workload. COMPARISON:
+    `BandwidthComparison`, of `compare --picture`.
     """
 
     TOPOLOGY = "topology"
@@ -74,22 +74,85 @@ class Shown(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyDrawing:
+    """A network to draw.
+
+    `link_loads`, `time_ns`: results of a simulation, if there was one; `time_ns` is None if the run
+    never ends. `collapse`: whether groups are drawn as single nodes: `auto` (if the network is
+    large), `always` or `never`.
+    """
+
+    shows: ClassVar[Shown] = Shown.TOPOLOGY
+    title: str
+    topology: Topology
+    link_loads: Sequence[LinkLoad] = ()
+    time_ns: int | None = None
+    collapse: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimeline:
+    """Steps of an algorithm's run, for a timeline.
+
+    `step_start_ns`, `step_end_ns`: int64 per row of the step table, -1 for a step that never
+    started (ended); None if the simulator or executor does not report them.
+    """
+
+    shows: ClassVar[Shown] = Shown.RUN
+    title: str
+    algorithm: Algorithm
+    collective_bytes: int
+    step_start_ns: Int64Array | None = None
+    step_end_ns: Int64Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTimeline:
+    """Nodes of a simulated workload, for a timeline.
+
+    `step_start_ns`, `step_end_ns`: int64 per node, -1 for a node that never started (ended); None
+    if the simulator does not report them.
+    """
+
+    shows: ClassVar[Shown] = Shown.JOB
+    title: str
+    workload: Workload
+    step_start_ns: Int64Array | None = None
+    step_end_ns: Int64Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BandwidthSeries:
-    """Bus bandwidths of one algorithm in bytes per second, one a size; None where there is none."""
+    """Bus bandwidths of one algorithm in bytes per second, one per size; None if not measured."""
 
     name: str
     bandwidths: tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ReportRequest:
-    """What is to be shown; `title` names it.
+class BandwidthComparison:
+    """Bus bandwidths of several algorithms by size, for a picture.
 
-    `step_start_ns`, `step_end_ns`: int64 per row of the steps or nodes, -1 for what never started
-    (ended). `time_ns`: time of the run, None if it never ends. `sizes`: of the full buffer, in
-    bytes, ascending. `bound`: the bandwidth that no algorithm exceeds, as a series. `collapse`:
-    whether groups of a topology are drawn as single nodes: `auto` (if it is large), `always` or
-    `never`.
+    `sizes`: of the full buffer in bytes, ascending. `bound`: the bandwidth that no algorithm
+    exceeds, None if unknown.
+    """
+
+    shows: ClassVar[Shown] = Shown.COMPARISON
+    title: str
+    sizes: tuple[int, ...]
+    series: Sequence[BandwidthSeries]
+    bound: BandwidthSeries | None = None
+
+
+ReportSubject = TopologyDrawing | RunTimeline | JobTimeline | BandwidthComparison
+"""Any record that a report writer may get; `shows` names its kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRequest:
+    """Deprecated, removed in version 0.2: use the record of the kind, such as `TopologyDrawing`.
+
+    It has the fields of all kinds. Writers of reports read fields of the same names.
     """
 
     title: str
@@ -106,10 +169,17 @@ class ReportRequest:
     bound: BandwidthSeries | None = None
     collapse: str = "auto"
 
+    def __post_init__(self) -> None:
+        import warnings
+
+        replacement = " or ".join(kind.__name__ for kind in get_args(ReportSubject))
+        message = f"ReportRequest is deprecated: use {replacement}"
+        warnings.warn(message, DeprecationWarning, stacklevel=3)
+
 
 @dataclass(frozen=True, slots=True)
 class ReportWriter(FormatOffer):
-    """Consumer: `write(request: ReportRequest, options) -> WriteResult`."""
+    """Consumer: `write(subject, options) -> WriteResult`; `subject`: the record of `shows`."""
 
     shows: Shown
     write: Reference
@@ -118,7 +188,10 @@ class ReportWriter(FormatOffer):
 
 @dataclass(frozen=True, slots=True)
 class SelectedWindow:
-    """The best `algorithm` from `min_bytes` to `max_bytes` (None: no limit); `sizes`: measured."""
+    """The best `algorithm` for sizes in bytes from `min_bytes` to `max_bytes` (None: no limit).
+
+    `sizes`: the sizes in this window at which the algorithms were timed.
+    """
 
     min_bytes: int
     max_bytes: int | None
@@ -128,11 +201,12 @@ class SelectedWindow:
 
 @dataclass(frozen=True, slots=True)
 class SelectedCollective:
-    """What was measured for a collective, whose modes are those of the calls that it is for.
+    """Timed algorithms of a collective. Its modes are the modes of the calls to be served.
 
-    `windows(names)`: of these algorithms alone (None: of all), from 0 bytes on without gap or
-    overlap. `slowdowns(sizes)`: mean time over that of the fastest, by algorithm that fits all of
-    the sizes, the best first. `made(name, size)`: the verified algorithm; raises `HubError`.
+    `windows(names)`: windows of the named algorithms (None: of all) from 0 bytes on, without gaps
+    and overlaps. `slowdowns(sizes)`: mean time divided by the time of the fastest algorithm, by
+    algorithm that runs at all of the sizes, the fastest first. `made(name, size)`: returns the
+    verified algorithm; raises `HubError`.
     """
 
     collective: Collective
@@ -157,9 +231,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class ServedCalls:
-    """Calls that files give to `by`, if the full buffer has sizes that they serve.
+    """Calls that files serve with the algorithm `by`, for sizes of the full buffer in bytes.
 
-    `element_multiple` divides the number of its elements, and `byte_multiple` that of its bytes.
+    A call is served only if `element_multiple` divides the number of elements of the full buffer,
+    and `byte_multiple` divides its bytes. `max_bytes`: None for no limit.
     """
 
     kind: CollectiveKind
@@ -174,9 +249,10 @@ class ServedCalls:
 
 @dataclass(frozen=True, slots=True)
 class SelectionWriter:
-    """Consumer: `write(selection, options) -> WriteResult`, files of a folder.
+    """Consumer: `write(selection, options) -> WriteResult` returns the files of a folder.
 
-    `read(source) -> Sequence[ServedCalls]`, as the runtime has them; errors go to `source.report`.
+    `read(source) -> Sequence[ServedCalls]` returns the calls that the runtime serves with such
+    files; it reports errors to `source.report`.
     """
 
     format: Format

@@ -149,13 +149,13 @@ def _registry_of(
         else:
             plugins.append(_load(candidate, manager, admit))
     settings = RegistrySettings(use_plugins, tuple(switches.items()), tuple(refused.items()))
-    return Registry(tuple(plugins), settings)
+    return Registry(tuple(plugins), settings, registry_from)
 
 
 @cache
 def core_alone() -> Registry:
     """The core's own offers, without a look at what is installed; made once."""
-    return Registry((_core(_manager()),), RegistrySettings(use_plugins=False))
+    return Registry((_core(_manager()),), RegistrySettings(use_plugins=False), registry_from)
 
 
 def _core(manager: pluggy.PluginManager) -> Plugin:

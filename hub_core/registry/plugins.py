@@ -99,22 +99,23 @@ class RegistrySettings:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """All plugins, loaded or not, sorted by name behind the core. Built by `discovery.discover`.
+    """All plugins, loaded or not: the core, then the others by name. Built by `discovery.discover`.
 
-    `settings`: those of the run. A registry is pickled as its settings, and a process that reads it
-    discovers its own plugins by them, once. One built by hand has no settings (None) and cannot be
-    pickled.
+    `settings`: settings of the run. A registry is pickled as its settings; the process that
+    unpickles it calls `rebuild`, which discovers the plugins of that process. A registry built by
+    hand has neither and cannot be pickled.
     """
 
     plugins: tuple[Plugin, ...]
     settings: RegistrySettings | None = field(default=None, compare=False)
+    rebuild: Callable[[RegistrySettings], Registry] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def __reduce__(self) -> tuple[Callable[[RegistrySettings], Registry], tuple[RegistrySettings]]:
-        from hub_core.registry.discovery import registry_from
-
-        if self.settings is None:
+        if self.settings is None or self.rebuild is None:
             raise PicklingError("a registry without settings cannot be sent to another process")
-        return registry_from, (self.settings,)
+        return self.rebuild, (self.settings,)
 
     def all(self, kind: type[T]) -> tuple[Provided[T], ...]:
         """Everything of one kind, clashing names included, sorted by name."""

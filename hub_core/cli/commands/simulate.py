@@ -179,17 +179,14 @@ def _print(
 
 
 def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out: str) -> None:
-    """Write the steps of a run; a writer refuses runs whose simulator tells no times of steps."""
-    from hub_core.plugin_api import ReportRequest, Shown
+    """Write the timeline of the steps; the writer refuses runs without times of steps."""
+    from hub_core.plugin_api import RunTimeline
 
-    request = ReportRequest(
-        title=out,
-        algorithm=algorithm,
-        collective_bytes=timing.collective_bytes,
-        step_start_ns=timing.result.step_start_ns,
-        step_end_ns=timing.result.step_end_ns,
+    result = timing.result
+    timeline = RunTimeline(
+        out, algorithm, timing.collective_bytes, result.step_start_ns, result.step_end_ns
     )
-    session.write_report(Shown.RUN, request, out)
+    session.draw_report(timeline, out)
 
 
 def timing_cells(timing: Timing) -> tuple[str, ...]:

@@ -114,16 +114,10 @@ def _folded(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 
 def _write_timeline(session: Session, workload: Workload, times: WorkloadTimes, out: str) -> None:
-    """Write the nodes of a run; a writer refuses runs whose simulator tells no times of nodes."""
-    from hub_core.plugin_api import ReportRequest, Shown
+    """Write the timeline of the nodes; the writer refuses runs without times of nodes."""
+    from hub_core.plugin_api import JobTimeline
 
-    request = ReportRequest(
-        title=out,
-        workload=workload,
-        step_start_ns=times.step_start_ns,
-        step_end_ns=times.step_end_ns,
-    )
-    session.write_report(Shown.JOB, request, out)
+    session.draw_report(JobTimeline(out, workload, times.step_start_ns, times.step_end_ns), out)
 
 
 def _times(

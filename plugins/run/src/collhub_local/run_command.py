@@ -157,13 +157,10 @@ def _has_reference_bits(
 
 def _write_timeline(context: CommandContext, done: LocalRun, out: str) -> None:
     """Write the steps of the last run; a writer refuses runs without step times."""
-    from hub_core.plugin_api import ReportRequest, Shown
+    from hub_core.plugin_api import RunTimeline
 
-    request = ReportRequest(
-        title=out,
-        algorithm=done.setup.algorithm,
-        collective_bytes=done.setup.collective_bytes,
-        step_start_ns=done.result.step_start_ns,
-        step_end_ns=done.result.step_end_ns,
+    setup, result = done.setup, done.result
+    timeline = RunTimeline(
+        out, setup.algorithm, setup.collective_bytes, result.step_start_ns, result.step_end_ns
     )
-    context.write_report(Shown.RUN, request, out)
+    context.draw_report(timeline, out)

@@ -11,7 +11,6 @@ from collhub_machines.profile_check import ProfileCheck, check_profile
 from collhub_machines.profile_picture import picture_request
 from hub_core import CommandContext
 from hub_core.model import Diagnostic, ExitCode, UsageError
-from hub_core.plugin_api import Shown
 
 if TYPE_CHECKING:
     from collhub_machine_profiles.gpus import Gpu
@@ -43,7 +42,7 @@ def report_check(
     context.report((*combine_notes(read.skipped), *check.diagnostics))
     if picture is not None:
         drawn = picture_request(check, profile.label)
-        context.say_written(context.write_report(Shown.COMPARISON, drawn, picture))
+        context.say_written(context.draw_report(drawn, picture))
     if as_json:
         context.print_json(check.document(profile))
     else:

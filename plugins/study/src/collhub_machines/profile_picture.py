@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from collhub_machines.profile_check import CheckedPoint, ProfileCheck
-from hub_core.plugin_api import BandwidthSeries, ReportRequest
+from hub_core.plugin_api import BandwidthComparison, BandwidthSeries
 
 _SHARED = frozenset({"all-gather", "reduce-scatter", "all-to-all"})
 
 
-def picture_request(check: ProfileCheck, machine: str) -> ReportRequest:
+def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
     """Describe a picture: measurements, table, model and the band of the model's p90 error.
 
     Each configuration has its own series; the band is drawn as its lower and upper edge.
@@ -39,7 +39,7 @@ def picture_request(check: ProfileCheck, machine: str) -> ReportRequest:
             if any(by_size.values()):
                 bandwidths = tuple(by_size.get(size) for size in sizes)
                 series.append(BandwidthSeries(f"{name}: {label}", bandwidths))
-    return ReportRequest(f"{machine}: measured and predicted", sizes=sizes, series=series)
+    return BandwidthComparison(f"{machine}: measured and predicted", sizes=sizes, series=series)
 
 
 def _bus_bandwidth(one: CheckedPoint, time_us: float | None) -> float | None:

@@ -28,7 +28,6 @@ from hub_core import (
     parse_sizes,
 )
 from hub_core.model import ExitCode, UsageError
-from hub_core.plugin_api import Shown
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
@@ -145,9 +144,7 @@ def compare(
         context.report(each.defects())
     has_winner = any(variation.time_ns is not None for variation in outcome.measurements)
     if picture_out is not None and has_winner:
-        written = context.write_report(
-            Shown.COMPARISON, create_picture_request(outcome), picture_out
-        )
+        written = context.draw_report(create_picture_request(outcome), picture_out)
         context.say_written(written)
     return ExitCode.DONE if has_winner else ExitCode.INVALID
 

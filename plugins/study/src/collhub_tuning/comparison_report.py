@@ -14,7 +14,7 @@ from collhub_execution import algorithm_bandwidth, bus_bandwidth
 from collhub_tuning.questions import ComparisonQuestion, Measurement
 from hub_core import Diagnostic, ProvenBound, beaten_bound, best_bounds, cut_objects
 from hub_core.model import PluginError, UsageError, format_bandwidth, format_bytes, format_time
-from hub_core.plugin_api import BandwidthSeries, ReportRequest, ReportWriter, Shown
+from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, ReportWriter, Shown
 
 if TYPE_CHECKING:
     from hub_core import Registry
@@ -242,7 +242,7 @@ def check_picture(out: str, registry: Registry) -> None:
         )
 
 
-def create_picture_request(outcome: ComparisonOutcome) -> ReportRequest:
+def create_picture_request(outcome: ComparisonOutcome) -> BandwidthComparison:
     """Collect the bus bandwidths of all algorithms that have one, and of the bound."""
     question = outcome.question
     times: dict[str, dict[int, int | None]] = {}
@@ -258,7 +258,7 @@ def create_picture_request(outcome: ComparisonOutcome) -> ReportRequest:
     bounds = tuple(
         _compute_bus_bandwidth(outcome, size, outcome.bounds_ns[size]) for size in question.sizes
     )
-    return ReportRequest(
+    return BandwidthComparison(
         f"{question.kind} on {outcome.topology.name}, {question.num_npus} ranks, timed by "
         f"{question.backend}",
         sizes=question.sizes,

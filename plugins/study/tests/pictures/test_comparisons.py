@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.model import UsageError
-from hub_core.plugin_api import BandwidthSeries, ReportRequest
+from hub_core.plugin_api import BandwidthComparison, BandwidthSeries
 
 SVG = "{http://www.w3.org/2000/svg}"
 SIZES = (1 << 10, 1 << 20, 1 << 30)
@@ -28,8 +28,8 @@ TREE = BandwidthSeries("tree", (2e9, 2.5e9, 3e9))
 BOUND = BandwidthSeries("bound", (5e9, 9e9, 9.5e9))
 
 
-def request(*series: BandwidthSeries, bound: BandwidthSeries | None = BOUND) -> ReportRequest:
-    return ReportRequest("all-reduce on ring:4", sizes=SIZES, series=series, bound=bound)
+def request(*series: BandwidthSeries, bound: BandwidthSeries | None = BOUND) -> BandwidthComparison:
+    return BandwidthComparison("all-reduce on ring:4", sizes=SIZES, series=series, bound=bound)
 
 
 def texts(content: bytes) -> list[str]:
@@ -104,7 +104,7 @@ def test_equal_values_have_round_ends_around_them(value: float) -> None:
 
 def test_markup_in_names_stays_text() -> None:
     named = BandwidthSeries("<script>&\x01", (1e9, 1e9, 1e9))
-    found = ReportRequest("<b>&\x01", sizes=SIZES, series=[named])
+    found = BandwidthComparison("<b>&\x01", sizes=SIZES, series=[named])
     assert any(text.startswith("<script>&\N{REPLACEMENT CHARACTER}") for text in texts(draw(found)))
     content = draw_page(found)
     assert b"<script>" not in content

@@ -15,7 +15,7 @@ from collhub_pictures.timelines.subjects import AlgorithmSteps, JobNodes
 from collhub_pictures.timelines.write import write, write_job
 
 from hub_core.model import Algorithm, InputError, StepKind, UsageError
-from hub_core.plugin_api import NoOptions, ReportRequest
+from hub_core.plugin_api import JobTimeline, NoOptions, RunTimeline
 from hub_core.testing import (
     all_pairs_all_reduce,
     all_samples,
@@ -159,14 +159,8 @@ def test_times_of_another_table_are_refused() -> None:
         )
 
 
-def request(algorithm: Algorithm, start: Times | None, end: Times | None) -> ReportRequest:
-    return ReportRequest(
-        "run",
-        algorithm=algorithm,
-        collective_bytes=1 << 20,
-        step_start_ns=start,
-        step_end_ns=end,
-    )
+def request(algorithm: Algorithm, start: Times | None, end: Times | None) -> RunTimeline:
+    return RunTimeline("run", algorithm, 1 << 20, start, end)
 
 
 def test_the_writer_makes_one_file_and_says_where_it_is_a_summary(
@@ -221,4 +215,4 @@ def test_messages_of_a_job_have_arrows() -> None:
 
 def test_a_job_without_times_of_nodes_has_no_timeline() -> None:
     with pytest.raises(UsageError, match="the times of nodes are not told here; leave out --tim"):
-        write_job(ReportRequest("job", workload=training_step(2)), NoOptions())
+        write_job(JobTimeline("job", training_step(2)), NoOptions())

@@ -22,9 +22,8 @@ from hub_core import (
 )
 from hub_core.model import ExitCode, parse_size
 from hub_core.plugin_api import (
-    ReportRequest,
     ReportWriter,
-    Shown,
+    TopologyDrawing,
     TopologyWriter,
 )
 
@@ -159,14 +158,8 @@ def draw(
     check_stdout(out, as_json)
     simulated = SimulatedLoads((), None) if loads_path is None else read_loads(loads_path)
     network = context.read_topology(text, source_format)
-    request = ReportRequest(
-        network.name,
-        topology=network,
-        link_loads=simulated.loads,
-        time_ns=simulated.time_ns,
-        collapse=collapse,
-    )
-    written = context.write_report(Shown.TOPOLOGY, request, out, target_format)
+    drawing = TopologyDrawing(network.name, network, simulated.loads, simulated.time_ns, collapse)
+    written = context.draw_report(drawing, out, target_format)
     _report_written(context, network, written, as_json)
 
 

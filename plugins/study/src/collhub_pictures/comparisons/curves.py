@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hub_core.model import UsageError
-from hub_core.plugin_api import BandwidthSeries, ReportRequest
+from hub_core.plugin_api import BandwidthComparison, BandwidthSeries
 
 # Okabe and Ito's colours without the black, which is the bound's (Color Universal Design, 2008).
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -58,7 +58,7 @@ class Curve:
         return [value for value in self.series.bandwidths if value is not None]
 
 
-def build_curves(request: ReportRequest) -> list[Curve]:
+def build_curves(request: BandwidthComparison) -> list[Curve]:
     """Return the bound, then all algorithms, the fastest at the largest size first.
 
     Series without values are omitted. Raises `UsageError` if no algorithm has a value.

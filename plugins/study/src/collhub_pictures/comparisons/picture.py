@@ -18,7 +18,13 @@ from collhub_pictures.comparisons.curves import (
 )
 from collhub_pictures.networks.node_shapes import escape_svg_text, label, truncate
 from hub_core.model import format_bandwidth, format_bytes
-from hub_core.plugin_api import Artifact, BandwidthSeries, NoOptions, ReportRequest, WriteResult
+from hub_core.plugin_api import (
+    Artifact,
+    BandwidthComparison,
+    BandwidthSeries,
+    NoOptions,
+    WriteResult,
+)
 
 _LEFT, _TOP, _PLOT_WIDTH, _MIN_HEIGHT = 92.0, 52.0, 640.0, 420.0
 _BELOW = 72.0
@@ -41,7 +47,7 @@ _BOUND_CAPTION = "black, dashed: the bound, which no algorithm exceeds"
 class _Plot:
     """Curves, both axes, and the vertical pixel of every label."""
 
-    request: ReportRequest
+    request: BandwidthComparison
     curves: Sequence[Curve]
     sizes: LogScale
     bandwidths: LogScale
@@ -58,7 +64,7 @@ class _Plot:
         return self.bandwidths.start
 
 
-def draw(request: ReportRequest) -> bytes:
+def draw(request: BandwidthComparison) -> bytes:
     """Draw the comparison as an ASCII SVG document; equal numbers give equal bytes.
 
     A label at the last point of every curve gives the name and the bandwidth at the largest size.
@@ -77,7 +83,7 @@ def draw(request: ReportRequest) -> bytes:
     return "\n".join([*body, "</svg>", ""]).encode("ascii", "xmlcharrefreplace")
 
 
-def _create_plot(request: ReportRequest) -> _Plot:
+def _create_plot(request: BandwidthComparison) -> _Plot:
     curves = build_curves(request)
     height = max(_MIN_HEIGHT, _LABEL_GAP * len(curves))
     sizes = create_size_scale(request.sizes, _LEFT, _LEFT + _PLOT_WIDTH)
@@ -196,7 +202,7 @@ _TABLE_CAPTION = (
 )
 
 
-def draw_page(request: ReportRequest) -> bytes:
+def draw_page(request: BandwidthComparison) -> bytes:
     """Write the picture and a table of its numbers as an ASCII HTML document.
 
     Equal numbers give equal bytes. The page loads no other file and runs no script. Raises
@@ -218,7 +224,7 @@ def draw_page(request: ReportRequest) -> bytes:
     return "\n".join(lines).encode("ascii", "xmlcharrefreplace")
 
 
-def _write_table(request: ReportRequest) -> Iterator[str]:
+def _write_table(request: BandwidthComparison) -> Iterator[str]:
     """Write one column per size, one row per algorithm in the picture's order, and the bound."""
     sizes = "".join(
         f'<th scope="col">{_escape_text(format_bytes(size))}</th>' for size in request.sizes
@@ -246,13 +252,13 @@ def _escape_text(text: str) -> str:
     )
 
 
-def write_picture(request: ReportRequest, options: NoOptions) -> WriteResult:
+def write_picture(request: BandwidthComparison, options: NoOptions) -> WriteResult:
     """Write one SVG file. Raises `UsageError` if no algorithm has a bandwidth."""
     content = draw(request)
     return WriteResult([Artifact("", lambda: content)])
 
 
-def write_page(request: ReportRequest, options: NoOptions) -> WriteResult:
+def write_page(request: BandwidthComparison, options: NoOptions) -> WriteResult:
     """Write one HTML file. Raises `UsageError` if no algorithm has a bandwidth."""
     content = draw_page(request)
     return WriteResult([Artifact("", lambda: content)])

@@ -39,7 +39,7 @@ from collhub_pictures.networks.node_shapes import (
 )
 from hub_core.model import UsageError, format_time
 from hub_core.network import Topology
-from hub_core.plugin_api import Artifact, LinkLoad, NoOptions, ReportRequest, WriteResult
+from hub_core.plugin_api import Artifact, LinkLoad, NoOptions, TopologyDrawing, WriteResult
 
 MAX_NODES = 4096
 MAX_LINES = 32768
@@ -284,9 +284,8 @@ def _format_box(x: float, y: float, name: str) -> str:
     return f'<rect {corner} width="{width:.1f}" height="{BOX_HEIGHT:.0f}" rx="4"/>'
 
 
-def write(request: ReportRequest, options: NoOptions) -> WriteResult:
+def write(drawing: TopologyDrawing, options: NoOptions) -> WriteResult:
     """Write one SVG file. Raises `UsageError` for networks that `draw` refuses."""
-    assert request.topology is not None
-    collapse = Collapse(request.collapse)
-    content = draw(request.topology, request.link_loads, request.time_ns, collapse)
+    collapse = Collapse(drawing.collapse)
+    content = draw(drawing.topology, drawing.link_loads, drawing.time_ns, collapse)
     return WriteResult([Artifact("", lambda: content)])

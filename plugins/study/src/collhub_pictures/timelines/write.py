@@ -5,29 +5,28 @@ from __future__ import annotations
 from collhub_pictures.timelines.events import MAX_EVENTS, MAX_RANKS, build_timeline
 from collhub_pictures.timelines.subjects import AlgorithmSteps, JobNodes, Subject
 from hub_core.model import UsageError
-from hub_core.plugin_api import Artifact, NoOptions, ReportRequest, WriteResult
+from hub_core.plugin_api import Artifact, JobTimeline, NoOptions, RunTimeline, WriteResult
 
 
-def write(request: ReportRequest, options: NoOptions) -> WriteResult:
+def write(timeline: RunTimeline, options: NoOptions) -> WriteResult:
     """Write the timeline of an algorithm's run, with a note if it is only a summary.
 
     Raises `UsageError` if the run has no times of steps.
     """
-    assert request.algorithm is not None
-    return _write_timeline(request, AlgorithmSteps(request.algorithm, request.collective_bytes))
+    steps = AlgorithmSteps(timeline.algorithm, timeline.collective_bytes)
+    return _write_timeline(timeline, steps)
 
 
-def write_job(request: ReportRequest, options: NoOptions) -> WriteResult:
+def write_job(timeline: JobTimeline, options: NoOptions) -> WriteResult:
     """Write the timeline of a job's nodes, with a note if it is only a summary.
 
     Raises `UsageError` if the run has no times of nodes.
     """
-    assert request.workload is not None
-    return _write_timeline(request, JobNodes(request.workload))
+    return _write_timeline(timeline, JobNodes(timeline.workload))
 
 
-def _write_timeline(request: ReportRequest, subject: Subject) -> WriteResult:
-    start, end = request.step_start_ns, request.step_end_ns
+def _write_timeline(timeline: RunTimeline | JobTimeline, subject: Subject) -> WriteResult:
+    start, end = timeline.step_start_ns, timeline.step_end_ns
     if start is None or end is None:
         raise UsageError(
             f"the times of {subject.noun}s are not told here",
