@@ -9,26 +9,32 @@ from hub_core.columns.public_names import names_from
 if TYPE_CHECKING:
     from hub_core.chakra import NodeTable, NodeType
     from hub_core.cli.arguments import (
-        Assignments,
         OutputRequest,
-        assign,
+        backend_option,
         check_stdout,
+        collective_option,
+        collective_rules_option,
         force_flag,
         format_option,
         from_option,
         input_options,
         json_flag,
         number_option,
+        occupancy_option,
         offer_option,
         option_pairs,
         output_option,
         output_options,
-        parse_sizes,
+        reduce_op_option,
+        root_option,
+        size_option,
         source_argument,
         strict_flag,
         timeout_option,
+        topology_option,
         verify_option,
     )
+    from hub_core.cli.assignments import Assignments, assign, parse_sizes
     from hub_core.cli.collective_rules import apply_rules
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
@@ -159,6 +165,7 @@ __all__ = [
     "__version__",
     "apply_rules",
     "assign",
+    "backend_option",
     "beaten_bound",
     "best_bounds",
     "chakra_algorithm",
@@ -168,6 +175,8 @@ __all__ = [
     "check_stdout",
     "choose_rule",
     "choose_timing",
+    "collective_option",
+    "collective_rules_option",
     "complete_offers",
     "create_synthesis_request",
     "cut_fields",
@@ -191,6 +200,7 @@ __all__ = [
     "machine_option",
     "names_from",
     "number_option",
+    "occupancy_option",
     "offer_option",
     "option_pairs",
     "output_option",
@@ -203,17 +213,21 @@ __all__ = [
     "read_measurements",
     "read_topology",
     "read_workload",
+    "reduce_op_option",
+    "root_option",
     "run_executor",
     "run_registry",
     "run_simulator",
     "run_synthesizer",
     "schema_violations",
     "simulate",
+    "size_option",
     "source_argument",
     "start_engine",
     "strict_flag",
     "synthesize",
     "timeout_option",
+    "topology_option",
     "topology_to_json",
     "transform",
     "verify",
@@ -227,10 +241,13 @@ _HOMES = {
     "hub_core.trace_profile.formats": "ChakraReadOptions TraceOptions",
     "hub_core.trace_profile.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
     "hub_core.cli.arguments": (
-        "Assignments OutputRequest assign check_stdout force_flag format_option from_option "
-        "input_options json_flag number_option offer_option option_pairs output_option "
-        "output_options parse_sizes source_argument strict_flag timeout_option verify_option"
+        "OutputRequest backend_option check_stdout collective_option collective_rules_option "
+        "force_flag format_option from_option input_options json_flag number_option "
+        "occupancy_option offer_option option_pairs output_option output_options "
+        "reduce_op_option root_option size_option source_argument strict_flag timeout_option "
+        "topology_option verify_option"
     ),
+    "hub_core.cli.assignments": "Assignments assign parse_sizes",
     "hub_core.cli.collective_rules": "apply_rules",
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",

@@ -1,43 +1,43 @@
-"""Arguments that several commands share, the commands of plugins too, as click decorators.
-
-And which reader, writer or simulator an `-O key=value` is meant for.
-"""
+"""Arguments and options that commands share, including commands of plugins, as click decorators."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hub_core.cli.parameter_types import ASSIGNMENT, DURATION, FILE, OfferName
-from hub_core.model.diagnostics import UsageError, closest
-from hub_core.model.quantities import parse_size
+from hub_core.cli.assignments import Assignments, parse_pairs
+from hub_core.cli.parameter_types import (
+    ASSIGNMENT,
+    COLLECTIVE,
+    DURATION,
+    FILE,
+    TOPOLOGY,
+    OfferName,
+)
+from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api.formats import FormatReader, FormatWriter
 from hub_core.plugin_api.offers import Offer
-from hub_core.plugin_api.options import MAX_INTEGER, Option, OptionType
+from hub_core.plugin_api.options import MAX_INTEGER
+from hub_core.plugin_api.runs import Simulator
 from hub_core.plugin_api.search_budget import SearchBudget
 
 if TYPE_CHECKING:
     from hub_core.registry.plugins import Registry
 
 Function = TypeVar("Function", bound=Callable[..., object])
-Assignments = Mapping[str, str]
-"""The `-O` options of one command line: `key` or `side.key` to the value's text."""
-
-# Names that -O does not know, for which users look.
-_TIME_LIMITS = ("timeout", "time_limit")
 
 
 @dataclass(frozen=True, slots=True)
 class OutputRequest:
-    """How a command is to write its algorithm, as `output_options` parse it.
+    """Values of `output_options`: how a command writes its algorithm and its report.
 
-    `target_format`: None for the one of the suffix. `strict`: losses are refused. `force`: what is
-    there may be overwritten. `as_json`: a report on standard output.
+    `target_format`: None to choose the format by suffix. `strict`: refuse losses. `force`: existing
+    output may be overwritten. `as_json`: print a JSON report on standard output.
     """
 
     target_format: str | None
@@ -48,36 +48,115 @@ class OutputRequest:
 
 
 def output_options(function: Function) -> Function:
-    """Options of a command that judges algorithms and writes one; it gets them as `output`.
+    """Add the options of a command that verifies and writes a model; it gets them as `output`.
 
     `--to`, `-O`, `--verify`, `--strict`, `--force` and `--json`.
     """
 
     @wraps(function)
-    def gathering(
+    def call_with_request(
         *arguments: Any,
         target_format: str | None,
         assignments: Assignments,
         strict: bool,
         force: bool,
         as_json: bool,
-        **others: Any,
+        **named: Any,
     ) -> object:
         output = OutputRequest(target_format, assignments, strict, force, as_json)
-        return function(*arguments, output=output, **others)
+        return function(*arguments, output=output, **named)
 
-    decorated: Any = gathering
-    # The last decorator stands first in the help.
+    decorated: Any = call_with_request
+    # Help lists options in reverse order of the decorators.
     for decorate in (json_flag, force_flag, strict_flag, verify_option, option_pairs, _to_option):
         decorated = decorate(decorated)
     result: Function = decorated
     return result
 
 
+def input_options(function: Function) -> Function:
+    """Add `--from`, `-O`, `--verify` and `--json`, the options of a command that verifies IN."""
+    for decorate in (json_flag, verify_option, option_pairs, from_option):
+        function = decorate(function)
+    return function
+
+
+def topology_option(
+    help_text: str,
+    name: str = "topology_text",
+    *,
+    required: bool = False,
+    multiple: bool = False,
+) -> Callable[[Function], Function]:
+    """Add `--topology T`, a text such as `ring:8` or a file; the command gets the text as `name`.
+
+    None without the option; with `multiple`, a tuple.
+    """
+    return click.option(
+        "--topology",
+        name,
+        metavar="T",
+        type=TOPOLOGY,
+        required=required,
+        multiple=multiple,
+        help=help_text,
+    )
+
+
+def size_option(
+    help_text: str, name: str = "size_text", metavar: str = "S"
+) -> Callable[[Function], Function]:
+    """Add `--size S`; the command gets the unparsed text as `name`, None without the option."""
+    return click.option("--size", name, metavar=metavar, help=help_text)
+
+
+def collective_option(help_text: str, name: str = "kind") -> Callable[[Function], Function]:
+    """Add `--collective`, a name in any usual spelling; the command gets that of the model."""
+    return click.option("--collective", name, type=COLLECTIVE, help=help_text)
+
+
+def collective_rules_option(help_text: str, name: str = "rules") -> Callable[[Function], Function]:
+    """Add `--collective RULE` of commands on jobs, repeatable; the command gets a tuple of texts.
+
+    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`; see `apply_rules`.
+    """
+    return click.option("--collective", name, metavar="RULE", multiple=True, help=help_text)
+
+
+def backend_option(help_text: str, kind: type[Offer] = Simulator) -> Callable[[Function], Function]:
+    """Add `--backend NAME`, the simulator of a command, by default `analytical`."""
+    return offer_option("--backend", kind, help_text, "analytical")
+
+
+def root_option(help_text: str) -> Callable[[Function], Function]:
+    """Add `--root R`, the root of a rooted collective; None without the option."""
+    return number_option("--root", "R", help_text, least=0)
+
+
+def reduce_op_option(
+    operators: Sequence[str] = ("sum", "prod", "min", "max", "avg"),
+) -> Callable[[Function], Function]:
+    """Add `--reduce-op` with these operators, by default the first."""
+    return click.option(
+        "--reduce-op", type=click.Choice(operators), default=operators[0], show_default=True
+    )
+
+
+def occupancy_option(function: Function) -> Function:
+    """Add `--occupancy`, the link model: a value of `Occupancy`, by default `serialization`."""
+    return click.option(
+        "--occupancy",
+        type=click.Choice(("serialization", "alpha-beta")),
+        default="serialization",
+        show_default=True,
+        help="How long a message keeps a link busy: size/bandwidth, or latency + size/bandwidth.",
+    )(function)
+
+
 def offer_option(
     flag: str, kind: type[Offer], help_text: str, default: str | None = None
 ) -> Callable[[Function], Function]:
-    """An option that names an offer."""
+    """Add an option whose value is the name of an offer of a kind."""
     return click.option(
         flag,
         metavar="NAME",
@@ -91,90 +170,77 @@ def offer_option(
 def format_option(
     flag: str, name: str, kind: type[Offer], help_text: str
 ) -> Callable[[Function], Function]:
-    """An option that names a format of such offers; the command gets it as `name`."""
+    """Add an option whose value is a format of offers of a kind; the command gets it as `name`."""
     return click.option(flag, name, metavar="FORMAT", type=OfferName(kind), help=help_text)
 
 
 def number_option(
     flag: str, metavar: str, help_text: str, least: int = 1, most: int = MAX_INTEGER
 ) -> Callable[[Function], Function]:
-    """An option that is a whole number in a range, None if it is not given."""
+    """Add an option whose value is an integer in `least`..`most`, None without the option."""
     numbers = click.IntRange(least, most)
     return click.option(flag, type=numbers, metavar=metavar, help=help_text)
 
 
 def timeout_option(function: Function) -> Function:
-    """`--timeout SECONDS` of a command that searches; it gets the limit as `budget`."""
+    """Add `--timeout SECONDS` to a command that searches; it gets the limit as `budget`.
+
+    The time starts when the command line is parsed.
+    """
     return click.option(
         "--timeout",
         "budget",
         metavar="SECONDS",
         type=DURATION,
-        callback=_started,
+        callback=lambda context, parameter, seconds: SearchBudget(timeout_s=seconds),
         help="End the search after this time with the best so far, as 60 or 1.5s; what was cut is"
         " reported (default: no limit, the answer never depends on the clock).",
     )(function)
 
 
-def _started(
-    context: click.Context, parameter: click.Parameter, seconds: float | None
-) -> SearchBudget:
-    """The budget of a command, whose time begins now."""
-    return SearchBudget(timeout_s=seconds)
-
-
 def source_argument(function: Function) -> Function:
-    """The file, trace-set prefix or `-` that a command reads, and arguments for a program.
+    """Add IN: a file, a trace-set prefix or `-`; and arguments for IN if it is a program.
 
-    All files of one set of ranks, as a shell lists them, are that set.
+    All rank files of one set, as a shell lists them for a pattern, count as that set.
     """
     arguments = click.argument(
         "source_arguments",
         metavar="[-- ARGUMENT...]",
         nargs=-1,
         expose_value=False,
-        callback=_kept_for_reader,
+        callback=_store_source_arguments,
     )
     explain_program_arguments(function)
     return click.argument("source", metavar="IN", type=FILE)(arguments(function))
 
 
 def explain_program_arguments(function: Function) -> None:
-    """Add to the help of a command how to pass arguments to a program that IN names."""
+    """Add to the help of a command how arguments are passed to a program that IN names."""
     text = "If IN is a program, its arguments follow after --, as in `program.py -- 8 2`."
     function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{text}"
 
 
 def from_option(function: Function) -> Function:
-    """`--from FORMAT`."""
+    """Add `--from FORMAT`; the command gets it as `source_format`."""
     help_text = "Format of IN (default: by suffix, then content)."
     return format_option("--from", "source_format", FormatReader, help_text)(function)
 
 
-def input_options(function: Function) -> Function:
-    """`--from`, `-O`, `--verify` and `--json`, of a command that judges what it reads."""
-    # The last decorator stands first in the help.
-    for decorate in (json_flag, verify_option, option_pairs, from_option):
-        function = decorate(function)
-    return function
+def _to_option(function: Function) -> Function:
+    help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
+    return format_option("--to", "target_format", FormatWriter, help_text)(function)
 
 
 def output_option(function: Function) -> Function:
-    """`-o OUT`."""
+    """Add the required option `-o OUT`; the command gets it as `out`."""
     help_text = "File, trace-set prefix, folder, folder/ to write into, or - for stdout."
     return click.option(
         "-o", "--output", "out", metavar="OUT", type=FILE, required=True, help=help_text
     )(function)
 
 
-def _to_option(function: Function) -> Function:
-    """`--to FORMAT`."""
-    help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
-    return format_option("--to", "target_format", FormatWriter, help_text)(function)
-
-
 def verify_option(function: Function) -> Function:
-    """`--verify refuse|warn|off`: what becomes of a wrong algorithm; kept by the context."""
+    """Add `--verify refuse|warn|off`; the context stores the value and applies it to inputs."""
     return click.option(
         "--verify",
         "verify_policy",
@@ -182,20 +248,20 @@ def verify_option(function: Function) -> Function:
         default="refuse",
         show_default=True,
         expose_value=False,
-        callback=_kept_for_inputs,
+        callback=_store_verify_policy,
         help="What to do with a wrong algorithm: exit 1, go on with warnings, or do not look.",
     )(function)
 
 
 def strict_flag(function: Function) -> Function:
-    """`--strict`."""
+    """Add `--strict`."""
     return click.option(
         "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
     )(function)
 
 
 def force_flag(function: Function) -> Function:
-    """`--force`."""
+    """Add `--force`."""
     return click.option(
         "--force",
         is_flag=True,
@@ -204,66 +270,39 @@ def force_flag(function: Function) -> Function:
 
 
 def json_flag(function: Function) -> Function:
-    """`--json`."""
+    """Add `--json`; the command gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")(
         function
     )
 
 
 def option_pairs(function: Function) -> Function:
-    """`-O key=value`, repeatable."""
+    """Add `-O key=value`, repeatable; the command gets `Assignments` as `assignments`."""
     return click.option(
         "-O",
         "assignments",
         metavar="KEY=VALUE",
         type=ASSIGNMENT,
         multiple=True,
-        callback=_parsed_pairs,
+        callback=parse_pairs,
         help="Option of a reader, writer, simulator or executor"
         " (repeatable; `collhub formats --json` lists them).",
     )(function)
 
 
 def check_stdout(out: str, as_json: bool) -> None:
-    """Raise `UsageError` where the report and the output both want standard output."""
+    """Raise `UsageError` if both the JSON report and the output are for standard output."""
     if as_json and out == "-":
         raise UsageError("--json and the output both want standard output", cure="give -o a path")
 
 
-def assign(
-    assignments: Assignments, declared: Mapping[str, Sequence[Option]]
-) -> dict[str, dict[str, str]]:
-    """Give every option to the sides that declare it, of `reader`, `writer` and so on.
-
-    A bare key goes to every side that declares it, `side.key` to that side alone and before a bare
-    one; `name.key` of an option of pairs to every side that declares `name`. Raises `UsageError`
-    naming the closest option for a key that no side declares.
-    """
-    given: dict[str, dict[str, str]] = {side: {} for side in declared}
-    for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
-        if pairs := _pairs_by_side(key, declared):
-            for side, name in pairs.items():
-                given[side][name] = value
-            continue
-        wanted, _, name = key.replace("-", "_").rpartition(".")
-        sides = [
-            side for side in declared if wanted in ("", side) and name in _names(declared[side])
-        ]
-        if not sides:
-            raise UsageError(
-                f"there is no option {key!r} here",
-                cure=_closest(name, declared),
-                code="unknown-option",
-            )
-        for side in sides:
-            given[side][name] = value
-    return given
-
-
-def _kept_for_reader(
+def _store_source_arguments(
     context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
 ) -> None:
-    # What stands behind -- is for a program.
+    """Store the arguments after IN in the session: rank files before `--`, program arguments after.
+
+    Raises `click.UsageError` for arguments before `--` that are not rank files of one job with IN.
+    """
     session = context.obj
     more = arguments[: len(arguments) - session.separated_arguments]
     files = (context.params["source"], *more)
@@ -279,8 +318,8 @@ def _kept_for_reader(
 
 
 def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
-    """Whether the files are all those of one set of ranks."""
-    # Imported here: one file alone asks for no reader.
+    """Whether the names of the files are those of all files of one set of rank files."""
+    # Imported here: a single file does not need the readers.
     from hub_core.pipeline.sources import are_one_set
 
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
@@ -288,101 +327,13 @@ def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
 
 
 def _are_rank_files(files: Sequence[str], registry: Registry) -> bool:
-    """Whether the contents of the files, not their names, tell that they are of one job."""
+    """Whether the contents of the files, not their names, show that they are rank files."""
     from hub_core.pipeline.sources import are_rank_files
 
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
     return are_rank_files(files, formats)
 
 
-def _kept_for_inputs(context: click.Context, parameter: click.Parameter, policy: str) -> None:
-    """Keep the value of `--verify` in the context, where the reading of inputs looks it up."""
+def _store_verify_policy(context: click.Context, parameter: click.Parameter, policy: str) -> None:
+    """Store the value of `--verify` in the session, which applies it when it reads inputs."""
     context.obj.verify_policy = policy
-
-
-def _pairs_by_side(key: str, declared: Mapping[str, Sequence[Option]]) -> dict[str, str]:
-    """`name.key` by the sides that declare an option of pairs `name`; none for another key."""
-    wanted, _, rest = key.partition(".")
-    # `reader.bandwidth.nvlink` goes to the reader alone.
-    is_qualified = wanted in declared
-    pair = rest if is_qualified else key
-    name, point, _ = pair.partition(".")
-    found = {}
-    for side, options in declared.items():
-        pairs = [option.name for option in options if option.type is OptionType.PAIRS]
-        if point and name.replace("-", "_") in pairs and (side == wanted or not is_qualified):
-            found[side] = pair
-    return found
-
-
-def _names(options: Sequence[Option]) -> list[str]:
-    """The names that -O knows them by."""
-    # Without the dashes of other options.
-    return [option.name for option in options]
-
-
-def _closest(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
-    for side, options in declared.items():
-        if name in _names(options):
-            return f"did you mean '{side}.{name}'?"
-    if name in _TIME_LIMITS:
-        return "a time limit of a search is the option --timeout SECONDS of its command"
-    known = sorted({known for options in declared.values() for known in _names(options)})
-    if not known:
-        return f"no option is declared by the {' or the '.join(declared)}"
-    return closest(name, known) or f"use one of {', '.join(known)}"
-
-
-def _parsed_pairs(
-    context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]
-) -> Assignments:
-    parsed: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise click.BadParameter(
-                f"{pair!r} is not KEY=VALUE, for example -O root=0", context, parameter
-            )
-        if key in parsed:
-            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
-        parsed[key] = value
-    return parsed
-
-
-def give_symbol_sizes(
-    size_text: str | None, options: Sequence[Option], given: dict[str, str]
-) -> str | None:
-    """Give `--size B=8,S=1024` to a reader of programs with symbols, as its option `sizes`.
-
-    `options`: those that the reader declares; `given`: its values so far, of which `sizes` takes
-    precedence. Returns the text if it is a size in bytes, else None. Raises `UsageError` for sizes
-    of symbols where the reader knows no symbols.
-    """
-    if size_text is None:
-        return None
-    if any(option.name == "sizes" for option in options):
-        given.setdefault("sizes", size_text)
-        return None
-    if "=" in size_text:
-        message = f"--size {size_text:.60}: IN has no symbols, to which this would give sizes"
-        raise UsageError(message, cure="give the size of the collective, such as 1MiB")
-    return size_text
-
-
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """`1MiB`: that size.
-
-    `1MiB..1GiB`: from the first to the last, each twice the one before. Raises `UsageError`.
-    """
-    first, dots, last = text.partition("..")
-    sizes = [parse_size(first)]
-    if not dots:
-        return tuple(sizes)
-    end = parse_size(last)
-    if end < sizes[0]:
-        raise UsageError(
-            f"the range of sizes {text!r} ends below its start", cure="write for example 1MiB..1GiB"
-        )
-    while sizes[-1] * 2 <= end:
-        sizes.append(sizes[-1] * 2)
-    return tuple(sizes)

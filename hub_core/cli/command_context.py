@@ -91,8 +91,12 @@ class CommandContext(Protocol):
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
         """Read what was opened and verify it, with progress on a terminal. Raises `HubError`."""
 
-    def admit(self, algorithm: Algorithm, name: str) -> VerifyReport | None:
-        """The verdict on an algorithm that messages call `name`, as `--verify` asks for one."""
+    def admit(self, model: Algorithm | Workload, name: str) -> VerifyReport | None:
+        """Verify a model that messages call `name`, as `--verify` says.
+
+        Returns the report on an algorithm; None for a workload, and with `--verify off`. Raises
+        `InputError` for an incorrect model, unless `--verify` says otherwise.
+        """
 
     def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
         """Read a whole job and run every check of workloads, as `--verify` asks. Raises `HubError`.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hub_core.cli.arguments import Assignments
+from hub_core.cli.assignments import Assignments
 from hub_core.plugin_api import AlgorithmPass, Engine, EngineRequest
 
 if TYPE_CHECKING:

@@ -58,20 +58,32 @@ class OpenedAlgorithm:
         return isinstance(self.reader.offer, WorkloadReader)
 
     def read_any(self, options: OptionText | None = None) -> Algorithm | Workload:
-        """Read it, with options of the reader. Raises `HubError`."""
+        """Read the input with options of its reader. Raises `HubError`."""
         given = bound_options(self.reader, options)
         if self.holds_workload:
             return call(self.reader, Workload, self.source, given)
         return call(self.reader, Algorithm, self.source, given)
 
     def read(self, options: OptionText | None = None) -> Algorithm:
-        """As `read_any`, for those who take no workload."""
-        model = self.read_any(options)
-        if isinstance(model, Workload):
-            cure = "inspect, verify, simulate and convert take workloads"
-            message, place = "is a workload, not an algorithm", Location(self.name)
-            raise InputError(message, location=place, code=WORKLOAD, cure=cure)
-        return model
+        """Read the input; raises `InputError` also if it is a workload."""
+        return require_algorithm(self.read_any(options), self.name)
+
+
+def require_algorithm(model: Algorithm | Workload, name: str) -> Algorithm:
+    """Return an algorithm; raise `InputError` for a workload, which was read from `name`."""
+    if isinstance(model, Workload):
+        cure = "inspect, verify, simulate and convert take workloads"
+        message = "is a workload, not an algorithm"
+        raise InputError(message, location=Location(name), code=WORKLOAD, cure=cure)
+    return model
+
+
+def require_workload(model: Algorithm | Workload, name: str) -> Workload:
+    """Return a workload; raise `InputError` for an algorithm, which was read from `name`."""
+    if isinstance(model, Algorithm):
+        message = "is an algorithm, not a workload"
+        raise InputError(message, location=Location(name), code="algorithm", cure="read it as that")
+    return model
 
 
 def open_algorithm(
@@ -117,11 +129,7 @@ def read_workload(
 ) -> Workload:
     """Read a workload, otherwise as `read`. Raises `HubError`, for algorithms too."""
     opened = open_algorithm(path, format=format, registry=registry, report=report)
-    model = opened.read_any(options)
-    if isinstance(model, Algorithm):
-        message, place = "is an algorithm, not a workload", Location(opened.name)
-        raise InputError(message, location=place, code="algorithm", cure="read it as that")
-    return model
+    return require_workload(opened.read_any(options), opened.name)
 
 
 def open_source(

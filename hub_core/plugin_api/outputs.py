@@ -62,8 +62,8 @@ class WriteResult:
 class Shown(StrEnum):
     """Subject of a report, by the record that a writer of such reports gets.
 
-    TOPOLOGY: `TopologyDrawing`, of `topology draw`. RUN: `RunTimeline`, of `--timeline` of `simulate`
-    and `run`. JOB: `JobTimeline`, of `simulate --timeline` for a workload. COMPARISON:
+    TOPOLOGY: `TopologyDrawing`, of `topology draw`. RUN: `RunTimeline`, of `simulate --timeline`
+    and `run --timeline`. JOB: `JobTimeline`, the same for a workload. COMPARISON:
     `BandwidthComparison`, of `compare --picture`.
     """
 

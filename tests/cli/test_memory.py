@@ -10,7 +10,7 @@ import pytest
 SCRIPT = """
 import resource, sys
 import numpy as np
-from hub_core.cli.memory import keep_freed_memory
+from hub_core.cli.session_inputs import keep_freed_memory
 
 def pages_cleared():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

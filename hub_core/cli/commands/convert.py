@@ -8,19 +8,18 @@ import click
 
 from hub_core.cli.arguments import (
     OutputRequest,
-    assign,
     from_option,
     output_option,
     output_options,
     source_argument,
 )
-from hub_core.cli.jobs.workloads import admit_workload, read_workload
-from hub_core.cli.placed_output import placed
+from hub_core.cli.assignments import assign
 from hub_core.cli.reports.report_objects import loss_object
-from hub_core.cli.session import Session, written_paths
+from hub_core.cli.session import Session
+from hub_core.cli.session_outputs import choose_path, written_paths
 
 if TYPE_CHECKING:
-    from hub_core.model import Algorithm, JsonValue, Workload
+    from hub_core.model import JsonValue
     from hub_core.pipeline.outputs import Written
 
 
@@ -41,14 +40,9 @@ def convert(
     """
     opened = session.open_input(source, source_format)
     target = session.output_target(out, output, is_workload=opened.holds_workload)
-    target = placed(target, opened, force=output.force)
+    target = choose_path(target, opened, force=output.force)
     given = assign(output.assignments, {"reader": opened.options, "writer": target.options})
-    model: Algorithm | Workload
-    if opened.holds_workload:
-        model = read_workload(session, opened, given["reader"])
-        admit_workload(session, model, opened.name)
-    else:
-        model = session.read_input(opened, given["reader"])
+    model = session.read_verified(opened, given["reader"])
     written = session.write_output(model, target, given["writer"], output)
     if output.as_json:
         session.print_json(_document(opened.name, opened.format_name, target.format_name, written))

@@ -7,12 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.cli.arguments import (
-    Assignments,
-    assign,
-    json_flag,
-    option_pairs,
-)
+from hub_core.cli.arguments import json_flag, option_pairs
+from hub_core.cli.assignments import Assignments, assign
 from hub_core.cli.output import print_json, print_line, print_table
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.session import Session

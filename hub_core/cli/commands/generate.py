@@ -9,15 +9,15 @@ import click
 
 from hub_core.cli.arguments import (
     OutputRequest,
-    assign,
     output_option,
     output_options,
     timeout_option,
 )
-from hub_core.cli.jobs.workloads import admit_workload
+from hub_core.cli.assignments import assign
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.report_objects import cut_fields, cut_objects, loss_object
-from hub_core.cli.session import Session, written_paths
+from hub_core.cli.session import Session
+from hub_core.cli.session_outputs import written_paths
 from hub_core.plugin_api import WorkloadGenerator
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def generate(
     given = assign(output.assignments, {**sides, "writer": target.options})
     with session.progress(f"generating {name}"):
         workload = generate_job(name, given["generator"], session.registry(), budget)
-    # Generators of plugins are trusted as little as files are.
-    admit_workload(session, workload, f"the workload of {name}")
+    # Generators of plugins are trusted no more than files.
+    session.admit(workload, f"the workload of {name}")
     written = session.write_output(workload, target, given["writer"], output, work="generation")
     if output.as_json:
         session.print_json(_document(name, target.format_name, workload, written, budget.cuts))

@@ -9,17 +9,16 @@ import click
 import numpy as np
 
 from hub_core.cli.arguments import (
-    Assignments,
-    assign,
     from_option,
-    give_symbol_sizes,
     json_flag,
     option_pairs,
+    size_option,
     source_argument,
 )
+from hub_core.cli.assignments import Assignments, assign, give_symbol_sizes
 from hub_core.cli.jobs.inspect_workload import print_survey
 from hub_core.cli.jobs.workload_survey import survey
-from hub_core.cli.jobs.workloads import print_workload, read_workload
+from hub_core.cli.jobs.workloads import print_workload
 from hub_core.cli.output import (
     print_fields,
     print_json,
@@ -44,6 +43,7 @@ from hub_core.model.placement import placement_of
 from hub_core.model.quantities import format_bytes, parse_size
 from hub_core.model.rank_lists import format_ranks
 from hub_core.pipeline.detection import CANONICAL_FORMAT, trace_form
+from hub_core.pipeline.inputs import require_workload
 from hub_core.plugin_api import WorkloadReader, resolve
 
 if TYPE_CHECKING:
@@ -60,12 +60,9 @@ WORKLOAD_CODE = "workload-trace"
 @source_argument
 @from_option
 @option_pairs
-@click.option(
-    "--size",
-    "size_text",
-    metavar="S",
-    help="Size for which bytes are counted (default: the size that IN states); of a program, "
-    "sizes of its symbols, as B=8,S=1024.",
+@size_option(
+    "Size for which bytes are counted (default: the size in IN); for a program, sizes of its"
+    " symbols, as B=8,S=1024."
 )
 @json_flag
 @click.pass_obj
@@ -88,7 +85,7 @@ def inspect(
     size = None if size_text is None else parse_size(size_text)
     try:
         if opened.holds_workload:
-            workload = read_workload(session, opened, options)
+            workload = require_workload(session.read_model(opened, options), opened.name)
             lines = _lines(opened, workload)
             print_workload(opened.name, opened.format_name, workload, lines, as_json)
             return

@@ -11,7 +11,7 @@ import click
 from hub_core.plugin_api import AlgorithmPass, PassMove, Subject, resolve
 
 if TYPE_CHECKING:
-    from hub_core.cli.arguments import Assignments
+    from hub_core.cli.assignments import Assignments
     from hub_core.cli.session import Session
     from hub_core.model import Algorithm, JsonValue, Workload
     from hub_core.plugin_api import Option

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from hub_core.cli.arguments import Assignments
+from hub_core.cli.assignments import Assignments
 from hub_core.cli.output import (
     print_diagnostic,
     print_line,

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    Assignments,
-    assign,
+    backend_option,
+    collective_rules_option,
     input_options,
-    offer_option,
-    parse_sizes,
+    size_option,
     source_argument,
+    topology_option,
 )
+from hub_core.cli.assignments import Assignments, assign, parse_sizes
 from hub_core.cli.collective_rules import apply_rules
 from hub_core.cli.jobs.simulate_job import JobOutputs, refuse_overlap, simulate_workload
-from hub_core.cli.jobs.workloads import read_workload, workload_warnings
+from hub_core.cli.jobs.workloads import collect_workload_warnings
 from hub_core.cli.machines import machine_option
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
-from hub_core.cli.parameter_types import FILE, TOPOLOGY
+from hub_core.cli.parameter_types import FILE
 from hub_core.cli.reports.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
@@ -46,21 +47,12 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
 
 @click.command()
 @source_argument
-@click.option(
-    "--topology",
-    "topology_text",
-    metavar="T",
-    type=TOPOLOGY,
-    help="For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file (default: that which IN states).",
+@topology_option(
+    "For example ring:8, 'mesh:4x4?bandwidth=50GB/s', a file (default: the network in IN)."
 )
-@click.option(
-    "--size",
-    "size_text",
-    metavar="S",
-    help="1MiB, or 1MiB..1GiB by doubling (default: the size that IN states).",
-)
+@size_option("1MiB, or 1MiB..1GiB by doubling (default: the size in IN).")
 @machine_option
-@offer_option("--backend", Simulator, "The simulator.", "analytical")
+@backend_option("The simulator.")
 @click.option(
     "--steps",
     "steps_out",
@@ -81,13 +73,9 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     is_flag=True,
     help="Of a workload: also the time without limits of what a rank may do at once.",
 )
-@click.option(
-    "--collective",
-    "rules",
-    metavar="RULE",
-    multiple=True,
-    help="Of a workload: KIND[@SIZE][/GROUP]=ALGORITHM, a synthesizer (ring:order=given) or a"
-    " file, as with expand (repeatable, the last one that matches holds).",
+@collective_rules_option(
+    "For a workload: KIND[@SIZE][/GROUP]=ALGORITHM, a synthesizer (ring:order=given) or a file, as"
+    " with expand (repeatable, the last matching rule applies)."
 )
 @input_options
 @click.pass_obj
@@ -125,9 +113,11 @@ def simulate(
     simulator_options = session.options_of(kind, backend)
     given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
     if opened.holds_workload:
-        workload = read_workload(session, opened, given["reader"])
-        # The simulation shows what a wrong job does: it is not refused.
-        warnings = workload_warnings(session, workload, opened.name)
+        from hub_core.pipeline.inputs import require_workload
+
+        workload = require_workload(session.read_model(opened, given["reader"]), opened.name)
+        # An incorrect job is not refused: the simulation shows its effect.
+        warnings = collect_workload_warnings(session, workload, opened.name)
         if rules:
             network = stated or _own_topology(session, opened)
             workload = apply_rules(session, workload, rules, network)

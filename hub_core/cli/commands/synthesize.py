@@ -11,22 +11,27 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    Assignments,
     OutputRequest,
-    assign,
-    number_option,
-    offer_option,
+    backend_option,
+    collective_option,
+    occupancy_option,
     output_options,
+    reduce_op_option,
+    root_option,
+    size_option,
     timeout_option,
+    topology_option,
 )
+from hub_core.cli.assignments import Assignments, assign
 from hub_core.cli.output import progress_bar
-from hub_core.cli.parameter_types import COLLECTIVE, TOPOLOGY, OfferName
+from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.synthesis_report import (
     SynthesisWish,
     SynthesizedAlgorithm,
     print_synthesis,
 )
-from hub_core.cli.session import ChosenOutput, Session
+from hub_core.cli.session import Session
+from hub_core.cli.session_outputs import ChosenOutput
 from hub_core.model import (
     STANDARD_KINDS,
     CollectiveKind,
@@ -36,7 +41,7 @@ from hub_core.model import (
     parse_ranks,
     parse_size,
 )
-from hub_core.plugin_api import Command, Simulator, Synthesizer, resolve
+from hub_core.plugin_api import Command, Synthesizer, resolve
 
 if TYPE_CHECKING:
     from hub_core.model import Collective
@@ -61,35 +66,11 @@ def _ranks(
     default="auto",
     type=OfferName(Synthesizer),
 )
-@click.option(
-    "--collective",
-    "kind",
-    type=COLLECTIVE,
-    help="What the algorithm does.",
-)
-@click.option(
-    "--topology",
-    "topology_text",
-    metavar="T",
-    type=TOPOLOGY,
-    required=True,
-    help="For example mesh:8x8, dgx1v, a file.",
-)
-@click.option(
-    "--size",
-    "size_text",
-    metavar="S",
-    help="Size of the full buffer, for example 1MiB.",
-)
-@number_option(
-    "--root", "R", "NPU of the root of a rooted collective (default: the first).", least=0
-)
-@click.option(
-    "--reduce-op",
-    type=click.Choice(("sum", "prod", "min", "max", "avg")),
-    default="sum",
-    show_default=True,
-)
+@collective_option("The collective, for example all-reduce.")
+@topology_option("For example mesh:8x8, dgx1v, a file.", required=True)
+@size_option("Size of the full buffer, for example 1MiB.")
+@root_option("NPU of the root of a rooted collective (default: the first).")
+@reduce_op_option()
 @click.option(
     "--ranks",
     callback=_ranks,
@@ -116,16 +97,8 @@ def _ranks(
     metavar="LIST",
     help="Make and write the steps of these ranks alone.",
 )
-@click.option(
-    "--occupancy",
-    type=click.Choice(("serialization", "alpha-beta")),
-    default="serialization",
-    show_default=True,
-    help="How long a message keeps a link busy: size/bandwidth, or latency + size/bandwidth.",
-)
-@offer_option(
-    "--backend", Simulator, "The simulator that judges, where it is installed.", "analytical"
-)
+@occupancy_option
+@backend_option("The simulator that times algorithms, if it is installed.")
 @timeout_option
 @click.option(
     "-o",

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    Assignments,
     OutputRequest,
-    assign,
     from_option,
-    give_symbol_sizes,
     number_option,
     offer_option,
     output_options,
+    size_option,
     source_argument,
     timeout_option,
+    topology_option,
 )
+from hub_core.cli.assignments import Assignments, assign, give_symbol_sizes
 from hub_core.cli.commands.pass_arguments import (
     PassCommand,
     PassStep,
@@ -27,12 +27,11 @@ from hub_core.cli.commands.pass_arguments import (
     shared_pairs,
     show_moves,
 )
-from hub_core.cli.jobs.workloads import admit_workload, read_workload
-from hub_core.cli.parameter_types import FILE, TOPOLOGY, OfferName
-from hub_core.cli.placed_output import placed
+from hub_core.cli.parameter_types import FILE, OfferName
 from hub_core.cli.reports.report_objects import cut_fields, cut_objects, loss_object
 from hub_core.cli.search_workers import SearchWorkers, is_search
-from hub_core.cli.session import ChosenOutput, Session, written_paths
+from hub_core.cli.session import Session
+from hub_core.cli.session_outputs import ChosenOutput, choose_path, written_paths
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import AlgorithmPass, Engine
 
@@ -60,13 +59,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Look for the best sequence of passes on --topology for --size.",
 )
-@click.option(
-    "--topology",
-    metavar="TOPOLOGY",
-    type=TOPOLOGY,
-    help="Network of --search, as ring:8 or a file.",
-)
-@click.option("--size", metavar="SIZES", help="Sizes of symbols of IN, as B=8,S=1024.")
+@topology_option("Network of --search, as ring:8 or a file.", "topology")
+@size_option("Sizes of symbols of IN, as B=8,S=1024.", "size", "SIZES")
 @number_option("--jobs", "N", "Tasks of --search at once (default: one a core); same result.")
 @offer_option("--engine", Engine, "What runs them at once (default: processes, if there).")
 @timeout_option
@@ -119,7 +113,7 @@ def transform(
     if budget.timeout_s is not None and not any(is_search(session, one.name) for one in steps):
         raise click.UsageError("--timeout is for --search.", context)
     plan = _planned(session, opened, target, steps, output, size, workers)
-    model = _read(session, opened, plan.reader)
+    model = session.read_verified(opened, plan.reader)
     changes: list[tuple[str, str]] = []
     for step, given in zip(steps, plan.passes, strict=True):
         if is_search(session, step.name):
@@ -132,7 +126,7 @@ def transform(
     if is_listing:
         show_moves(session, model, opened.name, output.as_json)
         return
-    _admit(session, model, f"{opened.name} after {', '.join(step.name for step in steps)}")
+    session.admit(model, f"{opened.name} after {', '.join(step.name for step in steps)}")
     # Refused losses write nothing; what was changed is told before.
     if not output.as_json:
         for name, change in changes:
@@ -248,25 +242,7 @@ def _target(
     if out is None:
         return None
     target = session.output_target(out, output, is_workload=opened.holds_workload)
-    return placed(target, opened, force=output.force)
-
-
-def _read(session: Session, opened: OpenedAlgorithm, options: Assignments) -> Algorithm | Workload:
-    """The model in IN, verified as `--verify` says."""
-    if not opened.holds_workload:
-        return session.read_input(opened, options)
-    workload = read_workload(session, opened, options)
-    admit_workload(session, workload, opened.name)
-    return workload
-
-
-def _admit(session: Session, model: Algorithm | Workload, name: str) -> None:
-    from hub_core.model import Algorithm
-
-    if isinstance(model, Algorithm):
-        session.admit(model, name)
-    else:
-        admit_workload(session, model, name)
+    return choose_path(target, opened, force=output.force)
 
 
 def _applied(

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import (
-    Assignments,
     are_ranks_of_one,
-    assign,
     from_option,
     json_flag,
     number_option,
     option_pairs,
+    topology_option,
 )
+from hub_core.cli.assignments import Assignments, assign
 from hub_core.cli.commands.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verdict
-from hub_core.cli.jobs.workloads import WorkloadVerdict, judged_workload, read_workload
+from hub_core.cli.jobs.workloads import WorkloadVerdict, judge_workload
 from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
-from hub_core.cli.parameter_types import FILE, TOPOLOGY
+from hub_core.cli.parameter_types import FILE
 from hub_core.cli.reports.findings import with_path
 from hub_core.cli.reports.judgements import judge
 from hub_core.cli.reports.report_objects import check_object, diagnostic_object, print_check
@@ -164,13 +164,7 @@ def _with_arguments(
     shell_complete=_names_of_checks(Subject.ALGORITHM),
     help="Also run this check of algorithms (repeatable; `collhub formats` lists them).",
 )
-@click.option(
-    "--topology",
-    "topology_text",
-    metavar="T",
-    type=TOPOLOGY,
-    help="Network of the certificate (default: the links that it states).",
-)
+@topology_option("Network of the certificate (default: the links in the certificate).")
 @click.option(
     "--runtime",
     metavar="NAME[@VERSION]",
@@ -256,12 +250,15 @@ def _judge_by_runtime(
 
 
 def _judged(session: Session, source: str, questions: _Questions) -> _Verdict | WorkloadVerdict:
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.model import Workload
+
     opened = session.open_input(source, questions.source_format)
     given = assign(questions.assignments, {"reader": opened.options})
-    if opened.holds_workload:
-        workload = read_workload(session, opened, given["reader"])
-        return judged_workload(session, workload, opened.name, is_thorough=True)
-    algorithm = session.read_unverified(opened, given["reader"])
+    model = session.read_model(opened, given["reader"])
+    if isinstance(model, Workload):
+        return judge_workload(session, model, opened.name)
+    algorithm = model
     report = _verified(algorithm, questions)
     found = with_path(report.diagnostics, algorithm, opened.name)
     checked = _checked(session, algorithm, questions.check_names)

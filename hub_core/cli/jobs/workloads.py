@@ -16,20 +16,16 @@ from hub_core.cli.output import (
 )
 from hub_core.cli.reports.report_objects import check_object, diagnostic_object
 from hub_core.model import (
-    InputError,
     JobCollective,
-    Location,
     NodeKind,
     Severity,
     format_bytes,
     format_time,
 )
-from hub_core.plugin_api import CheckRequest, Subject
 
 if TYPE_CHECKING:
     from hub_core.cli.session import Session
     from hub_core.model import Diagnostic, JsonValue, Workload
-    from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.plugin_api import CheckReport
 
 LISTED = 20
@@ -74,57 +70,26 @@ class WorkloadVerdict:
             print_diagnostic(found)
 
 
-def read_workload(
-    session: Session, opened: OpenedAlgorithm, options: Mapping[str, str]
-) -> Workload:
-    """Read the workload that was opened; who reads it judges it, too."""
-    from hub_core.model import Workload
+def judge_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
+    """Run all installed checks of workloads, which may simulate it."""
+    from hub_core.cli.gate import check_workload
 
-    given = session.with_arguments(opened, options)
-    with session.progress(f"reading {opened.name}"):
-        model = opened.read_any(given)
-    if not isinstance(model, Workload):
-        raise InputError("is an algorithm, not a workload", location=Location(opened.name))
-    return model
-
-
-def judged_workload(
-    session: Session, workload: Workload, source: str, *, is_thorough: bool = False
-) -> WorkloadVerdict:
-    """Run every check of workloads; thorough checks may simulate."""
-    from hub_core.pipeline.checks import checks_of, run_check
-
-    checks = checks_of(Subject.WORKLOAD, session.registry())
-    # All checks that are installed, whoever offers them.
     with progress(f"verifying {source}"):
-        request = CheckRequest(name=source, workload=workload, is_thorough=is_thorough)
-        reports = {check.name: run_check(check, request) for check in checks}
+        reports = check_workload(workload, source, session.registry(), is_thorough=True)
     return WorkloadVerdict(source, workload, reports)
 
 
-def admit_workload(session: Session, workload: Workload, source: str) -> None:
-    """Judge what comes in as `--verify` says. Raises `InputError` where it is refused."""
-    if session.verify_policy != "refuse":
-        warn_of_workload(session, workload, source)
-        return
-    # Warnings alone refuse nothing.
-    found = judged_workload(session, workload, source).diagnostics
-    if any(one.severity is Severity.ERROR for one in found):
-        raise InputError(found)
+def collect_workload_warnings(
+    session: Session, workload: Workload, source: str
+) -> list[Diagnostic]:
+    """Return the findings of all checks as warnings; empty with `--verify off`."""
+    from hub_core.cli.gate import find_workload_defects
 
-
-def warn_of_workload(session: Session, workload: Workload, source: str) -> None:
-    """Judge what comes in, unless `--verify off` says not to, and say what is wrong as warnings."""
-    for found in workload_warnings(session, workload, source):
-        print_diagnostic(found)
-
-
-def workload_warnings(session: Session, workload: Workload, source: str) -> list[Diagnostic]:
-    """The findings of all checks as warnings, none with `--verify off`."""
     if session.verify_policy == "off":
         return []
-    found = judged_workload(session, workload, source).diagnostics
-    return [replace(one, severity=Severity.WARNING) for one in found]
+    with progress(f"verifying {source}"):
+        findings = find_workload_defects(workload, source, session.registry())
+    return [replace(finding, severity=Severity.WARNING) for finding in findings]
 
 
 def print_workload(

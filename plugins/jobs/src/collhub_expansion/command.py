@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 
 from hub_core import (
-    TOPOLOGY,
     CommandContext,
     Diagnostic,
     OpenedInput,
@@ -19,13 +18,15 @@ from hub_core import (
     UsageError,
     WrittenFiles,
     assign,
+    backend_option,
+    collective_rules_option,
     from_option,
     loss_object,
     number_option,
-    offer_option,
     output_option,
     output_options,
     source_argument,
+    topology_option,
 )
 from hub_core.model import format_bytes
 from hub_core.plugin_api import Synthesizer, WorkloadRequest, WorkloadSimulator
@@ -51,17 +52,12 @@ class _Choices(TypedDict):
 
 @click.command()
 @source_argument
-@click.option(
-    "--collective",
+@collective_rules_option(
+    "KIND[@SIZE][/GROUP]=ALGORITHM: a synthesizer (ring:order=given), a file or native[:ring];"
+    " repeatable, the last matching rule applies.",
     "collectives",
-    metavar="RULE",
-    multiple=True,
-    help="KIND[@SIZE][/GROUP]=ALGORITHM: a synthesizer (ring:order=given), a file"
-    " or native[:ring]; repeatable, the last one that matches holds.",
 )
-@click.option(
-    "--topology", metavar="T", type=TOPOLOGY, help="Network of the job (default: that of IN)."
-)
+@topology_option("Network of the job (default: that of IN).", "topology")
 @click.option(
     "--slots",
     type=click.Choice(["free", "frozen"]),
@@ -70,7 +66,7 @@ class _Choices(TypedDict):
     help="Anything at once, or the order of a simulation, which keeps to ASTRA-sim's slots.",
 )
 @number_option("--split", "N", "Run every collective as N independent pieces.")
-@offer_option("--backend", WorkloadSimulator, "Simulator for --slots frozen.", "analytical")
+@backend_option("Simulator for --slots frozen.", WorkloadSimulator)
 @output_option
 @from_option
 @output_options

@@ -12,13 +12,12 @@ import click
 
 from hub_core import (
     FILE,
-    TOPOLOGY,
     CommandContext,
+    backend_option,
     json_flag,
-    offer_option,
+    topology_option,
 )
 from hub_core.model import CollectiveKind, InputError, UsageError, parse_time, standard_kind
-from hub_core.plugin_api import Simulator
 
 if TYPE_CHECKING:
     from collhub_pytorch.options import ProfileOptions
@@ -44,9 +43,7 @@ def _parse_algorithms(
 
 @click.command()
 @click.argument("files", metavar="FILE [FILE ...]", type=FILE, nargs=-1, required=True)
-@click.option(
-    "--topology", "topology_text", metavar="T", type=TOPOLOGY, help="Replay the job there."
-)
+@topology_option("Replay the job there.")
 @click.option(
     "--collective",
     "algorithms",
@@ -56,7 +53,7 @@ def _parse_algorithms(
     help="With --topology: the synthesizer for a kind, as all-reduce=tacos (repeatable; default: "
     "ring; direct for all-to-all, gather and scatter).",
 )
-@offer_option("--backend", Simulator, "The simulator that times the collectives.", "analytical")
+@backend_option("The simulator that times the collectives.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Only ProfilerStep#N.")
 @click.option(
     "--ranks-missing",

@@ -10,7 +10,6 @@ import click
 
 from hub_core import (
     FILE,
-    TOPOLOGY,
     Assignments,
     CommandContext,
     OutputRequest,
@@ -26,6 +25,7 @@ from hub_core import (
     simulate,
     strict_flag,
     timeout_option,
+    topology_option,
     verify_option,
 )
 from hub_core.model import HubError, InputError, parse_bandwidth, parse_time
@@ -65,9 +65,7 @@ class _Problem(TypedDict):
 @click.option("--tensors", "state_dict", metavar="FILE", type=FILE, help="JSON list of tensors.")
 @click.option("--from", "source", metavar="SIDE", help="For example 'mesh(2,4): S0 R R'.")
 @click.option("--to", "destination", metavar="SIDE", help="For example 'mesh(3,4): S0 R R'.")
-@click.option(
-    "--topology", metavar="T", type=TOPOLOGY, help="Network; device r of the meshes is its NPU r."
-)
+@topology_option("Network; device r of the meshes is its NPU r.", "topology")
 @click.option(
     "--host-bandwidth", metavar="B", help="Instead of a topology: card of every host, 1.25GiB/s."
 )

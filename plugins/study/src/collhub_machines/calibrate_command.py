@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 
 from hub_core import (
-    COLLECTIVE,
     FILE,
-    TOPOLOGY,
     Assignments,
     CommandContext,
     check_stdout,
+    collective_option,
     format_option,
     json_flag,
     number_option,
     option_pairs,
+    topology_option,
 )
 from hub_core.model import ExitCode, UsageError
 from hub_core.plugin_api import MeasurementReader
@@ -62,7 +62,7 @@ class _Request(TypedDict):
     "--from", "source_format", MeasurementReader, "Format of all results (default: by content)."
 )
 @option_pairs
-@click.option("--collective", type=COLLECTIVE, help="Collective, if a file does not name it.")
+@collective_option("Collective, if a file does not name it.", "collective")
 @number_option("--ranks", "N", "Number of ranks, if a file does not state it.", least=2)
 @number_option("--nodes", "M", "Number of nodes, if a file does not state it.")
 @click.option(
@@ -70,11 +70,8 @@ class _Request(TypedDict):
     metavar="MACHINE",
     help="GPU or shipped profile, such as H100 or p5, if a file names no GPU.",
 )
-@click.option(
-    "--topology",
-    metavar="T",
-    type=TOPOLOGY,
-    help="Topology of the machine, such as dgx-h100:2, if a file names no GPU or no ranks.",
+@topology_option(
+    "Topology of the machine, such as dgx-h100:2, if a file names no GPU or no ranks.", "topology"
 )
 @click.option(
     "--select", "selection", metavar="TEXT", help="Use only machines whose name contains TEXT."

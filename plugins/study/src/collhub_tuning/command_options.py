@@ -17,13 +17,14 @@ import click
 from hub_core import (
     CommandContext,
     assign,
+    backend_option,
     complete_offers,
     number_option,
     offer_option,
     timeout_option,
 )
 from hub_core.model import CollectiveKind, UsageError
-from hub_core.plugin_api import Engine, EngineRequest, Option, Simulator, Synthesizer
+from hub_core.plugin_api import Engine, EngineRequest, Option, Synthesizer
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
@@ -96,7 +97,7 @@ OptionsBySide = dict[str, dict[str, str]]
 _DEFAULT_ENGINE = "processes"
 _SCHEDULER = "scheduler"
 _OPTIONS = (
-    offer_option("--backend", Simulator, "The simulator that times them.", "analytical"),
+    backend_option("The simulator that times them."),
     number_option(
         "--jobs", "N", "Algorithms at once (default: one a core, or all workers of an engine)."
     ),

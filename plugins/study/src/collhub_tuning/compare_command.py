@@ -17,15 +17,16 @@ from collhub_tuning.command_options import (
     select_roots,
 )
 from hub_core import (
-    COLLECTIVE,
     FILE,
-    TOPOLOGY,
     CommandContext,
+    collective_option,
     cut_fields,
     json_flag,
-    number_option,
     option_pairs,
     parse_sizes,
+    root_option,
+    size_option,
+    topology_option,
 )
 from hub_core.model import ExitCode, UsageError
 
@@ -38,15 +39,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job", metavar="[JOB]", type=FILE, required=False)
-@click.option("--collective", "kind", type=COLLECTIVE, help="Required without a JOB.")
-@click.option(
-    "--topology",
+@collective_option("Required without a JOB.")
+@topology_option(
+    "For example mesh:8x8, dgx1v, a file; with a JOB repeatable (default: the network of the JOB).",
     "topology_texts",
-    metavar="T",
-    type=TOPOLOGY,
     multiple=True,
-    help="For example mesh:8x8, dgx1v, a file; with a JOB repeatable (default: the network that the"
-    " JOB states).",
 )
 @click.option(
     "--baseline",
@@ -54,14 +51,12 @@ if TYPE_CHECKING:
     help="Of a JOB: the --with that the others are compared with, on the first network (default:"
     " the first).",
 )
-@click.option(
-    "--size",
+@size_option(
+    "Size of the full buffer, or a range such as 1KiB..1GiB, each twice the one before.",
     "sizes_text",
-    metavar="S",
-    help="Size of the full buffer, or a range such as 1KiB..1GiB, each twice the one before.",
 )
 @algorithms_option
-@number_option("--root", "R", "Root of a rooted collective (default: 0).", least=0)
+@root_option("Root of a rooted collective (default: 0).")
 @click.option(
     "--vary",
     "ranges",

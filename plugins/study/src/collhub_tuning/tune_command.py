@@ -22,14 +22,15 @@ from collhub_tuning.command_options import (
 )
 from hub_core import (
     FILE,
-    TOPOLOGY,
     CommandContext,
     complete_offers,
     force_flag,
     json_flag,
-    number_option,
     option_pairs,
     parse_sizes,
+    root_option,
+    size_option,
+    topology_option,
 )
 from hub_core.model import STANDARD_KINDS, ExitCode, UsageError, standard_kind
 from hub_core.plugin_api import SelectionWriter
@@ -68,18 +69,9 @@ def _parse_percent(context: click.Context, parameter: click.Parameter, text: str
     shell_complete=_complete_kinds,
     help=f"A collective (repeatable; default: {', '.join(_DEFAULT_KINDS)}).",
 )
-@click.option(
-    "--topology",
-    "topology_text",
-    metavar="T",
-    type=TOPOLOGY,
-    help="For example dgx-a100:2, a file.",
-)
-@click.option(
-    "--size",
-    "sizes_text",
-    metavar="A..B",
-    help="Sizes of the full buffer, such as 1KiB..1GiB, each twice the one before.",
+@topology_option("For example dgx-a100:2, a file.")
+@size_option(
+    "Sizes of the full buffer, such as 1KiB..1GiB, each twice the one before.", "sizes_text", "A..B"
 )
 @click.option(
     "--mode",
@@ -89,7 +81,7 @@ def _parse_percent(context: click.Context, parameter: click.Parameter, text: str
     help="Calls that the algorithms must serve.",
 )
 @algorithms_option
-@number_option("--root", "R", "Root of rooted collectives (default: 0).", least=0)
+@root_option("Root of rooted collectives (default: 0).")
 @click.option(
     "--tolerance",
     metavar="PERCENT",

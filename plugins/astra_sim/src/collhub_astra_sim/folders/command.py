@@ -10,12 +10,12 @@ import click
 
 from collhub_astra_sim.options import CONGESTION_AWARE, NETWORKS, AstraFolderOptions
 from hub_core import (
-    TOPOLOGY,
     CommandContext,
     OutputRequest,
     force_flag,
     output_option,
     strict_flag,
+    topology_option,
     verify_option,
 )
 from hub_core.model import UsageError, parse_size
@@ -30,13 +30,7 @@ _FORMAT = "astra-sim"
 @click.command()
 @click.argument("sources", metavar="IN[@SIZE,...] ...", nargs=-1, required=True)
 @output_option
-@click.option(
-    "--topology",
-    "topology_text",
-    metavar="T",
-    type=TOPOLOGY,
-    help="The network (default: fully connected, 50GiB/s, 500ns).",
-)
+@topology_option("The network (default: fully connected, 50GiB/s, 500ns).")
 @click.option(
     "--network",
     type=click.Choice(NETWORKS),

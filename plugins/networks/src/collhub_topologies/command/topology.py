@@ -18,6 +18,7 @@ from hub_core import (
     json_flag,
     option_pairs,
     output_option,
+    size_option,
     strict_flag,
 )
 from hub_core.model import ExitCode, parse_size
@@ -78,12 +79,7 @@ def show(
 
 @topology.command()
 @_ARGUMENT
-@click.option(
-    "--size",
-    "size_text",
-    metavar="S",
-    help="Also give a lower bound on the time of every collective of this size.",
-)
+@size_option("Also give a lower bound on the time of every collective of this size.")
 @from_option
 @json_flag
 @click.pass_obj

@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 
 from hub_core import (
-    COLLECTIVE,
     FILE,
-    TOPOLOGY,
     Assignments,
     CommandContext,
     OutputRequest,
     UsageError,
     assign,
+    backend_option,
     check_stdout,
-    offer_option,
+    collective_option,
+    occupancy_option,
     output_options,
+    reduce_op_option,
+    size_option,
     timeout_option,
+    topology_option,
 )
-from hub_core.plugin_api import OptionType, SearchBudget, Simulator, declared_options, option
+from hub_core.plugin_api import OptionType, SearchBudget, declared_options, option
 
 # Modules that need numpy are imported inside functions, so that the help is fast.
 if TYPE_CHECKING:
@@ -73,30 +76,12 @@ class _PlanOptions(TypedDict):
     multiple=True,
     help="One group, as 0-7:all-gather:1MiB; repeatable.",
 )
-@click.option("--collective", "kind", type=COLLECTIVE, help="Of groups that name none.")
-@click.option(
-    "--topology",
-    "topology_text",
-    metavar="T",
-    type=TOPOLOGY,
-    required=True,
-    help="For example torus:8x8, a file.",
-)
-@click.option("--size", "size_text", metavar="S", help="Full buffer of groups that name none.")
-@click.option(
-    "--reduce-op",
-    type=click.Choice(("sum", "prod", "min", "max")),
-    default="sum",
-    show_default=True,
-)
-@click.option(
-    "--occupancy",
-    type=click.Choice(("serialization", "alpha-beta")),
-    default="serialization",
-    show_default=True,
-    help="How long a message keeps a link busy.",
-)
-@offer_option("--backend", Simulator, "The simulator that measures candidates.", "analytical")
+@collective_option("Of groups that name none.")
+@topology_option("For example torus:8x8, a file.", required=True)
+@size_option("Full buffer of groups that name none.")
+@reduce_op_option(("sum", "prod", "min", "max"))
+@occupancy_option
+@backend_option("The simulator that measures candidates.")
 @timeout_option
 @click.option("-o", "--output", "out", metavar="OUT", type=FILE, help="Folder (default: none).")
 @output_options

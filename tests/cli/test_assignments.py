@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hub_core.cli.arguments import assign
+from hub_core.cli.assignments import assign
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import Option, OptionType
 

@@ -1,0 +1,147 @@
+"""Values of `-O key=value` and `--size`: parse them, and assign each option to its component."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from hub_core.model.diagnostics import UsageError, closest
+from hub_core.model.quantities import parse_size
+from hub_core.plugin_api.options import Option, OptionType
+
+Assignments = Mapping[str, str]
+"""The `-O` options of one command line: `key` or `component.key` to the text of the value."""
+
+# Names of a time limit for which users look among the -O options.
+_TIME_LIMITS = ("timeout", "time_limit")
+
+
+def parse_pairs(
+    context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]
+) -> Assignments:
+    """Parse the values of `-O`: the callback of the option.
+
+    Raises `click.BadParameter` for a text without `=` or without a key, and for a repeated key.
+    """
+    parsed: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(
+                f"{pair!r} is not KEY=VALUE, for example -O root=0", context, parameter
+            )
+        if key in parsed:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
+        parsed[key] = value
+    return parsed
+
+
+def assign(
+    assignments: Assignments, declared: Mapping[str, Sequence[Option]]
+) -> dict[str, dict[str, str]]:
+    """Assign every option to the components that declare it, such as `reader` and `writer`.
+
+    `declared`: options by component. `key` is assigned to every component that declares it,
+    `component.key` only to that component, where it takes precedence over `key`. `name.key` of an
+    option of pairs is assigned to every component that declares `name`. Raises `UsageError` with
+    the closest option for a key that no component declares.
+    """
+    given: dict[str, dict[str, str]] = {component: {} for component in declared}
+    for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
+        if pairs := _find_pairs(key, declared):
+            for component, name in pairs.items():
+                given[component][name] = value
+            continue
+        prefix, _, name = key.replace("-", "_").rpartition(".")
+        components = [
+            component
+            for component, options in declared.items()
+            if prefix in ("", component) and name in _names(options)
+        ]
+        if not components:
+            raise UsageError(
+                f"there is no option {key!r} here",
+                cure=_suggest_option(name, declared),
+                code="unknown-option",
+            )
+        for component in components:
+            given[component][name] = value
+    return given
+
+
+def _find_pairs(key: str, declared: Mapping[str, Sequence[Option]]) -> dict[str, str]:
+    """Find the components that declare an option of pairs `name` for the key `name.key`.
+
+    Returns `name.key` without the component by component: `reader.bandwidth.nvlink` is only for the
+    reader. Empty for any other key.
+    """
+    prefix, _, rest = key.partition(".")
+    is_qualified = prefix in declared
+    pair = rest if is_qualified else key
+    name, point, _ = pair.partition(".")
+    pairs_by_component = {}
+    for component, options in declared.items():
+        names = [option.name for option in options if option.type is OptionType.PAIRS]
+        is_meant = not is_qualified or component == prefix
+        if point and name.replace("-", "_") in names and is_meant:
+            pairs_by_component[component] = pair
+    return pairs_by_component
+
+
+def _names(options: Sequence[Option]) -> list[str]:
+    return [option.name for option in options]
+
+
+def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
+    """Suggest how to correct an unknown option: the closest name, else all known names."""
+    for component, options in declared.items():
+        if name in _names(options):
+            return f"did you mean '{component}.{name}'?"
+    if name in _TIME_LIMITS:
+        return "a time limit of a search is the option --timeout SECONDS of its command"
+    known = sorted({known for options in declared.values() for known in _names(options)})
+    if not known:
+        return f"no option is declared by the {' or the '.join(declared)}"
+    return closest(name, known) or f"use one of {', '.join(known)}"
+
+
+def give_symbol_sizes(
+    size_text: str | None, options: Sequence[Option], given: dict[str, str]
+) -> str | None:
+    """Pass `--size B=8,S=1024` to a reader of programs with symbols, as its option `sizes`.
+
+    `options`: the options that the reader declares. `given`: its values, changed in place; a value
+    of `sizes` that is already there takes precedence. Returns the text if it is a size in bytes,
+    None if the reader gets it. Raises `UsageError` for sizes of symbols if the reader has no
+    symbols.
+    """
+    if size_text is None:
+        return None
+    if any(option.name == "sizes" for option in options):
+        given.setdefault("sizes", size_text)
+        return None
+    if "=" in size_text:
+        message = f"--size {size_text:.60}: IN has no symbols, to which this would give sizes"
+        raise UsageError(message, cure="give the size of the collective, such as 1MiB")
+    return size_text
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Parse a size or a range of sizes, in bytes.
+
+    `1MiB` is one size; `1MiB..1GiB` are the sizes from the first up to the last, each twice the
+    previous one. Raises `UsageError` for a range whose end is below its start.
+    """
+    first, dots, last = text.partition("..")
+    sizes = [parse_size(first)]
+    if not dots:
+        return tuple(sizes)
+    end = parse_size(last)
+    if end < sizes[0]:
+        raise UsageError(
+            f"the range of sizes {text!r} ends below its start", cure="write for example 1MiB..1GiB"
+        )
+    while sizes[-1] * 2 <= end:
+        sizes.append(sizes[-1] * 2)
+    return tuple(sizes)

@@ -1,0 +1,270 @@
+"""Outputs of commands: choose the writer and the path, write, and report losses."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from hub_core.cli import output
+from hub_core.cli.reports.findings import say_losses
+from hub_core.cli.session_state import SessionState
+from hub_core.model import LossPolicy, UsageError, apply_policy
+
+if TYPE_CHECKING:
+    from hub_core.cli.arguments import OutputRequest
+    from hub_core.cli.command_context import OutputTarget
+    from hub_core.cli.selections import SelectionFolders
+    from hub_core.model import Algorithm, Loss, Workload
+    from hub_core.network import Topology
+    from hub_core.pipeline.inputs import OpenedAlgorithm
+    from hub_core.pipeline.outputs import ModelWriter, Written
+    from hub_core.plugin_api import Option, ReportRequest, ReportSubject, Shown, WriteResult
+
+_UNNAMED = "algorithm"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenOutput:
+    """Path of an output and the writer that was chosen for it."""
+
+    out: str
+    writer: ModelWriter
+
+    @property
+    def format_name(self) -> str:
+        """Name of the format that will be written."""
+        return self.writer.name
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Options of the writer."""
+        from hub_core.registry.descriptions import options_of
+
+        return options_of(self.writer.offer)
+
+
+class SessionOutputs(SessionState):
+    """The part of a session that writes outputs.
+
+    Every method that writes prints the losses on standard error.
+    """
+
+    __slots__ = ()
+
+    def output_target(
+        self, out: str, request: OutputRequest, *, is_workload: bool = False
+    ) -> ChosenOutput:
+        """Choose the writer of OUT by `--to`, else by suffix; nothing is written yet.
+
+        Raises `UsageError` if OUT is standard output and that is closed, or is needed for the JSON
+        report.
+        """
+        from hub_core.cli.arguments import check_stdout
+        from hub_core.pipeline.outputs import chosen_writer
+        from hub_core.plugin_api import FormatWriter, WorkloadWriter
+
+        check_stdout(out, request.as_json)
+        # `main` replaces a closed stream by the null device. Messages may be lost there, but an
+        # output may not.
+        if out == "-" and getattr(sys.stdout, "name", "") == os.devnull:
+            raise UsageError("standard output is closed", cure="give -o a path")
+        # The name of a folder does not determine the format of a file in it.
+        file = "" if out.endswith("/") else out
+        kind = WorkloadWriter if is_workload else FormatWriter
+        writer = chosen_writer(self.registry(), file, request.target_format, kind)  # type: ignore[type-var]
+        return ChosenOutput(out, writer)  # type: ignore[arg-type]
+
+    def write_output(
+        self,
+        model: Algorithm | Workload,
+        target: OutputTarget,
+        options: Mapping[str, str],
+        request: OutputRequest,
+        losses: Sequence[Loss] = (),
+        work: str = "conversion",
+    ) -> Written:
+        """Write a model completely or not at all.
+
+        `losses`: losses of the `work` before the writing, reported with those of the writer. Under
+        `request.strict` any loss raises `LossyError`, and nothing is written. If OUT is a folder
+        with a slash at its end, the file in it is named after the collective.
+        """
+        from hub_core.pipeline.outputs import write
+
+        collective = getattr(model, "collective", None)
+        name = str(collective.kind) if collective else "workload"
+        out = place_in_folder(cast("ChosenOutput", target), name).out
+        policy = _policy(request.strict)
+        apply_policy(losses, policy)
+        with output.progress(f"writing {out}"):
+            written = write(
+                model,
+                out,
+                format=target.format_name,
+                options=options,
+                policy=policy,
+                force=request.force,
+                registry=self.registry(),
+            )
+        written = replace(written, losses=(*losses, *written.losses))
+        say_losses(written, out, work)
+        return written
+
+    def write_result(
+        self, result: WriteResult, target: OutputTarget, request: OutputRequest
+    ) -> Written:
+        """Write artifacts that the command built in the format of `target`."""
+        from hub_core.pipeline.outputs import write_result
+
+        with output.progress(f"writing {target.out}"):
+            written = write_result(
+                result,
+                target.out,
+                format=target.format_name,
+                policy=_policy(request.strict),
+                force=request.force,
+                registry=self.registry(),
+            )
+        say_losses(written, target.out, "conversion")
+        return written
+
+    def write_topology(
+        self,
+        topology: Topology,
+        out: str,
+        target_format: str | None = None,
+        options: Mapping[str, str] | None = None,
+        *,
+        strict: bool = False,
+    ) -> Written:
+        """Write a network in a format, by default chosen by suffix."""
+        from hub_core.pipeline.outputs import write_topology
+
+        with output.progress(f"writing {out}"):
+            written = write_topology(
+                topology,
+                out,
+                format=target_format,
+                options=options,
+                policy=_policy(strict),
+                registry=self.registry(),
+            )
+        say_losses(written, out, "conversion")
+        return written
+
+    def draw_report(
+        self, subject: ReportSubject, out: str, report_format: str | None = None
+    ) -> Written:
+        """Write a picture or a timeline of a subject, and print the notes of the writer."""
+        return self._write_report(subject.shows, subject, out, report_format)
+
+    def write_report(
+        self, shown: Shown, request: ReportRequest, out: str, report_format: str | None = None
+    ) -> Written:
+        """Write a report of the kind `shown`. Deprecated: use `draw_report`."""
+        return self._write_report(shown, request, out, report_format)
+
+    def _write_report(
+        self,
+        shown: Shown,
+        subject: ReportSubject | ReportRequest,
+        out: str,
+        report_format: str | None,
+    ) -> Written:
+        from hub_core.pipeline.outputs import write_report
+
+        with output.progress(f"writing {out}"):
+            written = write_report(
+                shown, subject, out, format=report_format, registry=self.registry()
+            )
+        for note in written.notes:
+            output.print_note(f"{out} {note}")
+        return written
+
+    def selection_folders(self) -> SelectionFolders:
+        """Return the object that writes and reads folders of tuned selections."""
+        from hub_core.cli.selections import SelectionFolders
+
+        return SelectionFolders(self.registry())
+
+    def write_file(self, out: str, content: bytes) -> Written:
+        """Write one file, or standard output for `-`; an existing file is replaced."""
+        from hub_core.pipeline.artifacts import Content, destination
+        from hub_core.pipeline.outputs import Written
+        from hub_core.plugin_api import Format
+
+        place = destination(out, Format("file", "", ()), force=True)
+        return Written(place.put([Content("", content)]), ())
+
+
+def _policy(is_strict: bool) -> LossPolicy:
+    return LossPolicy.REFUSE if is_strict else LossPolicy.WARN
+
+
+def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> ChosenOutput:
+    """Return the output with its final path, for an output that is made from an input.
+
+    `folder/` becomes a file or a prefix in that folder with the name of the input, unless the
+    format itself is a folder. Raises `UsageError` if the output would replace the input, except
+    with `force`.
+    """
+    target = place_in_folder(target, _stem(opened))
+    if not force and _replaces_input(target, opened):
+        message = f"{target.out} is the input itself"
+        cure = "choose another place, or overwrite with --force"
+        raise UsageError(message, cure=cure, code="output-is-input")
+    return target
+
+
+def place_in_folder(target: ChosenOutput, stem: str) -> ChosenOutput:
+    """Append `stem`, with the suffix of the format, to an output `folder/`.
+
+    Other outputs, and formats that are folders, are returned unchanged.
+    """
+    from hub_core.plugin_api import Layout
+
+    written = target.writer.offer.format
+    if not target.out.endswith("/") or written.layout is Layout.FOLDER:
+        return target
+    suffix = written.suffixes[0] if written.layout is Layout.FILE and written.suffixes else ""
+    return replace(target, out=os.path.join(target.out, stem + suffix))
+
+
+def _stem(opened: OpenedAlgorithm) -> str:
+    """Name of the input without the suffix of its format; `algorithm` for standard input."""
+    from hub_core.pipeline.sources import STANDARD_STREAM
+
+    path = Path(opened.name)
+    is_file = opened.source.parts[0].name == opened.name
+    if not path.name or opened.source.parts[0].size is None or opened.name == STANDARD_STREAM:
+        return _UNNAMED
+    return path.stem if is_file else path.name
+
+
+def _replaces_input(target: ChosenOutput, opened: OpenedAlgorithm) -> bool:
+    """Whether a file of the input is among the files that the output would replace."""
+    from hub_core.pipeline.sources import rank_files, set_prefix
+    from hub_core.plugin_api import Layout
+
+    written = target.writer.offer.format
+    replaced = [Path(target.out)]
+    if written.layout is Layout.PREFIX:
+        replaced = rank_files(set_prefix(Path(target.out), written.suffixes), written.suffixes)
+    return any(_is_same_file(part.name, file) for part in opened.source.parts for file in replaced)
+
+
+def _is_same_file(name: str, file: Path) -> bool:
+    """Whether both paths are one existing file; False for an input such as standard input."""
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.samefile(name, file)
+    return False
+
+
+def written_paths(paths: Sequence[Path]) -> list[str]:
+    """Convert paths to texts for JSON reports."""
+    return [str(path) for path in paths]
