@@ -1,4 +1,4 @@
-"""Completion in bash of words with `=` and `:`, at which bash divides them."""
+"""Completion in bash of words that contain `=` or `:`, at which bash splits words."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ _BREAKS = frozenset("=:")
 
 
 class BashWords(BashComplete):
-    """Bash's completion with words such as `-O key=value` and `ring:8` as one.
+    """Bash completion that treats words such as `-O key=value` and `ring:8` as one word.
 
-    Bash divides words at the characters of COMP_WORDBREAKS and replaces the last part alone, so
-    that only this part is answered.
+    Bash splits words at the characters of COMP_WORDBREAKS and replaces only the last part, so that
+    only this part is printed.
     """
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before the one that is completed, and that word so far."""
+        """Return the words before the one that is completed, and that word as typed so far."""
         parts, last = super().get_completion_args()
         words: list[str] = []
         is_open = False
@@ -27,11 +27,11 @@ class BashWords(BashComplete):
                 words.append(part)
             is_open = is_break
         incomplete = words[-1]
-        # What is before the last part stays as it is typed.
+        # The part before the last break is not replaced.
         self._typed = len(incomplete) - (0 if is_open else len(last))
         return words[:-1], incomplete
 
     def format_completion(self, item: CompletionItem) -> str:
-        """The type and the part of the value that bash replaces."""
+        """Format the type and the part of the value that bash replaces."""
         value = item.value[self._typed :] if item.type == "plain" else item.value
         return f"{item.type},{value}"

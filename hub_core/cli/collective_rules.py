@@ -1,4 +1,4 @@
-"""Rules `--collective KIND=ALGORITHM` of commands on jobs: parsed, and applied to a job."""
+"""Rules `--collective KIND=ALGORITHM` of commands on jobs: parse them and apply them to a job."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 def apply_rules(
     context: CommandContext, workload: Workload, rules: Sequence[str], topology: Topology
 ) -> Workload:
-    """The job whose collectives name the algorithms of the rules, verified as `--verify` says.
+    """Assign algorithms to the collectives of a job by rules, verified as `--verify` says.
 
-    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`; the last one that matches a collective holds. Raises
-    `HubError`.
+    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`; for each collective, the last matching rule applies.
+    Raises `HubError`.
     """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.collective_rules import parse_rule

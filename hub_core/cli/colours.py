@@ -30,13 +30,13 @@ _VERDICTS = {
 }
 _SEVERITY = re.compile(r"(error|warning|note):(?= )")
 _SEVERITIES = {"error": _RED, "warning": _YELLOW, "note": _CYAN}
-# A verdict at the beginning of a line, or at its end behind a colon.
+# A verdict at the start of a line, or at its end after a colon.
 _AT_START = re.compile(r"(ok|BAD)(?= )")
 _AT_END = re.compile(r"(?<=: )(not correct as claimed|correct as claimed|verified)\Z")
 
 
 def use_colours(policy: str, environment: MutableMapping[str, str]) -> None:
-    """Let the environment of this run say what `--color` says; `auto` leaves it as it is."""
+    """Set the environment variables of this run as `--color` says; `auto` leaves them unchanged."""
     if policy == "auto":
         return
     environment.pop(_ON if policy == "never" else _OFF, None)
@@ -53,27 +53,27 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def coloured_cell(cell: str, stream: TextIO) -> str:
-    """A cell of a table, which may have blanks around; coloured if it is a verdict."""
+    """Return a cell of a table, with colour if it is a verdict; blanks around it are kept."""
     colour = _VERDICTS.get(cell.strip())
     if colour is None or not has_colours(stream):
         return cell
     word = cell.strip()
-    return cell.replace(word, _painted(word, colour))
+    return cell.replace(word, _paint(word, colour))
 
 
 def coloured_line(line: str, stream: TextIO) -> str:
-    """A line with its verdict, or the severity of its finding, coloured."""
+    """Return a line in which a verdict, or the severity of a finding, is coloured."""
     if not has_colours(stream):
         return line
     if match := _SEVERITY.match(line):
-        return _painted(match[0], _SEVERITIES[match[1]]) + line[match.end() :]
+        return _paint(match[0], _SEVERITIES[match[1]]) + line[match.end() :]
     if match := _AT_START.match(line):
-        return _painted(match[1], _VERDICTS[match[1]]) + line[match.end() :]
+        return _paint(match[1], _VERDICTS[match[1]]) + line[match.end() :]
     if match := _AT_END.search(line):
         colour = _RED if match[1].startswith("not") else _GREEN
-        return line[: match.start()] + _painted(match[1], colour)
+        return line[: match.start()] + _paint(match[1], colour)
     return line
 
 
-def _painted(text: str, colour: str) -> str:
+def _paint(text: str, colour: str) -> str:
     return f"\x1b[{colour}m{text}{_END}"

@@ -1,4 +1,7 @@
-"""What a command gets from the program: inputs, outputs, words. Plugins get it by `hub_core`."""
+"""The context that every command gets:
+
+inputs, outputs, messages. Plugins import it from `hub_core`.
+"""
 
 from __future__ import annotations
 
@@ -25,71 +28,74 @@ if TYPE_CHECKING:
 
 
 class OpenedInput(Protocol):
-    """An input whose reader is known, and of which only the first bytes are read."""
+    """An input whose reader is chosen; only the first bytes are read."""
 
     @property
     def name(self) -> str:
-        """What messages call the input."""
+        """Name of the input in messages."""
 
     @property
     def format_name(self) -> str:
-        """The format as which it will be read."""
+        """Name of the format as which the input is read."""
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The options of its reader."""
+        """Options of the reader."""
 
     @property
     def holds_workload(self) -> bool:
-        """Whether it will be a whole job, which `read_workload` reads."""
+        """Whether the input is a workload, which `read_workload` reads."""
 
 
 class OutputTarget(Protocol):
-    """The place and the format of an output, both chosen and checked, with nothing written yet."""
+    """Path and format of an output; both are checked, and nothing is written yet."""
 
     @property
     def out(self) -> str:
-        """The file, prefix or folder as the user named it."""
+        """File, prefix or folder as given by the user."""
 
     @property
     def format_name(self) -> str:
-        """The format that will be written."""
+        """Name of the format that will be written."""
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The options of its writer."""
+        """Options of the writer."""
 
 
 class WrittenFiles(Protocol):
-    """What a writing left behind."""
+    """Result of writing an output."""
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files in order; none for standard output."""
+        """The files in order; empty for standard output."""
 
     @property
     def losses(self) -> tuple[Loss, ...]:
-        """What the format could not carry."""
+        """Losses that the format caused."""
 
 
 class CommandContext(Protocol):
-    """What the program does for its commands: plugins, inputs, outputs, and words for people.
+    """Services of the program for its commands: plugins, inputs, outputs, messages.
 
-    Inputs are verified as `--verify` says (`verify_option`). Data goes to standard output,
-    everything else to standard error.
+    Inputs are verified as `--verify` says (`verify_option`). Data is printed on standard output,
+    all other messages on standard error.
     """
 
     def registry(self) -> Registry:
-        """The plugins of this run, for the functions of `hub_core` that take a registry."""
+        """Return the plugins of this run, for functions of `hub_core` that take a registry."""
 
     def options_of(self, kind: type, name: str) -> tuple[Option, ...]:
-        """The options of an offer, such as `options_of(Executor, "numpy")`. Raises `HubError`."""
+        """Return the options of an offer, such as `options_of(Executor, "numpy")`.
+
+        Raises `HubError`.
+        """
 
     def open_input(self, source: str, source_format: str | None = None) -> OpenedInput:
-        """Open IN and find its reader."""
+        """Open IN and find its reader; only the first bytes are read."""
 
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
-        """Read what was opened and verify it, with progress on a terminal. Raises `HubError`."""
+        """Read an algorithm and verify it, with progress on a terminal. Raises `HubError`."""
 
     def admit(self, model: Algorithm | Workload, name: str) -> VerifyReport | None:
         """Verify a model that messages call `name`, as `--verify` says.
@@ -99,26 +105,30 @@ class CommandContext(Protocol):
         """
 
     def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
-        """Read a whole job and run every check of workloads, as `--verify` asks. Raises `HubError`.
+        """Read a workload and run all checks of workloads, as `--verify` says.
 
-        Raises `InputError` for an algorithm.
+        Raises `InputError` for an algorithm, and for a workload with errors unless `--verify` says
+        otherwise.
         """
 
     def simulate_workload(
         self, request: WorkloadRequest, backend: str, options: Mapping[str, str]
     ) -> WorkloadTimes:
-        """The times of a workload by the simulator of workloads of a name. Raises `HubError`."""
+        """Simulate a workload with the simulator of workloads `backend`. Raises `HubError`."""
 
     def own_topology(self, opened: OpenedInput) -> Topology | None:
-        """The network that IN states itself, None where it states none."""
+        """Read the network that IN contains in addition to its model; None if it has none."""
 
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
-        """The topology that a text or a file names, with progress on a terminal."""
+        """Read the topology that a text or a file describes, with progress on a terminal."""
 
     def output_target(
         self, out: str, request: OutputRequest, *, is_workload: bool = False
     ) -> OutputTarget:
-        """Choose the format of OUT; refuse standard output where the JSON report wants it."""
+        """Choose the writer of OUT.
+
+        Raises `UsageError` if OUT and the JSON report are both for stdout.
+        """
 
     def write_output(
         self,
@@ -129,15 +139,16 @@ class CommandContext(Protocol):
         losses: Sequence[Loss] = (),
         work: str = "conversion",
     ) -> WrittenFiles:
-        """Write all or nothing, say every loss, those of the `work` before included.
+        """Write a model completely or not at all, and print all losses.
 
-        Under `request.strict`, losses are refused before anything is written.
+        `losses`: losses of the `work` before the writing. Under `request.strict`, losses raise
+        `LossyError` before anything is written.
         """
 
     def write_result(
         self, result: WriteResult, target: OutputTarget, request: OutputRequest
     ) -> WrittenFiles:
-        """Write files of several algorithms, made by the command in the format of `target`."""
+        """Write artifacts that the command built in the format of `target`; print the losses."""
 
     def write_topology(
         self,
@@ -148,9 +159,10 @@ class CommandContext(Protocol):
         *,
         strict: bool = False,
     ) -> WrittenFiles:
-        """Write a network with the topology writer of a format, by default by suffix.
+        """Write a network with the topology writer of a format, by default chosen by suffix.
 
-        Without either, as the hub's document. Losses are said; under `strict` they are refused.
+        If the suffix does not determine it, the hub's own document is written. Losses are printed;
+        under `strict` they raise `LossyError`.
         """
 
     def draw_report(
@@ -168,13 +180,13 @@ class CommandContext(Protocol):
         """Write a report of the kind `shown`. Deprecated, removed in 0.2: use `draw_report`."""
 
     def selection_folders(self) -> SelectionFolders:
-        """What writes and reads folders of tuned selections."""
+        """Return the object that writes and reads folders of tuned selections."""
 
     def write_file(self, out: str, content: bytes) -> WrittenFiles:
-        """Write one file as a whole or not at all, over one that is there; `-` for stdout."""
+        """Write one file completely or not at all; `-` is stdout. An existing file is replaced."""
 
     def run_checks(self, subject: Subject, request: CheckRequest) -> tuple[CheckReport, ...]:
-        """The reports of every installed check of a subject, by name. Raises `HubError`."""
+        """Run every installed check of a subject, in the order of names. Raises `HubError`."""
 
     def print_line(self, line: str) -> None:
         """Print one line of data on standard output."""
@@ -183,18 +195,18 @@ class CommandContext(Protocol):
         """Print one JSON document on standard output."""
 
     def print_fields(self, fields: Mapping[str, str]) -> None:
-        """Print one `name  value` line a field, values aligned."""
+        """Print one line `name  value` per field, with aligned values."""
 
     def print_table(
         self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
     ) -> None:
-        """Print aligned columns; those named in `right` are right-aligned."""
+        """Print aligned columns; the columns named in `right` are right-aligned."""
 
     def say(self, note: str) -> None:
-        """Print a line that is no data on standard error."""
+        """Print a note on standard error."""
 
     def say_written(self, written: WrittenFiles, lead: str = "") -> None:
-        """Say what was written on standard error: `LEADwrote FIRST and N more`."""
+        """Print `LEADwrote FIRST and N more` on standard error."""
 
     def report(
         self,
@@ -202,10 +214,10 @@ class CommandContext(Protocol):
         opened: OpenedInput | None = None,
         algorithm: Algorithm | None = None,
     ) -> None:
-        """Print findings; those on the file of `algorithm` name it as the user did: `opened`."""
+        """Print findings; those on the file of `algorithm` get the path of `opened`."""
 
     def progress(self, what: str) -> AbstractContextManager[None]:
-        """Show `what` and the seconds it takes while the body runs, on a terminal."""
+        """Show `what` and the elapsed seconds while the body runs, on a terminal."""
 
     def progress_bar(self, what: str) -> AbstractContextManager[Callable[[float, str], None]]:
-        """Yield `show(fraction, detail)`, which tells how far the work is."""
+        """Yield `show(fraction, detail)`, which reports the progress on a terminal."""

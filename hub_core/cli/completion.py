@@ -1,4 +1,4 @@
-"""Completion in shells, by click's own protocol: `_COLLHUB_COMPLETE=bash_source collhub`."""
+"""Completion in shells, by the protocol of click: `_COLLHUB_COMPLETE=bash_source collhub`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ VARIABLE = "_COLLHUB_COMPLETE"
 
 
 def answer_shell(program: click.Command, session: Session) -> int | None:
-    """Print what a shell asks for and return the exit code; None where no shell asks."""
+    """Print the completions that a shell requests and return the exit code.
+
+    Returns None if no shell requests completions.
+    """
     instruction = os.environ.get(VARIABLE)
     if not instruction:
         return None
@@ -26,8 +29,8 @@ def answer_shell(program: click.Command, session: Session) -> int | None:
 
     add_completion_class(BashWords)
 
-    # A shell asks while the user types: what fails, a broken plugin included, completes nothing,
-    # and says so where the command is run.
+    # Shells request completions while the user types. Errors, including broken plugins, give no
+    # completions; the command reports them when it runs.
     with contextlib.suppress(Exception):
         return shell_complete(program, {"obj": session}, "collhub", VARIABLE, instruction)
     return 1

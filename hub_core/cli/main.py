@@ -1,6 +1,6 @@
-"""The `collhub` program.
+"""The `collhub` program: import commands when they run, and convert errors to messages.
 
-Commands imported only when they run, and the one place where errors become lines and exit codes.
+This is the only place where errors become lines on standard error and exit codes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _PATIENCE_WITH_THREADS_S = 2.0
 
 
 class _OfferedCommands(click.Group):
-    """A group whose commands are offers; one is imported when it runs or shows its own help.
+    """A group whose commands are offers; a command is imported when it runs or shows its help.
 
-    The core's own are known without a look at the plugins, which only an unknown name, or the list
-    of all, asks for.
+    The core's commands are known without discovery of plugins. Only an unknown name and the list of
+    all commands need it.
     """
 
     def invoke(self, ctx: click.Context) -> int | None:
-        # Before the command is looked up, which may ask the plugins for it.
+        # Set before the command is looked up, because the lookup may discover plugins.
         session: Session = ctx.obj
         session.use_plugins = not ctx.params["no_plugins"]
         session.disabled_plugins = ctx.params["disabled"]
@@ -62,45 +62,57 @@ class _OfferedCommands(click.Group):
         return code
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [command.name for command in _all_commands(ctx.obj)]
+        return [command.name for command in _list_commands(ctx.obj)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         # Imported here: `collhub --version` needs no offers.
         from hub_core.registry.core_plugin import OWN_COMMANDS
 
-        own = {command.name: command.function for command in OWN_COMMANDS}
-        if cmd_name in own:
-            return _imported(own[cmd_name])
-        return _plugin_command(ctx.obj, cmd_name)
+        core_commands = {command.name: command.function for command in OWN_COMMANDS}
+        if cmd_name in core_commands:
+            return _import_command(core_commands[cmd_name])
+        return _import_plugin_command(ctx.obj, cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        # By their summaries, so that none is imported; then the options of the program.
+        # Completed by their summaries, so that no command is imported; then the options of the
+        # program.
         commands = [
             CompletionItem(command.name, help=command.description)
-            for command in _all_commands(ctx.obj)
+            for command in _list_commands(ctx.obj)
             if command.name.startswith(incomplete)
         ]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            rows = [(command.name, command.description) for command in _all_commands(ctx.obj)]
+            rows = [(command.name, command.description) for command in _list_commands(ctx.obj)]
             formatter.write_dl(rows)
 
 
-def _all_commands(session: Session) -> list[Command]:
-    """The core's own commands in their order, then those of plugins by name."""
+def _list_commands(session: Session) -> list[Command]:
+    """Return the core's commands in their order, then those of plugins by name."""
     from hub_core.plugin_api import Command
     from hub_core.registry.core_plugin import OWN_COMMANDS
 
     provided = session.registry().all(Command)
-    return [*OWN_COMMANDS, *(found.offer for found in provided if not found.plugin.is_core)]
+    return [
+        *OWN_COMMANDS,
+        *(
+            provided_command.offer
+            for provided_command in provided
+            if not provided_command.plugin.is_core
+        ),
+    ]
 
 
-def _plugin_command(session: Session, name: str) -> click.Command:
-    """The command of a plugin. Raises `HubError` with the closest match, or for a broken plugin."""
+def _import_plugin_command(session: Session, name: str) -> click.Command:
+    """Import the command of a plugin.
+
+    Raises `UsageError` with the closest match for an unknown name, and `PluginError` for a broken
+    plugin.
+    """
     if name.startswith("-"):
         raise click.NoSuchOption(name)
     from hub_core.plugin_api import Command
@@ -110,15 +122,15 @@ def _plugin_command(session: Session, name: str) -> click.Command:
     try:
         provided = registry.find(Command, name)
     except UsageError:
-        known = [command.name for command in _all_commands(session)]
+        known = [command.name for command in _list_commands(session)]
         cure = closest(name, known) or f"use one of {', '.join(known)}"
         message = f"there is no command {name!r}"
         raise UsageError(message, cure=cure, code="unknown-command") from None
     with blamed_on(str(provided.plugin), provided.offer.function):
-        return _imported(provided.offer.function)
+        return _import_command(provided.offer.function)
 
 
-def _imported(reference: str) -> click.Command:
+def _import_command(reference: str) -> click.Command:
     from hub_core.plugin_api import resolve
 
     command = resolve(reference)
@@ -157,61 +169,63 @@ def collhub(no_plugins: bool, disabled: tuple[str, ...], debug: bool, color: str
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program on `arguments` (default: the command line) and return its exit code."""
-    # No command multiplies matrices, and the idle threads of numpy's OpenBLAS cost more CPU than a
+    # No command multiplies matrices, and idle threads of numpy's OpenBLAS use more CPU time than a
     # small conversion.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    command_line = list(sys.argv[1:] if arguments is None else arguments)
     session = Session(
         is_debug=os.environ.get("COLLHUB_TRACEBACK", "") not in ("", "0"),
-        separated_arguments=len(given) - given.index("--") - 1 if "--" in given else 0,
+        separated_arguments=len(command_line) - command_line.index("--") - 1
+        if "--" in command_line
+        else 0,
     )
-    # Reference counting frees what a command makes, which is columns; searches for cycles, over all
-    # that the libraries made while they were imported, only cost time. Called from Python, this
-    # function leaves the collector of its process alone.
+    # Reference counting frees the columns that a command creates. Searches for reference cycles
+    # among all objects of the imported libraries would only cost time. If the function is called
+    # from Python, the collector of the process is not changed.
     is_program = arguments is None
     if is_program:
         gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
         _prepare_streams()
-        _tell_of_crashes()
-        # Warnings of numpy on overflow name lines of the program, which no user can act on.
+        _enable_crash_reports()
+        # numpy's warnings on overflow refer to lines of the program, which are of no use to users.
         warnings.filterwarnings("ignore", category=RuntimeWarning)
-    colours = {name: os.environ.get(name) for name in COLOUR_VARIABLES}
+    saved_colours = {name: os.environ.get(name) for name in COLOUR_VARIABLES}
     try:
         answered = answer_shell(collhub, session) if is_program else None
-        code = _run(given, session) if answered is None else answered
+        code = _run(command_line, session) if answered is None else answered
     except BrokenPipeError:
         _discard_stdout()
         code = CLOSED_PIPE
     finally:
-        for name, value in colours.items():
+        for name, value in saved_colours.items():
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
         if is_program:
-            # The process ends: without this the interpreter looks through everything for cycles.
+            # The process is about to end: this saves the interpreter's last search for cycles.
             gc.freeze()
     if is_program:
-        _end_despite_threads(code)
+        _ensure_exit(code)
     return code
 
 
-def _tell_of_crashes() -> None:
-    """Let a crash of native code print which Python code it came from, such as an import."""
-    # No standard error, or one that is no file.
+def _enable_crash_reports() -> None:
+    """Print the Python traceback if native code crashes, for example during an import."""
+    # Fails if standard error is closed or is not a file.
     with contextlib.suppress(OSError, ValueError, RuntimeError, AttributeError):
         faulthandler.enable()
 
 
-def _end_despite_threads(code: int) -> None:
-    """See to it that the process ends, though the interpreter waits for threads of plugins."""
-    others = [thread for thread in threading.enumerate() if not thread.daemon]
-    if len(others) > 1:
-        threading.Thread(target=_end_late, args=(code,), daemon=True).start()
+def _ensure_exit(code: int) -> None:
+    """Ensure that the process ends although threads of plugins still run."""
+    threads = [thread for thread in threading.enumerate() if not thread.daemon]
+    if len(threads) > 1:
+        threading.Thread(target=_exit_after_delay, args=(code,), daemon=True).start()
 
 
-def _end_late(code: int) -> None:
+def _exit_after_delay(code: int) -> None:
     """Exit with `code` if non-daemon threads still run some seconds after the main thread ended."""
-    # Whoever calls the program from Python may go on for long.
+    # The caller of the program in Python may continue for long.
     threading.main_thread().join()
     time.sleep(_PATIENCE_WITH_THREADS_S)
     left = [thread for thread in threading.enumerate() if thread.is_alive()]
@@ -225,30 +239,30 @@ def _end_late(code: int) -> None:
 
 
 def _prepare_streams() -> None:
-    """Open the streams that the caller closed (`>&-`), and print what an encoding has not escaped.
+    """Open standard streams that the caller closed (`>&-`), and escape characters on stdout.
 
-    A closed stream is /dev/null: the next file to be opened would get its number, and be written to
-    by whoever writes to the stream.
+    A closed stream is replaced by /dev/null. Otherwise the next opened file would get its file
+    descriptor, and output for the stream would be written to that file.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # Open until the process ends, as the stream would be.
+            # Stays open until the process ends, as the stream would.
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _run(given: list[str], session: Session) -> int:
-    """Run one command; whatever it raises, a closed pipe excepted, becomes lines and a code."""
+def _run(command_line: list[str], session: Session) -> int:
+    """Run one command; convert any exception, except for a closed pipe, to messages and a code."""
     try:
-        with collhub.make_context("collhub", given or ["--help"], obj=session) as context:
+        with collhub.make_context("collhub", command_line or ["--help"], obj=session) as context:
             code = collhub.invoke(context)
         sys.stdout.flush()
         return int(code or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except (KeyboardInterrupt, click.Abort) as stop:
-        # Discovery says which plugin was being imported.
+        # Discovery reports the plugin that was being imported.
         print_error(f"interrupted: {stop}" if str(stop) else "interrupted")
         return INTERRUPTED
     except BrokenPipeError:
@@ -260,7 +274,7 @@ def _run(given: list[str], session: Session) -> int:
 
 
 def _report(error: Exception) -> int:
-    """Print the lines of an error and return its exit code."""
+    """Print the messages of an error and return its exit code."""
     if isinstance(error, HubError):
         for diagnostic in error.diagnostics:
             print_diagnostic(diagnostic)
@@ -268,9 +282,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, click.ClickException):
         return _report_usage(error)
     if isinstance(error, OSError):
-        _discard_stdout_where_it_fails()
-        place = f"{error.filename}: " if error.filename else ""
-        print_error(f"{place}{error.strerror or error}")
+        _discard_failing_stdout()
+        file = f"{error.filename}: " if error.filename else ""
+        print_error(f"{file}{error.strerror or error}")
         return int(ExitCode.INVALID)
     if isinstance(error, MemoryError):
         print_error("not enough memory for this input")
@@ -284,7 +298,8 @@ def _report(error: Exception) -> int:
 
 def _report_usage(error: click.ClickException) -> int:
     context = error.ctx if isinstance(error, click.UsageError) else None
-    # A group called without a command "fails" with its help as the message (click 8.2 and later).
+    # click 8.2 and later raise an error with the help as message if a group is called without a
+    # command.
     if context is not None and isinstance(
         error, getattr(click.exceptions, "NoArgsIsHelpError", ())
     ):
@@ -296,7 +311,7 @@ def _report_usage(error: click.ClickException) -> int:
     return int(ExitCode.USAGE)
 
 
-def _discard_stdout_where_it_fails() -> None:
+def _discard_failing_stdout() -> None:
     try:
         sys.stdout.flush()
     except OSError:
@@ -304,9 +319,9 @@ def _discard_stdout_where_it_fails() -> None:
 
 
 def _discard_stdout() -> None:
-    """Keep the interpreter from complaining of a closed pipe or a full disk at its exit."""
+    """Redirect stdout to the null device: no error at exit for a closed pipe or a full disk."""
     with contextlib.suppress(OSError, ValueError):
-        # What is buffered still goes somewhere.
+        # Buffered output is then written to the null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,7 @@
-"""How commands print: data as JSON or aligned text on stdout; findings and progress on stderr.
+"""Print data on standard output, and findings, notes and progress on standard error.
 
-Names and contents of files are not to be trusted: everything that is printed passes `one_line`, so
-that it can neither drive the terminal nor look like a line of its own. JSON escapes by itself.
+Names and contents of files are not trusted: all printed text passes `one_line`, so that it can
+neither control the terminal nor imitate a line of the program. JSON is escaped by its encoder.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from hub_core.model import Diagnostic, Severity, format_ranks
 
 PROGRESS_DELAY_S = 1.0
 _GAP = "  "
-# Stands for a blank at which no line may end.
+# A space at which a line must not end.
 _TIE = "\N{NO-BREAK SPACE}"
 _NARROWEST_COLUMN = 12
-# Further indent of the lines that follow a wrapped one.
+# Additional indent of the continuation lines of a wrapped line.
 _HANGING = 4
 
 
 def print_line(line: str = "") -> None:
-    """Print one line of data, on a terminal wrapped between words, with a deeper indent."""
+    """Print one line of data; on a terminal, wrap it between words with a hanging indent."""
     text = one_line(line)
-    room = _terminal_columns()
+    room = _get_terminal_width()
     if room is None or len(text) <= room:
         print(coloured_line(text, sys.stdout))
         return
     indent = len(text) - len(text.lstrip())
-    first, *others = _lines(text.lstrip(), max(room - indent - _HANGING, _NARROWEST_COLUMN))
+    first, *continuation = _wrap_text(
+        text.lstrip(), max(room - indent - _HANGING, _NARROWEST_COLUMN)
+    )
     print(" " * indent + first)
-    for part in others:
+    for part in continuation:
         print(" " * (indent + _HANGING) + part)
 
 
@@ -52,15 +54,15 @@ def print_table(
 ) -> None:
     """Print aligned columns, two spaces apart; the columns named in `right` are right-aligned.
 
-    On a terminal, columns are wrapped between words, then at hyphens, into its width; if that is
-    not enough, every row becomes lines of a column's name and value. Nothing is cut, and no number
-    is parted from its unit.
+    On a terminal, cells are wrapped between words, then at hyphens, so that the table fits into its
+    width. If that is not sufficient, every row is printed as lines of column name and value.
+    Nothing is truncated, and no number is separated from its unit.
     """
     names = [one_line(name) for name in header]
     table = [[one_line(cell) for cell in row] for row in rows]
-    room = _terminal_columns()
+    room = _get_terminal_width()
     if room is None:
-        widths: list[int] | None = _natural_widths([names, *table])
+        widths: list[int] | None = _measure_columns([names, *table])
     else:
         widths = fitted_widths([names, *table], room)
     if widths is None:
@@ -72,7 +74,7 @@ def print_table(
         return
     is_right = [name in right for name in header]
     for row in [names, *table]:
-        for cells in _wrapped(row, widths):
+        for cells in _wrap_row(row, widths):
             aligned = (
                 cell.rjust(width) if to_right else cell.ljust(width)
                 for cell, width, to_right in zip(cells, widths, is_right, strict=True)
@@ -83,9 +85,10 @@ def print_table(
 
 
 def folded_ranks(cells: Mapping[int, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Rows of a table by rank with equal ones as one row, in the order of their first ranks.
+    """Merge the ranks with equal rows: one row for each distinct row, ordered by first rank.
 
-    `cells`: by rank; the first cell of a row are its ranks, such as `0-7`.
+    `cells`: cells of the row by rank. The first cell of a merged row is the list of ranks, such as
+    `0-7`.
     """
     ranks: dict[tuple[str, ...], list[int]] = {}
     for rank, row in cells.items():
@@ -94,9 +97,9 @@ def folded_ranks(cells: Mapping[int, Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 def print_fields(fields: Mapping[str, str]) -> None:
-    """Print one `name  value` line a field, values aligned, and wrapped on a terminal."""
+    """Print one line `name  value` per field, with aligned values, wrapped on a terminal."""
     pairs = [(one_line(name), one_line(value)) for name, value in fields.items()]
-    _print_pairs(pairs, _terminal_columns())
+    _print_pairs(pairs, _get_terminal_width())
 
 
 def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
@@ -104,12 +107,12 @@ def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         left = len(value) if room is None else room - width - len(_GAP)
-        for head, part in _wrapped((name, value), (width, max(left, _NARROWEST_COLUMN))):
+        for head, part in _wrap_row((name, value), (width, max(left, _NARROWEST_COLUMN))):
             print(f"{head.ljust(width)}{_GAP}{part}".rstrip())
 
 
 def print_diagnostic(diagnostic: Diagnostic) -> None:
-    """Print a finding as one line on stderr: `error: FILE:LINE: what is wrong; what to do`."""
+    """Print a finding as one line on stderr: `error: FILE:LINE: message; cure`."""
     print_note(f"{diagnostic.severity}: {diagnostic}")
 
 
@@ -119,29 +122,30 @@ def print_error(message: str) -> None:
 
 
 def print_note(message: str) -> None:
-    """Print what the user may want to know, but not as data, as one plain line on stderr."""
-    # What is already on stdout goes first, so that a terminal shows both in order.
+    """Print a message as one line on stderr, after all data printed so far."""
+    # Flushed first, so that a terminal shows both streams in order.
     sys.stdout.flush()
     print(coloured_line(one_line(message), sys.stderr), file=sys.stderr)
 
 
 def print_traceback(error: BaseException) -> None:
-    """Print where an error came from, on stderr."""
+    """Print the traceback of an error on stderr."""
     # Imported here: it takes longer than most of the start.
     import traceback
 
     for part in traceback.format_exception(error):
-        # A frame is several lines of ours; a message is one, whatever it holds.
+        # A frame consists of several lines of the program; a message is one line, because it may
+        # contain text of a file.
         lines = part.splitlines() if part.startswith("  ") else [part.rstrip("\n")]
         for line in lines:
             print_note(line)
 
 
 def one_line(text: str) -> str:
-    """Escape what would break a line or a terminal: control characters, escapes, overrides.
+    """Escape all characters that could break the line or control the terminal.
 
-    What is not printable (Unicode's categories "Other" and "Separator", a space excepted) becomes
-    its Python escape; line breaks and tabs become spaces.
+    Characters that are not printable (Unicode's categories "Other" and "Separator", except the
+    space) become Python escapes; line breaks and tabs become spaces.
     """
     if text.isprintable():
         return text
@@ -157,15 +161,15 @@ def one_line(text: str) -> str:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Show `what` and the seconds it has taken on stderr while the body runs.
+    """Show `what` and the elapsed seconds on stderr while the body runs.
 
-    Only on a terminal, not before 1 s.
+    Only on a terminal, and not during the first second.
     """
     if not sys.stderr.isatty():
         yield
         return
     done = threading.Event()
-    ticker = threading.Thread(target=_tick, args=(what, done), daemon=True)
+    ticker = threading.Thread(target=_show_elapsed_time, args=(what, done), daemon=True)
     ticker.start()
     try:
         yield
@@ -176,13 +180,15 @@ def progress(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
-    """Yield `show(fraction, detail)`, which tells how far the work is and how long it may take.
+    """Yield `show(fraction, detail)`, which shows the progress and the estimated remaining time.
 
-    On a terminal, from 1 s on. A fraction of 0 says that the work proper waits, as for a compiler:
-    that is shown at once, without a time, and does not count in the times told afterwards.
+    Only on a terminal, at most once per second. A fraction of 0 means that the search waits, for
+    example for a compiler: it is shown at once, without an estimate, and the waiting time is
+    excluded from later estimates.
     """
     shown_at, shown_width = time.monotonic(), 0
-    # Since when the work goes on without waiting, how far it was then, and how far it is.
+    # Start of the work after the last wait, its fraction at that time, and its largest fraction so
+    # far.
     work_start, work_done, done = shown_at, 0.0, 0.0
 
     def show(fraction: float, detail: str) -> None:
@@ -204,39 +210,39 @@ def progress_bar(what: str) -> Iterator[Callable[[float, str], None]]:
     try:
         yield show
     finally:
-        _wipe(shown_width)
+        _erase_line(shown_width)
 
 
-def _tick(what: str, done: threading.Event) -> None:
+def _show_elapsed_time(what: str, done: threading.Event) -> None:
     start = time.monotonic()
     width = 0
     while not done.wait(PROGRESS_DELAY_S):
         width = _show_over(f"{what} ... {time.monotonic() - start:.0f} s", width)
-    _wipe(width)
+    _erase_line(width)
 
 
 def _show_over(line: str, width: int) -> int:
-    """Write a line over one of `width` characters that stands on stderr; return its own width.
+    """Overwrite the last `width` characters on stderr by a line, and return the length of the line.
 
-    A line wider than the terminal is cut, since the next could not be written over it.
+    A line wider than the terminal is truncated, because a wrapped line could not be overwritten.
     """
-    most = (_terminal_columns(sys.stderr) or len(line) + 1) - 1
-    # Names from files may hold line breaks.
-    shown = one_line(line)[:most]
-    print(f"\r{shown.ljust(min(width, most))}", end="", file=sys.stderr, flush=True)
+    max_width = (_get_terminal_width(sys.stderr) or len(line) + 1) - 1
+    # Names from files may contain line breaks.
+    shown = one_line(line)[:max_width]
+    print(f"\r{shown.ljust(min(width, max_width))}", end="", file=sys.stderr, flush=True)
     return len(shown)
 
 
-def _wipe(width: int) -> None:
-    """Blank the first `width` characters of the line on stderr, and go back to its start."""
+def _erase_line(width: int) -> None:
+    """Erase the first `width` characters of the line on stderr and return to its start."""
     if width:
         print(f"\r{' ' * width}\r", end="", file=sys.stderr, flush=True)
 
 
-def _terminal_columns(stream: TextIO | None = None) -> int | None:
-    """Characters in a line of the terminal; None where the stream (default: stdout) is no terminal.
+def _get_terminal_width(stream: TextIO | None = None) -> int | None:
+    """Return the width of the terminal; None if the stream (default: stdout) is not a terminal.
 
-    COLUMNS in the environment comes before what the terminal says.
+    The environment variable COLUMNS takes precedence.
     """
     if not (stream or sys.stdout).isatty():
         return None
@@ -246,39 +252,41 @@ def _terminal_columns(stream: TextIO | None = None) -> int | None:
     return shutil.get_terminal_size().columns
 
 
-def _natural_widths(table: Sequence[Sequence[str]]) -> list[int]:
-    """The widest cell of every column."""
+def _measure_columns(table: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of the widest cell of every column."""
     return [max(map(len, column)) for column in zip(*table, strict=True)]
 
 
 def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None:
-    """Widths of the columns that fit into `room` characters, None where words would be broken.
+    """Compute column widths with a sum of at most `room`; None if that would break words.
 
-    The widest columns give way first, none below its longest word; words are broken at hyphens only
-    if there is no other way.
+    The widest columns are narrowed first, but not below their longest word. Words are broken at
+    hyphens only if the table does not fit otherwise.
     """
-    widths = _natural_widths(table)
+    widths = _measure_columns(table)
     room -= len(_GAP) * (len(widths) - 1)
     for at_hyphens in (False, True):
         columns = zip(*table, strict=True)
-        least = [
-            max(len(word) for cell in column for word in _words(cell, at_hyphens) or [""])
+        min_widths = [
+            max(
+                len(word) for cell in column for word in _split_into_words(cell, at_hyphens) or [""]
+            )
             for column in columns
         ]
-        if sum(least) > room:
+        if sum(min_widths) > room:
             continue
         fitted = list(widths)
         while sum(fitted) > room:
-            slack = [width - low for width, low in zip(fitted, least, strict=True)]
-            # The widest of those that can: long texts wrap before short names do.
-            able = [column for column, left in enumerate(slack) if left]
-            fitted[max(able, key=fitted.__getitem__)] -= 1
+            slack = [width - low for width, low in zip(fitted, min_widths, strict=True)]
+            # The widest column that can be narrowed: long texts wrap before short names.
+            narrowable = [column for column, left in enumerate(slack) if left]
+            fitted[max(narrowable, key=fitted.__getitem__)] -= 1
         return fitted
     return None
 
 
-def _words(text: str, at_hyphens: bool = False) -> list[str]:
-    """The parts between which a line may end: numbers stay with their units."""
+def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
+    """Split a text into parts between which a line may end; a number stays with its unit."""
     # Imported here: most output is not wrapped.
     import re
 
@@ -288,26 +296,29 @@ def _words(text: str, at_hyphens: bool = False) -> list[str]:
     return [word for word in words if word]
 
 
-def _wrapped(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """The lines that one row takes, each with a cell for every column."""
+def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of one row, each with a cell for every column."""
     if all(len(cell) <= width for cell, width in zip(row, widths, strict=True)):
         yield tuple(row)
         return
     # Imported here: most tables fit.
     import itertools
 
-    columns = [_lines(cell, max(width, 1)) for cell, width in zip(row, widths, strict=True)]
+    columns = [_wrap_text(cell, max(width, 1)) for cell, width in zip(row, widths, strict=True)]
     yield from itertools.zip_longest(*columns, fillvalue="")
 
 
-def _lines(text: str, width: int) -> list[str]:
-    """A text in lines of at most `width`: by words, else at hyphens, else behind punctuation."""
+def _wrap_text(text: str, width: int) -> list[str]:
+    """Wrap a text into lines of at most `width`:
+
+    between words, else at hyphens, else after punctuation.
+    """
     lines: list[str] = []
     line = ""
-    for word in _words(text):
+    for word in _split_into_words(text):
         pieces = [word]
         if len(word) > width:
-            pieces = _pieces(word, width)
+            pieces = _split_long_word(word, width)
         for number, piece in enumerate(pieces):
             joined = f"{line} {piece}" if line and not number else f"{line}{piece}"
             if line and len(joined) > width:
@@ -317,13 +328,16 @@ def _lines(text: str, width: int) -> list[str]:
     return [part.replace(_TIE, " ") for part in [*lines, line] if part] or [""]
 
 
-def _pieces(word: str, width: int) -> list[str]:
-    """A word that is too long, in parts: a path or a topology text behind its punctuation."""
+def _split_long_word(word: str, width: int) -> list[str]:
+    """Split a word that is longer than `width`, such as a path:
+
+    after punctuation, else anywhere.
+    """
     import re
 
-    found: list[str] = []
-    for piece in _words(word, at_hyphens=True):
+    pieces: list[str] = []
+    for piece in _split_into_words(word, at_hyphens=True):
         parts = [piece] if len(piece) <= width else re.split(r"(?<=[/,;:?&=+_.|()*-])", piece)
         for part in filter(None, parts):
-            found += [part[first : first + width] for first in range(0, len(part), width)]
-    return found
+            pieces += [part[first : first + width] for first in range(0, len(part), width)]
+    return pieces

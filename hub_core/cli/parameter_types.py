@@ -1,4 +1,4 @@
-"""Types of arguments and options: what shells complete, and what spellings are taken."""
+"""Types of arguments and options: accepted spellings, and completion in shells."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     _Choice = click.Choice[str]
 else:
-    # Generic since click 8.2 alone.
+    # Generic only since click 8.2.
     _Choice = click.Choice
 
 
 class _FileName(click.types.StringParamType):
-    """Text as it is, such as a path or `-`: what opens it says what is wrong with it."""
+    """Text such as a path or `-`, accepted unchanged; the command that opens it reports errors."""
 
     name = "file"
 
@@ -43,10 +43,10 @@ class _CollectiveName(_Choice):
     """The value of a `CollectiveKind`, from any usual spelling."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value as the model spells it; the error of a choice for an unknown name."""
+        """Return the model's spelling of a collective; fail with the closest name if unknown."""
         kind = standard_kind(value) if isinstance(value, str) else None
         if kind is None and isinstance(value, str):
-            known = [str(one) for one in STANDARD_KINDS]
+            known = [str(each) for each in STANDARD_KINDS]
             meant = closest(value.lower(), known) or f"use one of {', '.join(known)}"
             self.fail(f"{value!r} is no collective; {meant}")
         return super().convert(value if kind is None else str(kind), param, ctx)
@@ -61,7 +61,7 @@ class _Duration(click.types.StringParamType):
         """The time in seconds."""
         text = str(value)
         try:
-            # A bare number is refused elsewhere; here the option names the unit.
+            # Times without a unit are refused elsewhere; here the option names the unit.
             seconds = parse_time(text if text[-1:].isalpha() else f"{text}s")
         except UsageError:
             seconds = 0.0
@@ -71,7 +71,7 @@ class _Duration(click.types.StringParamType):
 
 
 class OfferName(click.types.StringParamType):
-    """The name of an offer of some kinds, or names between commas; which ones exist is not checked.
+    """The name of an offer of some kinds, or several names separated by commas; not checked.
 
     Shells complete the last name. `-O` of the same command completes the options of these offers.
     """
@@ -84,63 +84,65 @@ class OfferName(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The names of offers, by the plugins that this run admits."""
+        """Complete the names of offers of the plugins of this run."""
         from click.shell_completion import CompletionItem
 
-        head, last = _last_of_list(incomplete, ",")
+        head, last = _split_last_item(incomplete, ",")
         names = {offer.name for kind in self.kinds for offer in ctx.obj.registry().all(kind)}
         return [CompletionItem(head + name) for name in sorted(names) if name.startswith(last)]
 
 
 class _TopologyText(_FileName):
-    """A topology text such as `ring:8`, or a file: shells complete names, keys and files."""
+    """A topology text such as `ring:8`, or a file. Shells complete names, keys and files."""
 
     name = "topology"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Names with an example of their form; behind `?`, keys and the values of some."""
+        """Complete names with an example argument; after `?`, keys, and values of `network`."""
         from click.shell_completion import CompletionItem
 
         from hub_core.plugin_api.formats import TopologyBuilder
 
-        builders = {one.name: one.offer for one in ctx.obj.registry().all(TopologyBuilder)}
-        # Planes are joined by +, dimensions by *.
-        head, text = _last_of_list(incomplete, "+*")
+        builders = {
+            builder.name: builder.offer for builder in ctx.obj.registry().all(TopologyBuilder)
+        }
+        # `+` joins planes, `*` joins dimensions.
+        head, text = _split_last_item(incomplete, "+*")
         shape, mark, query = text.partition("?")
         if not mark:
-            found = [
+            texts = [
                 head + offer.example
                 for name, offer in sorted(builders.items())
                 if offer.example.startswith(text) or name.startswith(text)
             ]
-            found += [
+            texts += [
                 head + name
                 for name in sorted(builders)
-                if name.startswith(text) and _stands_alone(name, ctx)
+                if name.startswith(text) and _is_complete_topology(name, ctx)
             ]
-            own = [CompletionItem(value) for value in dict.fromkeys(found)]
-            # Files first: bash drops what comes before them, and takes them if nothing else fits.
-            return [*([] if head else super().shell_complete(ctx, param, incomplete)), *own]
-        done, item = _last_of_list(query, "&")
-        values = _network_values(builders) if item.startswith("network=") else _QUERY
+            names = [CompletionItem(value) for value in dict.fromkeys(texts)]
+            # Files come first, because bash drops the entries before them and falls back to files.
+            return [*([] if head else super().shell_complete(ctx, param, incomplete)), *names]
+        done, item = _split_last_item(query, "&")
+        values = _list_network_values(builders) if item.startswith("network=") else _QUERY
         start = f"{head}{shape}?{done}"
         return [CompletionItem(start + value) for value in values if value.startswith(item)]
 
 
 class _OptionAssignment(click.types.StringParamType):
-    """`key=value` of `-O`: shells complete the keys of the offers of a command, and choices."""
+    """`key=value` of `-O`. Shells complete the keys of the offers of a command, and choices."""
 
     name = "assignment"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Keys with `=`; behind it, choices, true and false, or names of offers in a list."""
+        """Complete keys with `=`; after it, choices, true and false, or names of offers."""
         from click.shell_completion import CompletionItem
 
-        options = list(_declared_options(ctx))
+        options = list(_find_declared_options(ctx))
         key, equals, value = incomplete.partition("=")
         side, _, name = key.rpartition(".")
         lead = f"{side}." if side else ""
@@ -151,12 +153,12 @@ class _OptionAssignment(click.types.StringParamType):
                 for text in sorted(helps)
                 if text.startswith(key)
             ]
-        head, last = _last_of_list(value, ",")
+        head, last = _split_last_item(value, ",")
         values = dict.fromkeys(
             choice
             for option in options
             if option.name == name.replace("-", "_")
-            for choice in _values(ctx, option)
+            for choice in _list_values(ctx, option)
         )
         return [
             CompletionItem(f"{key}={head}{choice}") for choice in values if choice.startswith(last)
@@ -186,18 +188,18 @@ _NETWORKS = ("fat-tree", "leaf-spine", "dragonfly", "switch")
 def complete_offers(
     *kinds: type[Offer],
 ) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Complete the names of offers in a shell: `shell_complete` of an argument or an option."""
+    """Return a completion of names of offers, for `shell_complete` of an argument or an option."""
     return OfferName(*kinds).shell_complete
 
 
-def _last_of_list(text: str, separators: str) -> tuple[str, str]:
-    """What is before the last item of a list, with its separator, and the item so far."""
+def _split_last_item(text: str, separators: str) -> tuple[str, str]:
+    """Split a list before its last item: (text up to the last separator, last item)."""
     end = 1 + max(text.rfind(separator) for separator in separators)
     return text[:end], text[end:]
 
 
-def _stands_alone(name: str, ctx: click.Context) -> bool:
-    """Whether a name without a size is a topology, as that of a machine."""
+def _is_complete_topology(name: str, ctx: click.Context) -> bool:
+    """Whether a name without a size is a complete topology, such as the name of a machine."""
     from hub_core.model.diagnostics import HubError
     from hub_core.pipeline.topology_input import parse_topology
 
@@ -208,46 +210,54 @@ def _stands_alone(name: str, ctx: click.Context) -> bool:
     return True
 
 
-def _network_values(builders: Mapping[str, TopologyBuilder]) -> list[str]:
+def _list_network_values(builders: Mapping[str, TopologyBuilder]) -> list[str]:
     return [f"network={builders[name].example}" for name in _NETWORKS if name in builders]
 
 
-def _declared_options(ctx: click.Context) -> Iterator[Option]:
-    """Options of the offers that the command line names so far, else of all that may take part."""
+def _find_declared_options(ctx: click.Context) -> Iterator[Option]:
+    """Yield the options of the offers that the command line names so far.
+
+    For an option without a value: of all offers of its kinds that fit the files on the command
+    line.
+    """
     from hub_core.registry.descriptions import options_of
 
     registry = ctx.obj.registry()
     values = dict(ctx.params)
-    # A parser that misses the value of -O leaves arguments without an option where they are.
-    arguments = [one for one in ctx.command.params if isinstance(one, click.Argument)]
-    values |= {one.name or "": text for one, text in zip(arguments, ctx.args, strict=False)}
+    # If the value of -O is missing, the parser leaves arguments after it in `ctx.args`.
+    arguments = [
+        argument for argument in ctx.command.params if isinstance(argument, click.Argument)
+    ]
+    values |= {
+        argument.name or "": text for argument, text in zip(arguments, ctx.args, strict=False)
+    }
     paths = [str(values[name]) for name in ("source", "out") if values.get(name)]
     for parameter in ctx.command.params:
         if not isinstance(parameter.type, OfferName):
             continue
         value = values.get(parameter.name or "") or parameter.get_default(ctx)
-        # Not given, and without a default: None, or a mark of click's own.
-        given = [value] if isinstance(value, str) else value
-        given = given if isinstance(given, list | tuple) else []
-        names = {name for text in given for name in str(text).split(",")}
+        # Without a value and a default, this is None or a sentinel of click.
+        texts = [value] if isinstance(value, str) else value
+        texts = texts if isinstance(texts, list | tuple) else []
+        names = {name for text in texts for name in str(text).split(",")}
         for kind in parameter.type.kinds:
             for provided in registry.all(kind):
                 if names and provided.name not in names:
                     continue
-                if names or _may_be_meant(provided.offer, paths):
+                if names or _fits_files(provided.offer, paths):
                     yield from options_of(provided.offer)
 
 
-def _may_be_meant(offer: object, paths: list[str]) -> bool:
-    """Whether an offer that nobody named fits the files that are named: by their suffixes."""
+def _fits_files(offer: object, paths: list[str]) -> bool:
+    """Whether an offer has a suffix of the files on the command line; True without files."""
     suffixes = getattr(getattr(offer, "format", None), "suffixes", ())
     if not paths or not suffixes:
         return True
     return any(path.lower().endswith(suffix) for path in paths for suffix in suffixes)
 
 
-def _values(ctx: click.Context, option: Option) -> list[str]:
-    """Values of an option that can be listed."""
+def _list_values(ctx: click.Context, option: Option) -> list[str]:
+    """List the values of an option that can be enumerated; empty for all others."""
     from hub_core.plugin_api.options import OptionType
     from hub_core.plugin_api.synthesis import Synthesizer
 

@@ -1,4 +1,4 @@
-"""Workers of a search: those of an engine, named on the command line, or none."""
+"""Workers of a search: those of the engine that the command line names, or none."""
 
 from __future__ import annotations
 
@@ -16,25 +16,27 @@ if TYPE_CHECKING:
     from hub_core.cli.session import Session
     from hub_core.plugin_api import Option
 
-OWN_ENGINE = "processes"
+DEFAULT_ENGINE = "processes"
 
 
 @dataclass(frozen=True, slots=True)
 class SearchWorkers:
-    """Engine and number of workers as the user wants them; None: what the machine offers."""
+    """Engine and number of workers from the command line.
+
+    None: the default engine, and one worker per core.
+    """
 
     engine: str | None
     jobs: int | None
 
     @property
     def name(self) -> str:
-        """The engine."""
-        return self.engine or OWN_ENGINE
+        """Name of the engine."""
+        return self.engine or DEFAULT_ENGINE
 
     def sides(self, session: Session) -> Mapping[str, tuple[Option, ...]]:
-        """The options of the engine, by the side that `-O` calls it."""
-        # Without an engine there is nobody to have options.
-        if not self._is_there(session):
+        """Return the options of the engine by its name in `-O`; empty if it is not installed."""
+        if not self._is_installed(session):
             return {}
         declared = session.options_of(Engine, self.name)
         return {self.name.replace("-", "_"): declared}
@@ -43,41 +45,43 @@ class SearchWorkers:
     def started(
         self, session: Session, options: Mapping[str, Assignments]
     ) -> Iterator[Executor | None]:
-        """The workers, which end with the context; None for one job, and where none is installed.
+        """Start the workers, which are stopped at the end of the body.
 
-        Raises `HubError` for an engine that is named and not there.
+        Yields None for one worker, and if the default engine is not installed. Raises `HubError` if
+        an engine is named that is not installed.
         """
         jobs = self.jobs or os.cpu_count() or 1
         is_alone = self.engine is None and jobs == 1
-        if is_alone or not self._is_there(session):
+        if is_alone or not self._is_installed(session):
             yield None
             return
         # Imported here: the help of the command needs no numpy.
         from hub_core.pipeline.calls import start_engine
 
-        given = options[self.name.replace("-", "_")]
+        engine_options = options[self.name.replace("-", "_")]
         registry = session.registry()
-        workers = start_engine(self.name, EngineRequest(jobs), options=given, registry=registry)
+        workers = start_engine(
+            self.name, EngineRequest(jobs), options=engine_options, registry=registry
+        )
         try:
             yield workers
         except BaseException:
-            # Of Ctrl-C as well: nobody waits for what is under way.
+            # Also on Ctrl-C: running tasks are not waited for.
             workers.shutdown(cancel_futures=True)
             raise
         workers.shutdown()
 
-    def _is_there(self, session: Session) -> bool:
-        """Whether the engine is installed; one that was named has to be."""
-        # One that is named and not installed is an error of whoever looks for it.
+    def _is_installed(self, session: Session) -> bool:
+        """Whether the engine is installed; True without a check if the command line names it."""
+        # If a named engine is not installed, its use raises the error.
         if self.engine is not None:
             return True
-        names = [found.name for found in session.registry().all(Engine)]
-        return OWN_ENGINE in names
+        names = [provided.name for provided in session.registry().all(Engine)]
+        return DEFAULT_ENGINE in names
 
 
 def is_search(session: Session, name: str) -> bool:
-    """Whether the pass of a name searches, so that it is given workers."""
-    # A pass that is not there is refused elsewhere, with the closest name.
-    found = session.registry().all(AlgorithmPass)
-    named = [one.offer for one in found if one.name == name]
-    return any(offer.searches for offer in named)
+    """Whether the pass `name` searches and therefore gets workers; False for an unknown pass."""
+    # The error for an unknown pass is raised elsewhere, with the closest name.
+    passes = session.registry().all(AlgorithmPass)
+    return any(each.offer.searches for each in passes if each.name == name)

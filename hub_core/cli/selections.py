@@ -1,4 +1,4 @@
-"""Selections as folders: made by the writer of a format, put on disk, and read back."""
+"""Folders of tuned selections: build their files with a writer, write them, and read them back."""
 
 from __future__ import annotations
 
@@ -24,43 +24,48 @@ from hub_core.registry.plugins import Registry
 
 @dataclass(frozen=True, slots=True)
 class SelectionFolders:
-    """Folders of selections, by the selection writers of a registry."""
+    """Access to folders of selections with the selection writers of a registry."""
 
     registry: Registry
 
     def files(self, selection: Selection, format: str, options: Mapping[str, str]) -> WriteResult:
-        """What the selection writer of a format makes, each file made and its name checked."""
+        """Build the files of a selection in a format; contents are loaded and names are checked.
+
+        Raises `PluginError` if the writer returns a name that leaves the folder.
+        """
         writer = self.registry.find(SelectionWriter, format)
         result = call(writer, WriteResult, selection, bound_options(writer, options))
         with blame(writer):
-            made = [Artifact(one.name, one.content(), one.executable) for one in result.artifacts]
-        for artifact in made:
+            artifacts = [
+                Artifact(each.name, each.content(), each.executable) for each in result.artifacts
+            ]
+        for artifact in artifacts:
             if reason := name_defect(artifact.name, Layout.FOLDER):
                 raise misfit(writer, f"returned an artifact whose name {reason}")
-        return WriteResult(made, tuple(result.losses), (), tuple(result.notes))
+        return WriteResult(artifacts, tuple(result.losses), (), tuple(result.notes))
 
     def served_calls(self, source: Source, format: str) -> Sequence[ServedCalls]:
-        """What files of a format serve."""
+        """Read files of a format and return the calls that a runtime serves with them."""
         writer = self.registry.find(SelectionWriter, format)
         with blame(writer):
-            found = resolve(writer.offer.read)(source)
-        if not isinstance(found, list | tuple):
-            raise misfit(writer, f"reads {type(found).__name__}, expected a list of ServedCalls")
-        return found
+            calls = resolve(writer.offer.read)(source)
+        if not isinstance(calls, list | tuple):
+            raise misfit(writer, f"reads {type(calls).__name__}, expected a list of ServedCalls")
+        return calls
 
     def admit(self, folder: str, *, force: bool) -> None:
-        """Raise `UsageError` for a folder that `put` would refuse, before any work is done."""
-        _place(folder, force)
+        """Raise `UsageError` for a folder that `put` would refuse, before any work."""
+        _get_destination(folder, force)
 
     def put(self, folder: str, files: Iterable[Artifact], *, force: bool) -> Written:
-        """Write all files or none; `force` for a folder that is not empty."""
-        return Written(_place(folder, force).put(_contents(files)), ())
+        """Write all files or none; a folder that is not empty needs `force`."""
+        return Written(_get_destination(folder, force).put(_to_contents(files)), ())
 
 
-def _place(folder: str, force: bool) -> Destination:
+def _get_destination(folder: str, force: bool) -> Destination:
     return destination(folder, Format("tuned", "", (), layout=Layout.FOLDER), force=force)
 
 
-def _contents(files: Iterable[Artifact]) -> Iterator[Content]:
+def _to_contents(files: Iterable[Artifact]) -> Iterator[Content]:
     for file in files:
         yield Content(file.name, bytes(file.content()), file.executable)

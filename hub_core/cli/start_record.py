@@ -1,12 +1,13 @@
-"""Remember which plugin a start of the program was importing when it ended.
+"""Record on disk which plugin a start of the program was importing when it ended.
 
-Every start that loads plugins keeps one file, locked while it lives, with the name of the plugin
-that is being imported; a start that got through removes it. A file that nobody locks any more was
-left by a start that did not: before its plugin is imported again, it is tried in a process of its
-own, and skipped from then on where it does not survive that either. So no plugin is accused by
-starts that run at the same time, or by a start that was killed from outside.
+Every start that imports plugins creates one file, the mark, which is locked while the process
+lives. It contains the name of the plugin that is being imported. A start that imports all plugins
+removes its mark. A mark that no process locks was left by a start that died: before its plugin is
+imported again, it is imported in a separate process, and skipped from then on if that process dies
+as well. Hence neither concurrent starts nor a start that was killed from outside make a plugin
+suspect for good.
 
-Where the folder cannot be written nothing is remembered, and nothing else changes.
+If the folder cannot be written, nothing is recorded, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from hub_core.registry.plugins import Plugin
 
 _MARK = "start-"
 _SKIPPED = "skipped.json"
-# A mark is written over the one before, by a single call, and all are of one length.
+# A mark is overwritten by a single call; all marks have the same length.
 _LONGEST_KEY = 400
 _LONGEST_FOLDER = 100
 Report = Callable[[Diagnostic], None]
 
 
 class StartRecord:
-    """What earlier starts left in `folder`: plugins to skip, and those that are suspect.
+    """State that earlier starts left in `folder`: plugins to skip, and suspect plugins.
 
-    Plugins go by `key_of`. `skipped`: with the reason. `suspects`: with the files that name them.
-    `refused`: reasons by name of plugins that this start itself has tried.
+    Keys are those of `key_of`. `skipped`: reasons by key. `suspects`: marks that name the plugin,
+    by key. `refused`: reasons, by name, for plugins whose trial in this start failed.
     """
 
-    # No dataclass: making one takes longer than all that is done here at a start.
+    # Not a dataclass: creating one takes longer than all other work here.
     def __init__(self, folder: Path, report: Report, refused: Mapping[str, str]) -> None:
         self.folder = folder
         self.report = report
@@ -50,12 +51,17 @@ class StartRecord:
         self.mark: int | None = None
 
     def admission(self, plugin: Plugin) -> str | None:
-        """Why a plugin is skipped; else None, and it is noted that the plugin is imported now."""
+        """Decide whether a plugin is imported: None if so, else the reason to skip it.
+
+        A suspect plugin is first imported in a separate process. Skipped plugins are also reported
+        as a warning. If None is returned, the mark names the plugin as the one that is being
+        imported.
+        """
         if plugin.name in self.refused:
             return self.refused[plugin.name]
         key = key_of(plugin)
         if key in self.suspects:
-            self._try(plugin, key)
+            self._try_suspect(plugin, key)
         reason = self.skipped.get(key)
         if reason is not None:
             cure = f"'collhub plugins enable {plugin.name}' lets it in again"
@@ -63,11 +69,11 @@ class StartRecord:
             self.report(Diagnostic("skipped-plugin", message, Severity.WARNING, cure=cure))
             return f"skipped, since {reason}; {cure}"
         self.imported.append(plugin.name)
-        self._note(key)
+        self._write_mark(key)
         return None
 
     def enable(self, plugin: Plugin) -> bool:
-        """Forget what is held against a plugin, in any version; whether there was anything."""
+        """Forget that a plugin was skipped or suspect, in any version; return whether it was."""
         of_any_version = key_of(replace(plugin, version=""))
         known = {*self.skipped, *self.suspects}
         keys = {key for key in known if f"{key} ".startswith(f"{of_any_version} ")}
@@ -78,38 +84,41 @@ class StartRecord:
             _write_skipped(self.folder, self.skipped)
         return bool(keys)
 
-    def _try(self, plugin: Plugin, key: str) -> None:
-        """Judge a suspect by a process of its own, which first imports what this one has."""
+    def _try_suspect(self, plugin: Plugin, key: str) -> None:
+        """Import a suspect plugin in a separate process, after the plugins imported so far.
+
+        If the process dies, the plugin is recorded as skipped.
+        """
         from hub_core.testing.probe import trial
 
         print_note(f"the last start ended while {plugin} was imported: trying it in a process")
         tried = trial(plugin.name, self.imported)
         if tried.reason is not None:
             self.skipped[key] = tried.reason
-            # A reason that cannot be kept leaves the plugin suspect.
+            # If the reason cannot be written, the plugin remains suspect.
             if not _write_skipped(self.folder, self.skipped):
                 return
         _remove(self.suspects.pop(key))
 
-    def _note(self, key: str) -> None:
-        """Keep the name on disk, where the next start finds it."""
-        # Padded, so that a longer name before leaves no rest.
+    def _write_mark(self, key: str) -> None:
+        """Write the key of the plugin into the mark, where the next start reads it."""
+        # Padded, so that no rest of a longer key remains.
         if self.mark is not None:
             with contextlib.suppress(OSError):
                 os.pwrite(self.mark, key.encode().ljust(_LONGEST_KEY), 0)
 
 
 def key_of(plugin: Plugin) -> str:
-    """Name, distribution and version on one line: another version is another plugin."""
+    """Return name, distribution and version on one line; each version has its own key."""
     words = " ".join(f"{plugin.name} {plugin.distribution} {plugin.version}".split())
-    # Names come from files and folders, which hold any bytes.
-    kept = words.encode("utf-8", "backslashreplace")[:_LONGEST_KEY]
-    return kept.decode("utf-8", "ignore").strip()
+    # Names come from files and folders and may contain any bytes.
+    key = words.encode("utf-8", "backslashreplace")[:_LONGEST_KEY]
+    return key.decode("utf-8", "ignore").strip()
 
 
 def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
-    """What earlier starts left behind."""
-    record = StartRecord(_folder(), report, refused)
+    """Read the state that earlier starts left."""
+    record = StartRecord(_get_record_folder(), report, refused)
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(record.folder)):
             if name == _SKIPPED:
@@ -121,14 +130,18 @@ def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
 
 @contextlib.contextmanager
 def recorded_start(refused: Mapping[str, str], report: Report) -> Iterator[Admission]:
-    """Yield the admission of plugins; the body imports them."""
+    """Yield the function that decides about the import of plugins; the body imports them.
+
+    The mark of this start exists during the body. It remains after Ctrl-C, because the user may
+    have interrupted an import that does not end.
+    """
     record = read_record(report, refused)
     path = record.folder / f"{_MARK}{os.getpid()}-{os.urandom(4).hex()}"
-    record.mark = _locked_file(path)
+    record.mark = _create_locked_file(path)
     try:
         yield record.admission
     except KeyboardInterrupt:
-        # Who was interrupted was waiting for the plugin, maybe: its mark stays.
+        # The plugin may be the reason for the interrupt, so the mark remains.
         _close(record.mark)
         raise
     except BaseException:
@@ -139,52 +152,53 @@ def recorded_start(refused: Mapping[str, str], report: Report) -> Iterator[Admis
 
 @contextlib.contextmanager
 def data_kept_apart() -> Iterator[None]:
-    """Send what the body writes to the file of standard output to that of standard error.
+    """Redirect output of the body to file descriptor 1 to standard error.
 
-    Native code and processes that a plugin starts write there past `sys.stdout`, between our data.
+    Native code and child processes of a plugin write there without `sys.stdout`, and would mix
+    their output with data.
     """
     if sys.stdout is not None:
         sys.stdout.flush()
     try:
-        kept = os.dup(1)
+        saved = os.dup(1)
         os.dup2(2, 1)
     except OSError:
-        # One of the two is closed: there is nothing to keep apart.
+        # One of the streams is closed, so that nothing can be mixed.
         yield
         return
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(saved, 1)
+        os.close(saved)
 
 
-def _folder() -> Path:
-    """The folder of this environment's record in the user's state folder (XDG)."""
-    stated = os.environ.get("XDG_STATE_HOME", "")
-    home = stated if os.path.isabs(stated) else os.path.expanduser("~/.local/state")
+def _get_record_folder() -> Path:
+    """Return the folder of this environment's record in the user's state folder (XDG)."""
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    home = state_home if os.path.isabs(state_home) else os.path.expanduser("~/.local/state")
     environment = re.sub(r"\W+", "-", sys.prefix)[-_LONGEST_FOLDER:]
     return Path(home, "collhub", f"starts{environment}")
 
 
-def _locked_file(path: Path) -> int | None:
-    """A new file that is locked as long as this process lives, or None where there can be none."""
+def _create_locked_file(path: Path) -> int | None:
+    """Create a file that is locked while this process lives; None if that is not possible."""
     import fcntl
 
     try:
-        mark = _new_file(path)
+        mark = _create_file(path)
     except OSError:
         return None
     try:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        # Without locks it could not be told from what a dead start left.
+        # Without a lock, it could not be distinguished from the mark of a dead start.
         _close(mark, path)
         return None
     return mark
 
 
-def _new_file(path: Path) -> int:
+def _create_file(path: Path) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -193,11 +207,11 @@ def _new_file(path: Path) -> int:
 
 
 def _take_mark(path: Path, suspects: dict[str, list[Path]]) -> None:
-    """Add the plugin that a dead start names; a mark without a plugin is removed."""
+    """Add the plugin that the mark of a dead start names to the suspects; remove an empty mark."""
     import fcntl
 
     with contextlib.suppress(OSError), path.open("rb") as mark:
-        # Shared, so that two starts may look at one mark; refused while the mark's start lives.
+        # Shared, so that two starts may read one mark; refused while the start of the mark lives.
         fcntl.flock(mark, fcntl.LOCK_SH | fcntl.LOCK_NB)
         key = mark.read(_LONGEST_KEY).decode("utf-8", "replace").strip()
         if key:
@@ -207,20 +221,22 @@ def _take_mark(path: Path, suspects: dict[str, list[Path]]) -> None:
 
 
 def _read_skipped(path: Path) -> dict[str, str]:
-    # Imported here: hardly any start has a plugin to skip.
+    # Imported here: few starts have a plugin to skip.
     import json
 
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return (
-        {str(key): str(reason) for key, reason in found.items()} if isinstance(found, dict) else {}
+        {str(key): str(reason) for key, reason in document.items()}
+        if isinstance(document, dict)
+        else {}
     )
 
 
 def _write_skipped(folder: Path, skipped: dict[str, str]) -> bool:
-    """Replace the list as a whole; False where it cannot be written."""
+    """Replace the list of skipped plugins atomically; return False if it cannot be written."""
     import json
 
     new = folder / f".{_SKIPPED}-{os.urandom(4).hex()}"
@@ -239,7 +255,7 @@ def _remove(paths: list[Path]) -> None:
 
 
 def _close(mark: int | None, path: Path | None = None) -> None:
-    """Give up a mark, and its file where the start got through."""
+    """Close a mark; remove its file if `path` is given."""
     if mark is None:
         return
     if path is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hub_core.cli.reports.summary import CriticalPath, critical_path, kind_counts, traffic
+from hub_core.cli.reports.summary import CriticalPath, critical_path, count_kinds, traffic
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.kinds import CollectiveKind, StepKind
@@ -41,7 +41,7 @@ def test_no_steps_have_a_critical_path_of_nothing() -> None:
 
 
 def test_kinds_without_steps_are_counted_as_zero() -> None:
-    assert kind_counts(ring_all_reduce(3).steps) == {
+    assert count_kinds(ring_all_reduce(3).steps) == {
         "send": 12, "recv": 6, "recv-reduce": 6, "copy": 0, "reduce": 0, "compute": 0,
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`collhub convert`: read one format, write another, list what is lost or refuse it."""
+"""`collhub convert`: read one format, write another, and list or refuse the losses."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def convert(
 ) -> None:
     """Convert the algorithm or workload in IN to another format.
 
-    An option of -O goes to the reader or writer that declares it, to both where both do; reader.KEY
-    and writer.KEY name one of them. What is wrong is refused with its causes, and nothing is
-    written.
+    -O sets an option of the reader or writer that declares it, of both if both declare it;
+    reader.KEY and writer.KEY name one of them. An incorrect input is refused with the causes, and
+    nothing is written.
     """
     opened = session.open_input(source, source_format)
     target = session.output_target(out, output, is_workload=opened.holds_workload)
     target = choose_path(target, opened, force=output.force)
-    given = assign(output.assignments, {"reader": opened.options, "writer": target.options})
-    model = session.read_verified(opened, given["reader"])
-    written = session.write_output(model, target, given["writer"], output)
+    options = assign(output.assignments, {"reader": opened.options, "writer": target.options})
+    model = session.read_verified(opened, options["reader"])
+    written = session.write_output(model, target, options["writer"], output)
     if output.as_json:
-        session.print_json(_document(opened.name, opened.format_name, target.format_name, written))
+        session.print_json(_to_json(opened.name, opened.format_name, target.format_name, written))
     else:
         session.say_written(written)
 
 
-def _document(
+def _to_json(
     source: str, source_format: str, target_format: str, written: Written
 ) -> dict[str, JsonValue]:
     return {

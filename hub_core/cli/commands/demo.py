@@ -1,7 +1,4 @@
-"""`collhub demo`: the main job on the shipped examples.
-
-Verify, write traces, simulate, compare with the bound.
-"""
+"""`collhub demo`: verify the shipped examples, write traces, simulate, compare with bounds."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ SIZES = (1 << 20, 1 << 28)
 
 @dataclass(frozen=True, slots=True)
 class _Example:
-    """A shipped algorithm, verified; `traces`: the prefix of its traces, None if none are kept."""
+    """A shipped, verified algorithm; `traces`: prefix of its traces, None if they are not kept."""
 
     name: str
     algorithm: Algorithm
@@ -69,20 +66,20 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
     with progress("reading, verifying and writing traces"), ExitStack() as stack:
         folder = output
         if folder is None:
-            # Traces are written all the same: it is part of what the demo shows to work.
+            # Traces are always written, because writing is part of the demonstration.
             temporary = tempfile.TemporaryDirectory(prefix="collhub-demo-")
             folder = Path(stack.enter_context(temporary))
-        examples = list(_examples(registry, folder, are_kept=output is not None))
+        examples = list(_load_examples(registry, folder, are_kept=output is not None))
     with progress("simulating (the first run compiles the simulator)"):
-        runs = [run for example in examples for run in _runs(registry, example)]
+        runs = [run for example in examples for run in _simulate_example(registry, example)]
     if as_json:
-        print_json(_document(examples, runs))
+        print_json(_to_json(examples, runs))
     else:
-        _print(examples, runs, list(_next_commands(registry, examples, output)))
+        _print(examples, runs, list(_suggest_commands(registry, examples, output)))
 
 
 def _check_plugins(registry: Registry) -> None:
-    """Raise `PluginError` where nothing reads or simulates the examples, or knows the machine."""
+    """Raise `PluginError` if the plugins that the demo needs are not installed."""
     from hub_core.plugin_api import FormatReader, Simulator, TopologyBuilder
 
     readers = [
@@ -95,7 +92,7 @@ def _check_plugins(registry: Registry) -> None:
         (f"simulates ({SIMULATOR})", simulators),
         (f"knows the topology {MACHINE}", builders),
     )
-    missing = [what for what, found in needs if not found]
+    missing = [need for need, offers in needs if not offers]
     if missing:
         hint = registry.unavailable_hint()
         raise PluginError(
@@ -105,7 +102,7 @@ def _check_plugins(registry: Registry) -> None:
         )
 
 
-def _examples(registry: Registry, folder: Path, *, are_kept: bool) -> Iterator[_Example]:
+def _load_examples(registry: Registry, folder: Path, *, are_kept: bool) -> Iterator[_Example]:
     from hub_core.pipeline.inputs import read
     from hub_core.pipeline.outputs import write
     from hub_core.verification import verify
@@ -124,7 +121,7 @@ def _examples(registry: Registry, folder: Path, *, are_kept: bool) -> Iterator[_
         yield _Example(name, algorithm, folder / name if are_kept else None)
 
 
-def _runs(registry: Registry, example: _Example) -> Iterator[_Run]:
+def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
     from hub_core.cli.reports.timing import judge
     from hub_core.pipeline.simulation import simulate
     from hub_core.pipeline.topology_input import read_topology
@@ -161,10 +158,10 @@ def _print(
         print_line(f"  {shlex.join(('collhub', *command))}")
 
 
-def _next_commands(
+def _suggest_commands(
     registry: Registry, examples: Sequence[_Example], folder: Path | None
 ) -> Iterator[tuple[str, ...]]:
-    """Arguments of the program to try: on the traces, or on networks with installed offers."""
+    """Yield arguments of commands to try next: on the traces if they are kept, else on networks."""
     from hub_core.plugin_api import Command, Synthesizer
 
     first, last = examples[0], examples[-1]
@@ -184,7 +181,7 @@ def _next_commands(
         yield "topology", "show", MACHINE
 
 
-def _document(examples: Sequence[_Example], runs: Sequence[_Run]) -> dict[str, JsonValue]:
+def _to_json(examples: Sequence[_Example], runs: Sequence[_Run]) -> dict[str, JsonValue]:
     return {
         "schema": "collhub/report-demo-1",
         "algorithms": [

@@ -1,4 +1,4 @@
-"""`collhub doctor`: what is installed, whether it fits together, what checks of it say."""
+"""`collhub doctor`: report on the installation, its compatibility and its checks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hub_core.version import __version__
 if TYPE_CHECKING:
     from hub_core.testing.probe import Trial
 
-# All plugins together shall be loaded in less than a command takes to be typed.
-_LONGEST_IMPORT_S = 2.0
+# Maximum import time of a plugin before it is reported as slow.
+_MAX_IMPORT_S = 2.0
 
 
 @click.command()
@@ -40,22 +40,22 @@ _LONGEST_IMPORT_S = 2.0
 def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
     """Report on Python, the core, its dependencies and every plugin.
 
-    Each plugin is first imported in a process of its own, for 10 s at most. Exit 3 where something
-    is not as it should be.
+    Each plugin is first imported in a process of its own, for 10 s at most. Exit 3 if a problem is
+    found.
     """
-    trials = _trials(session)
+    trials = _run_trials(session)
     for name, trial in trials.items():
         if trial.reason is not None:
             session.refused_plugins[name] = trial.reason
     with session.progress("warming up" if is_warming else "looking at the installation"):
-        lines = list(_lines(session.registry(), trials, is_warming))
+        lines = list(_collect_lines(session.registry(), trials, is_warming))
     is_ok = all(line.is_ok for _, line in lines)
     if as_json:
         print_json(
             {
                 "schema": "collhub/report-doctor-1",
                 "ok": is_ok,
-                "lines": [_object(owner, line) for owner, line in lines],
+                "lines": [_to_json(owner, line) for owner, line in lines],
             }
         )
     else:
@@ -66,28 +66,28 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
 
 
-def _trials(session: Session) -> dict[str, Trial]:
-    """What became of a process that imported each plugin, by the plugin's name."""
+def _run_trials(session: Session) -> dict[str, Trial]:
+    """Import each plugin in a separate process; return the outcomes by name of the plugin."""
     # Imported here: the command's help does not need it.
     from hub_core.testing.probe import trial
 
     _, importable = session.unloaded_registry()
-    # One at a time, so that no import slows another one down.
+    # One at a time, so that imports do not slow each other down.
     with session.progress("importing each plugin in a process"):
         return {plugin.name: trial(plugin.name) for plugin in importable}
 
 
-def _lines(
+def _collect_lines(
     registry: Registry, trials: Mapping[str, Trial], is_warming: bool
 ) -> Iterator[tuple[str, CheckLine]]:
-    """Every line with the name of the plugin that it is about."""
+    """Yield all lines of the report with the names of the plugins that they concern."""
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation
 
-    yield from ((CORE_NAME, line) for line in _core_lines())
+    yield from ((CORE_NAME, line) for line in _check_core())
     for plugin in registry.plugins[1:]:
-        yield plugin.name, _plugin_line(plugin, trials.get(plugin.name))
-        yield from ((plugin.name, line) for line in _requirement_lines(plugin.distribution))
+        yield plugin.name, _check_plugin(plugin, trials.get(plugin.name))
+        yield from ((plugin.name, line) for line in _check_requirements(plugin.distribution))
     yield from (
         (CORE_NAME, CheckLine("names", False, clash, "disable or uninstall one"))
         for clash in registry.clashes()
@@ -97,18 +97,18 @@ def _lines(
     )
 
 
-def _core_lines() -> Iterator[CheckLine]:
+def _check_core() -> Iterator[CheckLine]:
     yield CheckLine(
         "python", True, f"{platform.python_version()} at {sys.executable}, {platform.platform()}"
     )
     yield CheckLine("collhub", True, __version__)
-    yield from _requirement_lines(CORE_DISTRIBUTION)
-    yield _temporary_folder()
+    yield from _check_requirements(CORE_DISTRIBUTION)
+    yield _check_temporary_folder()
 
 
-def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
+def _check_requirements(distribution: str) -> Iterator[CheckLine]:
     try:
-        found = find_distribution(distribution)
+        installed = find_distribution(distribution)
     except ModuleNotFoundError:
         yield CheckLine(
             "dependencies",
@@ -117,10 +117,10 @@ def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
             "install it with pip",
         )
         return
-    unmet = find_unmet_requirements(found)
+    unmet = find_unmet_requirements(installed)
     versions = [
         f"{r.name} {installed_version(r.name)}"
-        for r in find_active_requirements(found)
+        for r in find_active_requirements(installed)
         if installed_version(r.name)
     ]
     details = f"not met: {', '.join(unmet)}" if unmet else ", ".join(sorted(versions)) or "none"
@@ -132,7 +132,7 @@ def _requirement_lines(distribution: str) -> Iterator[CheckLine]:
     )
 
 
-def _temporary_folder() -> CheckLine:
+def _check_temporary_folder() -> CheckLine:
     try:
         with tempfile.TemporaryDirectory() as folder:
             return CheckLine(
@@ -144,8 +144,8 @@ def _temporary_folder() -> CheckLine:
         )
 
 
-def _plugin_line(plugin: Plugin, trial: Trial | None) -> CheckLine:
-    """The status of a plugin, and how long its import took, alone in a fresh process."""
+def _check_plugin(plugin: Plugin, trial: Trial | None) -> CheckLine:
+    """Report the status of a plugin, and the time of its import in a separate process."""
     status = plugin.status
     reason = f": {status.reason}" if status.reason else ""
     details = f"{plugin.distribution} {plugin.version} is {status.state}{reason}"
@@ -155,14 +155,14 @@ def _plugin_line(plugin: Plugin, trial: Trial | None) -> CheckLine:
         cure = f"install another version of {plugin.distribution}"
         return CheckLine("plugin", False, details, cure)
     details += f", imported in {trial.import_s * 1e3:.0f} ms"
-    if trial.import_s > _LONGEST_IMPORT_S:
+    if trial.import_s > _MAX_IMPORT_S:
         cure = "its authors shall import what is heavy in the functions that need it"
         return CheckLine("plugin", False, details, cure)
     cure = f"install another version of {plugin.distribution}" if reason else ""
     return CheckLine("plugin", not reason, details, cure)
 
 
-def _object(owner: str, line: CheckLine) -> dict[str, object]:
+def _to_json(owner: str, line: CheckLine) -> dict[str, object]:
     return {
         "plugin": owner,
         "subject": line.subject,

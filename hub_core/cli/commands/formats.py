@@ -1,4 +1,4 @@
-"""`collhub formats`: what there is to work with, by which plugin, and with which options."""
+"""`collhub formats`: list all offers with their plugins and options."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from hub_core.model.algorithm import JsonValue
 
 
-# What each kind of offer does, in the order of the list behind the formats.
-_DOES: dict[type[Offer], str] = {
+# Role of each kind of offer, in the order of the list after the formats.
+_ROLES: dict[type[Offer], str] = {
     FormatReader: "read",
     WorkloadReader: "read workload",
     FormatWriter: "write",
@@ -66,7 +66,7 @@ _DOES: dict[type[Offer], str] = {
     LowerBound: "bound",
     Check: "check",
 }
-# Subjects whose checks nobody names: all of them run.
+# Subjects whose checks are not called by name: all of them run.
 _BY_SUBJECT = (Subject.TOPOLOGY, Subject.INSTALLATION, Subject.WORKLOAD)
 _SHOWN = {
     Shown.TOPOLOGY: "draw topology",
@@ -78,8 +78,8 @@ _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """One row of the list: a name, what it does, and what is known of it."""
+class _OfferRow:
+    """One row of the list: an offer with its role, files, plugin, description and options."""
 
     name: str
     does: str
@@ -92,54 +92,56 @@ class _Way:
 
 
 @click.command()
-@click.argument("name", required=False, shell_complete=complete_offers(*_DOES))
+@click.argument("name", required=False, shell_complete=complete_offers(*_ROLES))
 @json_flag
 @click.pass_obj
 def formats(session: Session, name: str | None, as_json: bool) -> None:
-    """List what there is to work with, or show NAME with its options.
+    """List all offers, or show NAME with its options.
 
     Formats, pictures, synthesizers, generators, passes, simulators, executors, engines and checks,
     by their plugins.
     """
     registry = session.registry()
-    ways = sorted(_ways(registry), key=_position)
+    rows = sorted(_collect_rows(registry), key=_get_sort_key)
     if name is not None:
-        ways = [way for way in ways if way.name == name] or _unknown(registry, name, ways)
+        rows = [row for row in rows if row.name == name] or _raise_unknown_name(
+            registry, name, rows
+        )
     if as_json:
         print_json(
-            {"schema": "collhub/report-formats-1", "formats": [_object(way) for way in ways]}
+            {"schema": "collhub/report-formats-1", "formats": [_to_json(row) for row in rows]}
         )
     elif name is None:
-        _print_list(ways)
+        _print_list(rows)
     else:
-        for way in ways:
-            _print_way(way)
+        for row in rows:
+            _print_row(row)
     if hint := registry.unavailable_hint():
         print_note(f"not loaded: {hint}")
 
 
-def _ways(registry: Registry) -> Iterable[_Way]:
-    for kind in _DOES:
+def _collect_rows(registry: Registry) -> Iterable[_OfferRow]:
+    for kind in _ROLES:
         for provided in registry.all(kind):
-            # A kind may be a special case of another one.
+            # A kind may be a subclass of another kind.
             if type(provided.offer) is not kind:
                 continue
-            if not _is_asked_by_subject(provided.offer):
-                yield _way(provided)
+            if not _runs_by_subject(provided.offer):
+                yield _create_row(provided)
 
 
-def _is_asked_by_subject(offer: Offer) -> bool:
-    """Whether this is a check that nobody names: all of its subject run."""
+def _runs_by_subject(offer: Offer) -> bool:
+    """Whether this is a check that is not called by name, because all checks of its subject run."""
     return isinstance(offer, Check) and offer.subject in _BY_SUBJECT
 
 
-def _way(provided: Provided[Offer]) -> _Way:
+def _create_row(provided: Provided[Offer]) -> _OfferRow:
     offer = provided.offer
     described: Format | None = getattr(offer, "format", None)
-    return _Way(
+    return _OfferRow(
         provided.name,
-        _does(offer),
-        "" if described is None else _files(described),
+        _get_role(offer),
+        "" if described is None else _format_files(described),
         provided.plugin.name,
         description_of(offer),
         options_of(offer),
@@ -148,77 +150,77 @@ def _way(provided: Provided[Offer]) -> _Way:
     )
 
 
-def _does(offer: Offer) -> str:
+def _get_role(offer: Offer) -> str:
     if isinstance(offer, ReportWriter):
         return _SHOWN[offer.shows]
     if isinstance(offer, AlgorithmPass) and offer.subject is Subject.WORKLOAD:
-        return f"{_DOES[AlgorithmPass]} workload"
-    return f"check {offer.subject}" if isinstance(offer, Check) else _DOES[type(offer)]
+        return f"{_ROLES[AlgorithmPass]} workload"
+    return f"check {offer.subject}" if isinstance(offer, Check) else _ROLES[type(offer)]
 
 
-def _files(described: Format) -> str:
+def _format_files(described: Format) -> str:
     pattern = _PATTERNS[described.layout]
     return " ".join(dict.fromkeys(pattern.format(end) for end in described.suffixes or ("",)))
 
 
-def _position(way: _Way) -> tuple[bool, int, str, str]:
-    """Formats first, by name; then what else there is, kind by kind."""
-    kinds = list(_DOES.values())
-    does = way.does.removesuffix(" workload") if way.does not in kinds else way.does
-    kind = kinds.index(does) if way.format is None and does in kinds else -1
-    is_check = way.does.startswith("check")
-    return (way.format is None, len(kinds) if is_check else kind, way.name, way.does)
+def _get_sort_key(row: _OfferRow) -> tuple[bool, int, str, str]:
+    """Return the sort key: formats first, by name; then the other offers, kind by kind."""
+    kinds = list(_ROLES.values())
+    does = row.does.removesuffix(" workload") if row.does not in kinds else row.does
+    kind = kinds.index(does) if row.format is None and does in kinds else -1
+    is_check = row.does.startswith("check")
+    return (row.format is None, len(kinds) if is_check else kind, row.name, row.does)
 
 
-def _object(way: _Way) -> dict[str, JsonValue]:
-    described = way.format
+def _to_json(row: _OfferRow) -> dict[str, JsonValue]:
+    described = row.format
     return {
-        "name": way.name,
-        "does": way.does,
-        "plugin": way.plugin,
-        "description": way.description,
+        "name": row.name,
+        "does": row.does,
+        "plugin": row.plugin,
+        "description": row.description,
         "suffixes": list(described.suffixes) if described else [],
         "layout": str(described.layout) if described else None,
-        "options": [option_object(option) for option in way.options],
-        "versioned_by": way.runtime.versioned_by if way.runtime else "",
-        "versions": [asdict(row) for row in way.runtime.versions] if way.runtime else [],
+        "options": [option_object(option) for option in row.options],
+        "versioned_by": row.runtime.versioned_by if row.runtime else "",
+        "versions": [asdict(each) for each in row.runtime.versions] if row.runtime else [],
     }
 
 
-def _print_list(ways: list[_Way]) -> None:
-    """One row a format: what reads and writes it alike stands in one row."""
+def _print_list(offers: list[_OfferRow]) -> None:
+    """Print one row per format: readers and writers with equal texts share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
-    for way in ways:
-        rows.setdefault((way.name, way.files, way.plugin, way.description), []).append(way.does)
+    for row in offers:
+        rows.setdefault((row.name, row.files, row.plugin, row.description), []).append(row.does)
     header = ("name", "does", "files", "plugin", "description")
     print_table(header, [(name, ", ".join(does), *rest) for (name, *rest), does in rows.items()])
 
 
-def _print_way(way: _Way) -> None:
-    print_line(f"{way.does} {way.name}")
-    fields = {"  files": way.files, "  plugin": way.plugin, "  about": way.description}
+def _print_row(row: _OfferRow) -> None:
+    print_line(f"{row.does} {row.name}")
+    fields = {"  files": row.files, "  plugin": row.plugin, "  about": row.description}
     print_fields({name: value for name, value in fields.items() if value})
-    if way.runtime:
+    if row.runtime:
         rows = [
             (
-                span_text(way.runtime, row),
-                "yes" if row.uses_files else f"no: {row.reason}",
-                row.source,
-                row.date,
+                span_text(row.runtime, versions),
+                "yes" if versions.uses_files else f"no: {versions.reason}",
+                versions.source,
+                versions.date,
             )
-            for row in way.runtime.versions
+            for versions in row.runtime.versions
         ]
         print_table(("versions", "use the file", "source", "read"), rows)
-    for option in way.options:
+    for option in row.options:
         default = "" if option.default is None else f" (default {default_text(option)})"
         if option.environment:
             default += f" (or from {option.environment})"
-        values = "|".join(option.choices) or str(option.type).upper() + _range(option)
+        values = "|".join(option.choices) or str(option.type).upper() + _format_range(option)
         print_line(f"  -O {option.name}={values}  {option.help}{default}")
 
 
-def _range(option: Option) -> str:
-    """`(1..8)`, `(1..)` or `(..8)` behind the type of a bounded option."""
+def _format_range(option: Option) -> str:
+    """Format the range of an option after its type: `(1..8)`, `(1..)` or `(..8)`."""
     if option.minimum is None and option.maximum is None:
         return ""
     low = "" if option.minimum is None else f"{option.minimum:.15g}"
@@ -226,8 +228,8 @@ def _range(option: Option) -> str:
     return f"({low}..{high})"
 
 
-def _unknown(registry: Registry, name: str, ways: list[_Way]) -> list[_Way]:
-    known = sorted({way.name for way in ways})
+def _raise_unknown_name(registry: Registry, name: str, offers: list[_OfferRow]) -> list[_OfferRow]:
+    known = sorted({row.name for row in offers})
     kinds = "format, picture, synthesizer, generator, pass, simulator, executor, engine or check"
     message = f"there is no {kinds} {name!r}"
     raise registry.unknown_name(message, name, known, f"known: {', '.join(known)}")

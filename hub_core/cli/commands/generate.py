@@ -1,4 +1,4 @@
-"""`collhub generate`: make a workload from the numbers of a model, check it and write it."""
+"""`collhub generate`: generate a workload from model parameters, check it and write it."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 def generate(
     session: Session, name: str, budget: SearchBudget, out: str, output: OutputRequest
 ) -> None:
-    """Make a workload with the generator NAME (`collhub formats` lists them), and write it.
+    """Generate a workload with the generator NAME (`collhub formats` lists them), and write it.
 
-    An option of -O goes to the generator and the writer that declare it; generator.KEY and
-    writer.KEY mean one of them. `collhub formats NAME` shows those of a generator. The result is
-    verified before it is written.
+    -O sets an option of the generator and the writer that declare it; generator.KEY and writer.KEY
+    name one of them. `collhub formats NAME` shows those of a generator. The result is verified
+    before it is written.
     """
     # Imported here: the help of the command needs no numpy.
     from hub_core.pipeline.generation import generate_job
 
     sides = {"generator": session.options_of(WorkloadGenerator, name)}
     target = session.output_target(out, output, is_workload=True)
-    given = assign(output.assignments, {**sides, "writer": target.options})
+    options = assign(output.assignments, {**sides, "writer": target.options})
     with session.progress(f"generating {name}"):
-        workload = generate_job(name, given["generator"], session.registry(), budget)
+        workload = generate_job(name, options["generator"], session.registry(), budget)
     # Generators of plugins are trusted no more than files.
     session.admit(workload, f"the workload of {name}")
-    written = session.write_output(workload, target, given["writer"], output, work="generation")
+    written = session.write_output(workload, target, options["writer"], output, work="generation")
     if output.as_json:
-        session.print_json(_document(name, target.format_name, workload, written, budget.cuts))
+        session.print_json(_to_json(name, target.format_name, workload, written, budget.cuts))
         return
     nodes = len(workload.nodes)
     session.say(f"{name}: {workload.num_ranks} ranks, {nodes} nodes")
@@ -62,14 +62,14 @@ def generate(
     session.say_written(written)
 
 
-def _document(
+def _to_json(
     name: str,
     format_name: str,
     workload: Workload,
     written: Written,
     cuts: Sequence[SearchCut],
 ) -> dict[str, JsonValue]:
-    """As `collhub/report-generate-1` states it."""
+    """Build the JSON report `collhub/report-generate-1`."""
     return {
         "schema": "collhub/report-generate-1",
         "generator": name,

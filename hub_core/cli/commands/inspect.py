@@ -1,4 +1,4 @@
-"""`collhub inspect`: what a file is - collective, steps, channels, traffic, critical path."""
+"""`collhub inspect`: describe a file by collective, steps, channels, traffic, critical path."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from hub_core.cli.reports.summary import (
     CriticalPath,
     Lanes,
     Traffic,
-    channel_count,
+    count_channels,
+    count_kinds,
     critical_path,
-    kind_counts,
     lanes,
     traffic,
 )
@@ -74,10 +74,10 @@ def inspect(
     size_text: str | None,
     as_json: bool,
 ) -> None:
-    """Say what IN is: collective, steps by kind, channels, traffic by link, critical path, origin.
+    """Describe IN: collective, steps by kind, channels, traffic by link, critical path, origin.
 
-    Of a workload: nodes, process groups, collectives by kind and size. Execution traces that are
-    neither are surveyed: nodes by type, dependencies, attributes.
+    For a workload: nodes, process groups, collectives by kind and size. For execution traces that
+    are neither: nodes by type, dependencies, attributes.
     """
     opened = session.open_input(source, source_format)
     options = assign(assignments, {"reader": opened.options})["reader"]
@@ -86,7 +86,7 @@ def inspect(
     try:
         if opened.holds_workload:
             workload = require_workload(session.read_model(opened, options), opened.name)
-            lines = _lines(opened, workload)
+            lines = _get_reader_lines(opened, workload)
             print_workload(opened.name, opened.format_name, workload, lines, as_json)
             return
         algorithm = session.read_unverified(opened, options)
@@ -97,27 +97,27 @@ def inspect(
             raise
         if is_workload:
             _warn(session, error)
-        # Without what may stand beside the traces.
+        # Opened as traces, without other files in the same folder.
         traces = session.open_input(source, CANONICAL_FORMAT if form is None else form.name)
         print_survey(survey(traces.source), as_json)
         return
     size = algorithm.collective_bytes if size is None else size
     with progress("inspecting"):
         sent, longest = traffic(algorithm, size), critical_path(algorithm.steps)
-    network = _network(session, opened)
+    network = _find_network_name(session, opened)
     if as_json:
-        print_json(_object(opened.name, opened.format_name, algorithm, network, sent, longest))
+        print_json(_to_json(opened.name, opened.format_name, algorithm, network, sent, longest))
     else:
         _print(opened.name, opened.format_name, algorithm, network, sent, longest)
 
 
 def _warn(session: Session, error: InputError) -> None:
-    """Print findings that do not stop the command, which exits with 0, as warnings."""
-    session.report(replace(found, severity=Severity.WARNING) for found in error.diagnostics)
+    """Print findings that do not stop the command as warnings; the exit code remains 0."""
+    session.report(replace(finding, severity=Severity.WARNING) for finding in error.diagnostics)
 
 
-def _lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
-    """What the reader of a workload adds to what is said of it."""
+def _get_reader_lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
+    """Return the lines that the reader of a workload adds to the description."""
     offer = opened.reader.offer
     if not isinstance(offer, WorkloadReader) or not offer.lines:
         return []
@@ -125,14 +125,14 @@ def _lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
     from hub_core.pipeline.calls import blame, misfit
 
     with blame(opened.reader):
-        found = resolve(offer.lines)(workload)
-    if not isinstance(found, list | tuple):
-        raise misfit(opened.reader, f"adds {type(found).__name__} to inspect, not a list of lines")
-    return [str(line) for line in found]
+        lines = resolve(offer.lines)(workload)
+    if not isinstance(lines, list | tuple):
+        raise misfit(opened.reader, f"adds {type(lines).__name__} to inspect, not a list of lines")
+    return [str(line) for line in lines]
 
 
-def _network(session: Session, opened: OpenedAlgorithm) -> str | None:
-    """The network that IN states, by name; one that cannot be read is said, and no obstacle."""
+def _find_network_name(session: Session, opened: OpenedAlgorithm) -> str | None:
+    """Return the name of the network in IN, None without one; a defective one is a warning."""
     try:
         topology = session.own_topology(opened)
     except InputError as error:
@@ -141,7 +141,7 @@ def _network(session: Session, opened: OpenedAlgorithm) -> str | None:
     return None if topology is None else topology.name
 
 
-def _object(
+def _to_json(
     source: str,
     source_format: str,
     algorithm: Algorithm,
@@ -150,7 +150,7 @@ def _object(
     longest: CriticalPath | None,
 ) -> JsonValue:
     collective, steps = algorithm.collective, algorithm.steps
-    found = lanes(steps)
+    lane_counts = lanes(steps)
     return {
         "schema": "collhub/report-inspect-1",
         "source": source,
@@ -167,26 +167,26 @@ def _object(
         "scratch_units": algorithm.scratch_units.tolist(),
         "collective_bytes": algorithm.collective_bytes,
         "steps": len(steps),
-        "steps_by_kind": dict(kind_counts(steps)),
-        "channels": channel_count(algorithm.steps),
-        "lanes": found.most,
-        "longest_lane": found.longest,
-        "fused_steps": found.fused,
+        "steps_by_kind": dict(count_kinds(steps)),
+        "channels": count_channels(algorithm.steps),
+        "lanes": lane_counts.most,
+        "longest_lane": lane_counts.longest,
+        "fused_steps": lane_counts.fused,
         "dependencies": {"data": len(steps.data_indices), "control": len(steps.control_indices)},
-        "units_by_link": _by_link(sent, sent.units),
-        "bytes_by_link": None if sent.bytes is None else _by_link(sent, sent.bytes),
+        "units_by_link": _to_link_object(sent, sent.units),
+        "bytes_by_link": None if sent.bytes is None else _to_link_object(sent, sent.bytes),
         "critical_path": None
         if longest is None
         else {"steps": longest.steps, "messages": longest.messages},
         "provenance": algorithm.provenance.as_json(),
         "extensions": sorted(algorithm.extensions),
-        "stated": _stated(algorithm),
+        "stated": _collect_scalars(algorithm),
     }
 
 
-def _stated(algorithm: Algorithm) -> dict[str, JsonValue]:
-    """What its maker says of it, by extension: single values alone, such as a claimed time."""
-    found: dict[str, JsonValue] = {}
+def _collect_scalars(algorithm: Algorithm) -> dict[str, JsonValue]:
+    """Collect scalar values of extensions, such as a claimed time, by name of the extension."""
+    values_by_extension: dict[str, JsonValue] = {}
     for name, extension in sorted(algorithm.extensions.items()):
         if not isinstance(extension, dict):
             continue
@@ -196,23 +196,25 @@ def _stated(algorithm: Algorithm) -> dict[str, JsonValue]:
             if value is not None and not isinstance(value, dict | list)
         }
         if single:
-            found[name] = single
-    return found
+            values_by_extension[name] = single
+    return values_by_extension
 
 
-def _by_link(
+def _to_link_object(
     sent: Traffic, values: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> dict[str, JsonValue]:
-    ends = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
-    return {f"{source}->{destination}": value for source, destination, value in ends}
+    pairs = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
+    return {f"{source}->{destination}": value for source, destination, value in pairs}
 
 
-def _said_lanes(found: Lanes) -> str:
-    """The lanes in words: the most of a rank and the longest; `not stated` where there are none."""
-    if not found.most:
+def _describe_lanes(lane_counts: Lanes) -> str:
+    """Describe the lanes: maximum per rank and longest lane; `not stated` if there are none."""
+    if not lane_counts.most:
         return "not stated"
-    fused = f", {found.fused} steps fused" if found.fused else ""
-    return f"{found.most} of a rank at most, the longest of {found.longest} steps{fused}"
+    fused = f", {lane_counts.fused} steps fused" if lane_counts.fused else ""
+    return (
+        f"{lane_counts.most} of a rank at most, the longest of {lane_counts.longest} steps{fused}"
+    )
 
 
 def _print(
@@ -224,14 +226,14 @@ def _print(
     longest: CriticalPath | None,
 ) -> None:
     collective, steps = algorithm.collective, algorithm.steps
-    made = algorithm.provenance
+    provenance = algorithm.provenance
     scratch = int(algorithm.scratch_units.max(initial=0))
-    kinds = ", ".join(f"{count} {kind}" for kind, count in kind_counts(steps).items() if count)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in count_kinds(steps).items() if count)
     print_fields(
         {
             "file": f"{source} ({source_format})",
-            "collective": _said_collective(algorithm),
-            "ranks": _said_ranks(algorithm),
+            "collective": _describe_collective(algorithm),
+            "ranks": _describe_ranks(algorithm),
             "units": f"{collective.unit_count}, scratch {scratch} at most",
             "size": "not stated"
             if algorithm.collective_bytes is None
@@ -239,12 +241,14 @@ def _print(
             **({} if network is None else {"network": network}),
             "steps": f"{len(steps)}: {kinds}" if kinds else "0",
             "dependencies": f"{len(steps.data_indices)} data, {len(steps.control_indices)} control",
-            "channels": str(channel_count(algorithm.steps)),
-            "lanes": _said_lanes(lanes(steps)),
-            "critical path": _said_path(longest),
-            "made by": f"{made.producer} {made.producer_version}".strip(),
+            "channels": str(count_channels(algorithm.steps)),
+            "lanes": _describe_lanes(lanes(steps)),
+            "critical path": _describe_path(longest),
+            "made by": f"{provenance.producer} {provenance.producer_version}".strip(),
             "made from": algorithm.provenance.source_name or "not stated",
-            **{name: _said(values) for name, values in _stated(algorithm).items()},
+            **{
+                name: _format_values(values) for name, values in _collect_scalars(algorithm).items()
+            },
         }
     )
     _print_links(sent)
@@ -254,13 +258,13 @@ def _print(
         )
 
 
-def _said(values: JsonValue) -> str:
-    """What an extension states, in the order in which it does."""
+def _format_values(values: JsonValue) -> str:
+    """Format the values of an extension, in their order."""
     assert isinstance(values, dict)
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
 
 
-def _said_collective(algorithm: Algorithm) -> str:
+def _describe_collective(algorithm: Algorithm) -> str:
     collective = algorithm.collective
     modes = " and ".join(
         name
@@ -274,19 +278,19 @@ def _said_collective(algorithm: Algorithm) -> str:
     return f"{collective.kind}{root}, {modes}"
 
 
-def _said_ranks(algorithm: Algorithm) -> str:
+def _describe_ranks(algorithm: Algorithm) -> str:
     npus = placement_of(algorithm)
     return f"{algorithm.num_ranks}" + ("" if npus is None else f", on NPUs {format_ranks(npus)}")
 
 
-def _said_path(longest: CriticalPath | None) -> str:
+def _describe_path(longest: CriticalPath | None) -> str:
     if longest is None:
         return "none: steps wait for each other in a circle; see collhub verify"
     return f"{longest.messages} messages, {longest.steps} steps"
 
 
 def _print_links(sent: Traffic) -> None:
-    """The heaviest pairs of ranks first, ties by their numbers."""
+    """Print the pairs of ranks with the most traffic, ties by rank."""
     if not len(sent.source):
         return
     heaviest = np.lexsort((sent.destination, sent.source, -sent.units))[:LISTED_LINKS].tolist()

@@ -24,9 +24,10 @@ from hub_core.registry.plugins import CORE_NAME
 if TYPE_CHECKING:
     from hub_core.model import JsonValue
 
-# A start that takes longer hangs in a plugin; the next one then tries that in a process.
-_LONGEST_LISTING_S = 60
-# -P: a folder named pip in the current one is not what shall run.
+# A start that takes longer hangs in a plugin; the next start then imports that plugin in a separate
+# process.
+_MAX_LISTING_S = 60
+# -P: a folder named `pip` in the working folder must not be executed.
 _PYTHON = (sys.executable, "-P", "-m")
 
 
@@ -49,9 +50,13 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, Js
         cure = f"install it with '{sys.executable} -m ensurepip', or {own_tool}"
         raise PluginError("this Python has no pip", cure=cure, code="no-pip")
     target = spell_target(target)
-    before = _installed()
-    asked = _run_pip(target, pip_options) | _named(target)
-    return [plugin for plugin in _installed() if plugin not in before or _is_one_of(plugin, asked)]
+    before = _list_plugins()
+    requested = _run_pip(target, pip_options) | _get_named_distribution(target)
+    return [
+        plugin
+        for plugin in _list_plugins()
+        if plugin not in before or _is_one_of(plugin, requested)
+    ]
 
 
 def spell_target(target: str | Path) -> str:
@@ -68,7 +73,7 @@ def spell_target(target: str | Path) -> str:
 
 
 def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
-    """Run pip; the canonical names of the distributions that it installed."""
+    """Run pip and return the canonical names of the distributions that it installed."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         options = ("--report", str(report))
@@ -81,20 +86,20 @@ def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
                 cure="see pip's message above",
                 code="pip",
             )
-        return _reported(report)
+        return _read_report(report)
 
 
-def _reported(report: Path) -> set[str]:
-    """Names in pip's installation report (pip's documentation, "Installation Report")."""
-    # An option such as --report of the user's leaves ours unwritten.
+def _read_report(report: Path) -> set[str]:
+    """Read the names in pip's installation report (pip's documentation, "Installation Report")."""
+    # If the user gives --report, our report is not written.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         installed = json.loads(report.read_bytes())["install"]
         return {canonical_name(item["metadata"]["name"]) for item in installed}
     return set()
 
 
-def _named(target: str) -> set[str]:
-    """The distribution that the target itself names, where it is no path."""
+def _get_named_distribution(target: str) -> set[str]:
+    """Return the distribution that the target names; empty if the target is a path."""
     try:
         return {canonical_name(Requirement(target).name)}
     except InvalidRequirement:
@@ -106,24 +111,24 @@ def _is_one_of(plugin: dict[str, JsonValue], distributions: set[str]) -> bool:
     return is_asked and plugin["name"] != CORE_NAME
 
 
-def _installed() -> list[dict[str, JsonValue]]:
-    """What a fresh process, which sees new packages, reports of its plugins."""
+def _list_plugins() -> list[dict[str, JsonValue]]:
+    """List the plugins in a new process, which sees new packages."""
     command = [*_PYTHON, "hub_core.cli.main", "plugins", "list", "--json"]
-    # Where a plugin ends or stops the first process, the second one skips it.
-    done = _listing(command) or _listing(command)
+    # If a plugin ends or blocks the first process, the second one skips the plugin.
+    done = _run_listing(command) or _run_listing(command)
     if done is None:
-        raise PluginError(f"'collhub plugins list' is not done after {_LONGEST_LISTING_S} s")
+        raise PluginError(f"'collhub plugins list' is not done after {_MAX_LISTING_S} s")
     if done.returncode != ExitCode.DONE:
         raise PluginError(f"'collhub plugins list' fails: {done.stderr.strip()[:300]}")
     plugins: list[dict[str, JsonValue]] = json.loads(done.stdout)["plugins"]
     return plugins
 
 
-def _listing(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
-    """The outcome of a listing, None where something ended it from within or it took too long."""
+def _run_listing(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:
+    """Run a listing; None if a plugin ended the process or the time limit was exceeded."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_LONGEST_LISTING_S
+            command, capture_output=True, text=True, check=False, timeout=_MAX_LISTING_S
         )
     except subprocess.TimeoutExpired:
         return None

@@ -1,4 +1,4 @@
-"""Write a new plugin distribution: the one of the tutorial, or one of other kinds of offer."""
+"""Write a new plugin distribution: that of the tutorial, or one with other kinds of offers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OFFERS = "offers"
 _NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*\Z")
 _TEMPLATE_FILES = (".md", ".py", ".toml", ".typed")
 _PACKAGE = "src/collhub_example/"
-# Of the tutorial's distribution, whatever is offered.
+# Files of the tutorial's distribution that every plugin has.
 _OF_EVERY_PLUGIN = ("pyproject.toml", f"{_PACKAGE}__init__.py", f"{_PACKAGE}py.typed")
 
 
@@ -38,23 +38,23 @@ def write_plugin(
 ) -> tuple[Path, tuple[Path, ...]]:
     """Write the distribution `collhub-NAME` into a new or empty folder.
 
-    Return the folder and its files. Raises `UsageError` for a name that is taken, by a plugin, by a
-    package or by an offer of one of the kinds.
+    Returns the folder and its files. Raises `UsageError` for an invalid name, and for a name that a
+    plugin, a package or an offer of one of the kinds already has.
     """
     plain = name.removeprefix("collhub-").removeprefix("collhub_")
     if not _NAME.match(plain) or plain in (CORE_NAME, "hub"):
         cure = "use lower-case letters and digits, words joined by '-'"
         raise UsageError(f"{name!r} cannot be the name of a plugin", cure=cure, code="plugin-name")
-    if reason := _taken_by(plain, offers, registry):
+    if reason := _find_owner(plain, offers, registry):
         message = f"the name {plain!r} is taken: {reason}"
         raise UsageError(message, cure="choose another name", code="plugin-name")
     folder = Path(directory if directory is not None else f"collhub-{plain.replace('_', '-')}")
-    place = destination(folder, Format("plugin", "", (), layout=Layout.FOLDER), force=False)
-    return folder, place.put(_contents(plain, offers))
+    target = destination(folder, Format("plugin", "", (), layout=Layout.FOLDER), force=False)
+    return folder, target.put(_generate_files(plain, offers))
 
 
-def offers_of(text: str) -> tuple[str, ...]:
-    """The kinds that `--offers` names. Raises `UsageError` with the closest match."""
+def parse_offers(text: str) -> tuple[str, ...]:
+    """Parse the kinds in `--offers`. Raises `UsageError` with the closest match."""
     nouns = tuple(filter(None, (word.strip() for word in text.split(","))))
     for noun in nouns or ("",):
         if noun not in SCAFFOLDS:
@@ -63,42 +63,42 @@ def offers_of(text: str) -> tuple[str, ...]:
     return nouns
 
 
-def _taken_by(name: str, offers: Sequence[str], registry: Registry) -> str | None:
-    """What has the name already, or None."""
-    own = canonical_name(name)
+def _find_owner(name: str, offers: Sequence[str], registry: Registry) -> str | None:
+    """Describe the plugin, package or offer that already has the name; None if it is free."""
+    canonical = canonical_name(name)
     for plugin in registry.plugins:
         names = canonical_name(plugin.name), canonical_name(plugin.distribution)
-        if own in names or f"collhub-{own}" in names:
+        if canonical in names or f"collhub-{canonical}" in names:
             return f"{plugin} is installed"
     package = f"collhub_{name.replace('-', '_')}"
     spec = importlib.util.find_spec(package)
     if spec is not None:
-        place = spec.origin or ", ".join(spec.submodule_search_locations or ())
-        return f"the package {package} is installed, at {place}"
+        path = spec.origin or ", ".join(spec.submodule_search_locations or ())
+        return f"the package {package} is installed, at {path}"
     for kind in kinds_of(offers):
-        wanted = _renamed(SCAFFOLDS[noun_of(kind)].name, name)
+        offer_name = _replace_name(SCAFFOLDS[noun_of(kind)].name, name)
         for provided in registry.all(kind.type):
-            if provided.name == wanted:
-                return f"{provided.plugin} offers a {kind.noun} {wanted!r}"
+            if provided.name == offer_name:
+                return f"{provided.plugin} offers a {kind.noun} {offer_name!r}"
     return None
 
 
-def _contents(name: str, offers: Sequence[str]) -> Iterator[Content]:
-    chosen = _tutorial() if set(offers) == set(OF_THE_TUTORIAL) else _assembled(offers)
+def _generate_files(name: str, offers: Sequence[str]) -> Iterator[Content]:
+    chosen = _read_tutorial() if set(offers) == set(OF_THE_TUTORIAL) else _assemble_files(offers)
     for path, text in chosen:
-        yield Content(_renamed(path, name), _renamed(text, name).encode("utf-8"))
+        yield Content(_replace_name(path, name), _replace_name(text, name).encode("utf-8"))
 
 
-def _tutorial() -> Iterator[tuple[str, str]]:
-    """The files of the tutorial's distribution, with their texts."""
+def _read_tutorial() -> Iterator[tuple[str, str]]:
+    """Yield paths and texts of the tutorial's files."""
     root = importlib.resources.files("hub_core.examples").joinpath(_TEMPLATE)
-    for path, file in _files(root, ""):
+    for path, file in _walk_files(root, ""):
         yield path, file.read_text("utf-8")
 
 
-def _assembled(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The files of a distribution that makes these offers, with their texts."""
-    example = dict(_tutorial())
+def _assemble_files(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield paths and texts of the files of a distribution with these offers."""
+    example = dict(_read_tutorial())
     for path in _OF_EVERY_PLUGIN:
         yield path, example[path].replace("he format example", "he plugin example")
     yield "README.md", readme(offers)
@@ -111,15 +111,15 @@ def _assembled(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "tests/test_plugin.py", root.joinpath("conformance.py").read_text("utf-8")
 
 
-def _files(folder: Traversable, lead: str) -> Iterator[tuple[str, Traversable]]:
+def _walk_files(folder: Traversable, lead: str) -> Iterator[tuple[str, Traversable]]:
     for entry in sorted(folder.iterdir(), key=lambda found: found.name):
         if entry.is_dir() and entry.name != "__pycache__" and not entry.name.endswith(".egg-info"):
-            yield from _files(entry, f"{lead}{entry.name}/")
+            yield from _walk_files(entry, f"{lead}{entry.name}/")
         elif entry.is_file() and entry.name.endswith(_TEMPLATE_FILES):
             yield f"{lead}{entry.name}", entry
 
 
-def _renamed(text: str, name: str) -> str:
-    """The template's text with its own name, as a Python name and as a distribution's, replaced."""
+def _replace_name(text: str, name: str) -> str:
+    """Replace the template's name in a text, as a Python name and as the name of a distribution."""
     text = text.replace("collhub_example", f"collhub_{name.replace('-', '_')}")
     return re.sub(r"\bexample\b", name.replace("_", "-"), text)

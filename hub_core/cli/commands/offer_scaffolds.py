@@ -1,7 +1,8 @@
-"""What `collhub plugins new --offers` writes for each kind of offer.
+"""Templates of `collhub plugins new --offers` for each kind of offer.
 
-The work of a kind is a module of `examples/offers`, written for a plugin named `example`; here is
-how the plugin's own module names it. The format of the tutorial is `examples/collhub-example`.
+The code of a kind is a module of `examples/offers`, written for a plugin named `example`; the
+templates declare it in the plugin's module. The format of the tutorial is
+`examples/collhub-example`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from hub_core.plugin_api import OFFER_KINDS, OfferKind
 
-_LONGEST_LINE = 100
+_MAX_LINE = 100
 _FORMAT = 'FORMAT = Format("example", "one line of text a step", (".example",), rb"^example 1\\n")'
 _LINKS = 'LINKS = Format("example-links", "one link a line", (".example-links",))'
 _RULES = 'RULES = Format("example-rules", "a line a window of sizes", ())'
@@ -22,11 +23,11 @@ _PAGE = 'PAGE = Format("example-report", "a network, a line a link", (".example-
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
-    """How a kind of offer is written down.
+    """Template of a kind of offer.
 
-    `name`: the name of the offer. `modules`: files of work. `arguments`: of the offer, as source.
-    `imports`: what of the plugin API they name. `constant`: a line that they name. `about`: for the
-    README.
+    `name`: name of the offer. `modules`: files with its code. `arguments`: arguments of the offer,
+    as source code. `imports`: names of the plugin API in the arguments. `constant`: definition of a
+    constant in the arguments. `about`: description for the README.
     """
 
     name: str
@@ -235,8 +236,10 @@ def plugin_module(nouns: Sequence[str]) -> str:
     """The module that offers these kinds."""
     kinds = kinds_of(nouns)
     scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]
-    names = {kind.type.__name__ for kind in kinds}.union(*(made.imports for made in scaffolds))
-    constants = dict.fromkeys(made.constant for made in scaffolds if made.constant)
+    names = {kind.type.__name__ for kind in kinds}.union(
+        *(scaffold.imports for scaffold in scaffolds)
+    )
+    constants = dict.fromkeys(scaffold.constant for scaffold in scaffolds if scaffold.constant)
     lines = [
         '"""What this distribution offers to the hub; listing it imports none of the work."""',
         "",
@@ -254,42 +257,42 @@ def plugin_module(nouns: Sequence[str]) -> str:
         *(line for constant in constants for line in ("", constant)),
     ]
     for hook in dict.fromkeys(kind.hook for kind in kinds):
-        lines += _hook(hook, [kind for kind in kinds if kind.hook == hook])
+        lines += _generate_hook(hook, [kind for kind in kinds if kind.hook == hook])
     return "\n".join(lines) + "\n"
 
 
 def readme(nouns: Sequence[str]) -> str:
-    """What the distribution offers, for people."""
+    """Generate the README of the distribution."""
     rows = []
     for kind in kinds_of(nouns):
-        made = SCAFFOLDS[noun_of(kind)]
-        rows.append(f"| {kind.noun} | `{made.name}` | {made.about} |")
+        scaffold = SCAFFOLDS[noun_of(kind)]
+        rows.append(f"| {kind.noun} | `{scaffold.name}` | {scaffold.about} |")
     return _README.replace("ROWS", "\n".join(rows))
 
 
-def _hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
-    """The lines of one hook."""
+def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
+    """Yield the lines of one hook."""
     types = " | ".join(kind.type.__name__ for kind in kinds)
     offered = ", ".join(f"the {kind.noun}" for kind in kinds)
     signature = f"def {name}() -> Sequence[{types}]:"
-    if len(signature) > _LONGEST_LINE:
-        fits = len(types) + 4 <= _LONGEST_LINE
+    if len(signature) > _MAX_LINE:
+        fits = len(types) + 4 <= _MAX_LINE
         listed = types if fits else types.replace(" | ", "\n    | ")
         signature = f"def {name}() -> Sequence[\n    {listed}\n]:"
     yield from ("", "", "@hookimpl", signature)
     summary = f'    """Offer {offered}."""'
-    is_long = len(summary) > _LONGEST_LINE
+    is_long = len(summary) > _MAX_LINE
     yield f'    """Offer {len(kinds)} kinds of work."""' if is_long else summary
     yield "    return ["
     for kind in kinds:
         yield f"        {kind.type.__name__}("
-        yield from (f"            {argument}," for argument in _arguments(kind))
+        yield from (f"            {argument}," for argument in _get_arguments(kind))
         yield "        ),"
     yield "    ]"
 
 
-def _arguments(kind: OfferKind) -> tuple[str, ...]:
-    """What the function of a new offer takes."""
+def _get_arguments(kind: OfferKind) -> tuple[str, ...]:
+    """Return the arguments of a new offer."""
     return SCAFFOLDS[noun_of(kind)].arguments
 
 

@@ -151,9 +151,9 @@ def new(session: Session, name: str, directory: str | None, offers: str) -> int:
     A name that an installed plugin, package or offer has is refused.
     """
     from hub_core.cli.commands.install_plugin import spell_target
-    from hub_core.cli.commands.new_plugin import offers_of, write_plugin
+    from hub_core.cli.commands.new_plugin import parse_offers, write_plugin
 
-    folder, files = write_plugin(name, directory, offers_of(offers), session.registry())
+    folder, files = write_plugin(name, directory, parse_offers(offers), session.registry())
     for file in files:
         print_line(spell_target(file))
     target = shlex.quote(spell_target(folder))

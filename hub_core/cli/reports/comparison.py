@@ -1,7 +1,4 @@
-"""What two algorithms have in common and where they differ.
-
-Facts side by side, traffic by pair of ranks, and the first step that is not the same.
-"""
+"""Compare two algorithms: facts, traffic by pair of ranks, and the first different step."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hub_core.cli.reports.summary import channel_count, critical_path, kind_counts, lanes, traffic
+from hub_core.cli.reports.summary import count_channels, count_kinds, critical_path, lanes, traffic
 from hub_core.model import Algorithm, StepTable
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import COLUMN_DTYPES
@@ -22,14 +19,14 @@ if TYPE_CHECKING:
     from hub_core.verification import VerifyReport
 
 _BOTH = 2
-# Where a step stood in the file that it was read from is no property of the algorithm.
+# The line of a step in its source file is not a property of the algorithm.
 _COMPARED_COLUMNS = tuple(name for name in COLUMN_DTYPES if name != "source_line")
 _PairKey = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One fact that is not the same in A and B."""
+    """A fact with different values in A and B."""
 
     what: str
     a: JsonValue
@@ -38,9 +35,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class PairTraffic:
-    """What one rank sends to another.
+    """Messages from one rank to another:
 
-    `messages`: how many; `units`: how much, in units of the full buffer.
+    their number, and their sum in units of the full buffer.
     """
 
     messages: int
@@ -49,7 +46,10 @@ class PairTraffic:
 
 @dataclass(frozen=True, slots=True)
 class PairDifference:
-    """A pair of ranks whose traffic is not the same, as a share of the buffer or in messages."""
+    """A pair of ranks with different traffic:
+
+    different fractions of the buffer or numbers of messages.
+    """
 
     source: int
     destination: int
@@ -59,7 +59,10 @@ class PairDifference:
 
 @dataclass(frozen=True, slots=True)
 class StepDifference:
-    """The first rank with other steps, and the first of them; None where a rank has ended."""
+    """The first rank with different steps, and its first different step, as text.
+
+    None for an algorithm whose rank has no such step.
+    """
 
     rank: int
     step: int
@@ -69,7 +72,7 @@ class StepDifference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How two algorithms differ. `pairs`: how many pairs of ranks exchange messages in A or B."""
+    """Differences of two algorithms. `pairs`: number of rank pairs with messages in A or B."""
 
     facts: tuple[Difference, ...]
     traffic: tuple[PairDifference, ...]
@@ -78,37 +81,36 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether nothing that is compared differs."""
-        # Provenance may differ: it is no part of what runs.
+        """Whether no compared property differs."""
         return not self.facts and not self.traffic and self.first_step is None
 
 
 def compare(a: Algorithm, b: Algorithm) -> Comparison:
-    """Compare what they do, not where they come from: provenance and extensions are left out."""
-    facts_a, facts_b = _facts(a), _facts(b)
+    """Compare the effects of two algorithms; provenance and extensions are ignored."""
+    facts_a, facts_b = _collect_facts(a), _collect_facts(b)
     differing = (
         Difference(name, facts_a[name], facts_b[name])
         for name in facts_a
         if facts_a[name] != facts_b[name]
     )
-    traffic_a, traffic_b = _traffic(a), _traffic(b)
+    traffic_a, traffic_b = _collect_traffic(a), _collect_traffic(b)
     pairs = sorted(traffic_a.keys() | traffic_b.keys())
     units = (a.collective.unit_count, b.collective.unit_count)
-    nothing = PairTraffic(0, 0)
+    no_traffic = PairTraffic(0, 0)
     moved = (
-        PairDifference(*pair, traffic_a.get(pair, nothing), traffic_b.get(pair, nothing))
+        PairDifference(*pair, traffic_a.get(pair, no_traffic), traffic_b.get(pair, no_traffic))
         for pair in pairs
     )
     return Comparison(
         tuple(differing),
         tuple(pair for pair in moved if not _is_same_traffic(pair, units)),
         len(pairs),
-        _first_step(a.steps, b.steps),
+        _find_different_step(a.steps, b.steps),
     )
 
 
-def _facts(algorithm: Algorithm) -> dict[str, JsonValue]:
-    """What is compared by its value, in the order in which it is told."""
+def _collect_facts(algorithm: Algorithm) -> dict[str, JsonValue]:
+    """Collect the facts that are compared by value, in the order of the report."""
     collective, steps = algorithm.collective, algorithm.steps
     report = verify(algorithm)
     longest = critical_path(steps)
@@ -116,16 +118,16 @@ def _facts(algorithm: Algorithm) -> dict[str, JsonValue]:
         "collective": str(collective.kind),
         "root": collective.root,
         "operator": str(collective.reduce_op) if collective.reduces else None,
-        "contract": _digest(collective.contract),
+        "contract": _compute_digest(collective.contract),
         "ranks": collective.num_ranks,
         "units": collective.unit_count,
         "size in bytes": algorithm.collective_bytes,
         "claims in place": collective.in_place,
         "claims out of place": collective.out_of_place,
-        **_verdicts(report),
+        **_collect_verdicts(report),
         "steps": len(steps),
-        **{f"steps {kind}": count for kind, count in kind_counts(steps).items()},
-        "channels": channel_count(steps),
+        **{f"steps {kind}": count for kind, count in count_kinds(steps).items()},
+        "channels": count_channels(steps),
         "lanes": lanes(steps).most,
         "scratch units": int(algorithm.scratch_units.max(initial=0)),
         "data dependencies": len(steps.data_indices),
@@ -135,8 +137,8 @@ def _facts(algorithm: Algorithm) -> dict[str, JsonValue]:
     }
 
 
-def _verdicts(report: VerifyReport) -> dict[str, JsonValue]:
-    """By mode; where contents cannot be judged, nothing found does not mean that all is right."""
+def _collect_verdicts(report: VerifyReport) -> dict[str, JsonValue]:
+    """Return the verdict of each mode; `not judged` if the contents cannot be verified."""
     is_judged = report.method != "none"
     return {
         f"verdict {name.replace('_', ' ')}": mode.verdict
@@ -146,8 +148,8 @@ def _verdicts(report: VerifyReport) -> dict[str, JsonValue]:
     }
 
 
-def _digest(contract: CustomContract | None) -> str | None:
-    """A few digits that are the same for the same contract of a custom collective."""
+def _compute_digest(contract: CustomContract | None) -> str | None:
+    """Return a short digest of the contract of a custom collective; None without a contract."""
     if contract is None:
         return None
     # Imported here: most collectives are not custom.
@@ -163,7 +165,7 @@ def _digest(contract: CustomContract | None) -> str | None:
     return digest.hexdigest()[:12]
 
 
-def _traffic(algorithm: Algorithm) -> Mapping[_PairKey, PairTraffic]:
+def _collect_traffic(algorithm: Algorithm) -> Mapping[_PairKey, PairTraffic]:
     sent = traffic(algorithm, None)
     columns = (sent.source, sent.destination, sent.messages, sent.units)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -171,13 +173,13 @@ def _traffic(algorithm: Algorithm) -> Mapping[_PairKey, PairTraffic]:
 
 
 def _is_same_traffic(pair: PairDifference, unit_counts: tuple[int, int]) -> bool:
-    """Whether equally many messages carry the same share of the buffer, whatever a unit is."""
+    """Whether equal numbers of messages carry equal fractions of the buffer, in any units."""
     units_a, units_b = unit_counts
     is_same_share = pair.a.units * units_b == pair.b.units * units_a
     return is_same_share and pair.a.messages == pair.b.messages
 
 
-def _first_step(a: StepTable, b: StepTable) -> StepDifference | None:
+def _find_different_step(a: StepTable, b: StepTable) -> StepDifference | None:
     for rank in range(min(a.num_ranks, b.num_ranks)):
         start_a, end_a = a.rank_indptr[rank : rank + _BOTH].tolist()
         start_b, end_b = b.rank_indptr[rank : rank + _BOTH].tolist()
@@ -192,46 +194,48 @@ def _first_step(a: StepTable, b: StepTable) -> StepDifference | None:
             return StepDifference(
                 rank,
                 step,
-                _said_step(a, start_a + step) if start_a + step < end_a else None,
-                _said_step(b, start_b + step) if start_b + step < end_b else None,
+                _describe_step(a, start_a + step) if start_a + step < end_a else None,
+                _describe_step(b, start_b + step) if start_b + step < end_b else None,
             )
-    return _first_dependency(a, b)
+    return _find_different_dependency(a, b)
 
 
-def _first_dependency(a: StepTable, b: StepTable) -> StepDifference | None:
-    """The first step that waits for others than the same step of `b`: all else is equal."""
+def _find_different_dependency(a: StepTable, b: StepTable) -> StepDifference | None:
+    """Find the first step whose dependencies differ, for tables that are otherwise equal."""
     if len(a) != len(b):
         return None
     for kind in ("data", "control"):
-        waits_a, waits_b = _waits(a, kind), _waits(b, kind)
+        waits_a, waits_b = _list_dependencies(a, kind), _list_dependencies(b, kind)
         if np.array_equal(waits_a, waits_b):
             continue
         shared = min(len(waits_a), len(waits_b))
         differs = np.flatnonzero((waits_a[:shared] != waits_b[:shared]).any(axis=1))
         at = int(differs[0]) if len(differs) else shared
-        # Lines are in the order of the rows that wait: the lower one is missing in the other.
+        # Lines are ordered by waiting row: the lower row is missing in the other table.
         row = min(int(waits[at, 0]) for waits in (waits_a, waits_b) if at < len(waits))
-        said = (_said_waits(a, kind, row), _said_waits(b, kind, row))
-        return StepDifference(int(a.rank[row]), a.step_of(row), *said)
+        texts = (_describe_dependencies(a, kind, row), _describe_dependencies(b, kind, row))
+        return StepDifference(int(a.rank[row]), a.step_of(row), *texts)
     return None
 
 
-def _waits(steps: StepTable, kind: str) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """One line a dependency: the row that waits, and the row for which it waits."""
+def _list_dependencies(
+    steps: StepTable, kind: str
+) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Return one line per dependency: the waiting row, and the row for which it waits."""
     pointer, indices = getattr(steps, f"{kind}_indptr"), getattr(steps, f"{kind}_indices")
     waiting = np.repeat(np.arange(len(steps)), np.diff(pointer))
     return np.stack([waiting, indices], axis=1)
 
 
-def _said_waits(steps: StepTable, kind: str, row: int) -> str:
+def _describe_dependencies(steps: StepTable, kind: str, row: int) -> str:
     pointer, indices = getattr(steps, f"{kind}_indptr"), getattr(steps, f"{kind}_indices")
-    awaited = [steps.step_of(int(other)) for other in indices[pointer[row] : pointer[row + 1]]]
+    awaited = [steps.step_of(int(parent)) for parent in indices[pointer[row] : pointer[row + 1]]]
     numbers = ", ".join(map(str, awaited)) or "none"
     return f"{kind} dependencies on steps {numbers}"
 
 
-def _said_step(steps: StepTable, row: int) -> str:
-    """A step in words: what it is, with whom, and the units that it reads and writes."""
+def _describe_step(steps: StepTable, row: int) -> str:
+    """Describe a step: kind, count, regions, peer, channel, lane and duration."""
     kind = StepKind(int(steps.kind[row]))
     parts = [kind.name.lower().replace("_", "-"), f"count {int(steps.count[row])}"]
     for side, word in (("src", "from"), ("dst", "to")):

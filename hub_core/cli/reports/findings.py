@@ -19,22 +19,27 @@ def say_losses(written: Written, out: str, work: str) -> None:
     """Print the losses of an output as warnings, and the notes of its writer."""
     for loss in written.losses:
         message = f"the {work} loses: {loss}"
-        # A warning: whoever wants an error asks for --strict.
-        found = Diagnostic("lossy", message, Severity.WARNING, Location(out))
-        output.print_diagnostic(found)
+        # A warning; --strict turns losses into errors.
+        warning = Diagnostic("lossy", message, Severity.WARNING, Location(out))
+        output.print_diagnostic(warning)
     for note in written.notes:
         output.print_note(f"{out} {note}")
 
 
-def with_path(found: Iterable[Diagnostic], algorithm: Algorithm, source: str) -> list[Diagnostic]:
+def with_path(
+    findings: Iterable[Diagnostic], algorithm: Algorithm, source: str
+) -> list[Diagnostic]:
     """Return the findings with the user's path if the algorithm was read from that file."""
     name = algorithm.provenance.source_name
     if not name or os.path.basename(source) != name:
-        return list(found)
-    return [_at(one, source) if one.location.file == name else one for one in found]
+        return list(findings)
+    return [
+        _replace_path(finding, source) if finding.location.file == name else finding
+        for finding in findings
+    ]
 
 
-def _at(found: Diagnostic, file: str) -> Diagnostic:
+def _replace_path(finding: Diagnostic, file: str) -> Diagnostic:
     """Return the finding with the path that the user gave."""
-    # Readers know the name alone.
-    return replace(found, location=replace(found.location, file=file))
+    # Readers only know the name of the file.
+    return replace(finding, location=replace(finding.location, file=file))

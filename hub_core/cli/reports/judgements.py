@@ -1,4 +1,4 @@
-"""Judge one input or several: every one gets its verdict, whatever is wrong with the others."""
+"""Verify one input or several; each gets a verdict, regardless of errors in the other ones."""
 
 from __future__ import annotations
 
@@ -17,55 +17,57 @@ _STDIN = "-"
 
 
 class Judgement(Protocol):
-    """What became of one input."""
+    """Verdict on one input."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with it."""
+        """Whether the input passes."""
 
     def document(self) -> dict[str, JsonValue]:
-        """Its report as JSON, without the name of the schema."""
+        """Return the report as JSON, without the name of the schema."""
 
     def show(self, *, is_alone: bool) -> None:
-        """Print its verdict on one line; what belongs to it follows where the input is alone."""
+        """Print the verdict on one line; `is_alone`: it is the only input, so print all details."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unjudged:
-    """An input that could not be read, or not be judged."""
+    """An input that could not be read or verified."""
 
     source: str
     diagnostics: Sequence[Diagnostic]
     ok: bool = False
 
     def document(self) -> dict[str, JsonValue]:
-        """Its findings alone."""
-        found = [diagnostic_object(one) for one in self.diagnostics]
-        return {"source": self.source, "ok": False, "diagnostics": [*found]}
+        """Return the findings as JSON."""
+        findings = [diagnostic_object(finding) for finding in self.diagnostics]
+        return {"source": self.source, "ok": False, "diagnostics": [*findings]}
 
     def show(self, *, is_alone: bool) -> None:
-        """Print that there is no verdict, and why."""
+        """Print that there is no verdict, and the findings."""
         print_line(f"{self.source}: not judged")
-        for found in self.diagnostics:
-            print_diagnostic(found)
+        for finding in self.diagnostics:
+            print_diagnostic(finding)
 
 
 def judge(
     sources: Sequence[str], judged: Callable[[str], Judgement], schema: str, *, as_json: bool
 ) -> int:
-    """Judge, print, and return the exit code: 1 where anything is wrong with any input.
+    """Verify all inputs, print the verdicts, and return the exit code: 1 if any input fails.
 
-    As JSON, the report of a single input as itself, of several under `results`. An error with a
-    single input is raised, with one of several it is the verdict on it.
+    `judged`: verifies one source. With `as_json`, the report of a single input is the document
+    itself; several reports are listed under `results`. An error of a single input is raised; with
+    several inputs it becomes the verdict on that input. Raises `UsageError` if standard input is
+    given twice.
     """
     if sources.count(_STDIN) > 1:
         raise UsageError("standard input can be read once alone", cure="give - once")
     is_alone = len(sources) == 1
     passed = 0
     documents: list[JsonValue] = []
-    # One at a time: many algorithms do not fit in memory together.
+    # One at a time, because many algorithms together do not fit into memory.
     for source in sources:
-        judgement = judged(source) if is_alone else _judged_or_not(source, judged)
+        judgement = judged(source) if is_alone else _judge_or_report(source, judged)
         passed += judgement.ok
         if as_json:
             documents.append(judgement.document())
@@ -80,7 +82,7 @@ def judge(
 
 
 def _report(schema: str, ok: bool, documents: list[JsonValue]) -> dict[str, JsonValue]:
-    """One report as itself, several under `results`."""
+    """Return the only report with the schema, or several under `results`."""
     match documents:
         case [dict() as alone]:
             return {"schema": schema, **alone}
@@ -88,7 +90,7 @@ def _report(schema: str, ok: bool, documents: list[JsonValue]) -> dict[str, Json
             return {"schema": schema, "ok": ok, "results": documents}
 
 
-def _judged_or_not(source: str, judged: Callable[[str], Judgement]) -> Judgement:
+def _judge_or_report(source: str, judged: Callable[[str], Judgement]) -> Judgement:
     try:
         return judged(source)
     except HubError as error:

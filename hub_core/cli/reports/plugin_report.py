@@ -1,4 +1,4 @@
-"""The JSON document `collhub/plugin-report-1` that the plugin commands print."""
+"""The JSON document `collhub/plugin-report-1` of the commands on plugins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def report(
     registry: Registry, plugins: Sequence[dict[str, JsonValue]], ok: bool | None = None
 ) -> dict[str, JsonValue]:
-    """The whole document; `ok` only where checks were run."""
+    """Build the document; `ok` is included only if checks were run."""
     document: dict[str, JsonValue] = {
         "schema": "collhub/plugin-report-1",
         "core_version": __version__,
@@ -30,7 +30,7 @@ def report(
 
 
 def plugin_object(plugin: Plugin) -> dict[str, JsonValue]:
-    """One plugin, its status and its offers."""
+    """Convert a plugin, its status and its offers to JSON."""
     return {
         "name": plugin.name,
         "distribution": plugin.distribution,
@@ -53,13 +53,13 @@ def _offer_object(offer: Offer) -> dict[str, JsonValue]:
 
 
 def description_of(offer: Offer) -> str:
-    """What an offer says of itself, or what its format says."""
+    """Return the description of an offer, or of its format."""
     described = getattr(offer, "format", offer)
     return str(getattr(described, "description", ""))
 
 
 def option_object(option: Option) -> dict[str, JsonValue]:
-    """A declared option, field by field."""
+    """Convert a declared option to JSON."""
     return {
         "name": option.name,
         "type": str(option.type),
@@ -73,7 +73,7 @@ def option_object(option: Option) -> dict[str, JsonValue]:
 
 
 def default_text(option: Option) -> str:
-    """The default of an option as the command line would state it: `true`, `4GiB`."""
+    """Format the default of an option as on the command line: `true`, `4GiB`."""
     if isinstance(option.default, bool):
         return str(option.default).lower()
     if option.type is OptionType.SIZE and isinstance(option.default, int):
@@ -81,7 +81,7 @@ def default_text(option: Option) -> str:
         from hub_core.model import format_bytes, parse_size
 
         text = format_bytes(option.default).replace(" ", "")
-        # Sizes of many digits are shown shortened, which a default must not be.
+        # `format_bytes` rounds sizes of many digits, but a default must be exact.
         return text if parse_size(text) == option.default else f"{option.default}B"
     if option.type is OptionType.BANDWIDTH and isinstance(option.default, float):
         from hub_core.model import format_bandwidth

@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
     """Return the JSON object of a finding; unknown parts of the location are null."""
-    place = diagnostic.location
+    location = diagnostic.location
     return {
         "code": diagnostic.code,
         "severity": str(diagnostic.severity),
         "message": diagnostic.message,
         "cure": diagnostic.cure,
-        "file": place.file,
-        "line": place.line,
-        "byte": place.byte,
-        "rank": place.rank,
-        "step": place.step,
+        "file": location.file,
+        "line": location.line,
+        "byte": location.byte,
+        "rank": location.rank,
+        "step": location.step,
     }
 
 
 def cut_objects(cuts: Sequence[SearchCut]) -> list[JsonValue]:
     """Return the JSON objects of the parts of a search that a limit cut."""
     return [
-        {"name": one.name, "work": one.work, "reason": one.reason, "not_tried": one.not_tried}
-        for one in cuts
+        {"name": cut.name, "work": cut.work, "reason": cut.reason, "not_tried": cut.not_tried}
+        for cut in cuts
     ]
 
 
@@ -56,8 +56,8 @@ def print_check(name: str, report: CheckReport) -> None:
         for line in report.lines
     }
     print_fields({name: report.verdict, **report.details, **lines})
-    for found in report.diagnostics:
-        print_diagnostic(found)
+    for finding in report.diagnostics:
+        print_diagnostic(finding)
 
 
 def check_object(report: CheckReport) -> dict[str, JsonValue]:
@@ -65,5 +65,5 @@ def check_object(report: CheckReport) -> dict[str, JsonValue]:
     return {
         "ok": report.ok,
         **dict(report.facts),
-        "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+        "diagnostics": [diagnostic_object(finding) for finding in report.diagnostics],
     }

@@ -1,4 +1,4 @@
-"""Write when every step or node of a simulated run started and ended, as a CSV file."""
+"""Write start and end of every step, or node, of a simulated run as a CSV file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
 
 
 def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, out: str) -> None:
-    """Write one line a step, or a node of a job.
+    """Write one line per step, or per node of a job.
 
-    Rank, position in the rank, kind, peer, start and end; -1 for what never happened.
+    Columns: rank, position in the rank, kind, peer, start and end in ns; -1 for a step that never
+    started or ended. Raises `UsageError` if the simulator does not report times of steps.
     """
     from hub_core.pipeline.artifacts import Content, destination
     from hub_core.plugin_api import Format
@@ -28,7 +29,7 @@ def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, o
             cure="leave out --steps, or use another --backend",
         )
     kinds = StepKind if isinstance(steps, StepTable) else NodeKind
-    place = destination(out, Format("csv", "times of steps", (".csv",)), force=True)
+    target = destination(out, Format("csv", "times of steps", (".csv",)), force=True)
     names = [kind.name.lower().replace("_", "-") for kind in kinds]
     columns = (steps.rank, steps.kind, steps.peer, result.step_start_ns, result.step_end_ns)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -37,4 +38,4 @@ def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, o
         f"{rank},{row - first_rows[rank]},{names[kind]},{peer},{start},{end}\n"
         for row, (rank, kind, peer, start, end) in enumerate(rows)
     )
-    place.put([Content("", (_HEADER + "".join(lines)).encode("ascii"))])
+    target.put([Content("", (_HEADER + "".join(lines)).encode("ascii"))])

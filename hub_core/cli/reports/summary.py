@@ -1,7 +1,4 @@
-"""What an algorithm is, in numbers.
-
-Steps by kind, traffic by pair of ranks, and the longest chains of steps and messages.
-"""
+"""Figures of an algorithm: steps by kind, lanes, traffic by pair of ranks, and longest chains."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Messages between pairs of ranks, one entry a pair, ordered by source, then destination.
+    """Messages between pairs of ranks: one entry per pair, ordered by source, then destination.
 
-    Columns int64: `source`, `destination`, `messages`, `units`, and `bytes`, None where no size is
-    known.
+    Columns int64: `source`, `destination`, `messages`, `units`, and `bytes`, None if the size is
+    unknown.
     """
 
     source: Int64Array
@@ -35,9 +32,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """What no number of lanes makes shorter.
+    """Lower limits of the length of an execution, for any number of lanes.
 
-    `steps`: of the longest chain of dependent steps; `messages`: the most in such a chain.
+    `steps`: length of the longest chain of dependent steps. `messages`: maximum number of messages
+    in such a chain.
     """
 
     steps: int
@@ -46,11 +44,11 @@ class CriticalPath:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Lanes (thread blocks, streams) as the source states them.
+    """Lanes (thread blocks, streams) that the source declares.
 
-    `most`: of one rank, 0 where the source has no opinion; `longest`: steps of the longest lane;
-    `fused`: sends of all ranks that are one instruction with the receive before them, not counted
-    in `longest`.
+    `most`: maximum number of lanes of a rank, 0 if the source declares none. `longest`: steps of
+    the longest lane. `fused`: sends, of all ranks, that form one instruction with the preceding
+    receive; `longest` does not count them.
     """
 
     most: int
@@ -59,55 +57,54 @@ class Lanes:
 
 
 def lanes(steps: StepTable) -> Lanes:
-    """What lanes there are, and how long."""
+    """Count the lanes of the ranks and the steps of the longest lane."""
     named = np.flatnonzero(steps.lane >= 0)
     pairs = np.stack([steps.rank[named], steps.lane[named]])
     distinct, lane = np.unique(pairs, axis=1, return_inverse=True)
     _, fused = fused_pairs(steps, match_messages(steps, Findings()))
     is_counted = ~np.isin(named, fused)
     length = np.bincount(lane.reshape(-1), weights=is_counted)
-    most = np.bincount(distinct[0]).max(initial=0)
-    return Lanes(int(most), int(length.max(initial=0)), len(fused))
+    lane_count = np.bincount(distinct[0]).max(initial=0)
+    return Lanes(int(lane_count), int(length.max(initial=0)), len(fused))
 
 
-def kind_counts(steps: StepTable) -> dict[str, int]:
-    """Number of steps of every kind, kinds without steps included."""
+def count_kinds(steps: StepTable) -> dict[str, int]:
+    """Count the steps of every kind, including kinds without steps."""
     counts = np.bincount(steps.kind, minlength=len(StepKind)).tolist()
     return {kind.name.lower().replace("_", "-"): counts[kind] for kind in StepKind}
 
 
-def channel_count(steps: StepTable) -> int:
-    """Number of channels that messages use."""
-    # Local steps have no channel.
+def count_channels(steps: StepTable) -> int:
+    """Count the channels that messages use."""
     return len(np.unique(steps.channel[steps.sends | steps.receives]))
 
 
 def traffic(algorithm: Algorithm, collective_bytes: int | None) -> Traffic:
-    """Sum what is sent from rank to rank.
+    """Sum the messages from rank to rank.
 
-    Bytes for a collective of `collective_bytes`, if given.
+    `collective_bytes`: size of the collective, None if unknown; then the result has no bytes.
     """
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
     pairs = _pair(steps.rank[sends], steps.peer[sends])
     distinct, entry, messages = np.unique(pairs, return_inverse=True, return_counts=True)
-    units = _sums(entry, steps.count[sends], len(distinct))
+    units = _sum_by_entry(entry, steps.count[sends], len(distinct))
     sent_bytes = None
     if collective_bytes is not None:
         sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, steps.count[sends])
-        sent_bytes = _sums(entry, sizes, len(distinct))
+        sent_bytes = _sum_by_entry(entry, sizes, len(distinct))
     return Traffic(
         distinct >> 32, distinct & 0xFFFFFFFF, messages.astype(np.int64), units, sent_bytes
     )
 
 
 def critical_path(steps: StepTable) -> CriticalPath | None:
-    """Longest chains over dependencies and messages; None where steps wait in a circle.
+    """Find the longest chains over dependencies and messages; None if there is a cycle.
 
-    A RECV follows the SEND that it matches; what has no match follows nothing. Level-synchronous:
-    time O(steps + dependencies) plus a constant per level.
+    A RECV follows the SEND that it matches; an unmatched RECV has no predecessor.
+    Level-synchronous: O(steps + dependencies) time plus a constant per level.
     """
-    parent, child, is_message = _all_edges(steps)
+    parent, child, is_message = _list_edges(steps)
     order = np.argsort(parent, kind="stable")
     child, is_message = child[order], is_message[order].astype(np.int64)
     first_child = np.searchsorted(parent[order], np.arange(len(steps) + 1))
@@ -127,16 +124,16 @@ def critical_path(steps: StepTable) -> CriticalPath | None:
     return CriticalPath(levels, int(messages.max(initial=0))) if done == len(steps) else None
 
 
-def _all_edges(steps: StepTable) -> tuple[Int64Array, Int64Array, npt.NDArray[np.bool_]]:
-    """(parent row, child row, is a message) of every dependency and every matched message."""
+def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array, npt.NDArray[np.bool_]]:
+    """Return (parent row, child row, whether it is a message) of all dependencies and messages."""
     parent, child = steps.edges()
-    send, receive = _matches(steps)
+    send, receive = _match_messages(steps)
     is_message = np.concatenate([np.zeros(len(parent), np.bool_), np.ones(len(send), np.bool_)])
     return np.concatenate([parent, send]), np.concatenate([child, receive]), is_message
 
 
-def _matches(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """Rows of SENDs and of the receives that take their messages."""
+def _match_messages(steps: StepTable) -> tuple[Int64Array, Int64Array]:
+    """Match messages: rows of the SENDs, and of the receives that match them."""
     tags = message_tags(steps).astype(np.int64)
     send, receive = np.flatnonzero(steps.sends), np.flatnonzero(steps.receives)
     pairs = np.concatenate(
@@ -154,9 +151,9 @@ def _pair(source: npt.NDArray[np.int32], destination: npt.NDArray[np.int32]) -> 
     return source.astype(np.int64) << 32 | (destination.astype(np.int64) & 0xFFFFFFFF)
 
 
-def _sums(entry: Int64Array, values: Int64Array, length: int) -> Int64Array:
-    """Totals of the values by entry: int64[length]."""
+def _sum_by_entry(entry: Int64Array, values: Int64Array, length: int) -> Int64Array:
+    """Sum the values by entry: int64[length]."""
     sums = np.zeros(length, np.int64)
-    # Exact: weights of a bincount would be floats.
+    # Exact, whereas `bincount` sums weights in floating point.
     np.add.at(sums, entry, values)
     return sums

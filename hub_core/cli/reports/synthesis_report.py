@@ -1,4 +1,4 @@
-"""The report of `collhub synthesize`: what was asked for, what was made, how good it is."""
+"""The report of `collhub synthesize`: the request, the algorithm, its time and its bounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class SynthesisWish:
     """Synthesis request as parsed from the command line.
 
-    `npus`: the NPUs that take part; with `relays`, others may forward.
+    `npus`: NPUs that take part, None for all. `relays`: other NPUs may forward data. `wanted`: NPUs
+    whose steps are needed, None for all.
     """
 
     collective: str
@@ -44,9 +45,9 @@ class SynthesisWish:
 
 @dataclass(slots=True)
 class SynthesizedAlgorithm:
-    """An algorithm with everything that is known about it, as it becomes known.
+    """Result of a synthesis, completed while the command runs.
 
-    `report`: None where it was not verified. `written`: None where nothing was asked for.
+    `report`: None if the algorithm was not verified. `written`: None if the user gave no output.
     """
 
     result: SynthesisResult
@@ -58,7 +59,7 @@ class SynthesizedAlgorithm:
 
 
 def print_synthesis(
-    made: SynthesizedAlgorithm,
+    synthesis: SynthesizedAlgorithm,
     name: str,
     request: SynthesisWish,
     as_json: bool,
@@ -66,37 +67,40 @@ def print_synthesis(
 ) -> None:
     """Print the report as text or JSON."""
     if as_json:
-        print_json(_object(made, name, request))
+        print_json(_to_json(synthesis, name, request))
         return
-    for found in made.result.diagnostics:
-        print_diagnostic(found)
+    for finding in synthesis.result.diagnostics:
+        print_diagnostic(finding)
     if not is_stdout_taken:
-        print_fields(_fields(made, name, request))
+        print_fields(_collect_fields(synthesis, name, request))
 
 
-def _fields(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> dict[str, str]:
-    result, topology = made.result, made.topology
+def _collect_fields(
+    synthesis: SynthesizedAlgorithm, name: str, request: SynthesisWish
+) -> dict[str, str]:
+    """Collect the lines of the text report by name."""
+    result, topology = synthesis.result, synthesis.topology
     algorithm = result.algorithm
     part = f" of {len(set(request.wanted or ()))} ranks" if result.is_partial else ""
-    what = f"{request.collective} by {name}"
+    title = f"{request.collective} by {name}"
     network = f"{topology.num_npus} NPUs, {topology.num_links} links, {request.occupancy}"
     return {
-        "algorithm": f"{what}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
+        "algorithm": f"{title}, {algorithm.num_ranks} ranks, {len(algorithm.steps)} steps{part}",
         "topology": f"{topology.name}: {network}",
         "size": format_bytes(request.size),
-        **{key: _text(value) for key, value in result.statistics.items()},
-        **_not_tried(result),
+        **{key: _format_figure(value) for key, value in result.statistics.items()},
+        **_describe_skipped_variants(result),
         **cut_fields(result.cuts),
         "time": f"{format_time(result.time_ns)} ({result.time_ns} ns)",
         "bandwidth": f"{request.size / max(result.time_ns, 1):.2f} GB/s",
-        "bounds": _bounds(result) or "none known",
-        "synthesis": f"{made.wall_s:.2f} s, {made.cpu_s:.2f} s of CPU",
-        "verification": _verdict(result, made.report),
+        "bounds": _format_bounds(result) or "none known",
+        "synthesis": f"{synthesis.wall_s:.2f} s, {synthesis.cpu_s:.2f} s of CPU",
+        "verification": _describe_verdict(result, synthesis.report),
     }
 
 
-def _bounds(result: SynthesisResult) -> str:
-    """All lower bounds, and the ratio of the time to the largest that holds for any sizes."""
+def _format_bounds(result: SynthesisResult) -> str:
+    """List all lower bounds, and the ratio to the largest one for messages of any size."""
     bounds = ", ".join(f"{name} {format_time(value)}" for name, value in result.bounds_ns.items())
     ratio = result.ratio_to_bound
     if ratio is None:
@@ -107,8 +111,8 @@ def _bounds(result: SynthesisResult) -> str:
     return f"{bounds}; time is {ratio:.3f} times the {largest}"
 
 
-def _not_tried(result: SynthesisResult) -> dict[str, str]:
-    """The line on what a search left out, or nothing."""
+def _describe_skipped_variants(result: SynthesisResult) -> dict[str, str]:
+    """Describe the variants that a search skipped, by reason; empty if there are none."""
     if not result.not_tried:
         return {}
     names: dict[str, list[str]] = {}
@@ -118,7 +122,7 @@ def _not_tried(result: SynthesisResult) -> dict[str, str]:
     return {"not tried": f"{len(result.not_tried)}, so the answer is partial: {causes}"}
 
 
-def _verdict(result: SynthesisResult, report: VerifyReport | None) -> str:
+def _describe_verdict(result: SynthesisResult, report: VerifyReport | None) -> str:
     if result.is_replayed and result.is_partial:
         return "replayed by the synthesizer as a whole"
     if result.is_partial:
@@ -130,29 +134,30 @@ def _verdict(result: SynthesisResult, report: VerifyReport | None) -> str:
     return "correct" if report.method != "none" else "contents unknown"
 
 
-def _text(value: JsonValue) -> str:
-    """A figure as people read it."""
-    # JSON has all digits.
+def _format_figure(value: JsonValue) -> str:
+    """Format a figure for text output; JSON output has all digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _object(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> dict[str, JsonValue]:
-    result, report, written = made.result, made.report, made.written
+def _to_json(
+    synthesis: SynthesizedAlgorithm, name: str, request: SynthesisWish
+) -> dict[str, JsonValue]:
+    result, report, written = synthesis.result, synthesis.report, synthesis.written
     return {
         "schema": "collhub/report-synthesize-1",
         "synthesizer": name,
         "collective": request.collective,
         "collective_bytes": request.size,
         "num_ranks": result.algorithm.num_ranks,
-        "topology": made.topology.name,
+        "topology": synthesis.topology.name,
         "occupancy": request.occupancy,
         "time_ns": result.time_ns,
         "bounds_ns": dict(result.bounds_ns),
         "bound_ns": result.bound_ns,
         "ratio_to_bound": result.ratio_to_bound,
         "algorithm_bandwidth_bytes_per_s": request.size / max(result.time_ns, 1) * 1e9,
-        "synthesis_s": made.wall_s,
-        "synthesis_cpu_s": made.cpu_s,
+        "synthesis_s": synthesis.wall_s,
+        "synthesis_cpu_s": synthesis.cpu_s,
         "statistics": dict(result.statistics),
         "is_partial": result.is_partial or bool(result.not_tried or result.cuts),
         "not_tried": [
@@ -162,8 +167,11 @@ def _object(made: SynthesizedAlgorithm, name: str, request: SynthesisWish) -> di
         "is_replayed": result.is_replayed,
         "is_verified": report is not None and report.ok,
         "diagnostics": [
-            diagnostic_object(found)
-            for found in (*result.diagnostics, *(report.diagnostics if report is not None else ()))
+            diagnostic_object(finding)
+            for finding in (
+                *result.diagnostics,
+                *(report.diagnostics if report is not None else ()),
+            )
         ],
         "artifacts": [str(path) for path in written.paths] if written is not None else [],
         "losses": [loss_object(loss) for loss in written.losses] if written is not None else [],

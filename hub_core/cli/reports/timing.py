@@ -1,7 +1,4 @@
-"""A simulated run and the numbers by which it is judged.
-
-Bandwidth, lower bound, and the ratio to it.
-"""
+"""A simulated run with its bandwidth, its lower bound, and the ratio to the bound."""
 
 from __future__ import annotations
 
@@ -20,10 +17,10 @@ from hub_core.registry.plugins import Registry
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """A run of a collective of `collective_bytes`.
+    """Simulated run of a collective of `collective_bytes`.
 
-    `bound`: no algorithm is faster, None where none is known. `time_ps`: the time by which the
-    ratio is computed; `slack_ps`: what the simulator's rounding may have taken from it. See
+    `bound`: proven lower bound, None if unknown. `time_ps`: the time that is compared with the
+    bound. `slack_ps`: maximum error of it by the simulator's rounding; see
     `pipeline.simulation.exact_time`. `is_size_known`: False for a timing-only trace of messages in
     bytes, whose collective has an unknown size.
     """
@@ -37,19 +34,19 @@ class Timing:
 
     @property
     def time_ns(self) -> int | None:
-        """When the last rank finished, None where a rank never does."""
+        """Time at which the last rank finished; None if a rank never finishes."""
         return self.result.time_ns
 
     @property
     def bound_ns(self) -> int | None:
-        """Whole nanoseconds of the bound."""
+        """The bound in nanoseconds, rounded down."""
         return None if self.bound is None else self.bound.time_ns
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Algorithm bandwidth, size by time.
+        """Algorithm bandwidth: size divided by time.
 
-        None where a rank never finishes or the size is not known.
+        None if a rank never finishes or the size is unknown.
         """
         return (
             self.collective_bytes / self.time_ns * 1e9
@@ -59,15 +56,15 @@ class Timing:
 
     @property
     def ratio_to_bound(self) -> float | None:
-        """Time by bound in picoseconds, at least 1; None where one of them is missing or zero.
+        """Time divided by bound, at least 1; None if one of them is missing or zero.
 
-        Also None for a time that beats the bound, which `defect` reports.
+        Also None for a time below the bound, which `defect` reports.
         """
         return None if self.bound is None else self.bound.ratio(self.time_ps, self.slack_ps)
 
     @property
     def defect(self) -> Diagnostic | None:
-        """The finding for a time that beats the bound."""
+        """Finding for a time below the bound; None if there is no such defect."""
         return beaten_bound(self.bound, self.time_ps, slack_ps=self.slack_ps)
 
 
@@ -80,9 +77,9 @@ def judge(
     options: OptionText | None = None,
     registry: Registry,
 ) -> list[Timing]:
-    """The results of `backend` by size in bytes, next to the bounds of the collective.
+    """Compare the results of `backend`, by size in bytes, with the bounds of the collective.
 
-    Without bounds where messages share no links, and for custom collectives.
+    There are no bounds if messages do not share links, and for custom collectives.
     """
     collective = algorithm.collective
     sizes = list(results)
