@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
-from hub_core.cli.commands.simulate import TIMING_COLUMNS, timing_cells
+from hub_core.cli.commands.simulate import TIMING_COLUMNS, format_timing
 from hub_core.cli.output import print_json, print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.model import InputError, PluginError
@@ -148,7 +148,7 @@ def _print(
         size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"
         print_line(f"{example.name}: {collective.kind}, {size}: verified")
     print_line()
-    rows = [(run.example.name, run.topology, *timing_cells(run.timing)) for run in runs]
+    rows = [(run.example.name, run.topology, *format_timing(run.timing)) for run in runs]
     print_table(("algorithm", "topology", *TIMING_COLUMNS), rows, right=TIMING_COLUMNS)
     print_line()
     print_line("bound: no algorithm is faster on that topology; ratio: time by bound.")

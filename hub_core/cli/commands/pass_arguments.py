@@ -23,9 +23,9 @@ _STEPS = "steps"
 
 @dataclass(frozen=True, slots=True)
 class PassStep:
-    """One `--pass` of the command line, and the `-O` options that stand behind it.
+    """One `--pass` of the command line with the `-O` options that follow it.
 
-    Not all of these are its own: what the pass does not declare belongs to whoever does.
+    Options that the pass does not declare belong to the components that declare them.
     """
 
     name: str
@@ -33,64 +33,64 @@ class PassStep:
 
     @property
     def side(self) -> str:
-        """How `-O` names the options of the pass: `-` in names stands for `_`, as in all keys."""
+        """Name of the pass in `-O`: with `_` instead of `-`, as in all keys."""
         return self.name.replace("-", "_")
 
     def own(self, declared: Sequence[Option]) -> dict[str, str]:
-        """The options behind the pass that it declares itself; keys as they were given."""
+        """Return the options after the pass that the pass itself declares, with keys as given."""
         names = {option.name for option in declared}
-        found = {}
+        options = {}
         for key, value in self.pairs.items():
             side, _, name = key.replace("-", "_").rpartition(".")
             if name in names and side in ("", self.side):
-                found[key] = value
-        return found
+                options[key] = value
+        return options
 
 
 class PassCommand(click.Command):
-    """A command that keeps which `-O` stands behind which `--pass`, as `context.meta`."""
+    """A command that records in `context.meta` which `-O` options follow which `--pass`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the `-O` behind a `--pass` aside, and parse the rest as usual."""
-        rest, steps = _taken_aside(args)
+        """Extract the `-O` options after each `--pass`, and parse the other arguments as usual."""
+        rest, steps = _separate_pass_options(args)
         ctx.meta[_STEPS] = steps
         return super().parse_args(ctx, rest)
 
 
 def pass_steps(context: click.Context) -> list[PassStep]:
-    """The passes of the command line, in their order."""
+    """Return the passes of the command line in their order."""
     steps: list[PassStep] = context.meta[_STEPS]
     return steps
 
 
-def _taken_aside(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
-    """Arguments without the options behind passes, and the passes with these.
+def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
+    """Separate arguments: (arguments without the options after passes, passes with these options).
 
-    Malformed ones stay, so that the parser says what is wrong with them.
+    Malformed options stay among the arguments, so that the parser reports them.
     """
-    rest: list[str] = []
+    remaining: list[str] = []
     steps: list[PassStep] = []
-    place = 0
-    # What stands behind `--` is for the program that IN may be.
-    while place < len(args) and args[place] != "--":
-        word, value, width = _split(args, place)
+    i = 0
+    # Arguments after `--` are for the program that IN may be.
+    while i < len(args) and args[i] != "--":
+        word, value, width = _read_flag(args, i)
         key, equals, text = value.partition("=")
         is_pair = word == _OPTION and bool(steps) and bool(equals) and bool(key)
         if is_pair and key not in steps[-1].pairs:
             steps[-1].pairs[key] = text
         else:
-            rest += args[place : place + width]
+            remaining += args[i : i + width]
         if word == _PASS:
             steps.append(PassStep(value))
-        place += width
-    return [*rest, *args[place:]], steps
+        i += width
+    return [*remaining, *args[i:]], steps
 
 
-def _split(args: Sequence[str], place: int) -> tuple[str, str, int]:
-    """Flag, value and number of words of `--pass NAME`, `--pass=NAME`, `-O PAIR` or `-OPAIR`."""
-    word = args[place]
-    if word in (_PASS, _OPTION) and place + 1 < len(args):
-        return word, args[place + 1], 2
+def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
+    """Return flag, value and word count of `--pass NAME`, `--pass=NAME`, `-O PAIR` or `-OPAIR`."""
+    word = args[i]
+    if word in (_PASS, _OPTION) and i + 1 < len(args):
+        return word, args[i + 1], 2
     if word.startswith(f"{_PASS}="):
         return _PASS, word.removeprefix(f"{_PASS}="), 1
     if word.startswith(_OPTION):
@@ -99,15 +99,16 @@ def _split(args: Sequence[str], place: int) -> tuple[str, str, int]:
 
 
 def shared_pairs(
-    given: Assignments, steps: Sequence[PassStep], own: Sequence[Assignments]
+    options: Assignments, steps: Sequence[PassStep], options_by_pass: Sequence[Assignments]
 ) -> Assignments:
-    """The options that belong to no single pass: those of the command, and what passes left.
+    """Return the options that do not belong to a single pass.
 
-    Raises `click.UsageError` for one that is given twice.
+    These are the options before the first pass, and options after a pass that it does not declare.
+    `own`: options of each pass. Raises `click.UsageError` for an option that is given twice.
     """
-    shared = dict(given)
-    # Readers and writers get what stands behind a pass that does not know it.
-    for step, taken in zip(steps, own, strict=True):
+    shared = dict(options)
+    # Options after a pass that does not declare them are for readers, writers and other passes.
+    for step, taken in zip(steps, options_by_pass, strict=True):
         for key, value in step.pairs.items():
             if key in taken:
                 continue
@@ -118,31 +119,31 @@ def shared_pairs(
 
 
 def show_moves(session: Session, model: Algorithm | Workload, source: str, as_json: bool) -> None:
-    """Print the legal applications of all passes that list theirs."""
-    found = _moves(session, model)
+    """Print the legal applications of all passes that can list them."""
+    moves_by_pass = _collect_moves(session, model)
     if as_json:
         moves: list[JsonValue] = [
             {"pass": name, "options": {**move.options}, "effect": {**move.effect}}
-            for name, move in found
+            for name, move in moves_by_pass
         ]
         session.print_json({"schema": "collhub/report-moves-1", "source": source, "moves": moves})
         return
-    # Columns in the order in which passes name them.
-    effects = list(dict.fromkeys(key for _, move in found for key in move.effect))
+    # Columns in the order in which the passes name them.
+    effects = list(dict.fromkeys(key for _, move in moves_by_pass for key in move.effect))
     rows = [
-        (name, *(f"{move.effect.get(key, 0):+d}" for key in effects), _options(move))
-        for name, move in found
+        (name, *(f"{move.effect.get(key, 0):+d}" for key in effects), _format_options(move))
+        for name, move in moves_by_pass
     ]
     session.print_table(("pass", *effects, "options"), rows, right=effects)
 
 
-def _moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
-    """Moves with the name of their pass, by name of the pass, in its own order."""
+def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
+    """Collect (name of the pass, move), ordered by name of the pass."""
     from hub_core.pipeline.calls import blame, misfit
 
-    # Passes on another kind of model have nothing to say.
+    # Only passes for this kind of model can list moves.
     subject = Subject(type(model).__name__.lower())
-    found: list[tuple[str, PassMove]] = []
+    moves_by_pass: list[tuple[str, PassMove]] = []
     for provided in session.registry().all(AlgorithmPass):
         offer = provided.offer
         if offer.subject is not subject or not offer.moves:
@@ -151,10 +152,10 @@ def _moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, Pas
             moves = resolve(offer.moves)(model, offer.name)
         if not isinstance(moves, list | tuple):
             raise misfit(provided, f"lists its moves as {type(moves).__name__}, not as a list")
-        found += [(offer.name, move) for move in moves]
-    return found
+        moves_by_pass += [(offer.name, move) for move in moves]
+    return moves_by_pass
 
 
-def _options(move: PassMove) -> str:
-    """The options as they are typed."""
+def _format_options(move: PassMove) -> str:
+    """Format the options of a move as on the command line."""
     return " ".join(f"-O {key}={value}" for key, value in move.options.items())

@@ -45,13 +45,13 @@ def plugins() -> None:
 @json_flag
 @click.pass_obj
 def list_plugins(session: Session, as_json: bool) -> int:
-    """List installed plugins: version, status and why, and what each provides."""
+    """List installed plugins with version, status and reason, and the offers of each."""
     registry = session.registry()
     if as_json:
         print_json(report(registry, [plugin_object(plugin) for plugin in registry.plugins]))
         return ExitCode.DONE
     rows = [
-        (p.name, p.distribution, p.version, str(p.status.state), _provided(p))
+        (p.name, p.distribution, p.version, str(p.status.state), _list_offers(p))
         for p in registry.plugins
     ]
     print_table(("name", "distribution", "version", "status", "provides"), rows)
@@ -81,7 +81,7 @@ def show(session: Session, name: str, as_json: bool) -> int:
         print_line("")
         print_line(f"{kind_of(offer).noun} {offer.name}{about}")
         for option in options_of(offer):
-            print_line(f"  {_option_text(option)}")
+            print_line(f"  {_format_option(option)}")
     return ExitCode.DONE
 
 
@@ -92,21 +92,21 @@ def show(session: Session, name: str, as_json: bool) -> int:
 def check(session: Session, name: str, as_json: bool) -> int:
     """Run the conformance checks on the plugin NAME.
 
-    It is first imported in a process of its own, for 10 s at most. Exit 3 where a check fails or
-    the plugin is not there.
+    It is first imported in a process of its own, for 10 s at most. Exit 3 if a check fails or the
+    plugin is not installed.
     """
     # Imported here: the checks need numpy and verification, listing plugins does not.
     from hub_core.testing import Verdict, check_plugin
 
-    _refuse_what_does_not_survive(session, name)
+    _try_import(session, name)
     registry = session.registry()
     if not as_json:
-        # One line says why there is nothing to check, and not one a rule.
+        # Reports in one line why the plugin cannot be checked, instead of one line per rule.
         _require_loaded(registry.plugin(name))
     results = check_plugin(name, registry)
     is_ok = all(result.verdict is not Verdict.FAILED for result in results)
     if as_json:
-        print_json(report(registry, [_checked_object(session, name, results)], ok=is_ok))
+        print_json(report(registry, [_checks_to_json(session, name, results)], ok=is_ok))
     else:
         _print_results(name, results)
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
@@ -116,10 +116,10 @@ def check(session: Session, name: str, as_json: bool) -> int:
 @click.argument("name", shell_complete=plugin_names)
 @click.pass_obj
 def enable(session: Session, name: str) -> int:
-    """Let the plugin NAME in again, which a start of the program did not survive."""
+    """Import the plugin NAME again, which was skipped because a start of the program died."""
     from hub_core.cli.start_record import read_record
 
-    # Not imported now: that is what failed.
+    # Not imported here, because the import failed before.
     registry, _ = session.unloaded_registry()
     plugin = registry.plugin(name)
     was_kept_out = read_record(print_diagnostic, {}).enable(plugin)
@@ -196,16 +196,16 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
     return ExitCode.DONE
 
 
-def _refuse_what_does_not_survive(session: Session, name: str) -> None:
-    """Keep the plugin out of this process where another one did not survive its import."""
+def _try_import(session: Session, name: str) -> None:
+    """Import the plugin in a separate process; do not import it here if that process dies."""
     from hub_core.testing.probe import trial
 
     _, importable = session.unloaded_registry()
     for plugin in importable:
         if canonical_name(name) in map(canonical_name, (plugin.name, plugin.distribution)):
-            tried = trial(plugin.name)
-            if tried.reason is not None:
-                session.refused_plugins[plugin.name] = tried.reason
+            outcome = trial(plugin.name)
+            if outcome.reason is not None:
+                session.refused_plugins[plugin.name] = outcome.reason
 
 
 def _require_loaded(plugin: Plugin) -> None:
@@ -213,7 +213,7 @@ def _require_loaded(plugin: Plugin) -> None:
         raise PluginError(f"{plugin} is {plugin.status.state}: {plugin.status.reason}")
 
 
-def _provided(plugin: Plugin) -> str:
+def _list_offers(plugin: Plugin) -> str:
     return ", ".join(f"{kind_of(offer).noun} {offer.name}" for offer in plugin.offers) or "-"
 
 
@@ -229,7 +229,7 @@ def _print_plugin(plugin: Plugin) -> None:
     )
 
 
-def _option_text(option: Option) -> str:
+def _format_option(option: Option) -> str:
     facts = [str(option.type)]
     facts += [f"one of {', '.join(option.choices)}"] if option.choices else []
     facts += [f"default {default_text(option)}"] if option.default is not None else []
@@ -251,7 +251,7 @@ def _print_results(name: str, results: Sequence[RuleResult]) -> None:
     )
 
 
-def _checked_object(
+def _checks_to_json(
     session: Session, name: str, results: Sequence[RuleResult]
 ) -> dict[str, JsonValue]:
     try:
@@ -266,11 +266,11 @@ def _checked_object(
             "reason": str(error),
         }
         described["provides"] = []
-    described["checks"] = [_result_object(result) for result in results]
+    described["checks"] = [_result_to_json(result) for result in results]
     return described
 
 
-def _result_object(result: RuleResult) -> dict[str, JsonValue]:
+def _result_to_json(result: RuleResult) -> dict[str, JsonValue]:
     return {
         "check": result.rule.name,
         "rule": result.rule.text,

@@ -1,7 +1,4 @@
-"""`collhub verify --runtime`.
-
-Whether a runtime will use a file, for which calls and sizes, and if not, why.
-"""
+"""`collhub verify --runtime`: report whether a runtime uses a file, and for which calls."""
 
 from __future__ import annotations
 
@@ -29,10 +26,10 @@ LOAD_SCHEMA = "collhub/report-load-1"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeVerdict:
-    """What the rules of a runtime say of one file.
+    """Verdict of a runtime's rules on one file.
 
-    `source`: the file as named; `runtime`: the check, with `@VERSION` if the user gave one;
-    `report`: its findings, and the calls served.
+    `source`: the file as given by the user. `runtime`: the check, with `@VERSION` if the user gave
+    one. `report`: findings, and the calls for which the runtime uses the file.
     """
 
     source: str
@@ -41,11 +38,11 @@ class RuntimeVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether at least one kind of call uses the file."""
+        """Whether the runtime uses the file for at least one kind of call."""
         return self.report.ok
 
     def document(self) -> dict[str, JsonValue]:
-        """As `collhub/report-load-1` states it."""
+        """Return the report as JSON, without the schema `collhub/report-load-1`."""
         report = self.report
         name, _, version = self.runtime.partition("@")
         return {
@@ -55,28 +52,26 @@ class RuntimeVerdict:
             "ok": report.ok,
             "is_accepted": report.facts.get("is_accepted", report.ok),
             "calls": [asdict(call) for call in report.calls],
-            "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+            "diagnostics": [diagnostic_object(finding) for finding in report.diagnostics],
         }
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the outcome, the calls where the file is alone, and the findings."""
-        print_line(f"{self.source}: {_outcome(self.runtime, self.report, is_alone)}")
+        """Print the outcome, the calls if it is the only file, and the findings."""
+        print_line(f"{self.source}: {_describe_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:
             _print_calls(self.report.calls)
-        named = None
-        for found in self.report.diagnostics:
-            # The first finding names the file, those after it the line alone.
-            place = found.location
-            is_named = place.file == named and place.line is not None
-            shown = replace(found, location=replace(place, file=None)) if is_named else found
+        previous_file = None
+        for finding in self.report.diagnostics:
+            # The first finding names the file; later findings in the same file only the line.
+            location = finding.location
+            is_named = location.file == previous_file and location.line is not None
+            shown = replace(finding, location=replace(location, file=None)) if is_named else finding
             print_diagnostic(shown)
-            named = place.file
+            previous_file = location.file
 
 
-def runtime_verdict(
-    session: Session, source: str, runtime: str, options: Assignments
-) -> RuntimeVerdict:
-    """Ask the check of a runtime. Raises `HubError`."""
+def check_file(session: Session, source: str, runtime: str, options: Assignments) -> RuntimeVerdict:
+    """Check a file with the check of a runtime. Raises `HubError`."""
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime
 
@@ -91,8 +86,8 @@ def runtime_verdict(
     return RuntimeVerdict(source, runtime, report)
 
 
-def _outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
-    """The verdict in words: the check's own, or whether the runtime uses the file."""
+def _describe_outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
+    """Describe the verdict: that of the check, else whether the runtime uses the file."""
     if report.ok and not is_alone:
         return f"{runtime} uses it"
     if report.verdict:

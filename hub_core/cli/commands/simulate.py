@@ -1,7 +1,4 @@
-"""`collhub simulate`: the time of an algorithm on a topology.
-
-The time of one algorithm on one topology, for one size or a range of sizes.
-"""
+"""`collhub simulate`: simulate an algorithm on a topology for one size or a range of sizes."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ TIMING_COLUMNS = ("size", "time", "bandwidth", "bound", "ratio")
     "--overlap",
     "has_overlap",
     is_flag=True,
-    help="Of a workload: also the time without limits of what a rank may do at once.",
+    help="For a workload: also the time without limits on concurrent nodes of a rank.",
 )
 @collective_rules_option(
     "For a workload: KIND[@SIZE][/GROUP]=ALGORITHM, a synthesizer (ring:order=given) or a file, as"
@@ -94,16 +91,16 @@ def simulate(
     assignments: Assignments,
     as_json: bool,
 ) -> int:
-    """Simulate the algorithm or workload in IN on a topology, by default on that which IN states.
+    """Simulate the algorithm or workload in IN on a topology, by default on the network in IN.
 
-    Exit 0 where every rank finishes, else 1 with the reasons.
+    Exit 0 if every rank finishes, else 1 with the reasons.
     """
     from hub_core.pipeline.machines import NO_MACHINE, choose_timing, simulator_name
 
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
-    stated = None if topology_text is None else session.read_topology(topology_text)
+    given_topology = None if topology_text is None else session.read_topology(topology_text)
     opened = session.open_input(source, source_format)
     if opened.holds_workload and machine not in (None, NO_MACHINE):
         cure = "expand its collectives with 'collhub expand --machine', or use --machine none"
@@ -111,31 +108,33 @@ def simulate(
     kind = WorkloadSimulator if opened.holds_workload else Simulator
     backend = simulator_name(machine, backend, session.registry())
     simulator_options = session.options_of(kind, backend)
-    given = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
+    assigned = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
     if opened.holds_workload:
         from hub_core.pipeline.inputs import require_workload
 
-        workload = require_workload(session.read_model(opened, given["reader"]), opened.name)
+        workload = require_workload(session.read_model(opened, assigned["reader"]), opened.name)
         # An incorrect job is not refused: the simulation shows its effect.
         warnings = collect_workload_warnings(session, workload, opened.name)
         if rules:
-            network = stated or _own_topology(session, opened)
+            network = given_topology or _read_network_of_input(session, opened)
             workload = apply_rules(session, workload, rules, network)
-        options = given["simulator"]
+        options = assigned["simulator"]
         if has_overlap:
             refuse_overlap([option.name for option in simulator_options], options, backend)
-        wanted = JobOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
-        return simulate_workload(session, workload, stated, backend, options, wanted, warnings)
+        outputs = JobOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
+        return simulate_workload(
+            session, workload, given_topology, backend, options, outputs, warnings
+        )
     for option, is_given in (("--overlap", has_overlap), ("--collective", bool(rules))):
         if is_given:
             raise UsageError(f"{option} is for workloads", cure="leave it out for an algorithm")
-    topology = stated or _own_topology(session, opened)
-    algorithm = session.read_input(opened, given["reader"])
-    sizes = sizes or _stated_size(opened.name, algorithm)
-    machine = machine or given["simulator"].get("machine")
+    topology = given_topology or _read_network_of_input(session, opened)
+    algorithm = session.read_input(opened, assigned["reader"])
+    sizes = sizes or _get_size_of_input(opened.name, algorithm)
+    machine = machine or assigned["simulator"].get("machine")
     source_of_times = choose_timing(machine, backend, topology, session.registry())
-    options = {**given["simulator"], **source_of_times.options}
-    timings = _timings(session, algorithm, topology, sizes, backend, options)
+    options = {**assigned["simulator"], **source_of_times.options}
+    timings = _simulate_sizes(session, algorithm, topology, sizes, backend, options)
     if steps_out is not None:
         from hub_core.cli.reports.step_times import write_step_times
 
@@ -144,9 +143,9 @@ def simulate(
         _write_timeline(session, algorithm, timings[0], timeline_out)
     _print(opened.name, algorithm, topology, source_of_times, timings, as_json)
     session.say(source_of_times.note)
-    found = dict.fromkeys(one for timing in timings for one in timing.result.diagnostics)
-    found |= dict.fromkeys(timing.defect for timing in timings if timing.defect is not None)
-    session.report(found, opened, algorithm)
+    findings = dict.fromkeys(finding for timing in timings for finding in timing.result.diagnostics)
+    findings |= dict.fromkeys(timing.defect for timing in timings if timing.defect is not None)
+    session.report(findings, opened, algorithm)
     is_finished = all(timing.time_ns is not None for timing in timings)
     return ExitCode.DONE if is_finished else ExitCode.INVALID
 
@@ -160,11 +159,11 @@ def _print(
     as_json: bool,
 ) -> None:
     if as_json:
-        print_json(_document(name, algorithm, topology, source_of_times, timings))
+        print_json(_to_json(name, algorithm, topology, source_of_times, timings))
     elif len(timings) == 1:
         _print_one(algorithm, topology, timings[0])
     else:
-        rows = [timing_cells(timing) for timing in timings]
+        rows = [format_timing(timing) for timing in timings]
         print_table(TIMING_COLUMNS, rows, right=TIMING_COLUMNS)
 
 
@@ -179,8 +178,8 @@ def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out:
     session.draw_report(timeline, out)
 
 
-def timing_cells(timing: Timing) -> tuple[str, ...]:
-    """The cells of `TIMING_COLUMNS`."""
+def format_timing(timing: Timing) -> tuple[str, ...]:
+    """Format the cells of `TIMING_COLUMNS`."""
     bandwidth, ratio = timing.bandwidth_bytes_per_s, timing.ratio_to_bound
     return (
         format_bytes(timing.collective_bytes),
@@ -191,7 +190,7 @@ def timing_cells(timing: Timing) -> tuple[str, ...]:
     )
 
 
-def _timings(
+def _simulate_sizes(
     session: Session,
     algorithm: Algorithm,
     topology: Topology,
@@ -215,14 +214,17 @@ def _timings(
         )
 
 
-def _refuse_files(given: Mapping[str, str | None]) -> None:
-    """Raise `UsageError` for files of one run where there are several."""
-    if named := [option for option, out in given.items() if out is not None]:
+def _refuse_files(paths: Mapping[str, str | None]) -> None:
+    """Raise `UsageError` for files of a single run if there are several sizes."""
+    if named := [option for option, out in paths.items() if out is not None]:
         raise UsageError(f"{named[0]} wants one size", cure="give for example --size 1MiB")
 
 
-def _own_topology(session: Session, opened: OpenedAlgorithm) -> Topology:
-    """The network of IN, which is said: the user did not name it."""
+def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology:
+    """Read the network of IN and report its use, since the user did not name it.
+
+    Raises `UsageError` if IN contains no network.
+    """
     topology = session.own_topology(opened)
     if topology is None:
         raise UsageError(
@@ -234,7 +236,7 @@ def _own_topology(session: Session, opened: OpenedAlgorithm) -> Topology:
     return topology
 
 
-def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:
+def _get_size_of_input(name: str, algorithm: Algorithm) -> tuple[int, ...]:
     if algorithm.collective_bytes is None:
         raise UsageError(
             f"{name} states no size", cure="give one, for example --size 1MiB", code="no-size"
@@ -242,14 +244,14 @@ def _stated_size(name: str, algorithm: Algorithm) -> tuple[int, ...]:
     return (algorithm.collective_bytes,)
 
 
-def _document(
+def _to_json(
     source: str,
     algorithm: Algorithm,
     topology: Topology,
     source_of_times: TimingSource,
     timings: Sequence[Timing],
 ) -> dict[str, JsonValue]:
-    """One result as itself, several under `results`."""
+    """Build the JSON report: a single result as itself, several under `results`."""
     from hub_core.model import placement_of
 
     head: dict[str, JsonValue] = {
@@ -261,11 +263,11 @@ def _document(
         **source_of_times.document(),
     }
     if len(timings) == 1:
-        return head | _object(topology, timings[0])
-    return head | {"results": [_object(topology, timing) for timing in timings]}
+        return head | _timing_to_json(topology, timings[0])
+    return head | {"results": [_timing_to_json(topology, timing) for timing in timings]}
 
 
-def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
+def _timing_to_json(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
     result = timing.result
     return {
         "collective_bytes": timing.collective_bytes,
@@ -294,7 +296,7 @@ def _object(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
         ],
         "link_loads": [asdict(load) for load in result.link_loads],
         "details": dict(result.details),
-        "diagnostics": [diagnostic_object(found) for found in result.diagnostics],
+        "diagnostics": [diagnostic_object(finding) for finding in result.diagnostics],
     }
 
 
@@ -302,7 +304,7 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
     from hub_core.model import placement_of
 
     npus = placement_of(algorithm)
-    size, time, bandwidth, bound, ratio = timing_cells(timing)
+    size, time, bandwidth, bound, ratio = format_timing(timing)
     exact = "" if timing.time_ns is None else f" ({timing.time_ns} ns)"
     ranks = f"{algorithm.num_ranks} ranks"
     print_fields(
@@ -314,21 +316,25 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
             "time": f"{time}{exact}",
             **{key: str(value) for key, value in timing.result.details.items()},
             "bandwidth": bandwidth,
-            "bound": _bound_text(timing, bound, ratio),
+            "bound": _format_bound(timing, bound, ratio),
         }
     )
     busiest = timing.result.link_loads[:LISTED_LINKS]
     if busiest:
         print_line(f"busiest of {len(timing.result.link_loads)} used links:")
         rows = [
-            (_ends(topology, load), format_bytes(load.bytes), _share(load.busy_ns, timing))
+            (
+                _format_link(topology, load),
+                format_bytes(load.bytes),
+                _format_busy_time(load.busy_ns, timing),
+            )
             for load in busiest
         ]
         print_table(("link", "bytes", "busy"), rows, right=("bytes", "busy"))
 
 
-def _bound_text(timing: Timing, bound: str, ratio: str) -> str:
-    """The bound, the offer that proves it, and the ratio; the core's own bound has no name."""
+def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
+    """Format the bound, the offer that proves it unless it is the core's, and the ratio."""
     from hub_core.pipeline.bounds import CORE_METHOD
 
     if timing.bound is None or timing.bound.method == CORE_METHOD:
@@ -338,9 +344,9 @@ def _bound_text(timing: Timing, bound: str, ratio: str) -> str:
     return f"{bound}{by}" + ("" if ratio == "-" else f", time is {ratio} times that")
 
 
-def _ends(topology: Topology, load: LinkLoad) -> str:
+def _format_link(topology: Topology, load: LinkLoad) -> str:
     return f"{topology.node_name(load.source)} -> {topology.node_name(load.destination)}"
 
 
-def _share(busy_ns: int, timing: Timing) -> str:
+def _format_busy_time(busy_ns: int, timing: Timing) -> str:
     return format_time(busy_ns) if not timing.time_ns else f"{100 * busy_ns / timing.time_ns:.0f} %"

@@ -1,7 +1,4 @@
-"""`collhub synthesize`: make an algorithm.
-
-An algorithm for a collective on a topology, verified, timed and written.
-"""
+"""`collhub synthesize`: synthesize an algorithm, verify it, time it and write it."""
 
 from __future__ import annotations
 
@@ -48,14 +45,14 @@ if TYPE_CHECKING:
     from hub_core.network import Topology
     from hub_core.plugin_api import Option, SearchBudget
 
-# The command for several groups at once, where one is installed.
+# Name of the command for several groups, which a plugin may offer.
 _GROUPS = "groups"
 
 
-def _ranks(
+def _parse_ranks_option(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> tuple[int, ...] | None:
-    """Callback of the rank options: the ranks in a text, None for None. Raises `UsageError`."""
+    """Parse a list of ranks: the callback of rank options. None without the option."""
     return None if text is None else parse_ranks(text)
 
 
@@ -73,7 +70,7 @@ def _ranks(
 @reduce_op_option()
 @click.option(
     "--ranks",
-    callback=_ranks,
+    callback=_parse_ranks_option,
     metavar="LIST",
     help="The NPUs that take part, as 0,2,4-7 (default: all).",
 )
@@ -93,9 +90,9 @@ def _ranks(
 @click.option("--relays", is_flag=True, help="With --ranks: let the other NPUs forward.")
 @click.option(
     "--write-ranks",
-    callback=_ranks,
+    callback=_parse_ranks_option,
     metavar="LIST",
-    help="Make and write the steps of these ranks alone.",
+    help="Synthesize and write only the steps of these ranks.",
 )
 @occupancy_option
 @backend_option("The simulator that times algorithms, if it is installed.")
@@ -128,16 +125,17 @@ def synthesize(
     out: str | None,
     output: OutputRequest,
 ) -> int:
-    """Make an algorithm with the synthesizer NAME (`collhub formats` lists them; default: auto,
-    the fastest of what all others make).
+    """Synthesize an algorithm with the synthesizer NAME (`collhub formats` lists them).
+
+    By default, `auto` runs all synthesizers and returns the fastest result.
 
     Ranks are the NPUs of the topology; with --ranks, rank i is the i-th NPU of the list, unless
-    --relays lets all NPUs take part. Ctrl-C and --timeout end the search with the best so far.
-    Exit 0, or 1 if verification fails or nothing was finished in time. With --groups, OUT is a
-    folder with an algorithm a group.
+    --relays lets all NPUs take part. Ctrl-C and --timeout end the search with the best result so
+    far. Exit 0, or 1 if verification fails or no algorithm was finished in time. With --groups, OUT
+    is a folder with an algorithm per group.
     """
     if groups_text is not None or single:
-        return _together(session)
+        return _run_for_groups(session)
     if kind is None or size_text is None:
         missing = "--size" if kind else "--collective"
         raise UsageError(
@@ -155,25 +153,28 @@ def synthesize(
         occupancy,
         backend,
     )
-    _check(request, out, output)
+    _check_options(request, out, output)
     target = None if out is None else session.output_target(out, output)
-    given = assign(output.assignments, _sides(session, name, target))
-    made = _made(session, name, request, given["synthesizer"], budget)
-    algorithm = made.result.algorithm
-    # Where only some ranks are at hand there is nothing to judge.
-    if not made.result.is_partial:
-        made.report = session.admit(algorithm, f"the algorithm of {name}")
+    assigned = assign(output.assignments, _collect_options(session, name, target))
+    synthesis = _run_synthesizer(session, name, request, assigned["synthesizer"], budget)
+    algorithm = synthesis.result.algorithm
+    # Partial algorithms cannot be verified.
+    if not synthesis.result.is_partial:
+        synthesis.report = session.admit(algorithm, f"the algorithm of {name}")
     if target is not None:
-        options = _with_ranks(given["writer"], target, write_ranks)
-        made.written = session.write_output(algorithm, target, options, output)
-    print_synthesis(made, name, request, output.as_json, out == "-")
-    if made.written is not None and not output.as_json:
-        session.say_written(made.written)
+        options = _add_ranks(assigned["writer"], target, write_ranks)
+        synthesis.written = session.write_output(algorithm, target, options, output)
+    print_synthesis(synthesis, name, request, output.as_json, out == "-")
+    if synthesis.written is not None and not output.as_json:
+        session.say_written(synthesis.written)
     return ExitCode.DONE
 
 
-def _together(session: Session) -> int:
-    """Run the offered command for several groups with what was given here."""
+def _run_for_groups(session: Session) -> int:
+    """Run the command for several groups with the options given here.
+
+    Raises `UsageError` for options that have no meaning for groups, and if the command is missing.
+    """
     context = click.get_current_context()
     for name in ("root", "ranks", "relays", "write_ranks"):
         if context.params[name]:
@@ -182,17 +183,18 @@ def _together(session: Session) -> int:
             raise UsageError(message, cure="leave it out: all other NPUs may relay")
     command = resolve(session.registry().find(Command, _GROUPS).offer.function)
     assert isinstance(command, click.Command)
-    # Words that both know go over as they are.
-    known = {parameter.name for parameter in command.params}
-    given = {name: value for name, value in context.params.items() if name in known}
-    context.invoke(command, **given)
+    # Options that both commands have are passed on.
+    shared_names = {parameter.name for parameter in command.params}
+    values = {name: value for name, value in context.params.items() if name in shared_names}
+    context.invoke(command, **values)
     return ExitCode.DONE
 
 
-def _check(request: SynthesisWish, out: str | None, output: OutputRequest) -> None:
+def _check_options(request: SynthesisWish, out: str | None, output: OutputRequest) -> None:
+    """Raise `UsageError` for options that have no meaning in this combination."""
     kind = CollectiveKind(request.collective)
     if request.root is not None and not kind.traits.is_rooted:
-        rooted = [other for other in STANDARD_KINDS if other.traits.is_rooted]
+        rooted = [each for each in STANDARD_KINDS if each.traits.is_rooted]
         raise UsageError(
             f"--root has no meaning for {kind}",
             cure=f"it belongs to {', '.join(rooted)}",
@@ -206,27 +208,30 @@ def _check(request: SynthesisWish, out: str | None, output: OutputRequest) -> No
         raise UsageError("--to has no meaning without -o", cure="say where to write: -o OUT")
 
 
-def _sides(
+def _collect_options(
     session: Session, name: str, target: ChosenOutput | None
 ) -> dict[str, tuple[Option, ...]]:
-    """The options of everybody who may be meant by -O."""
+    """Return the options of the components that `-O` may set, by component."""
     sides = {"synthesizer": session.options_of(Synthesizer, name)}
     return sides if target is None else {**sides, "writer": target.options}
 
 
-def _with_ranks(
-    options: Assignments, target: ChosenOutput, wanted: tuple[int, ...] | None
+def _add_ranks(
+    options: Assignments, target: ChosenOutput, ranks: tuple[int, ...] | None
 ) -> Assignments:
-    """The options of the writer, which must hold some ranks alone where only these are made."""
-    if wanted is None:
+    """Add the ranks to the options of the writer if only some ranks are synthesized.
+
+    Raises `UsageError` if the format cannot hold only some ranks.
+    """
+    if ranks is None:
         return options
     if "ranks" not in (option.name for option in target.options):
         message = f"the format {target.format_name} cannot hold some ranks alone"
         raise UsageError(message, cure="write Chakra traces: --to chakra")
-    return {**options, "ranks": format_ranks(wanted)}
+    return {**options, "ranks": format_ranks(ranks)}
 
 
-def _made(
+def _run_synthesizer(
     session: Session,
     name: str,
     request: SynthesisWish,
@@ -234,6 +239,7 @@ def _made(
     budget: SearchBudget,
 ) -> SynthesizedAlgorithm:
     # Imported here: the help of a command needs no numpy.
+    """Read the topology, run the synthesizer and measure its wall-clock and CPU time in seconds."""
     from hub_core.network.links import Occupancy
     from hub_core.pipeline.synthesis import create_synthesis_request, run_synthesizer
 
@@ -242,7 +248,7 @@ def _made(
     network = topology if request.relays or request.npus is None else topology.subset(npus)
     with progress_bar(f"synthesizing {request.collective}") as show:
         synthesis = create_synthesis_request(
-            _collective(request, topology, npus),
+            _build_collective(request, topology, npus),
             network,
             request.size,
             npus=npus if request.relays else None,
@@ -260,7 +266,13 @@ def _made(
     )
 
 
-def _collective(request: SynthesisWish, topology: Topology, npus: tuple[int, ...]) -> Collective:
+def _build_collective(
+    request: SynthesisWish, topology: Topology, npus: tuple[int, ...]
+) -> Collective:
+    """Build the collective of the request.
+
+    Raises `UsageError` if the root does not take part.
+    """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp
 

@@ -1,4 +1,4 @@
-"""`collhub transform`: change a model by passes, one after another, and say what changed."""
+"""`collhub transform`: apply passes to a model, one after another, and report the changes."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
     type=OfferName(AlgorithmPass),
     help="A pass; repeated, they run in this order. `collhub formats` lists them.",
 )
-@click.option("--list", "is_listing", is_flag=True, help="List what passes can do, then end.")
+@click.option("--list", "is_listing", is_flag=True, help="List possible passes, then end.")
 @click.option(
     "--search",
     "is_searching",
     is_flag=True,
-    help="Look for the best sequence of passes on --topology for --size.",
+    help="Search for the best sequence of passes on --topology for --size.",
 )
 @topology_option("Network of --search, as ring:8 or a file.", "topology")
 @size_option("Sizes of symbols of IN, as B=8,S=1024.", "size", "SIZES")
@@ -92,10 +92,9 @@ def transform(
 ) -> None:
     """Transform the algorithm or workload in IN by passes and write the result.
 
-    The result is verified like IN.
-    An option of -O behind a --pass goes to that pass, if it declares it. Every other goes to the
-    reader, the passes and the writer that declare it; reader.KEY, writer.KEY and NAME.KEY, with the
-    name of a pass, mean one of them.
+    The result is verified like IN. -O after a --pass sets an option of that pass, if the pass
+    declares it. Any other -O sets an option of the reader, the passes and the writer that declare
+    it; reader.KEY, writer.KEY and NAME.KEY, with the name of a pass, name one of them.
     """
     session: Session = context.obj
     if not (passes or is_listing or is_searching):
@@ -105,29 +104,29 @@ def transform(
     opened = session.open_input(source, source_format)
     steps = pass_steps(context)
     if is_searching:
-        steps.append(_search_step(session, opened, topology, size))
-    target = _target(session, opened, out, output)
+        steps.append(_find_search(session, opened, topology, size))
+    target = _choose_target(session, opened, out, output)
     workers = SearchWorkers(engine, jobs)
     if (engine or jobs) and not any(is_search(session, step.name) for step in steps):
         raise click.UsageError("--jobs and --engine are for --search.", context)
-    if budget.timeout_s is not None and not any(is_search(session, one.name) for one in steps):
+    if budget.timeout_s is not None and not any(is_search(session, step.name) for step in steps):
         raise click.UsageError("--timeout is for --search.", context)
-    plan = _planned(session, opened, target, steps, output, size, workers)
+    plan = _plan_options(session, opened, target, steps, output, size, workers)
     model = session.read_verified(opened, plan.reader)
     changes: list[tuple[str, str]] = []
-    for step, given in zip(steps, plan.passes, strict=True):
+    for step, options in zip(steps, plan.passes, strict=True):
         if is_search(session, step.name):
-            model, changed = _searched(
-                session, model, step.name, given, workers, plan.shared, budget
+            model, changed = _run_search(
+                session, model, step.name, options, workers, plan.shared, budget
             )
         else:
-            model, changed = _applied(session, model, step.name, given)
+            model, changed = _run_pass(session, model, step.name, options)
         changes += [(step.name, change) for change in changed]
     if is_listing:
         show_moves(session, model, opened.name, output.as_json)
         return
     session.admit(model, f"{opened.name} after {', '.join(step.name for step in steps)}")
-    # Refused losses write nothing; what was changed is told before.
+    # Changes are printed before the writing, which refused losses prevent.
     if not output.as_json:
         for name, change in changes:
             session.say(f"{name}: {change}")
@@ -150,7 +149,7 @@ def _report(
     written: Written | None,
     cuts: Sequence[SearchCut],
 ) -> dict[str, JsonValue]:
-    """The report `collhub/report-transform-1`; nothing was written where a search only tells."""
+    """Build the report `collhub/report-transform-1`; without `written` if a search only reports."""
     return {
         "schema": "collhub/report-transform-1",
         "source": opened.name,
@@ -167,23 +166,23 @@ def _report(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The options of all that takes part, those of passes in their order; `shared`: by side."""
+    """Options of all components. `passes`: of the passes in their order; `shared`: by component."""
 
     passes: Sequence[Assignments]
     shared: Mapping[str, Assignments]
 
     @property
     def reader(self) -> Assignments:
-        """Those of the reader."""
+        """Options of the reader."""
         return self.shared["reader"]
 
     @property
     def writer(self) -> Assignments:
-        """Those of the writer."""
+        """Options of the writer."""
         return self.shared["writer"]
 
 
-def _planned(
+def _plan_options(
     session: Session,
     opened: OpenedAlgorithm,
     target: ChosenOutput | None,
@@ -192,71 +191,72 @@ def _planned(
     size: str | None,
     workers: SearchWorkers,
 ) -> _Plan:
-    """Every `-O` where it belongs."""
+    """Assign every `-O` to the components that declare it."""
     declared = [session.options_of(AlgorithmPass, step.name) for step in steps]
-    own = [step.own(options) for step, options in zip(steps, declared, strict=True)]
+    taken = [step.own(options) for step, options in zip(steps, declared, strict=True)]
     sides = {"reader": opened.options, "writer": target.options if target else ()}
     sides |= {step.side: options for step, options in zip(steps, declared, strict=True)}
     if any(is_search(session, step.name) for step in steps):
         sides |= workers.sides(session)
-    shared = assign(shared_pairs(output.assignments, steps, own), sides)
+    shared = assign(shared_pairs(output.assignments, steps, taken), sides)
     is_searching = any(is_search(session, step.name) for step in steps)
     if give_symbol_sizes(size, opened.options, shared["reader"]) and not is_searching:
         message = f"--size {size:.60}: passes of an algorithm take no size"
         raise UsageError(message, cure="leave it out")
-    # A bare key of the command line is for all passes that declare it.
-    given = []
-    for step, options, taken in zip(steps, declared, own, strict=True):
-        bare = assign(taken, {step.side: options})[step.side]
-        given.append({**shared[step.side], **bare})
-    return _Plan(given, shared)
+    # A key without the name of a component is for all passes that declare it.
+    options_by_pass = []
+    for step, options, pairs in zip(steps, declared, taken, strict=True):
+        bare = assign(pairs, {step.side: options})[step.side]
+        options_by_pass.append({**shared[step.side], **bare})
+    return _Plan(options_by_pass, shared)
 
 
-def _search_step(
+def _find_search(
     session: Session, opened: OpenedAlgorithm, topology: str | None, size: str | None
 ) -> PassStep:
-    """The pass that searches, with the options of `--search`."""
+    """Return the only installed pass that searches for this kind of model, as `--search` asks.
+
+    Raises `click.UsageError` without a topology, and unless exactly one such pass is installed.
+    """
     from hub_core.plugin_api import Subject
 
-    # One of the installed passes that takes such a model.
     subject = Subject.WORKLOAD if opened.holds_workload else Subject.ALGORITHM
     offers = [provided.offer for provided in session.registry().all(AlgorithmPass)]
-    found = [one for one in offers if one.searches and one.subject is subject]
-    # Which network to take nothing here can guess.
+    searches = [each for each in offers if each.searches and each.subject is subject]
     if topology is None:
         raise click.UsageError("Missing option '--topology' of --search.")
-    if len(found) != 1:
-        names = ", ".join(one.name for one in found) or "none"
-        message = f"{len(found)} installed passes search for one {subject}: {names}"
+    if len(searches) != 1:
+        names = ", ".join(each.name for each in searches) or "none"
+        message = f"{len(searches)} installed passes search for one {subject}: {names}"
         raise click.UsageError(f"{message}; name one with --pass.")
     pairs = {"topology": topology}
     if size is not None:
         pairs["sizes"] = size
-    return PassStep(found[0].name, pairs)
+    return PassStep(searches[0].name, pairs)
 
 
-def _target(
+def _choose_target(
     session: Session, opened: OpenedAlgorithm, out: str | None, output: OutputRequest
 ) -> ChosenOutput | None:
-    """Where the result goes, None where it is only told."""
+    """Choose path and writer of the result; None if it is not written."""
     if out is None:
         return None
     target = session.output_target(out, output, is_workload=opened.holds_workload)
     return choose_path(target, opened, force=output.force)
 
 
-def _applied(
+def _run_pass(
     session: Session, model: Algorithm | Workload, name: str, options: Assignments
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
     # Imported here: the help of the command needs no numpy.
-    from hub_core.pipeline.generation import transform as run_pass
+    from hub_core.pipeline.generation import transform as apply_pass
 
     with session.progress(f"running the pass {name}"):
-        result, report = run_pass(model, name, options=options, registry=session.registry())
+        result, report = apply_pass(model, name, options=options, registry=session.registry())
     return result, report.changes
 
 
-def _searched(
+def _run_search(
     session: Session,
     model: Algorithm | Workload,
     name: str,
@@ -265,12 +265,12 @@ def _searched(
     shared: Mapping[str, Assignments],
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
-    """Run a pass that searches: with workers, within limits, and telling how far it is."""
+    """Run a pass that searches, with workers, limits and a report of the progress."""
     from hub_core.pipeline.generation import transform as run_pass
 
     registry = session.registry()
     bar = session.progress_bar(f"running the pass {name}")
     with workers.started(session, shared) as executor, bar as show:
-        beside = executor, show, budget
-        result, report = run_pass(model, name, *beside, options=options, registry=registry)
+        arguments = executor, show, budget
+        result, report = run_pass(model, name, *arguments, options=options, registry=registry)
     return result, report.changes

@@ -1,6 +1,6 @@
-"""`collhub verify`: matching, deadlock, races and contents of one algorithm or of several.
+"""`collhub verify`: verify matching, deadlock, races and contents of algorithms; check workloads.
 
-Exit 1 and the first causes where one is wrong.
+Exit 1 with the first causes if an input is incorrect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hub_core.cli.arguments import (
     topology_option,
 )
 from hub_core.cli.assignments import Assignments, assign
-from hub_core.cli.commands.runtime_check import LOAD_SCHEMA, RuntimeVerdict, runtime_verdict
+from hub_core.cli.commands.runtime_check import LOAD_SCHEMA, RuntimeVerdict, check_file
 from hub_core.cli.jobs.workloads import WorkloadVerdict, judge_workload
 from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
 from hub_core.cli.parameter_types import FILE
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 
 VERIFY_SCHEMA = "collhub/report-verify-1"
-# By whether the contents were judged: a custom collective may state no outcome, a timing-only trace
-# no contents.
+# By whether the contents were verified: a custom collective may have no contract, and a timing-only
+# trace has no contents.
 _CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents not judged"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Questions:
-    """What is asked of every input, as parsed from the command line."""
+class _VerifyOptions:
+    """Options that apply to every input, as parsed from the command line."""
 
     source_format: str | None
     assignments: Assignments
@@ -59,7 +59,7 @@ class _Questions:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """The report on one input, and those of the checks that were asked for."""
+    """Report on one algorithm, with the reports of the requested checks by name."""
 
     source: str
     algorithm: Algorithm
@@ -68,65 +68,69 @@ class _Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether the input is correct as claimed and passes every check."""
-        # Warnings do not count.
-        return self.report.ok and all(other.ok for other in self.checked.values())
+        """Whether the algorithm is correct as claimed and passes every check."""
+        return self.report.ok and all(check.ok for check in self.checked.values())
 
     def document(self) -> dict[str, JsonValue]:
-        """As `collhub/report-verify-1` states it."""
-        return _object(self.source, self.report, self.checked)
+        """Return the report as JSON, without the schema `collhub/report-verify-1`."""
+        return _to_json(self.source, self.report, self.checked)
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the verdict, the table of modes where the input is alone, and the findings."""
+        """Print the verdict, the table of modes if it is the only input, and the findings."""
         _print_outcome(self.source, self.algorithm, self.report)
         if is_alone:
             _print_modes(self.report)
-        for found in self.report.diagnostics:
-            print_diagnostic(found)
-        for name, other in self.checked.items():
-            print_check(name, other)
+        for finding in self.report.diagnostics:
+            print_diagnostic(finding)
+        for name, check_report in self.checked.items():
+            print_check(name, check_report)
 
 
-def _names_of_checks(
+def _complete_checks(
     subject: Subject,
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Complete the names of the checks of a subject in a shell."""
+    """Return a completion of the names of the checks of a subject, for shells."""
 
-    def names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         from hub_core.pipeline.checks import checks_of
 
-        found = [check.name for check in checks_of(subject, context.obj.registry())]
-        return [name for name in found if name.startswith(incomplete)]
+        names = [check.name for check in checks_of(subject, context.obj.registry())]
+        return [name for name in names if name.startswith(incomplete)]
 
-    return names
+    return complete
 
 
-def _names_of_runtimes(
+def _complete_runtimes(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Complete the names of runtimes in a shell and, after `@`, their versions."""
+    """Complete the names of runtimes in a shell, and their versions after `@`."""
     from hub_core.pipeline.checks import NEWEST, checks_of
 
     offers = [check.offer for check in checks_of(Subject.RUNTIME, context.obj.registry())]
     texts = [offer.name for offer in offers]
     if "@" in incomplete:
-        ends = [(offer.name, row.last or row.first) for offer in offers for row in offer.versions]
+        versions = [
+            (offer.name, row.last or row.first) for offer in offers for row in offer.versions
+        ]
         newest = [(offer.name, NEWEST[0]) for offer in offers if offer.versions]
-        texts = [f"{name}@{version}" for name, version in (*ends, *newest)]
+        texts = [f"{name}@{version}" for name, version in (*versions, *newest)]
     return [text for text in texts if text.startswith(incomplete)]
 
 
-def _with_arguments(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+def _store_arguments(
+    context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The inputs; what stands behind `--` are arguments for readers whose input is a program."""
+    """Return the inputs; store arguments after `--` in the session, for readers of programs.
+
+    All rank files of one set count as the first file.
+    """
     session: Session = context.obj
-    behind = min(session.separated_arguments, max(len(given) - 1, 0))
-    inputs = len(given) - behind
-    session.source_arguments = given[inputs:]
-    inputs_alone = given[:inputs]
-    is_one = inputs > 1 and are_ranks_of_one(inputs_alone, session.registry())
-    return inputs_alone[:1] if is_one else inputs_alone
+    separated = min(session.separated_arguments, max(len(arguments) - 1, 0))
+    inputs = len(arguments) - separated
+    session.source_arguments = arguments[inputs:]
+    sources = arguments[:inputs]
+    is_one = inputs > 1 and are_ranks_of_one(sources, session.registry())
+    return sources[:1] if is_one else sources
 
 
 @click.command()
@@ -136,7 +140,7 @@ def _with_arguments(
     nargs=-1,
     required=True,
     type=FILE,
-    callback=_with_arguments,
+    callback=_store_arguments,
 )
 @from_option
 @option_pairs
@@ -161,14 +165,14 @@ def _with_arguments(
     "check_names",
     metavar="NAME",
     multiple=True,
-    shell_complete=_names_of_checks(Subject.ALGORITHM),
+    shell_complete=_complete_checks(Subject.ALGORITHM),
     help="Also run this check of algorithms (repeatable; `collhub formats` lists them).",
 )
 @topology_option("Network of the certificate (default: the links in the certificate).")
 @click.option(
     "--runtime",
     metavar="NAME[@VERSION]",
-    shell_complete=_names_of_runtimes,
+    shell_complete=_complete_runtimes,
     help="Only check whether this runtime uses the file, and for which calls; @newest: whether its "
     "newest version does.",
 )
@@ -194,21 +198,21 @@ def verify(
     Algorithms: matching, deadlock, races and contents, in place and out of place. Workloads:
     dependencies, messages, and that all ranks of a group issue the same collectives.
 
-    Exit 0 where every mode that an algorithm claims is correct, else 1; of several inputs every one
-    gets its verdict. With --runtime: 0 where the runtime, whose own rules a plugin knows, will use
-    the file for some call. With --certificate: 1 also where the certificate is wrong.
+    Exit 0 if every mode that an algorithm claims is correct, else 1; each of several inputs gets a
+    verdict. With --runtime: 0 if the runtime, whose rules a plugin knows, uses the file for some
+    call. With --certificate: 1 also if the certificate is wrong.
 
     If an input is a program, its arguments follow after --, as in `program.py -- 8 2`.
     """
     if runtime is not None:
-        others: dict[str, object] = {
+        options: dict[str, object] = {
             "--from": source_format,
             "--expect": expect,
             "--root": root,
             "--fifo-capacity": fifo_capacity,
         }
-        others |= {"--certificate": is_certified or None, "--topology": topology_text}
-        _check_alone({**others, "--check": check_names or None})
+        options |= {"--certificate": is_certified or None, "--topology": topology_text}
+        _refuse_options({**options, "--check": check_names or None})
         return _judge_by_runtime(session, sources, runtime, assignments, as_json)
     if fifo_units is not None and fifo_capacity is None:
         raise UsageError("--fifo-units has no meaning without --fifo-capacity", cure="give both")
@@ -218,7 +222,7 @@ def verify(
         assignments = {**assignments, "root": str(root)}
     elif root is not None and expect is not None:
         expect = f"{expect} root {root}"
-    questions = _Questions(
+    questions = _VerifyOptions(
         source_format,
         assignments,
         expect,
@@ -230,7 +234,10 @@ def verify(
     )
     _check_names_are_known(session, Subject.ALGORITHM, check_names)
     return judge(
-        sources, lambda source: _judged(session, source, questions), VERIFY_SCHEMA, as_json=as_json
+        sources,
+        lambda source: _verify_source(session, source, questions),
+        VERIFY_SCHEMA,
+        as_json=as_json,
     )
 
 
@@ -244,33 +251,35 @@ def _judge_by_runtime(
 
     def judged(source: str) -> RuntimeVerdict:
         """The verdict of the runtime on one source."""
-        return runtime_verdict(session, source, runtime, options)
+        return check_file(session, source, runtime, options)
 
     return judge(sources, judged, LOAD_SCHEMA, as_json=as_json)
 
 
-def _judged(session: Session, source: str, questions: _Questions) -> _Verdict | WorkloadVerdict:
+def _verify_source(
+    session: Session, source: str, questions: _VerifyOptions
+) -> _Verdict | WorkloadVerdict:
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Workload
 
     opened = session.open_input(source, questions.source_format)
-    given = assign(questions.assignments, {"reader": opened.options})
-    model = session.read_model(opened, given["reader"])
+    options = assign(questions.assignments, {"reader": opened.options})
+    model = session.read_model(opened, options["reader"])
     if isinstance(model, Workload):
         return judge_workload(session, model, opened.name)
     algorithm = model
-    report = _verified(algorithm, questions)
-    found = with_path(report.diagnostics, algorithm, opened.name)
-    checked = _checked(session, algorithm, questions.check_names)
+    report = _verify_algorithm(algorithm, questions)
+    findings = with_path(report.diagnostics, algorithm, opened.name)
+    checked = _run_named_checks(session, algorithm, questions.check_names)
     if questions.is_certified:
-        certified = _certified(session, algorithm, opened.name, questions.topology_text)
+        certified = _check_certificate(session, algorithm, opened.name, questions.topology_text)
         checked["certificate"] = certified
-    report = replace(report, diagnostics=tuple(found))
+    report = replace(report, diagnostics=tuple(findings))
     return _Verdict(opened.name, algorithm, report, checked)
 
 
 def _check_names_are_known(session: Session, subject: Subject, names: tuple[str, ...]) -> None:
-    """Raise `HubError` for a check that is not there, once and before any input is opened."""
+    """Raise `HubError` for an unknown check, once and before any input is opened."""
     if names:
         from hub_core.pipeline.checks import find_check
 
@@ -278,15 +287,16 @@ def _check_names_are_known(session: Session, subject: Subject, names: tuple[str,
             find_check(name, subject, session.registry())
 
 
-def _check_alone(others: Mapping[str, object]) -> None:
-    for name, value in others.items():
+def _refuse_options(options: Mapping[str, object]) -> None:
+    """Raise `UsageError` for an option that has no meaning with --runtime."""
+    for name, value in options.items():
         if value is not None:
             raise UsageError(
                 f"{name} has no meaning with --runtime, which looks at the file as the runtime does"
             )
 
 
-def _verified(algorithm: Algorithm, questions: _Questions) -> VerifyReport:
+def _verify_algorithm(algorithm: Algorithm, questions: _VerifyOptions) -> VerifyReport:
     from hub_core import verification
     from hub_core.verification import parse_expectation
 
@@ -302,25 +312,28 @@ def _verified(algorithm: Algorithm, questions: _Questions) -> VerifyReport:
         )
 
 
-def _checked(
+def _run_named_checks(
     session: Session, algorithm: Algorithm, names: tuple[str, ...]
 ) -> dict[str, CheckReport]:
-    """The reports of the checks that were asked for by name."""
+    """Run the named checks and return their reports by name."""
     from hub_core.pipeline.checks import find_check, run_check
     from hub_core.plugin_api import CheckRequest
 
     reports = {}
     for name in names:
-        found = find_check(name, Subject.ALGORITHM, session.registry())
+        provided = find_check(name, Subject.ALGORITHM, session.registry())
         with progress(f"checking {name}"):
-            reports[name] = run_check(found, CheckRequest(algorithm=algorithm))
+            reports[name] = run_check(provided, CheckRequest(algorithm=algorithm))
     return reports
 
 
-def _certified(
+def _check_certificate(
     session: Session, algorithm: Algorithm, source: str, topology_text: str | None
 ) -> CheckReport:
-    """What is left of the certificate; a missing one is an error, since the user asked for it."""
+    """Check the certificate of an algorithm with the first check that knows its kind.
+
+    Raises `InputError` if there is no certificate, `PluginError` if no installed plugin checks any.
+    """
     from hub_core.pipeline.checks import checks_of, run_check
     from hub_core.plugin_api import CheckRequest
 
@@ -334,7 +347,7 @@ def _certified(
     topology = None if topology_text is None else session.read_topology(topology_text)
     request = CheckRequest(algorithm=algorithm, topology=topology, name=source)
     reports = [run_check(check, request) for check in checks]
-    # Each check knows its own kinds of certificate and says nothing of others.
+    # Each check knows some kinds of certificates and ignores all others.
     judged = [report for report in reports if report.is_applicable]
     if not judged:
         cure = "synthesize it with a synthesizer that proves its rate"
@@ -342,15 +355,15 @@ def _certified(
     return judged[0]
 
 
-def _object(
+def _to_json(
     source: str, report: VerifyReport, checked: Mapping[str, CheckReport]
 ) -> dict[str, JsonValue]:
     parts: dict[str, JsonValue] = {}
-    others = {name: check_object(other) for name, other in checked.items()}
-    if "certificate" in others:
-        parts["certificate"] = others.pop("certificate")
-    if others:
-        parts["checks"] = dict(others)
+    checks = {name: check_object(report_of_check) for name, report_of_check in checked.items()}
+    if "certificate" in checks:
+        parts["certificate"] = checks.pop("certificate")
+    if checks:
+        parts["checks"] = dict(checks)
     return {
         "source": source,
         "ok": report.ok,
@@ -359,7 +372,7 @@ def _object(
         "verdicts": {name: mode.verdict for name, mode in report.modes.items()},
         "method": report.method,
         "error_probability": report.error_probability,
-        "diagnostics": [diagnostic_object(found) for found in report.diagnostics],
+        "diagnostics": [diagnostic_object(finding) for finding in report.diagnostics],
         **parts,
     }
 
@@ -377,10 +390,10 @@ def _print_modes(report: VerifyReport) -> None:
         for name, mode in report.modes.items()
     ]
     print_table(("mode", "claim", "verdict"), rows)
-    print_line(f"contents compared by: {report.method}" + _probability(report))
+    print_line(f"contents compared by: {report.method}" + _format_probability(report))
 
 
-def _probability(report: VerifyReport) -> str:
+def _format_probability(report: VerifyReport) -> str:
     return (
         f" (a wrong output passes with probability at most {report.error_probability:.1g})"
         if report.error_probability

@@ -1,4 +1,4 @@
-"""What `collhub inspect` says of execution traces that are workloads, not algorithms."""
+"""The report of `collhub inspect` on execution traces that are neither algorithms nor workloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def print_survey(survey: TraceSurvey, as_json: bool) -> None:
     """Print a survey as text or as `collhub/report-survey-1`."""
     if as_json:
-        print_json(_object(survey))
+        print_json(_to_json(survey))
         return
     kinds = ", ".join(f"{count} {name}" for name, count in survey.nodes_by_type.items())
     references = f"{survey.forward_references} to later nodes, {survey.dangling_references} to none"
@@ -39,7 +39,7 @@ def print_survey(survey: TraceSurvey, as_json: bool) -> None:
     )
 
 
-def _object(survey: TraceSurvey) -> dict[str, JsonValue]:
+def _to_json(survey: TraceSurvey) -> dict[str, JsonValue]:
     return {
         "schema": "collhub/report-survey-1",
         "source": survey.name,

@@ -1,9 +1,10 @@
-"""The critical path of a simulated job: the chain of nodes that explains when it ends.
+"""The critical path of a simulated job: the chain of nodes that determines its end.
 
-From the node that ends last backwards. A collective on one rank is explained by the member of its
-group that began last, a receipt by its message, every other node by what ended when it began: a
-node that it waits for, else one of its rank that left a slot. Members of a collective, and the two
-sides of a message, are matched in the order in which they begin, as simulators do.
+The path is traced back from the node that ends last. The end of a collective is explained by the
+member of its group that began last, the end of a receive by its message, and the begin of any other
+node by the node that ended at that time: a node that it depends on, else a node of its rank that
+freed a slot. Members of a collective, and send and receive of a message, are matched in the order
+in which they begin, as simulators do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hub_core.model import NodeColumns, NodeKind, Workload, connection_keys, pai
 
 @dataclass(frozen=True, slots=True)
 class PathNode:
-    """A node of the path: its row, and the time that it accounts for."""
+    """A node of the path: its row, and the time that it explains."""
 
     row: int
     start_ns: int
@@ -27,63 +28,67 @@ class PathNode:
 
     @property
     def duration_ns(self) -> int:
-        """Of its part of the path."""
+        """Time that the node explains."""
         return self.end_ns - self.start_ns
 
 
 def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> list[PathNode]:
-    """The path from the beginning to the last end, in that order; empty where nothing ends.
+    """Find the path from the start to the last end, in order of time; empty if no node ends.
 
-    `start`, `end`: int64 by row, -1 for never. Cost: sorting the nodes, and the path.
+    `start`, `end`: int64 by row in ns, -1 for never. Cost: sorting the nodes, and the length of the
+    path.
     """
     if not len(end) or int(end.max()) < 0:
         return []
     search = _Search(workload, start, end)
-    row, found = int(np.argmax(end)), []
+    row, path = int(np.argmax(end)), []
     seen: set[int] = set()
-    # Nodes without time may wait for one another at one moment: none is taken twice.
+    # Nodes of zero duration may depend on each other at one time; no node is taken twice.
     while row >= 0 and row not in seen:
         seen.add(row)
         last = search.cause(row)
         begin = min(int(start[last]), int(end[row]))
-        # Where the cause is on another rank, the path goes on from there.
-        found.append(PathNode(last, begin, int(end[row])))
+        # If the cause is on another rank, the path continues there.
+        path.append(PathNode(last, begin, int(end[row])))
         seen.add(last)
         row = search.before(last, seen)
-    return _joined(found[::-1])
+    return _remove_overlaps(path[::-1])
 
 
-def _joined(path: list[PathNode]) -> list[PathNode]:
-    """The path without overlaps: a node accounts for what the ones before it do not."""
+def _remove_overlaps(path: list[PathNode]) -> list[PathNode]:
+    """Remove overlaps: a node explains only the time that earlier nodes do not."""
     joined, reached = [], 0
     for node in path:
-        # A node may begin while the one before it goes on.
+        # A node may begin while the previous one still runs.
         begin = max(node.start_ns, reached)
         reached = max(reached, node.end_ns)
-        # A node that ended before the one ahead of it did takes no time.
+        # A node that ended before the previous node explains no time.
         joined.append(PathNode(node.row, begin, max(node.end_ns, begin)))
     return joined
 
 
 class _Search:
-    """What the steps of the path need: partners by row, and the nodes of a rank by their ends."""
+    """Data for tracing the path: partners by row, and the nodes of each rank ordered by end."""
 
     def __init__(self, workload: Workload, start: Int64Array, end: Int64Array) -> None:
         self._nodes, self._start, self._end = workload.nodes, start, end
         self._partner = job_partners(workload, start, end)
-        # By rank and end, those that never end first.
+        # Ordered by rank and end; nodes that never end come first.
         self._by_end = np.lexsort((end, self._nodes.rank))
 
     def cause(self, row: int) -> int:
-        """The node whose beginning decided when `row` ended: itself, or one of another rank."""
-        other = int(self._partner[row])
+        """Return the node whose begin determined the end of `row`:
+
+        itself, or one on another rank.
+        """
+        partner = int(self._partner[row])
         if self._nodes.kind[row] == NodeKind.RECV:
-            # A message that was there before it was asked for decided nothing.
-            return other if self._end[row] > self._start[row] else row
-        return other if self._start[other] > self._start[row] else row
+            # A message that arrived before the receive began determined nothing.
+            return partner if self._end[row] > self._start[row] else row
+        return partner if self._start[partner] > self._start[row] else row
 
     def before(self, row: int, seen: set[int]) -> int:
-        """The node that ended when this one began, -1 where there is none."""
+        """Return the node that ended when this one began; -1 if there is none."""
         nodes, began = self._nodes, self._start[row]
         parents = np.concatenate(
             [
@@ -92,13 +97,13 @@ class _Search:
             ]
         )
         parent = int(parents[np.argmax(self._end[parents])]) if len(parents) else -1
-        # A node that waits for another begins when that ends, unless its slot was taken.
+        # A node begins when the node that it depends on ends, unless its slot is occupied.
         if parent >= 0 and self._end[parent] == began and parent not in seen:
             return parent
-        return self._ended_last(int(nodes.rank[row]), int(began), seen, parent)
+        return self._find_last_ended(int(nodes.rank[row]), int(began), seen, parent)
 
-    def _ended_last(self, rank: int, moment: int, seen: set[int], parent: int) -> int:
-        """The node of a rank that ended last until a moment; `parent` where none did."""
+    def _find_last_ended(self, rank: int, moment: int, seen: set[int], parent: int) -> int:
+        """Return the node of a rank that ended last before a time; `parent` if there is none."""
         first, stop = self._nodes.rank_indptr[rank : rank + 2].tolist()
         rows = self._by_end[first:stop]
         at = int(np.searchsorted(self._end[rows], moment, side="right")) - 1
@@ -110,29 +115,29 @@ class _Search:
 
 
 def job_partners(workload: Workload, start: Int64Array, end: Int64Array) -> Int64Array:
-    """For every row of a job that ran the node whose start it may wait for, int64.
+    """Return for every row the node whose start it may wait for, int64.
 
-    Of a collective the member of the same call that began last, of a RECV its SEND, else the row
-    itself. `start`, `end`: int64 by row in ns, -1 for never.
+    For a collective, the member of the same call that began last; for a RECV, its SEND; otherwise
+    the row itself. `start`, `end`: int64 by row in ns, -1 for never.
     """
-    found = np.arange(len(end))
-    rows, last = _last_members(workload.nodes, start, end)
-    found[rows] = last
-    receipts, sends = _messages(workload.nodes, start)
-    found[receipts] = sends
-    return found
+    partners = np.arange(len(end))
+    rows, last = _find_last_members(workload.nodes, start, end)
+    partners[rows] = last
+    receipts, sends = _match_messages(workload.nodes, start)
+    partners[receipts] = sends
+    return partners
 
 
-def _last_members(
+def _find_last_members(
     nodes: NodeColumns, start: Int64Array, end: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """(collectives, the member of the call of each that began last)."""
+    """Return (rows of collectives, the member of each call that began last)."""
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (end >= 0))
     group = nodes.group[rows]
     order = np.lexsort((start[rows], nodes.rank[rows], group))
     rows, group = rows[order], group[order]
     # The k-th collective of a group is the same call on all its ranks.
-    call = _ordinals(group, nodes.rank[rows])
+    call = _count_equal_rows(group, nodes.rank[rows])
     order = np.lexsort((start[rows], call, group))
     rows, group, call = rows[order], group[order], call[order]
     starts = run_starts(group, call)
@@ -140,8 +145,8 @@ def _last_members(
     return rows, np.repeat(rows[starts + sizes - 1], sizes)
 
 
-def _messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(receipts, the SEND of each), of messages that were sent; equal ones in order of time."""
+def _match_messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return (rows of receives, their SENDs); equal messages are matched in order of time."""
     begun = np.argsort(start, kind="stable")
     begun = begun[start[begun] >= 0]
     sends, receipts = (begun[nodes.kind[begun] == kind] for kind in (NodeKind.SEND, NodeKind.RECV))
@@ -149,12 +154,12 @@ def _messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64A
     source = np.concatenate([rank[sends], peer[receipts]])
     destination = np.concatenate([peer[sends], rank[receipts]])
     both = np.concatenate([sends, receipts])
-    # What tells messages between two ranks apart, as one number.
+    # One number distinguishes the messages between two ranks.
     keys = connection_keys(source, destination, labels(nodes.tag[both], nodes.bytes[both]))
-    found = pair_in_order(sends, receipts, keys[: len(sends)], keys[len(sends) :])
-    return found.receive, found.send
+    matches = pair_in_order(sends, receipts, keys[: len(sends)], keys[len(sends) :])
+    return matches.receive, matches.send
 
 
-def _ordinals(*columns: npt.NDArray[np.generic]) -> Int64Array:
-    """How many rows before, of sorted columns, are equal: int64."""
+def _count_equal_rows(*columns: npt.NDArray[np.generic]) -> Int64Array:
+    """Count the equal rows before each row of sorted columns: int64."""
     return counted_positions(run_lengths(run_starts(*columns), len(columns[0])))

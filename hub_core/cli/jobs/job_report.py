@@ -1,8 +1,8 @@
-"""Where the time of a simulated job goes: utilisation, collectives, groups, the critical path.
+"""Time report of a simulated job: utilisation, collectives, groups, and the critical path.
 
-All is computed from the columns of starts and ends. Exposed is the time of a node in which nothing
-is computed on its rank; nodes that are exposed at once are all counted. A receipt takes the time
-from when its message is sent.
+All figures are computed from the columns of starts and ends. The exposed time of a node is its time
+without computation on its rank; if several nodes are exposed at the same time, each counts. A
+receive takes time from the sending of its message.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from hub_core.model import JsonValue
 
 LISTED_NODES = 20
-# Messages are sorts behind those of collectives.
+# Codes of messages follow those of collectives.
 _FIRST_MESSAGE = int(max(JobCollective)) + 1
 _COMMUNICATION = (NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV)
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Calls of one sort on all ranks: how long they took, and how much of that was exposed.
+    """Time of the calls of one kind on all ranks, and the exposed part of it.
 
-    `kind`: of the collective or message. `ranks`: of the groups, 2 for messages. `most_ns`: exposed
-    on the rank that has most. `waiting_ns`: until the last member of the call had begun, or the
-    message was sent.
+    `kind`: collective, or kind of message. `ranks`: ranks of the groups, 2 for messages. `most_ns`:
+    maximum exposed time of a rank. `waiting_ns`: time until the last member of the call began, or
+    the message was sent.
     """
 
     kind: str
@@ -48,7 +48,10 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """The report; `path` in the order of time, `rank_compute_ns` without overlaps."""
+    """The report.
+
+    `path`: in order of time. `rank_compute_ns`: time of computation without overlaps.
+    """
 
     rank_compute_ns: tuple[int, ...]
     spent: tuple[Spent, ...]
@@ -57,35 +60,36 @@ class JobReport:
 
 
 def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobReport:
-    """The report of a run; `start`, `end`: int64 by row in ns, -1 for never."""
-    covered = _Covered(workload, start, end)
+    """Compute the report of a run; `start`, `end`: int64 by row in ns, -1 for never."""
+    covered = _ComputeTime(workload, start, end)
     rows = np.flatnonzero(workload.nodes.is_kind(*_COMMUNICATION) & (end >= 0))
     begin = start[rows]
-    others = start[job_partners(workload, start, end)[rows]]
-    others = np.clip(others, begin, end[rows])
-    # A receipt may be asked for long before its message is sent.
+    partner_start = start[job_partners(workload, start, end)[rows]]
+    partner_start = np.clip(partner_start, begin, end[rows])
+    # A receive may begin long before its message is sent.
     is_receipt = workload.nodes.kind[rows] == NodeKind.RECV
-    waiting = others - begin
-    begin = np.where(is_receipt, others, begin)
+    waiting = partner_start - begin
+    begin = np.where(is_receipt, partner_start, begin)
     exposed = end[rows] - begin - covered.within(rows, begin, end[rows])
     table = _Table(workload, rows, end[rows] - begin, exposed, waiting)
     path = tuple(critical_path(workload, start, end))
     return JobReport(covered.by_rank(), table.by_sort(), table.by_group(), path)
 
 
-class _Covered:
-    """The union of the computations of every rank, all ranks one behind the other on one axis."""
+class _ComputeTime:
+    """Union of the computations of every rank. All ranks are placed on one time axis."""
 
     def __init__(self, workload: Workload, start: Int64Array, end: Int64Array) -> None:
         nodes = workload.nodes
         self._rank, self._count = nodes.rank.astype(np.int64), workload.num_ranks
         self._span = int(end.max(initial=0)) + 1
         rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (end >= 0))
-        # One axis for all ranks: that of a rank begins where the last end of all could be.
+        # The interval of a rank on the axis begins after the last possible end on the previous
+        # rank.
         base = self._rank[rows] * self._span
         moments = np.concatenate([base + start[rows], base + end[rows]])
         steps = np.repeat(np.array([1, -1]), len(rows))
-        # Of equal moments the ends go first: only lengths count.
+        # At equal times, ends come first: only lengths count.
         order = np.lexsort((steps, moments))
         self._moments = np.concatenate([[0], moments[order]])
         depth = np.cumsum(steps[order])
@@ -95,26 +99,26 @@ class _Covered:
         self._before = np.cumsum(busy) - busy
 
     def within(self, rows: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Nanoseconds of computation between moments, on the rank of each row."""
+        """Compute the time of computation in ns between two times, on the rank of each row."""
         base = self._rank[rows] * self._span
-        return self._until(base + end) - self._until(base + start)
+        return self._compute_before(base + end) - self._compute_before(base + start)
 
     def by_rank(self) -> tuple[int, ...]:
-        """Nanoseconds of computation of every rank."""
-        edges = self._until(np.arange(self._count + 1) * self._span)
+        """Compute the time of computation of every rank in ns."""
+        edges = self._compute_before(np.arange(self._count + 1) * self._span)
         return tuple(np.diff(edges).tolist())
 
-    def _until(self, moment: Int64Array) -> Int64Array:
-        """Nanoseconds of computation before moments of the axis."""
+    def _compute_before(self, moment: Int64Array) -> Int64Array:
+        """Compute the time of computation in ns before points of the axis."""
         at = np.searchsorted(self._moments, moment, side="right") - 1
-        # Within a busy stretch the part before the moment counts.
+        # Within a busy interval, only the part before the point counts.
         since = np.minimum(moment - self._moments[at], self._busy[at])
         covered: Int64Array = self._before[at] + since
         return covered
 
 
 class _Table:
-    """Communication nodes with their times, to be summed by what they are."""
+    """Communication nodes with their times, to be summed by kind, group or size."""
 
     def __init__(
         self,
@@ -137,38 +141,39 @@ class _Table:
         self._ranks = sizes[self._group + 2]
 
     def by_sort(self) -> tuple[Spent, ...]:
-        """By kind, group size and bytes; what is exposed most goes first."""
-        found = self._summed(self._sort, self._ranks, self._bytes)
-        spent = [self._spent(members, number) for members, number in found]
+        """Sum by kind, group size and bytes, in descending order of exposed time."""
+        groups = self._group_rows(self._sort, self._ranks, self._bytes)
+        spent = [self._sum_calls(members, number) for members, number in groups]
         return tuple(sorted(spent, key=lambda one: (-one.exposed_ns, -one.time_ns)))
 
     def by_group(self) -> tuple[tuple[str, Spent], ...]:
-        """Of every group, by kind of collective; those of all ranks are named by nothing."""
-        found = []
+        """Sum by group and kind of collective; the name of a group of all ranks is empty."""
+        spent_by_group = []
         groups = self._workload.groups
-        for members, number in self._summed(self._group, self._sort):
+        for members, number in self._group_rows(self._group, self._sort):
             group = int(self._group[members[0]])
             if group > -2:
                 name = groups[group].name if group >= 0 else ""
-                found.append((name, self._spent(members, number)))
-        return tuple(found)
+                spent_by_group.append((name, self._sum_calls(members, number)))
+        return tuple(spent_by_group)
 
-    def _summed(self, *keys: Int64Array) -> list[tuple[Int64Array, int]]:
-        """(rows of this table, number) of every combination of keys."""
+    def _group_rows(self, *keys: Int64Array) -> list[tuple[Int64Array, int]]:
+        """Group the rows by a combination of keys: (rows of this table, number of rows)."""
         order = np.lexsort(keys[::-1])
         table = np.stack([key[order] for key in keys])
         is_new = np.any(np.diff(table, axis=1) != 0, axis=0)
         parts = np.split(order, np.flatnonzero(is_new) + 1)
         return [(part, len(part)) for part in parts if len(part)]
 
-    def _spent(self, members: Int64Array, calls: int) -> Spent:
+    def _sum_calls(self, members: Int64Array, calls: int) -> Spent:
+        """Sum the times of rows that are calls of one kind."""
         first = members[0]
         exposed = self._exposed_ns[members]
         per_rank = np.bincount(self._rank[members], exposed)
-        # A size that is not the same everywhere is not stated.
+        # The size is given only if it is equal in all calls.
         sizes = distinct(self._bytes[members])
         return Spent(
-            _sort_name(int(self._sort[first])),
+            _get_kind_name(int(self._sort[first])),
             int(self._ranks[first]),
             int(sizes[0]) if len(sizes) == 1 else -1,
             calls,
@@ -179,15 +184,15 @@ class _Table:
         )
 
 
-def _sort_name(number: int) -> str:
-    """The name of a collective, or of a kind of message."""
+def _get_kind_name(number: int) -> str:
+    """Return the name of a collective, or of a kind of message."""
     if number >= _FIRST_MESSAGE:
         return NodeKind(number - _FIRST_MESSAGE).name.lower()
     return collective_name(number)
 
 
 def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:
-    """Nanoseconds of the path by what takes them, most first."""
+    """Sum the times of the path in ns by kind of node, in descending order."""
     shares: dict[str, int] = {}
     for node in path:
         name = node_sort(workload, node.row)
@@ -196,7 +201,7 @@ def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:
 
 
 def node_sort(workload: Workload, row: int) -> str:
-    """A node as the report calls it: `compute`, `all-reduce`, `send`."""
+    """Return the kind of a node in the report: `compute`, `all-reduce`, `send`."""
     nodes = workload.nodes
     if nodes.kind[row] == NodeKind.COLLECTIVE:
         return collective_name(int(nodes.collective[row]))
@@ -204,29 +209,29 @@ def node_sort(workload: Workload, row: int) -> str:
 
 
 def node_name(workload: Workload, row: int) -> str:
-    """The name that the job gives a node, or its id."""
+    """Return the name of a node in the job, or its id if it has none."""
     nodes = workload.nodes
     name = int(nodes.name[row])
     return workload.names[name] if name >= 0 else f"node {nodes.identity[row]}"
 
 
 def report_object(workload: Workload, report: JobReport) -> dict[str, JsonValue]:
-    """The report as `collhub/report-simulate-workload-1` carries it."""
+    """Convert the report to JSON, as in `collhub/report-simulate-workload-1`."""
     top = sorted(report.path, key=lambda node: -node.duration_ns)[:LISTED_NODES]
     return {
         "rank_compute_ns": list(report.rank_compute_ns),
-        "communication": [_spent_object(one) for one in report.spent],
-        "groups": [{"group": name, **_spent_object(one)} for name, one in report.groups],
+        "communication": [_spent_to_json(spent) for spent in report.spent],
+        "groups": [{"group": name, **_spent_to_json(spent)} for name, spent in report.groups],
         "critical_path": {
             "nodes": len(report.path),
             "ranks": len({int(workload.nodes.rank[node.row]) for node in report.path}),
             "ns_by_kind": {**path_shares(workload, report.path)},
-            "longest": [_node_object(workload, node) for node in top],
+            "longest": [_node_to_json(workload, node) for node in top],
         },
     }
 
 
-def _spent_object(spent: Spent) -> dict[str, JsonValue]:
+def _spent_to_json(spent: Spent) -> dict[str, JsonValue]:
     return {
         "kind": spent.kind,
         "ranks": spent.ranks,
@@ -239,7 +244,7 @@ def _spent_object(spent: Spent) -> dict[str, JsonValue]:
     }
 
 
-def _node_object(workload: Workload, node: PathNode) -> dict[str, JsonValue]:
+def _node_to_json(workload: Workload, node: PathNode) -> dict[str, JsonValue]:
     nodes = workload.nodes
     return {
         "rank": int(nodes.rank[node.row]),

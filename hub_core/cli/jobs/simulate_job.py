@@ -1,4 +1,4 @@
-"""What `collhub simulate` does with a workload: its times, and where they go."""
+"""`collhub simulate` for a workload: simulate it, and report where its time goes."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _NOT_STATED = "not stated"
 
 @dataclass(frozen=True, slots=True)
 class JobOutputs:
-    """What is wanted of a simulation of the workload `name`.
+    """Requested outputs of a simulation of the workload `name`.
 
-    `has_overlap`: also without limits of what a rank may have in flight. `steps_out`,
-    `timeline_out`: files of the times of nodes.
+    `has_overlap`: simulate also without limits on concurrent nodes of a rank. `steps_out`,
+    `timeline_out`: paths of files with the times of nodes, None for no file.
     """
 
     name: str
@@ -61,55 +61,57 @@ def simulate_workload(
     topology: Topology | None,
     backend: str,
     options: Mapping[str, str],
-    wanted: JobOutputs,
+    outputs: JobOutputs,
     warnings: Sequence[Diagnostic] = (),
 ) -> int:
-    """Simulate a workload and say when each rank finishes; exit 1 where one never does.
+    """Simulate a workload and print when each rank finishes; exit 1 if a rank never finishes.
 
-    `warnings`: findings of checks. Those that the simulation reports as well are printed once.
+    `warnings`: findings of checks. A finding that the simulation reports as well is printed once.
     """
-    request, name = WorkloadRequest(workload, topology, session.registry()), wanted.name
+    request, name = WorkloadRequest(workload, topology, session.registry()), outputs.name
     try:
-        times = _times(session, request, backend, options, name)
+        times = _simulate(session, request, backend, options, name)
     except HubError:
         session.report(warnings)
         raise
-    repeated = {(found.code, found.message) for found in times.diagnostics}
-    session.report(one for one in warnings if (one.code, one.message) not in repeated)
+    repeated = {(finding.code, finding.message) for finding in times.diagnostics}
+    session.report(
+        warning for warning in warnings if (warning.code, warning.message) not in repeated
+    )
     unlimited = None
-    if wanted.has_overlap:
-        unlimited = _times(session, request, backend, {**options, **UNLIMITED}, name)
-    report = _report(workload, times)
-    if wanted.steps_out is not None:
+    if outputs.has_overlap:
+        unlimited = _simulate(session, request, backend, {**options, **UNLIMITED}, name)
+    report = _compute_report(workload, times)
+    if outputs.steps_out is not None:
         from hub_core.cli.reports.step_times import write_step_times
 
-        write_step_times(workload.nodes, times, wanted.steps_out)
-    if wanted.timeline_out is not None:
-        _write_timeline(session, workload, times, wanted.timeline_out)
-    if wanted.as_json:
-        print_json(_document(name, backend, request, times, unlimited, report))
+        write_step_times(workload.nodes, times, outputs.steps_out)
+    if outputs.timeline_out is not None:
+        _write_timeline(session, workload, times, outputs.timeline_out)
+    if outputs.as_json:
+        print_json(_to_json(name, backend, request, times, unlimited, report))
     else:
         _print_times(request, times, unlimited, report)
         if report is not None:
             _print_report(workload, report)
     session.say(NOMINAL)
-    session.report(_folded(times.diagnostics))
+    session.report(_merge_findings(times.diagnostics))
     return ExitCode.DONE if times.time_ns is not None else ExitCode.INVALID
 
 
-def _folded(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Equal findings of several ranks as one, at the first of them; JSON lists all."""
+def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Merge equal findings of several ranks into one at the first rank; JSON lists all of them."""
     ranks: dict[Diagnostic, list[int]] = {}
     first: dict[Diagnostic, Diagnostic] = {}
-    for found in diagnostics:
-        key = replace(found, location=Location(found.location.file))
-        first.setdefault(key, found)
-        ranks.setdefault(key, []).extend([] if (rank := found.location.rank) is None else [rank])
+    for finding in diagnostics:
+        key = replace(finding, location=Location(finding.location.file))
+        first.setdefault(key, finding)
+        ranks.setdefault(key, []).extend([] if (rank := finding.location.rank) is None else [rank])
     folded = []
-    for key, found in first.items():
-        others = format_ranks(sorted(set(ranks[key][1:])))
-        more = f" (the same on rank {others})" if others else ""
-        folded.append(replace(found, message=found.message + more))
+    for key, finding in first.items():
+        more_ranks = format_ranks(sorted(set(ranks[key][1:])))
+        more = f" (the same on rank {more_ranks})" if more_ranks else ""
+        folded.append(replace(finding, message=finding.message + more))
     return folded
 
 
@@ -120,7 +122,7 @@ def _write_timeline(session: Session, workload: Workload, times: WorkloadTimes, 
     session.draw_report(JobTimeline(out, workload, times.step_start_ns, times.step_end_ns), out)
 
 
-def _times(
+def _simulate(
     session: Session,
     request: WorkloadRequest,
     backend: str,
@@ -133,8 +135,8 @@ def _times(
         return simulate_job(request, backend, options)
 
 
-def _report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
-    """Where the time goes, for simulators that tell the times of nodes."""
+def _compute_report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
+    """Compute the report; None if the simulator does not report times of nodes."""
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.jobs.job_report import job_report
 
@@ -143,7 +145,7 @@ def _report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
     return job_report(workload, times.step_start_ns, times.step_end_ns)
 
 
-def _document(
+def _to_json(
     name: str,
     backend: str,
     request: WorkloadRequest,
@@ -165,7 +167,7 @@ def _document(
         "timing": NOMINAL,
         "machine": None,
         "details": dict(times.details),
-        "diagnostics": [diagnostic_object(found) for found in times.diagnostics],
+        "diagnostics": [diagnostic_object(finding) for finding in times.diagnostics],
     }
     if report is not None:
         document |= report_object(request.workload, report)
@@ -187,8 +189,8 @@ def _print_times(
             "workload": f"{workload.num_ranks} ranks, {len(workload.nodes)} nodes",
             **({} if topology is None else {"topology": topology.name}),
             "slots": times.slots or _NOT_STATED,
-            "time": _said_time(times),
-            **({} if unlimited is None else {"with unlimited slots": _said_time(unlimited)}),
+            "time": _format_time(times),
+            **({} if unlimited is None else {"with unlimited slots": _format_time(unlimited)}),
             "exposed": f"{format_time(max(exposed))} of a rank at most" if exposed else _NOT_STATED,
         }
     )
@@ -199,7 +201,7 @@ def _print_times(
             rank: (
                 "never" if end is None else f"{end} ns",
                 "-" if rest is None else f"{rest} ns",
-                _utilisation(report, rank, end),
+                _format_utilisation(report, rank, end),
             )
             for rank, (end, rest) in enumerate(finish)
         }
@@ -209,34 +211,34 @@ def _print_times(
         print_note(f"{len(rows) - LISTED} more rows of ranks; --json lists all")
 
 
-def _said_time(times: WorkloadTimes) -> str:
+def _format_time(times: WorkloadTimes) -> str:
     if times.time_ns is None:
         return "some ranks never finish"
     return f"{format_time(times.time_ns)} ({times.time_ns} ns)"
 
 
-def _utilisation(report: JobReport | None, rank: int, finish_ns: int | None) -> str:
-    """The share of a rank's time in which it computes."""
+def _format_utilisation(report: JobReport | None, rank: int, finish_ns: int | None) -> str:
+    """Format the fraction of a rank's time in which it computes; `-` if unknown."""
     if report is None or not finish_ns:
         return "-"
     return f"{100 * report.rank_compute_ns[rank] / finish_ns:.0f} %"
 
 
 def _print_report(workload: Workload, report: JobReport) -> None:
-    """The sorts of communication, then the critical path."""
+    """Print the kinds of communication, then the critical path."""
     from hub_core.cli.jobs.job_report import node_name, node_sort, path_shares
 
     if report.spent:
         shown = min(_LISTED_SORTS, len(report.spent))
         print_line(f"{shown} of {len(report.spent)} sorts of communication, exposed most first:")
         head = ("communication", "ranks", "size", "calls", "a call", "waiting", "exposed a rank")
-        rows = [_spent_cells(spent) for spent in report.spent[:shown]]
+        rows = [_format_spent(spent) for spent in report.spent[:shown]]
         print_table(head, rows, right=head[1:])
     if not report.path:
         return
     shares = path_shares(workload, report.path)
-    whole = sum(shares.values()) or 1
-    listed = ", ".join(f"{100 * ns / whole:.0f} % {kind}" for kind, ns in shares.items())
+    total_ns = sum(shares.values()) or 1
+    listed = ", ".join(f"{100 * ns / total_ns:.0f} % {kind}" for kind, ns in shares.items())
     ranks = len({int(workload.nodes.rank[node.row]) for node in report.path})
     where = f"{len(report.path)} nodes on {ranks} {'rank' if ranks == 1 else 'ranks'}"
     print_line(f"critical path, {where}: {listed}; the longest:")
@@ -257,7 +259,7 @@ def _print_report(workload: Workload, report: JobReport) -> None:
     )
 
 
-def _spent_cells(spent: Spent) -> Sequence[str]:
+def _format_spent(spent: Spent) -> Sequence[str]:
     return (
         spent.kind,
         str(spent.ranks),
@@ -269,8 +271,8 @@ def _spent_cells(spent: Spent) -> Sequence[str]:
     )
 
 
-def refuse_overlap(declared: Sequence[str], given: Mapping[str, str], backend: str) -> None:
-    """Raise `UsageError` where a simulator has no slots to take away."""
-    if "slots" not in declared or given.get("slots", "") == UNLIMITED["slots"]:
+def refuse_overlap(declared: Sequence[str], options: Mapping[str, str], backend: str) -> None:
+    """Raise `UsageError` if the simulator has no limits on concurrent nodes to remove."""
+    if "slots" not in declared or options.get("slots", "") == UNLIMITED["slots"]:
         message = f"--overlap has no meaning for {backend} here"
         raise UsageError(message, cure="leave it out, or leave out -O slots")

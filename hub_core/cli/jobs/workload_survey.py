@@ -1,4 +1,4 @@
-"""Say what is in a set of execution traces of any kind: workloads, algorithms, single examples."""
+"""Survey a set of execution traces of any kind: workloads, algorithms, single examples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from hub_core.chakra import (
 from hub_core.plugin_api import Source
 from hub_core.trace_profile.rank_files import input_errors, rank_parts
 
-_LONGEST_TEXT = 80
+_MAX_TEXT = 80
 _MESSAGES = (type_name(NodeType.COMM_SEND), type_name(NodeType.COMM_RECV))
 _SIZES = {"absolute": "comm_size", "symbolic": "total_chunk_cnt"}
 
@@ -42,11 +42,11 @@ class AttributeUse:
 
 @dataclass(frozen=True, slots=True)
 class TraceSurvey:
-    """What a set of rank files holds.
+    """Summary of a set of rank files.
 
-    `nodes_by_rank`: nodes of rank 0, 1, ...; `nodes_by_type`: by the schema's names.
-    `forward_references` point to a node that stands later in the file, `dangling_references` to
-    none. `metadata`: of rank 0, values as text, long ones cut. `dialect`: see `survey`.
+    `nodes_by_rank`: number of nodes of rank 0, 1, ... `nodes_by_type`: by names of the schema.
+    `forward_references`: dependencies on later nodes of the file; `dangling_references`: on missing
+    nodes. `metadata`: of rank 0, as text, long values truncated. `dialect`: see `survey`.
     """
 
     name: str
@@ -67,11 +67,11 @@ class TraceSurvey:
 
 
 def survey(source: Source) -> TraceSurvey:
-    """Look through all files of a set. Raises `InputError` for what is no trace of today's schema.
+    """Summarize all files of a set. Raises `InputError` for files of another or an older schema.
 
-    The dialect is a profile's name; `workload` where there are nodes that no algorithm has;
-    `absolute`, `symbolic` or `absolute and symbolic` by the sizes of messages; `no messages`; or
-    `messages without peer or size`.
+    The dialect is the name of a profile, if there is one; `workload` if there are nodes that
+    algorithms do not have; `absolute`, `symbolic` or `absolute and symbolic`, by the sizes of
+    messages; `no messages`; or `messages without peer or size`.
     """
     counts, book = _Counts(), ShapeBook((), ())
     with input_errors():
@@ -81,7 +81,7 @@ def survey(source: Source) -> TraceSurvey:
 
 
 class _Counts:
-    """What was seen in the files so far."""
+    """Counts over the files so far."""
 
     def __init__(self) -> None:
         self._metadata = Metadata()
@@ -93,7 +93,7 @@ class _Counts:
     def files(self, source: Source) -> Iterator[RankFile]:
         """Open the files in order of rank."""
         for rank, part in enumerate(rank_parts(source)):
-            # One file in memory at a time, beyond the batch that is decoded.
+            # Only one file is in memory at a time, in addition to the batch that is decoded.
             content = part.load()
             file, metadata = open_rank_file(part.name, rank, content)
             if not rank:
@@ -119,9 +119,9 @@ class _Counts:
                     self._uses[use] += count
 
     def result(self, name: str) -> TraceSurvey:
-        """The survey of everything that was added."""
+        """Return the survey of all counted nodes."""
         attributes = self._metadata.attributes
-        shown = {key: _shown(value) for key, value in attributes.items()}
+        shown = {key: _format_value(value) for key, value in attributes.items()}
         uses = sorted(self._uses.items())
         return TraceSurvey(
             name,
@@ -155,11 +155,11 @@ class _Counts:
         return " and ".join(sizes)
 
 
-def _shown(value: AttributeValue) -> str:
-    """A value as text, cut where it is long."""
+def _format_value(value: AttributeValue) -> str:
+    """Format a value as text, truncated if it is long."""
     text = value if isinstance(value, str) else repr(value)
-    if len(text) <= _LONGEST_TEXT:
+    if len(text) <= _MAX_TEXT:
         return text
-    # Source files and parameters of models stand in attributes, too.
-    start = text[:_LONGEST_TEXT]
+    # Attributes may contain source files and parameters of models.
+    start = text[:_MAX_TEXT]
     return f"{start}... ({len(text)} characters)"

@@ -1,4 +1,4 @@
-"""What the commands say of workloads: whole jobs in place of single collectives."""
+"""Reports of commands on workloads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NOT_STATED = "not stated"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadVerdict:
-    """The reports of all checks of workloads on one."""
+    """Reports of all checks of workloads on one workload, by name of the check."""
 
     source: str
     workload: Workload
@@ -42,23 +42,22 @@ class WorkloadVerdict:
 
     @property
     def ok(self) -> bool:
-        """Whether it passes every check."""
-        # Without checks nothing speaks against it.
+        """Whether the workload passes every check; True if there are no checks."""
         return all(report.ok for report in self.reports.values())
 
     @property
     def diagnostics(self) -> list[Diagnostic]:
-        """What is wrong, by check."""
-        return [found for report in self.reports.values() for found in report.diagnostics]
+        """Findings of all checks."""
+        return [finding for report in self.reports.values() for finding in report.diagnostics]
 
     def document(self) -> dict[str, JsonValue]:
-        """As `collhub/report-verify-1` states it."""
+        """Return the report as JSON, without the schema `collhub/report-verify-1`."""
         return {
             "source": self.source,
             "ok": self.ok,
             "workload": {"num_ranks": self.workload.num_ranks, "nodes": len(self.workload.nodes)},
             "checks": {name: check_object(report) for name, report in self.reports.items()},
-            "diagnostics": [diagnostic_object(found) for found in self.diagnostics],
+            "diagnostics": [diagnostic_object(finding) for finding in self.diagnostics],
         }
 
     def show(self, *, is_alone: bool) -> None:
@@ -66,8 +65,8 @@ class WorkloadVerdict:
         size = f"{self.workload.num_ranks} ranks, {len(self.workload.nodes)} nodes"
         outcome = "nothing wrong found" if self.reports else "no installed plugin checks workloads"
         print_line(f"{self.source}: workload, {size}: {outcome if self.ok else 'wrong'}")
-        for found in self.diagnostics:
-            print_diagnostic(found)
+        for finding in self.diagnostics:
+            print_diagnostic(finding)
 
 
 def judge_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
@@ -95,23 +94,23 @@ def collect_workload_warnings(
 def print_workload(
     name: str, format_name: str, workload: Workload, lines: Sequence[str], as_json: bool
 ) -> None:
-    """What `collhub inspect` says of a workload; `lines`: what its reader adds."""
-    rows = _collectives(workload)
+    """Print the description of `collhub inspect`; `lines`: additional lines of the reader."""
+    rows = _count_collectives(workload)
     if as_json:
-        print_json({**_inspected(name, format_name, workload, rows), "lines": list(lines)})
+        print_json({**_to_json(name, format_name, workload, rows), "lines": list(lines)})
         return
     nodes = workload.nodes
-    kinds = ", ".join(f"{count} {kind}" for kind, count in _kinds(workload).items() if count)
-    made = workload.provenance
+    kinds = ", ".join(f"{count} {kind}" for kind, count in _count_kinds(workload).items() if count)
+    provenance = workload.provenance
     print_fields(
         {
             "file": f"{name} ({format_name})",
             "workload": f"{workload.num_ranks} ranks, {len(nodes)} nodes",
             "nodes": kinds or "none",
             "dependencies": f"{len(nodes.data_indices)} data, {len(nodes.control_indices)} control",
-            "process groups": _said_groups(workload),
+            "process groups": _describe_groups(workload),
             "stated compute": format_time(int(nodes.duration_ns.clip(0).sum())),
-            "made from": made.source_name or _NOT_STATED,
+            "made from": provenance.source_name or _NOT_STATED,
         }
     )
     if rows:
@@ -134,7 +133,7 @@ def print_workload(
 
 @dataclass(frozen=True, slots=True)
 class _Collectives:
-    """Collectives of one kind, size and number of ranks; `calls`: of all their ranks."""
+    """Collectives of one kind, size and number of ranks; `calls`: sum over all ranks."""
 
     collective: str
     ranks: int
@@ -143,8 +142,8 @@ class _Collectives:
     calls: int
 
 
-def _collectives(workload: Workload) -> list[_Collectives]:
-    """Those that carry most first."""
+def _count_collectives(workload: Workload) -> list[_Collectives]:
+    """Count the collectives by kind, size and number of ranks, most traffic first."""
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np
 
@@ -157,35 +156,34 @@ def _collectives(workload: Workload) -> list[_Collectives]:
     ranks = np.asarray([sizes[group] for group in nodes.group[rows].tolist()], np.int64)
     keys = np.stack([nodes.collective[rows].astype(np.int64), ranks, nodes.bytes[rows]])
     kinds, which, calls = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
-    found = []
+    rows_by_kind = []
     for index, (code, count, size) in enumerate(kinds.T.tolist()):
         groups = len(distinct(nodes.group[rows[which == index]]))
-        found.append(
+        rows_by_kind.append(
             _Collectives(collective_name(code), count, max(size, 0), groups, int(calls[index]))
         )
-    return sorted(found, key=lambda one: -one.bytes * one.calls)
+    return sorted(rows_by_kind, key=lambda one: -one.bytes * one.calls)
 
 
 def collective_name(code: int) -> str:
-    """The name of a `JobCollective` by its number, -1 for one that is not stated."""
-    # As the commands spell it.
+    """Return the name of a `JobCollective` by its code; `unknown` for -1."""
     return JobCollective(code).name.lower().replace("_", "-") if code >= 0 else "unknown"
 
 
-def _kinds(workload: Workload) -> dict[str, int]:
+def _count_kinds(workload: Workload) -> dict[str, int]:
     import numpy as np
 
     counts = np.bincount(workload.nodes.kind, minlength=len(NodeKind)).tolist()
     return {kind.name.lower(): counts[kind] for kind in NodeKind}
 
 
-def _said_groups(workload: Workload) -> str:
+def _describe_groups(workload: Workload) -> str:
     sizes = sorted({len(group.ranks) for group in workload.groups})
     listed = ", ".join(map(str, sizes))
     return f"{len(workload.groups)} of {listed} ranks" if sizes else "none"
 
 
-def _inspected(
+def _to_json(
     name: str, format_name: str, workload: Workload, rows: Sequence[_Collectives]
 ) -> dict[str, JsonValue]:
     nodes = workload.nodes
@@ -195,7 +193,7 @@ def _inspected(
         "format": format_name,
         "num_ranks": workload.num_ranks,
         "nodes": len(nodes),
-        "nodes_by_kind": {**_kinds(workload)},
+        "nodes_by_kind": {**_count_kinds(workload)},
         "dependencies": {"data": len(nodes.data_indices), "control": len(nodes.control_indices)},
         "process_groups": {group.name: list(group.ranks) for group in workload.groups},
         "stated_compute_ns": int(nodes.duration_ns.clip(0).sum()),
