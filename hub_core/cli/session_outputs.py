@@ -65,7 +65,7 @@ class SessionOutputs(SessionState):
         report.
         """
         from hub_core.cli.arguments import check_stdout
-        from hub_core.pipeline.outputs import chosen_writer
+        from hub_core.pipeline.outputs import choose_writer
         from hub_core.plugin_api import FormatWriter, WorkloadWriter
 
         check_stdout(out, request.as_json)
@@ -76,7 +76,7 @@ class SessionOutputs(SessionState):
         # The name of a folder does not determine the format of a file in it.
         file = "" if out.endswith("/") else out
         kind = WorkloadWriter if is_workload else FormatWriter
-        writer = chosen_writer(self.registry(), file, request.target_format, kind)  # type: ignore[type-var]
+        writer = choose_writer(self.registry(), file, request.target_format, kind)  # type: ignore[type-var]
         return ChosenOutput(out, writer)  # type: ignore[arg-type]
 
     def write_output(

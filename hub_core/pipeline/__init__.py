@@ -1,1 +1,4 @@
-"""From what a user names to models and results: the only caller of plugins' work."""
+"""The pipeline from user input to models and results.
+
+Only this package calls plugins' functions.
+"""

@@ -1,4 +1,4 @@
-"""Put artifacts on disk all or nothing: written beside their place, then moved or taken back."""
+"""Write artifacts completely or not at all: to a scratch folder, then moved or rolled back."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SAFE_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """One artifact with its bytes; `name` as in `contract.Artifact`."""
+    """An artifact with its bytes; `name` as in `Artifact`."""
 
     name: str
     data: bytes
@@ -33,7 +33,7 @@ class Content:
 
 
 def name_defect(name: object, layout: Layout) -> str | None:
-    """Why an artifact may not have this name, or None; no name leads out of its place."""
+    """Return why an artifact must not have this name; None if it may. No name leaves its folder."""
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None
     return f"{name!r:.80} does not fit the layout '{layout}'"
@@ -41,7 +41,10 @@ def name_defect(name: object, layout: Layout) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A checked `place` for output: a file, prefix or folder; None is standard output."""
+    """A checked destination of output:
+
+    a file, prefix or folder; `place` None is standard output.
+    """
 
     place: Path | None
     layout: Layout
@@ -49,11 +52,11 @@ class Destination:
     force: bool
 
     def put(self, contents: Iterable[Content]) -> tuple[Path, ...]:
-        """Write everything or nothing, and return the paths in order; empty for standard output.
+        """Write all contents or none, and return the paths in order; empty for standard output.
 
-        Each content is written as soon as it comes. On failure and on Ctrl-C nothing new is left
-        behind, and what stood there stands. Raises `UsageError` where the place cannot be written
-        or would mix two sets.
+        Each content is written as soon as the iterator yields it. On errors and on Ctrl-C, no new
+        file remains and the previous files are restored. Raises `UsageError` if the destination
+        cannot be written, or if the files would mix with an older set.
         """
         if self.place is None:
             sys.stdout.buffer.write(b"".join(content.data for content in contents))
@@ -62,52 +65,55 @@ class Destination:
             self.place.write_bytes(b"".join(content.data for content in contents))
             return (self.place,)
         folder = self.place if self.layout is Layout.FOLDER else self.place.parent
-        with _undone_on_failure() as undo:
-            with _write_errors():
+        with _roll_back_on_failure() as undo:
+            with _convert_write_errors():
                 _make_folders(folder, undo)
-            with _scratch_folder(folder) as scratch:
+            with _create_scratch_folder(folder) as scratch:
                 moves = [
-                    (_stage(content, scratch, number), self._target(content.name))
+                    (_write_staged_file(content, scratch, number), self._get_target(content.name))
                     for number, content in enumerate(contents)
                 ]
                 targets = tuple(target for _, target in moves)
-                with _write_errors(), _undone_on_failure() as undo_moves:
-                    _move_all(moves, self._stale(targets), scratch, undo_moves)
+                with _convert_write_errors(), _roll_back_on_failure() as undo_moves:
+                    _move_all(moves, self._find_stale_files(targets), scratch, undo_moves)
         return (self.place,) if self.layout is Layout.FILE else targets
 
     def _is_device(self) -> bool:
-        """Whether the file is a pipe or a device such as /dev/null, which is never replaced."""
+        """Whether the file is a pipe or a device such as /dev/null, which is not replaced."""
         if self.place is None or self.layout is not Layout.FILE or not self.place.exists():
             return False
         return not stat.S_ISREG(self.place.stat().st_mode)
 
-    def _target(self, name: str) -> Path:
+    def _get_target(self, name: str) -> Path:
         assert self.place is not None
         if self.layout is Layout.FOLDER:
             return self.place / name
         if self.layout is Layout.PREFIX:
             return self.place.with_name(self.place.name + name)
-        # A link keeps pointing to the file that it names.
+        # A link is kept: the file that it refers to is replaced.
         return Path(os.path.realpath(self.place))
 
-    def _stale(self, targets: Sequence[Path]) -> list[Path]:
-        """Files of an older set under the same prefix that the new one does not replace."""
+    def _find_stale_files(self, targets: Sequence[Path]) -> list[Path]:
+        """Find files of an older set with the same prefix that the new set does not replace.
+
+        Raises `UsageError` if there are any, except with `force`.
+        """
         if self.layout is not Layout.PREFIX or self.place is None:
             return []
         stale = sorted(set(rank_files(self.place, self.suffixes)) - set(targets))
         if stale and not self.force:
             more = f" and {len(stale) - 1} more" if len(stale) > 1 else ""
-            there = f"{self.place} names another set of rank files already"
-            raise _refusal(f"{there}, of which {stale[0]}{more} would stay")
+            lead = f"{self.place} names another set of rank files already"
+            raise _create_refusal(f"{lead}, of which {stale[0]}{more} would stay")
         return stale
 
 
 def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> Destination:
-    """Check where output shall go before any work is done.
+    """Check the destination of output before any work.
 
-    FILE: a file, replaced if it exists. PREFIX: a set of files; one that has other ranks is
-    refused. FOLDER: a new or empty folder. With `force`, the other ranks of a set are removed, and
-    files are replaced in a folder that has others. Missing folders are made. Raises `UsageError`.
+    FILE: a file, which is replaced if it exists. PREFIX: a set of files; a set with other ranks is
+    refused. FOLDER: a new or empty folder. With `force`, other ranks of a set are removed, and
+    files in a folder are replaced. Missing parent folders are created. Raises `UsageError`.
     """
     text = os.fspath(out)
     if text == STANDARD_STREAM:
@@ -120,20 +126,20 @@ def destination(out: str | os.PathLike[str], format: Format, *, force: bool) -> 
     place = Path(text)
     if format.layout is Layout.PREFIX:
         place = set_prefix(place, format.suffixes)
-    with _write_errors():
+    with _convert_write_errors():
         if format.layout is not Layout.FOLDER and (text.endswith("/") or place.is_dir()):
             raise UsageError(
                 f"{place} is a folder",
                 cure=f"name a file or prefix in it, such as {place / 'algorithm'}",
             )
         if format.layout is Layout.FOLDER and place.is_dir() and any(place.iterdir()) and not force:
-            raise _refusal(f"the folder {place} is not empty")
+            raise _create_refusal(f"the folder {place} is not empty")
     return Destination(place, format.layout, format.suffixes, force)
 
 
-def _stage(content: Content, scratch: Path, number: int) -> Path:
+def _write_staged_file(content: Content, scratch: Path, number: int) -> Path:
     staged = scratch / str(number)
-    with _write_errors():
+    with _convert_write_errors():
         staged.write_bytes(content.data)
         if content.is_executable:
             mode = staged.stat().st_mode
@@ -145,8 +151,8 @@ _Undo = list[Callable[[], None]]
 
 
 @contextlib.contextmanager
-def _undone_on_failure() -> Iterator[_Undo]:
-    """Where the body fails or is interrupted, take back its steps, the last one first."""
+def _roll_back_on_failure() -> Iterator[_Undo]:
+    """Collect undo steps in the body; execute them in reverse order if the body fails."""
     undo: _Undo = []
     try:
         yield undo
@@ -160,36 +166,36 @@ def _undone_on_failure() -> Iterator[_Undo]:
 def _move_all(
     moves: Sequence[tuple[Path, Path]], stale: Sequence[Path], scratch: Path, undo: _Undo
 ) -> None:
-    """Move staged files to their targets and stale ones away."""
+    """Move staged files to their targets, and stale files to the scratch folder."""
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])
         return
     for number, old in enumerate([*stale, *(target for _, target in moves if target.exists())]):
-        # Noted before it is done, so that an interrupt in between loses nothing.
-        kept = scratch / f"old-{number}"
-        undo.append(partial(_move_back, kept, old))
-        os.replace(old, kept)
+        # Recorded before the move, so that an interrupt in between loses nothing.
+        backup = scratch / f"old-{number}"
+        undo.append(partial(_restore_backup, backup, old))
+        os.replace(old, backup)
     for staged, target in moves:
         _make_folders(target.parent, undo)
-        undo.append(partial(_take_back, staged, target))
+        undo.append(partial(_remove_moved_file, staged, target))
         os.replace(staged, target)
 
 
-def _move_back(kept: Path, old: Path) -> None:
-    if kept.exists():
-        os.replace(kept, old)
+def _restore_backup(backup: Path, old: Path) -> None:
+    if backup.exists():
+        os.replace(backup, old)
 
 
-def _take_back(staged: Path, target: Path) -> None:
+def _remove_moved_file(staged: Path, target: Path) -> None:
     if not staged.exists():
         target.unlink()
 
 
 def _make_folders(folder: Path, undo: _Undo) -> None:
-    """Make a folder, and its parents, where they are missing."""
+    """Create a folder and its missing parents."""
     if not folder.exists():
         _make_folders(folder.parent, undo)
-        # Noted before it is done, so that lack of memory in between leaves no folder.
+        # Recorded before the creation, so that lack of memory in between leaves no folder.
         undo.append(folder.rmdir)
         try:
             folder.mkdir()
@@ -199,46 +205,46 @@ def _make_folders(folder: Path, undo: _Undo) -> None:
 
 
 @contextlib.contextmanager
-def _scratch_folder(parent: Path) -> Iterator[Path]:
-    """A hidden folder on the same file system as the targets, gone afterwards."""
+def _create_scratch_folder(parent: Path) -> Iterator[Path]:
+    """Yield a hidden folder on the file system of the targets; it is removed afterwards."""
     scratch = parent / f".collhub-{os.urandom(6).hex()}"
-    # As a text, whose removal allocates least.
+    # As text, because its removal then allocates least memory.
     name = str(scratch)
     try:
-        with _write_errors():
+        with _convert_write_errors():
             scratch.mkdir()
         yield scratch
     finally:
         try:
             _remove(name)
         except MemoryError:
-            # The lack may have passed, and no other process removes the folder.
+            # Memory may be available now, and no other process removes the folder.
             _remove(name)
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder with all that is in it; what cannot be removed stays."""
+    """Remove a folder with its content; files that cannot be removed remain."""
     try:
-        # All that was staged has been moved to its place, most often.
+        # Usually all staged files have been moved.
         os.rmdir(folder)
     except OSError:
-        # Imported here: it brings three libraries for compression.
+        # Imported here, because it imports three libraries for compression.
         import shutil
 
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _write_errors() -> Iterator[None]:
+def _convert_write_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        place = error.filename2 or error.filename or "output"
-        message = f"{place} cannot be written: {error.strerror or error}"
+        path = error.filename2 or error.filename or "output"
+        message = f"{path} cannot be written: {error.strerror or error}"
         cure = "choose a place that can be written"
         raise UsageError(message, cure=cure, code="unwritable-output") from None
 
 
-def _refusal(what: str) -> UsageError:
+def _create_refusal(message: str) -> UsageError:
     cure = "choose another place, or overwrite with --force"
-    return UsageError(what, cure=cure, code="output-exists")
+    return UsageError(message, cure=cure, code="output-exists")

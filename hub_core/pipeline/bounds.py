@@ -1,6 +1,6 @@
-"""The best lower bound that the core and the plugins offer, and the ratio of a time to it.
+"""The best lower bound of the core and the plugins, and the ratio of a time to it.
 
-`simulate`, `compare`, `tune`, `topology check` and `demo` all take their bounds from here.
+`simulate`, `compare`, `tune`, `topology check` and `demo` all compute their bounds here.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from hub_core.registry.plugins import Registry
 CORE_METHOD = "links"
 """Name of the core's bound: links of ranks, cuts and partitions, distances, latencies."""
 TIGHT_RATIO = 1.02
-"""Ratio of a time to a bound up to which no further offer is asked."""
+"""Maximum ratio of a time to a bound at which no further offer is called."""
 QUICK_WORK = 10**9
-"""Work of the offers that `simulate` and `demo` ask: about a second of one core, with imports."""
+"""Work limit of offers for `simulate` and `demo`: about 1 s of one core, with imports."""
 THOROUGH_WORK = 20 * 10**9
-"""Work of the offers that `compare`, `tune` and `topology check` ask, for all sizes together."""
+"""Work limit of offers for `compare`, `tune` and `topology check`, for all sizes together."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenBound:
-    """A time in picoseconds that no algorithm beats, and the offer that proves it."""
+    """A time in ps that no algorithm beats, and the name of the offer that proves it."""
 
     time_ps: int
     method: str
 
     @property
     def time_ns(self) -> int:
-        """Whole nanoseconds, rounded down."""
+        """The bound in nanoseconds, rounded down."""
         return self.time_ps // 1000
 
     def ratio(self, time_ps: int | None, slack_ps: int = 0) -> float | None:
-        """A time by the bound, at least 1; None without a time, and where one of them is zero.
+        """Divide a time by the bound; at least 1. None without a time, and if one of them is zero.
 
-        `slack_ps`: what rounding may have taken from the time. None also for a time that beats the
-        bound by more, which `beaten_bound` reports.
+        `slack_ps`: maximum error of the time by rounding. None also for a time that is below the
+        bound by more than that, which `beaten_bound` reports.
         """
         if not time_ps or not self.time_ps or time_ps + slack_ps < self.time_ps:
             return None
@@ -60,65 +60,69 @@ def best_bounds(
     best_times_ps: Sequence[int | None] | None = None,
     is_thorough: bool = False,
 ) -> tuple[ProvenBound | None, ...]:
-    """The largest bound for every size, None for custom collectives and without a path.
+    """Compute the largest bound for every size; None for custom collectives and without a path.
 
-    The core's own bound comes first; it takes a few passes over the links. `best_times_ps`: times
-    of algorithms by size. Offers of plugins, which may import solvers, are asked in the order of
-    the work of loading them, for the sizes at which the best time is more than 2 % above the bounds
-    so far, each within `QUICK_WORK` or, if `is_thorough`, `THOROUGH_WORK`. Raises `HubError` for a
-    broken plugin.
+    The core's bound is computed first, with a few passes over the links. `best_times_ps`: times of
+    the fastest known algorithms by size. Offers of plugins, which may import solvers, are called in
+    the order of their loading work. Each gets the sizes whose best time is more than 2 % above the
+    bounds so far, and a work limit of `QUICK_WORK` or, if `is_thorough`, `THOROUGH_WORK`. Raises
+    `HubError` for a broken plugin.
     """
-    own = lower_bounds_ps(collective, topology, sizes, npus)
-    if own is None:
+    core_ps = lower_bounds_ps(collective, topology, sizes, npus)
+    if core_ps is None:
         return (None,) * len(sizes)
-    best = [ProvenBound(int(time), CORE_METHOD) if math.isfinite(time) else None for time in own]
+    best = [
+        ProvenBound(int(time_ps), CORE_METHOD) if math.isfinite(time_ps) else None
+        for time_ps in core_ps
+    ]
     times = best_times_ps or [None] * len(sizes)
     registry = registry or run_registry()
     offers = sorted(
-        (one for one in registry.all(LowerBound) if collective.kind in one.offer.kinds),
-        key=lambda one: (one.offer.loading_work, one.name),
+        (each for each in registry.all(LowerBound) if collective.kind in each.offer.kinds),
+        key=lambda each: (each.offer.loading_work, each.name),
     )
     for provided in offers:
         loose = [
-            place
-            for place, bound in enumerate(best)
-            if bound is not None and not _is_tight(bound, times[place])
+            i
+            for i, bound in enumerate(best)
+            if bound is not None and not _is_tight(bound, times[i])
         ]
-        left = (THOROUGH_WORK if is_thorough else QUICK_WORK) - provided.offer.loading_work
-        if not loose or left <= 0:
+        max_work = (THOROUGH_WORK if is_thorough else QUICK_WORK) - provided.offer.loading_work
+        if not loose or max_work <= 0:
             break
         request = BoundRequest(
             collective,
             topology,
-            tuple(sizes[place] for place in loose),
+            tuple(sizes[i] for i in loose),
             None if npus is None else tuple(npus),
-            left,
+            max_work,
         )
         try:
             result = call(provided, BoundResult, request, bound_options(provided, None))
         except InputError:
-            # It has no bound for this network, for example one on which some pairs have no path.
+            # The offer has no bound for this network, for example because some pairs have no path.
             continue
-        for place, time_ps in zip(loose, result.times_ps, strict=False):
-            so_far = best[place]
+        for i, time_ps in zip(loose, result.times_ps, strict=False):
+            so_far = best[i]
             if so_far is not None and time_ps > so_far.time_ps:
-                best[place] = ProvenBound(time_ps, provided.name)
+                best[i] = ProvenBound(time_ps, provided.name)
     return tuple(best)
 
 
 def beaten_bound(
     bound: ProvenBound | None, time_ps: int | None, *, slack_ps: int = 0, name: str = ""
 ) -> Diagnostic | None:
-    """The finding for a time below a bound: one of the two is wrong, which is a bug.
+    """Return the finding for a time below a bound; None if there is no such defect.
 
-    `slack_ps`: what rounding may take from the time.
+    Either the time or the bound is wrong then, which is a bug. `slack_ps`: maximum error of the
+    time by rounding. `name`: of the algorithm, for the message.
     """
     if bound is None or time_ps is None or time_ps + slack_ps >= bound.time_ps:
         return None
-    what = f"{name}: " if name else ""
+    lead = f"{name}: " if name else ""
     return Diagnostic(
         "bound-beaten",
-        f"{what}the time of {time_ps} ps is below the lower bound of {bound.time_ps} ps by "
+        f"{lead}the time of {time_ps} ps is below the lower bound of {bound.time_ps} ps by "
         f"{bound.method}: one of them is wrong",
         Severity.WARNING,
         cure="verify the algorithm; if it is correct, please report this as a bug of the bound",
@@ -126,5 +130,5 @@ def beaten_bound(
 
 
 def _is_tight(bound: ProvenBound, time_ps: int | None) -> bool:
-    """Whether a time is so near the bound that a better one would hardly differ."""
+    """Whether a time is so near the bound that a better bound would change little."""
     return time_ps is not None and time_ps <= TIGHT_RATIO * bound.time_ps

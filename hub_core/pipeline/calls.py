@@ -1,4 +1,4 @@
-"""Call the code behind an offer: options checked, failures blamed on the plugin, results typed."""
+"""Call the functions of offers: bind options, attribute failures to plugins, check result types."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def bound_options(provided: Provided[Offer], given: OptionText | None) -> object:
-    """The record of options of an offer; the only place where the environment gives values."""
+def bound_options(provided: Provided[Offer], texts: OptionText | None) -> object:
+    """Bind texts to the options of an offer; only here the environment provides values.
+
+    Raises `UsageError` for unknown names and for values that do not fit.
+    """
     owner = f"{kind_of(provided.offer).noun} {provided.name}"
     record: type = getattr(provided.offer, "options", NoOptions)
-    return bind_options(record, given or {}, os.environ, owner)
+    return bind_options(record, texts or {}, os.environ, owner)
 
 
 def call(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
-    """Call the function behind an offer, in the run of its registry (`run_registry`).
+    """Call the function of an offer, and check the type of its result.
 
-    What it raises, apart from `HubError`, and a result of another type are its plugin's fault.
+    During the call, `run_registry` returns the registry of the offer. Exceptions other than
+    `HubError`, and a result of another type, raise `PluginError` that names the plugin.
     """
     with running_with(provided.registry), blame(provided):
         result = resolve(reference_of(provided.offer))(*arguments)
@@ -42,23 +46,26 @@ def call(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
 
 
 def blame(provided: Provided[Offer]) -> AbstractContextManager[None]:
-    """The context in which code of the offer's plugin runs."""
-    # A failure of the core itself is no plugin's: it stays what it is, a bug.
+    """Return a context that attributes exceptions of the body to the plugin of the offer."""
+    # An exception of the core is not attributed to a plugin: it is a bug.
     if provided.plugin.is_core:
         return nullcontext()
     return blamed_on(str(provided.plugin), reference_of(provided.offer))
 
 
-def misfit(provided: Provided[Offer], what: str) -> PluginError:
-    """The error for a result that breaks the contract."""
-    message = f"{provided.plugin}: {reference_of(provided.offer)} {what}"
+def misfit(provided: Provided[Offer], defect: str) -> PluginError:
+    """Create the error for a result that breaks the contract of the plugin API."""
+    message = f"{provided.plugin}: {reference_of(provided.offer)} {defect}"
     return PluginError(message, cure="report it to the plugin's authors")
 
 
 def start_engine(
     name: str, request: EngineRequest, *, options: OptionText | None = None, registry: Registry
 ) -> Executor:
-    """The engine of a name, a context manager that ends its workers. Raises `HubError`."""
+    """Start an engine; the executor is a context manager that stops the workers.
+
+    Raises `HubError`.
+    """
     engine = registry.find(Engine, name)
     from concurrent.futures import Executor
 

@@ -27,14 +27,18 @@ from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Plugin, Provided, Registry
 
 NEWEST = ("newest", "latest")
-"""Words for the newest versions of a runtime that are known."""
+"""Words for the newest known versions of a runtime."""
 _NUMBER = re.compile(r"v?([0-9]{1,4}(?:\.[0-9]{1,6}){0,3})")
 _PARTS = 4
 _BEYOND = 1 << 30
 
 
-def chosen_versions(check: Check, version: str) -> RuntimeVersions:
-    """The versions among which `version` is. Raises `UsageError` with the known ones."""
+def choose_versions(check: Check, version: str) -> RuntimeVersions:
+    """Find the row of the check's version table that contains `version`.
+
+    Raises `UsageError` with the known versions if there is no table, and if the version is unknown
+    or ambiguous.
+    """
     name = f"runtime {check.name}"
     if not check.versions:
         raise UsageError(
@@ -47,55 +51,58 @@ def chosen_versions(check: Check, version: str) -> RuntimeVersions:
     number = _NUMBER.fullmatch(version)
     if number is None:
         hint = closest(version, NEWEST)
-        message = f"{name}: {version!r:.40} is not a version; {known_versions(check)}"
+        message = f"{name}: {version!r:.40} is not a version; {list_versions(check)}"
         raise UsageError(
-            message, cure=hint or f"write for example {_example(check)}", code="unknown-version"
+            message, cure=hint or f"write for example {_get_example(check)}", code="unknown-version"
         )
-    first, last = _span(number[1])
-    found = [
+    first, last = _parse_span(number[1])
+    rows = [
         row
         for row in check.versions
-        if _span(row.first)[0] <= last and (row.last is None or first <= _span(row.last)[1])
+        if _parse_span(row.first)[0] <= last
+        and (row.last is None or first <= _parse_span(row.last)[1])
     ]
-    if len(found) == 1:
-        return found[0]
-    reason = f"version {version} is ambiguous" if found else f"version {version} is not known"
-    message = f"{name}: {reason}; {known_versions(check)}"
-    raise UsageError(message, cure=f"write for example {_example(check)}", code="unknown-version")
+    if len(rows) == 1:
+        return rows[0]
+    reason = f"version {version} is ambiguous" if rows else f"version {version} is not known"
+    message = f"{name}: {reason}; {list_versions(check)}"
+    raise UsageError(
+        message, cure=f"write for example {_get_example(check)}", code="unknown-version"
+    )
 
 
-def refused_by_version(check: Check, versions: RuntimeVersions, file: str) -> CheckReport:
-    """The report on a file for versions that do not use files of its kind."""
-    finding = _finding("not-used-by-version", check, versions, file)
+def report_unused_file(check: Check, versions: RuntimeVersions, file: str) -> CheckReport:
+    """Create the report on a file that these versions of the runtime do not use."""
+    finding = _create_finding("not-used-by-version", check, versions, file)
     return CheckReport(
         ok=False,
-        verdict=f"{check.name} of {span_text(check, versions)} does not use it",
+        verdict=f"{check.name} of {format_span(check, versions)} does not use it",
         diagnostics=(finding,),
         facts={"is_accepted": False},
     )
 
 
-def with_newest(check: Check, report: CheckReport, file: str) -> CheckReport:
-    """The report with a warning if the file is used, but no longer by the newest versions."""
+def warn_of_newest(check: Check, report: CheckReport, file: str) -> CheckReport:
+    """Add a warning if the file is used, but not by the newest versions any more."""
     newest = check.versions[-1] if check.versions else None
     if newest is None or newest.uses_files or not report.ok:
         return report
-    finding = _finding("not-used-by-newest", check, newest, file)
+    finding = _create_finding("not-used-by-newest", check, newest, file)
     warning = replace(finding, severity=Severity.WARNING)
     return replace(report, diagnostics=(*report.diagnostics, warning))
 
 
-def known_versions(check: Check) -> str:
-    """All versions of a runtime in one clause."""
+def list_versions(check: Check) -> str:
+    """List all versions of a runtime in one clause."""
     rows = [
-        f"{span_text(check, row)} {'use' if row.uses_files else 'do not use'} such files"
+        f"{format_span(check, row)} {'use' if row.uses_files else 'do not use'} such files"
         for row in check.versions
     ]
     return ", ".join(rows)
 
 
-def span_text(check: Check, versions: RuntimeVersions) -> str:
-    """`ROCm 5.5 to 7.12`, `ROCm 7.13 and later`, `NCCL 2.12`."""
+def format_span(check: Check, versions: RuntimeVersions) -> str:
+    """Format a range of versions: `ROCm 5.5 to 7.12`, `ROCm 7.13 and later`, `NCCL 2.12`."""
     product = f"{check.versioned_by} " if check.versioned_by else ""
     if versions.last is None:
         return f"{product}{versions.first} and later"
@@ -104,51 +111,53 @@ def span_text(check: Check, versions: RuntimeVersions) -> str:
     return f"{product}{versions.first} to {versions.last}"
 
 
-def _span(version: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The first and the last version with these leading numbers."""
+def _parse_span(version: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the first and the last version with these leading numbers."""
     parts = tuple(map(int, version.split(".")))
     rest = _PARTS - len(parts)
     return parts + (0,) * rest, parts + (_BEYOND,) * rest
 
 
-def _finding(code: str, check: Check, versions: RuntimeVersions, file: str) -> Diagnostic:
-    """The error that versions do not use a file."""
-    what = f"{check.name} of {span_text(check, versions)} does not use such files"
-    message = f"{what}: {versions.reason} ({versions.source}, {versions.date})"
-    return Diagnostic(code, message, location=Location(file), cure=_cure(check))
+def _create_finding(code: str, check: Check, versions: RuntimeVersions, file: str) -> Diagnostic:
+    """Create the error for a file that these versions do not use."""
+    lead = f"{check.name} of {format_span(check, versions)} does not use such files"
+    message = f"{lead}: {versions.reason} ({versions.source}, {versions.date})"
+    return Diagnostic(code, message, location=Location(file), cure=_suggest_use(check))
 
 
-def _example(check: Check) -> str:
-    """The newest version that uses files, with the name of the runtime."""
+def _get_example(check: Check) -> str:
+    """Return the newest version that uses files, with the name of the runtime."""
     used = [row for row in check.versions if row.uses_files] or check.versions
     return f"{check.name}@{used[-1].last or used[-1].first}"
 
 
-def _cure(check: Check) -> str:
-    """Where the file can be used."""
+def _suggest_use(check: Check) -> str:
+    """Suggest versions or runtimes that can use the file."""
     used = [row for row in check.versions if row.uses_files]
     if not used:
         return "write the algorithm for another runtime: 'collhub formats' lists them"
-    return f"use {span_text(check, used[-1])} (--runtime {_example(check)}) or another runtime"
+    return (
+        f"use {format_span(check, used[-1])} (--runtime {_get_example(check)}) or another runtime"
+    )
 
 
 def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
-    """All checks of a subject, by name."""
-    return [found for found in registry.all(Check) if found.offer.subject is subject]
+    """Return all checks of a subject, ordered by name."""
+    return [check for check in registry.all(Check) if check.offer.subject is subject]
 
 
 def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Check]:
-    """The check of this name and subject. Raises `HubError` with the closest match."""
-    known = [found.name for found in checks_of(subject, registry)]
+    """Find the check of this name and subject. Raises `HubError` with the closest match."""
+    known = [check.name for check in checks_of(subject, registry)]
     everything = f"checks of that subject: {', '.join(known) or 'none'}"
-    if name not in (found.name for found in registry.all(Check)):
-        # Only the names that would do here are offered.
+    if name not in (check.name for check in registry.all(Check)):
+        # Only names of checks with this subject are suggested.
         raise registry.unknown_name(f"there is no check {name!r}", name, known, everything)
-    found = registry.find(Check, name)
-    if found.offer.subject is not subject:
-        message = f"{name!r} checks a subject {found.offer.subject}, not {subject}"
+    check = registry.find(Check, name)
+    if check.offer.subject is not subject:
+        message = f"{name!r} checks a subject {check.offer.subject}, not {subject}"
         raise UsageError(message, cure=everything, code="wrong-subject")
-    return found
+    return check
 
 
 def run_check(
@@ -166,37 +175,39 @@ def check_runtime(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> CheckReport:
-    """Ask whether a runtime will use a file as it stands, for which calls and sizes, or why not.
+    """Check whether a runtime uses a file, and for which calls and sizes, or why not.
 
-    `runtime`: its name, or NAME@VERSION. Without a version the rules of the versions that use such
-    files hold, and a warning says if the newest version does not. Raises `HubError`.
+    `runtime`: its name, or NAME@VERSION. Without a version, the file is checked by the rules of the
+    versions that use such files, and a warning reports if the newest version does not. Raises
+    `HubError`.
     """
     registry = registry or run_registry()
-    found, versions = find_runtime(runtime, registry)
+    check, versions = find_runtime(runtime, registry)
     formats = [provided.offer.format for provided in registry.all(FormatReader)]
     opened = open_input(path, formats, report)
     if versions is not None and not versions.uses_files:
-        return refused_by_version(found.offer, versions, opened.source.name)
-    judged = run_check(found, CheckRequest(source=opened.source), options)
-    return judged if versions else with_newest(found.offer, judged, opened.source.name)
+        return report_unused_file(check.offer, versions, opened.source.name)
+    result = run_check(check, CheckRequest(source=opened.source), options)
+    return result if versions else warn_of_newest(check.offer, result, opened.source.name)
 
 
 def find_runtime(text: str, registry: Registry) -> tuple[Provided[Check], RuntimeVersions | None]:
-    """The check of NAME or NAME@VERSION, and the versions that this means, if any.
+    """Find the check of NAME or NAME@VERSION, and the row of versions (None without VERSION).
 
     Raises `HubError` with the closest name, or with the known versions.
     """
-    name, at, version = text.partition("@")
-    found = find_check(name, Subject.RUNTIME, registry)
-    return found, chosen_versions(found.offer, version) if at else None
+    name, mark, version = text.partition("@")
+    check = find_check(name, Subject.RUNTIME, registry)
+    return check, choose_versions(check.offer, version) if mark else None
 
 
 def check_installation(
     registry: Registry, *, warm: bool = False
 ) -> Iterator[tuple[Plugin, CheckLine]]:
-    """Run every check of the installation; one that fails becomes a line that is not ok.
+    """Run all checks of the installation; yield the plugin and the line of each result.
 
-    `warm`: the value of the option `warm` for those that declare it.
+    A check that raises an error yields a line that is not ok. `warm`: value of the option `warm`
+    for checks that declare it.
     """
     request = CheckRequest(environment=dict(os.environ))
     for provided in checks_of(Subject.INSTALLATION, registry):

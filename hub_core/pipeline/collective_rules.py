@@ -1,4 +1,4 @@
-"""Rules that say which algorithm a collective gets: `KIND[@SIZE][/GROUP]=ALGORITHM`."""
+"""Rules that assign an algorithm to a collective: `KIND[@SIZE][/GROUP]=ALGORITHM`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RULE = re.compile(
 )
 _NO_LIMIT = 1 << 63
 _EXAMPLE = "write for example all-reduce=ring, 'all-gather@>1MiB=direct', all-to-all/tp=FILE"
-# Bytes that a comparison allows, lowest and behind the highest.
+# Range of bytes by comparison: (first, last + 1).
 _RANGES: Mapping[str, Callable[[int], tuple[int, int]]] = {
     ">": lambda size: (size + 1, _NO_LIMIT),
     ">=": lambda size: (size, _NO_LIMIT),
@@ -28,11 +28,11 @@ _RANGES: Mapping[str, Callable[[int], tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRule:
-    """Collectives by kind, bytes and group, and the algorithm that they get.
+    """A condition on collectives, and the algorithm for those that meet it.
 
-    `kind`: None for every one. `least`, `behind`: bytes of a collective as its workload states
-    them, the second excluded. `group`: name of the process group, None for any. `algorithm`: a
-    synthesizer, a file or `native`; `options`: behind its colon.
+    `kind`: None for all kinds. `least`, `behind`: range of bytes of the collective in the workload,
+    `behind` excluded. `group`: name of the process group, None for all. `algorithm`: a synthesizer,
+    a file or `native`. `options`: options after its colon.
     """
 
     text: str
@@ -44,37 +44,40 @@ class CollectiveRule:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def matches(self, kind: CollectiveKind, size: int, group: str) -> bool:
-        """Whether a collective of these bytes in a group of this name gets the algorithm."""
+        """Whether a collective of this kind, size in bytes and group meets the condition."""
         is_kind = self.kind in (None, kind)
         is_group = self.group in (None, group)
         return is_kind and is_group and self.least <= size < self.behind
 
 
 DEFAULT_RULE = CollectiveRule(f"{EVERY_KIND}={NATIVE}", None, 0, _NO_LIMIT, None, NATIVE)
-"""The rule of collectives that no other rule matches."""
+"""The rule for collectives that no other rule matches."""
 
 
 def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
-    """The rule that a text states. Raises `UsageError` for texts that mean nothing."""
-    found = _RULE.fullmatch(text)
-    if found is None:
+    """Parse a rule. Raises `UsageError` for an invalid text."""
+    match = _RULE.fullmatch(text)
+    if match is None:
         raise UsageError(f"{text[:80]!r} is no rule KIND[@SIZE][/GROUP]=ALGORITHM", cure=_EXAMPLE)
-    least, behind = _range(found["size"], text)
-    name, options = _named(found["algorithm"], synthesizers)
-    return CollectiveRule(text, _kind(found["kind"]), least, behind, found["group"], name, options)
+    first, end = _parse_range(match["size"], text)
+    name, options = _parse_algorithm(match["algorithm"], synthesizers)
+    return CollectiveRule(
+        text, _parse_kind(match["kind"]), first, end, match["group"], name, options
+    )
 
 
 def choose_rule(
     rules: Sequence[CollectiveRule], kind: CollectiveKind, size: int, group: str
 ) -> int:
-    """The number of the last rule that matches, -1 for none."""
+    """Return the index of the last rule that matches; -1 if none does."""
     for number in range(len(rules) - 1, -1, -1):
         if rules[number].matches(kind, size, group):
             return number
     return -1
 
 
-def _kind(text: str) -> CollectiveKind | None:
+def _parse_kind(text: str) -> CollectiveKind | None:
+    """Parse the kind of a rule; None for `*`. Raises `UsageError` with the closest kind."""
     if text == EVERY_KIND:
         return None
     kind = standard_kind(text)
@@ -86,32 +89,32 @@ def _kind(text: str) -> CollectiveKind | None:
     return kind
 
 
-def _range(text: str | None, rule: str) -> tuple[int, int]:
-    """Bytes from and up to which a condition holds, the second excluded."""
+def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
+    """Parse a condition on the size: (first, last + 1) in bytes. Raises `UsageError`."""
     if text is None:
         return 0, _NO_LIMIT
     low, dots, high = text.partition("..")
     if dots:
-        least, most = parse_size(low), parse_size(high)
-        if least > most:
+        first, last = parse_size(low), parse_size(high)
+        if first > last:
             raise UsageError(f"{rule[:80]!r} matches no size", cure="write the smaller size first")
-        return least, most + 1
+        return first, last + 1
     size = text.lstrip("<>=")
     comparison = text[: len(text) - len(size)]
-    # `=` ends the condition, so that `<=` and `>=` are the only ones with it.
+    # `=` ends the condition, so that only `<=` and `>=` contain it.
     return _RANGES[comparison](parse_size(size))
 
 
-def _named(text: str, synthesizers: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """(algorithm, its options); a file may have a colon in its name."""
-    name, colon, stated = text.partition(":")
+def _parse_algorithm(text: str, synthesizers: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Parse an algorithm: (name or path, options). The name of a file may contain a colon."""
+    name, colon, option_text = text.partition(":")
     if name == NATIVE:
-        return name, {"algorithm": stated} if colon else {}
+        return name, {"algorithm": option_text} if colon else {}
     if name not in synthesizers or not colon:
         return text, {}
     options = {}
-    # A value may have commas in it, as candidates=ring,direct.
-    for pair in re.split(r",(?=[\w-]+=)", stated):
+    # A value may contain commas, as in candidates=ring,direct.
+    for pair in re.split(r",(?=[\w-]+=)", option_text):
         key, equals, value = pair.partition("=")
         if not (key and equals):
             cure = f"write {name}:key=value,key=value"

@@ -1,4 +1,4 @@
-"""From what a user names to an algorithm."""
+"""Open inputs that users name, and read algorithms and workloads from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Workload
 from hub_core.pipeline.calls import bound_options, call
-from hub_core.pipeline.detection import reader_for
+from hub_core.pipeline.detection import find_reader
 from hub_core.pipeline.sources import content_of, open_input, open_rank_files
 from hub_core.plugin_api import (
     FormatReader,
@@ -32,37 +32,37 @@ R = TypeVar("R", FormatReader, TopologyReader)
 
 @dataclass(frozen=True, slots=True)
 class OpenedAlgorithm:
-    """An input whose reader is known and of which only the first bytes are read."""
+    """An input whose reader is chosen; only the first bytes are read."""
 
     source: Source
     reader: Provided[FormatReader]
 
     @property
     def name(self) -> str:
-        """What messages call the input."""
+        """Name of the input in messages."""
         return self.source.name
 
     @property
     def format_name(self) -> str:
-        """The format as which it will be read."""
+        """Name of the format as which the input is read."""
         return self.reader.name
 
     @property
     def options(self) -> tuple[Option, ...]:
-        """The options of its reader."""
+        """Options of the reader."""
         return options_of(self.reader.offer)
 
     @property
     def holds_workload(self) -> bool:
-        """Whether its reader reads workloads."""
+        """Whether the reader reads workloads."""
         return isinstance(self.reader.offer, WorkloadReader)
 
     def read_any(self, options: OptionText | None = None) -> Algorithm | Workload:
         """Read the input with options of its reader. Raises `HubError`."""
-        given = bound_options(self.reader, options)
+        bound = bound_options(self.reader, options)
         if self.holds_workload:
-            return call(self.reader, Workload, self.source, given)
-        return call(self.reader, Algorithm, self.source, given)
+            return call(self.reader, Workload, self.source, bound)
+        return call(self.reader, Algorithm, self.source, bound)
 
     def read(self, options: OptionText | None = None) -> Algorithm:
         """Read the input; raises `InputError` also if it is a workload."""
@@ -94,9 +94,9 @@ def open_algorithm(
     report: Report = log_diagnostic,
     more: Sequence[str] = (),
 ) -> OpenedAlgorithm:
-    """Open what `read` would read, and find its reader.
+    """Open an input and find its reader; only the first bytes are read. Raises `HubError`.
 
-    `more`: further files that are rank files of one job together with `path`, whatever their names.
+    `more`: further files that are rank files of one job together with `path`, regardless of names.
     """
     request = path, FormatReader, format, registry or run_registry(), report
     return OpenedAlgorithm(*open_source(*request, more))
@@ -112,9 +112,9 @@ def read(
 ) -> Algorithm:
     """Read an algorithm from a file, standard input (`-`) or a set of rank files, by its prefix.
 
-    The format is told by suffix, then by content, unless named. `registry` defaults to a new
-    discovery of the installed plugins. Warnings of the reader go to `report`, by default the logger
-    `collhub`. The algorithm is not verified. Raises `HubError`.
+    `format`: default by suffix, then by content. `registry`: default the installed plugins.
+    `report`: called with warnings of the reader; default the logger `collhub`. The algorithm is not
+    verified. Raises `HubError`.
     """
     return open_algorithm(path, format=format, registry=registry, report=report).read(options)
 
@@ -140,7 +140,7 @@ def open_source(
     report: Report,
     more: Sequence[str] = (),
 ) -> tuple[Source, Provided[R]]:
-    """Open a file for the only reader of `kind` that claims it, or for the one that is named.
+    """Open a file, and find its reader among readers of `kind`; `format` names the reader.
 
     `more`: as of `open_algorithm`.
     """
@@ -150,5 +150,5 @@ def open_source(
         opened = open_rank_files([os.fspath(path), *more], report)
     else:
         opened = open_input(path, [provided.offer.format for provided in readers], report)
-    reader = chosen or reader_for(opened, kind, registry)
+    reader = chosen or find_reader(opened, kind, registry)
     return content_of(opened, reader.offer.format), reader

@@ -1,4 +1,4 @@
-"""Give collectives of a job algorithms by rules, which simulators of jobs run in their place."""
+"""Assign algorithms to the collectives of a job by rules; simulators of jobs run them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def with_algorithms(
     read: Callable[[str], Algorithm],
     admit: Callable[[Algorithm, str], object],
 ) -> Workload:
-    """The job whose collectives name the algorithms of the last rules that match them.
+    """Assign to each collective of a job the algorithm of the last rule that matches it.
 
-    An algorithm is made for the bytes and the NPUs of its group, once for equal collectives on
-    equal networks. `read`: the verified algorithm of a file. `admit`: verifies an algorithm that
-    messages call by a text. Collectives of the host, of one rank, and those of rules with `native`
-    stay as they are. Raises `HubError`, with the rule, for an algorithm that does not fit, and
-    `UsageError` for a rule that matches no collective.
+    A synthesizer is called with the bytes and the NPUs of the group, once for equal collectives on
+    equal networks. `read`: reads and verifies the algorithm of a file. `admit`: verifies an
+    algorithm that messages call by a name. Collectives on the host, of a single rank, and of rules
+    with `native` are not changed. Raises `HubError` with the rule for an algorithm that does not
+    fit, and `UsageError` for a rule that matches no collective.
     """
     nodes = workload.nodes
-    maker = _Maker(topology, registry, read, admit, list(workload.algorithms))
+    maker = _AlgorithmCache(topology, registry, read, admit, list(workload.algorithms))
     index = nodes.algorithm.astype(np.int64)
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & ~nodes.on_host)
     columns = (nodes.collective, nodes.bytes, nodes.group, nodes.root)
@@ -56,16 +56,16 @@ def with_algorithms(
     for number, (code, size, group, root) in enumerate(distinct.T.tolist()):
         kind = JobCollective(code).kind if code >= 0 else None
         name = workload.groups[group].name if group >= 0 else ""
-        which = -1 if kind is None else choose_rule(rules, kind, max(size, 0), name)
-        if which < 0 or kind is None:
+        rule_index = -1 if kind is None else choose_rule(rules, kind, max(size, 0), name)
+        if rule_index < 0 or kind is None:
             continue
-        used.add(which)
+        used.add(rule_index)
         members = workload.members(group)
-        if rules[which].algorithm == NATIVE or len(members) < 2:
+        if rules[rule_index].algorithm == NATIVE or len(members) < 2:
             continue
         position = members.index(root) if root in members else 0
         chosen = rows[of_row.reshape(-1) == number]
-        index[chosen] = maker.index(rules[which], kind, max(size, 0), members, position)
+        index[chosen] = maker.index(rules[rule_index], kind, max(size, 0), members, position)
     unused = [rule.text for number, rule in enumerate(rules) if number not in used]
     if unused:
         message = f"--collective {unused[0]} matches no collective of the job"
@@ -75,8 +75,8 @@ def with_algorithms(
 
 
 @dataclass(slots=True)
-class _Maker:
-    """Makes algorithms; `algorithms` grows by each new one, after those of the job."""
+class _AlgorithmCache:
+    """Creates algorithms. `algorithms`: those of the job, followed by each new one."""
 
     topology: Topology
     registry: Registry
@@ -94,37 +94,42 @@ class _Maker:
         members: tuple[int, ...],
         root: int,
     ) -> int:
-        """Index in `algorithms` for a collective; `size`: as the job states it, `root`: a position.
+        """Return the index in `algorithms` of the algorithm for a collective.
 
-        Raises `HubError` that names the rule and the collective.
+        `size`: in bytes as in the job. `root`: a position in the group. Raises `HubError` that
+        names the rule and the collective.
         """
         try:
-            if rule.algorithm == NATIVE or rule.algorithm not in self._synthesizers():
-                return self._added(("file", rule.algorithm), lambda: self._file(rule.algorithm))
+            if rule.algorithm == NATIVE or rule.algorithm not in self._list_synthesizers():
+                return self._add_once(
+                    ("file", rule.algorithm), lambda: self._read_file(rule.algorithm)
+                )
             if members not in self._networks:
                 self._networks[members] = group_network(self.topology, members)
-            place = self._networks[members]
+            network = self._networks[members]
             options = tuple(sorted(rule.options.items()))
-            key = rule.algorithm, options, kind, size, len(members), root, place.identity
-            return self._added(key, lambda: self._synthesized(rule, kind, size, root, place))
+            key = rule.algorithm, options, kind, size, len(members), root, network.identity
+            return self._add_once(key, lambda: self._synthesize(rule, kind, size, root, network))
         except HubError as error:
             where = f"{kind} of {format_bytes(size)} on {len(members)} ranks"
             lead = f"--collective {rule.text}: {where}"
-            found = [replace(one, message=f"{lead}: {one.message}") for one in error.diagnostics]
-            raise type(error)(found) from None
+            findings = [
+                replace(each, message=f"{lead}: {each.message}") for each in error.diagnostics
+            ]
+            raise type(error)(findings) from None
 
-    def _added(self, key: Hashable, make: Callable[[], Algorithm]) -> int:
+    def _add_once(self, key: Hashable, make: Callable[[], Algorithm]) -> int:
         if key not in self._indices:
             algorithm = make()
             self._indices[key] = len(self.algorithms)
             self.algorithms.append(algorithm)
         return self._indices[key]
 
-    def _synthesizers(self) -> set[str]:
+    def _list_synthesizers(self) -> set[str]:
         return {provided.name for provided in self.registry.all(Synthesizer)}
 
-    def _file(self, name: str) -> Algorithm:
-        """The algorithm of a file. Raises `UsageError` for a misspelt synthesizer."""
+    def _read_file(self, name: str) -> Algorithm:
+        """Read the algorithm of a file. Raises `UsageError` for a misspelt synthesizer."""
         try:
             return self.read(name)
         except HubError:
@@ -132,16 +137,16 @@ class _Maker:
                 self.registry.find(Synthesizer, name)
             raise
 
-    def _synthesized(
+    def _synthesize(
         self,
         rule: CollectiveRule,
         kind: CollectiveKind,
         size: int,
         root: int,
-        place: GroupNetwork,
+        network: GroupNetwork,
     ) -> Algorithm:
-        """An algorithm of the synthesizer that the rule names, verified."""
-        ranks = len(place.npus)
+        """Synthesize and verify the algorithm for a collective."""
+        ranks = len(network.npus)
         collective = Collective(
             kind,
             ranks,
@@ -149,27 +154,29 @@ class _Maker:
             root=root if kind.traits.is_rooted else None,
             in_place=True,
         )
-        # Jobs count the input of a rank, algorithms the full buffer.
+        # In jobs, bytes are those of a rank's input; in algorithms, those of the full buffer.
         total = size * ranks if kind.traits.input_is_part else size
         algorithm = synthesize(
             collective,
-            place.topology,
+            network.topology,
             total,
             name=rule.algorithm,
             options=rule.options,
-            npus=place.npus,
+            npus=network.npus,
             registry=self.registry,
         ).algorithm
         self.admit(algorithm, f"{rule.algorithm} ({kind}, {ranks} ranks)")
         if algorithm.num_ranks == ranks:
             return algorithm
-        return _of_members(algorithm, collective, place.npus)
+        return _restrict_to_members(algorithm, collective, network.npus)
 
 
-def _of_members(algorithm: Algorithm, collective: Collective, npus: Sequence[int]) -> Algorithm:
-    """An algorithm of the NPUs of a network as one of the members of a group.
+def _restrict_to_members(
+    algorithm: Algorithm, collective: Collective, npus: Sequence[int]
+) -> Algorithm:
+    """Convert an algorithm on the NPUs of a network to one on the members of a group.
 
-    Raises `InputError` for steps on NPUs outside the group, as relays have them.
+    Raises `InputError` for steps on NPUs outside the group, such as relays.
     """
     steps = algorithm.steps
     position = np.full(algorithm.num_ranks, -1, np.int64)

@@ -1,7 +1,7 @@
-"""Read the first bytes of a JSON text for detection: its top-level members and its schema.
+"""Scan the first bytes of a JSON text for detection: top-level members and schema.
 
-The head is cut anywhere, so this is a scanner of tokens, not a parser. It never raises an error:
-what is no JSON is left to the readers, which report it with its position.
+The head may end anywhere, so this is a scanner of tokens, not a parser. It never raises an error:
+readers report invalid JSON with its position.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _START = re.compile(rb"\A(?:\xef\xbb\xbf)?\s*([{\[])")
 
 @dataclass(frozen=True, slots=True)
 class JsonHead:
-    """The top level of a JSON text, as far as its first bytes show it.
+    """Top level of a JSON text, as far as its first bytes show it.
 
-    `is_object`: an object, else a list. `members`: names of its members, in their order.
-    `hub_schema`: the member `schema` of a document of the hub (`collhub/algorithm-1`), else "".
-    `searched`: the bytes in which signatures of formats are searched. Of a document of the hub they
-    are its schema only; of other objects the value of `extensions` is left out, because it holds
-    data of any other format.
+    `is_object`: True for an object, False for a list. `members`: names of its members, in their
+    order. `hub_schema`: the member `schema` of a document of the hub (`collhub/algorithm-1`), else
+    "". `searched`: bytes in which signatures of formats are searched. For a document of the hub,
+    only its schema; for other objects, without the value of `extensions`, which may contain data of
+    any other format.
     """
 
     is_object: bool

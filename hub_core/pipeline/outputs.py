@@ -1,4 +1,4 @@
-"""From a model to files: writers of formats, and writers of reports."""
+"""Write models, topologies and reports with the writers of plugins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hub_core.model import (
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import Content, Destination, destination, name_defect
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
-from hub_core.pipeline.detection import W, writer_for
+from hub_core.pipeline.detection import W, find_writer
 from hub_core.pipeline.inputs import PathText
 from hub_core.plugin_api.formats import FormatWriter, Layout, TopologyWriter, WorkloadWriter
 from hub_core.plugin_api.outputs import (
@@ -39,7 +39,7 @@ AnyWriter = ModelWriter | Provided[ReportWriter] | Provided[TopologyWriter]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writing left behind: the files in order (none for standard output), losses, notes."""
+    """Result of a writing: files in order (empty for standard output), losses and notes."""
 
     paths: tuple[Path, ...]
     losses: tuple[Loss, ...]
@@ -58,19 +58,19 @@ def write(
 ) -> Written:
     """Write an algorithm or a workload to a file, a prefix, a folder or standard output (`-`).
 
-    The format is told by the suffix of `out` unless named; without suffix it is the canonical trace
-    set. Losses are returned; under `LossPolicy.REFUSE` they raise `LossyError` before anything is
-    written. Output appears complete or not at all; `force` is needed to replace what would be mixed
-    otherwise. The model is not verified. Raises `HubError`.
+    `format`: default by suffix; without suffix, the canonical traces. Losses are returned; under
+    `LossPolicy.REFUSE` they raise `LossyError` before anything is written. The output is complete
+    or not written at all; `force` is required if it would mix with existing files. The model is not
+    verified. Raises `HubError`.
     """
     registry = registry or run_registry()
     writer: ModelWriter = (
-        chosen_writer(registry, str(out), format, WorkloadWriter)
+        choose_writer(registry, str(out), format, WorkloadWriter)
         if isinstance(model, Workload)
-        else chosen_writer(registry, str(out), format, FormatWriter)
+        else choose_writer(registry, str(out), format, FormatWriter)
     )
-    place = destination(str(out), writer.offer.format, force=force)
-    return _written(writer, model, options, place, policy)
+    target = destination(str(out), writer.offer.format, force=force)
+    return _call_writer(writer, model, options, target, policy)
 
 
 def write_topology(
@@ -82,19 +82,19 @@ def write_topology(
     policy: LossPolicy = LossPolicy.WARN,
     registry: Registry,
 ) -> Written:
-    """Write a network to a file, or to standard output (`-`), as `write` does an algorithm.
+    """Write a network to a file or to standard output (`-`), as `write` writes a model.
 
-    A suffix that no format alone has means the hub's own document.
+    If the suffix does not identify one format, the hub's own document is written.
     """
     named = [
-        found.name
-        for found in registry.all(TopologyWriter)
-        if out.endswith(found.offer.format.suffixes)
+        each.name
+        for each in registry.all(TopologyWriter)
+        if out.endswith(each.offer.format.suffixes)
     ]
     name = format or (named[0] if len(named) == 1 else CANONICAL_TOPOLOGY)
     writer = registry.find(TopologyWriter, name)
-    place = destination(out, writer.offer.format, force=True)
-    return _written(writer, topology, options, place, policy)
+    target = destination(out, writer.offer.format, force=True)
+    return _call_writer(writer, topology, options, target, policy)
 
 
 def write_result(
@@ -106,10 +106,10 @@ def write_result(
     force: bool = False,
     registry: Registry,
 ) -> Written:
-    """Write what a command made by itself, as what the writer of a format returns."""
+    """Write artifacts that a command built, as if the writer of the format had returned them."""
     writer = registry.find(FormatWriter, format)
-    place = destination(out, writer.offer.format, force=force)
-    return _put(writer, result, place, policy)
+    target = destination(out, writer.offer.format, force=force)
+    return _write_artifacts(writer, result, target, policy)
 
 
 def write_report(
@@ -127,17 +127,20 @@ def write_report(
     replaced. Raises `HubError`.
     """
     writer = _find_report_writer(shown, out, format, registry)
-    place = destination(out, writer.offer.format, force=True)
-    return _written(writer, subject, None, place, LossPolicy.WARN)
+    target = destination(out, writer.offer.format, force=True)
+    return _call_writer(writer, subject, None, target, LossPolicy.WARN)
 
 
-def chosen_writer(
+def choose_writer(
     registry: Registry, out: str, target_format: str | None, kind: type[W]
 ) -> Provided[W]:
-    """The writer of a kind that is named, else the one that the output's suffix tells."""
+    """Return the named writer of a kind.
+
+    Without a name, the writer for the suffix of the output.
+    """
     if target_format is not None:
         return registry.find(kind, target_format)
-    return writer_for(out, kind, registry)
+    return find_writer(out, kind, registry)
 
 
 def _find_report_writer(
@@ -145,40 +148,45 @@ def _find_report_writer(
 ) -> Provided[ReportWriter]:
     if format is not None:
         return registry.find(ReportWriter, format)
-    able = [found for found in registry.all(ReportWriter) if found.offer.shows is shown]
-    named = [found for found in able if out.endswith(found.offer.format.suffixes)]
+    able = [each for each in registry.all(ReportWriter) if each.offer.shows is shown]
+    named = [each for each in able if out.endswith(each.offer.format.suffixes)]
     fitting = named or able
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
         message, cure = f"no installed plugin shows a {shown}", "see 'collhub plugins list'"
         raise PluginError(message, cure=cure, code="not-available")
-    names = " or ".join(found.name for found in fitting)
+    names = " or ".join(each.name for each in fitting)
     raise UsageError(f"{out!r} may be {names}", cure="name the file with the suffix of one")
 
 
-def _written(
+def _call_writer(
     writer: AnyWriter,
     subject: object,
     options: OptionText | None,
-    place: Destination,
+    target: Destination,
     policy: LossPolicy,
 ) -> Written:
     result = call(writer, WriteResult, subject, bound_options(writer, options))
-    return _put(writer, result, place, policy)
+    return _write_artifacts(writer, result, target, policy)
 
 
-def _put(writer: AnyWriter, result: WriteResult, place: Destination, policy: LossPolicy) -> Written:
+def _write_artifacts(
+    writer: AnyWriter, result: WriteResult, target: Destination, policy: LossPolicy
+) -> Written:
     with blame(writer):
         losses = tuple(result.losses)
     if not all(isinstance(loss, Loss) for loss in losses):
         raise misfit(writer, "returned losses that are not Loss")
     apply_policy(losses, policy)
-    return Written(place.put(_contents(writer, result)), losses, tuple(result.notes))
+    return Written(target.put(_check_artifacts(writer, result)), losses, tuple(result.notes))
 
 
-def _contents(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
-    """The artifacts one by one, each checked: no name leads out of its place, none comes twice."""
+def _check_artifacts(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
+    """Yield the artifacts with their bytes; check names, types, and that no name is repeated.
+
+    Raises `PluginError`.
+    """
     is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()
     with blame(writer):

@@ -1,4 +1,4 @@
-"""Open what users name (a file, standard input, a set of rank files) as bounded sources."""
+"""Open files, standard input, folders and sets of rank files as sources of bounded size."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ Report = Callable[[Diagnostic], None]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """An opened input: its source, the head (4096 bytes) of its first part, its layout.
+    """An opened input: its source, the head (4096 bytes) of its first part, and its layout.
 
-    Of a folder, the head of the file that tells its format. `is_gzip`: the first part is a gzip
-    archive; the head is then that of its content, while the parts hold the archives.
+    For a folder, the head is that of the file that determines its format. `is_gzip`: the first part
+    is a gzip archive; the head is then decompressed, but the parts are archives.
     """
 
     source: Source
@@ -50,7 +50,7 @@ class Input:
 
 
 class _Member(NamedTuple):
-    """One file of a set: `PREFIX.<rank><suffix>`, or `PREFIX<rank><suffix>` as in `rank0.et`."""
+    """A file of a set: `PREFIX.<rank><suffix>`, or `PREFIX<rank><suffix>` such as `rank0.et`."""
 
     rank: int
     file: Path
@@ -59,171 +59,180 @@ class _Member(NamedTuple):
 
 
 def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: Report) -> Input:
-    """Open a file, standard input (`-`), or a set of files; `formats`: which suffixes make sets.
+    """Open a file, standard input (`-`), or a set of files.
 
-    A set `PREFIX.<rank><suffix>`, or of files such as `rank0<suffix>`, is named by its prefix, by
-    one member, or by a folder that holds no other set. Other folders are opened only for formats
-    that are folders. A set in a folder that such a format tells, or in a folder of it, is opened as
-    that folder under its own name: what stands beside it may say what the set means. Reads the head
-    of the first part; the rest is bounded and read on demand. Raises `InputError` for what is
-    missing, empty, unreadable or too large.
+    `formats`: determine which suffixes form sets. A set `PREFIX.<rank><suffix>`, or of files such
+    as `rank0<suffix>`, is named by its prefix, by one member, or by a folder with no other set.
+    Other folders are opened only for formats that are folders. A set inside a folder of such a
+    format is opened as that folder, under its own name, because other files of the folder may be
+    needed to interpret it. The head of the first part is read; the rest is read on demand, with a
+    size limit. Raises `InputError` for inputs that are missing, empty, unreadable or too large.
     """
     text = os.fspath(path)
     if text == STANDARD_STREAM:
-        return _stream(sys.stdin.buffer, "<stdin>", report)
-    place = Path(text)
-    marker = _marker(place, formats) if place.is_dir() else None
+        return _open_stream(sys.stdin.buffer, "<stdin>", report)
+    path_object = Path(text)
+    marker = _find_marker(path_object, formats) if path_object.is_dir() else None
     if marker is not None:
-        return _folder(place, str(place), marker, report)
-    members = _find_set(place, formats)
-    if members and _is_told_as_set(members[0], formats):
+        return _open_folder(path_object, str(path_object), marker, report)
+    members = _find_set(path_object, formats)
+    if members and _is_set(members[0], formats):
         prefix = members[0].file.parent / members[0].prefix
-        if (folder := _folder_around(prefix, formats, report)) is not None:
+        if (folder := _find_enclosing_folder(prefix, formats, report)) is not None:
             return folder
-        parts = tuple(_part(member.file, member.rank) for member in members)
+        parts = tuple(_create_part(member.file, member.rank) for member in members)
         source = Source(str(prefix), parts, report)
-        return _input(source, _head(members[0].file), Layout.PREFIX)
-    if place.is_dir():
+        return _create_input(source, _read_head(members[0].file), Layout.PREFIX)
+    if path_object.is_dir():
         if not any(format.layout is Layout.FOLDER for format in formats):
-            raise _no_files(place, "rank files")
-        return _folder(place, str(place), b"", report)
-    return _single(place, report)
+            raise _create_empty_folder_error(path_object, "rank files")
+        return _open_folder(path_object, str(path_object), b"", report)
+    return _open_single(path_object, report)
 
 
 def open_rank_files(paths: Sequence[str], report: Report) -> Input:
-    """Open files of any names as the rank files of one job; their contents tell the ranks."""
-    parts = tuple(_part(Path(path)) for path in paths)
-    return _input(Source(paths[0], parts, report), _head(Path(paths[0])), Layout.PREFIX)
+    """Open files as the rank files of one job; their contents determine the ranks."""
+    parts = tuple(_create_part(Path(path)) for path in paths)
+    return _create_input(Source(paths[0], parts, report), _read_head(Path(paths[0])), Layout.PREFIX)
 
 
 def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
-    """Whether files whose names are those of no set are told by their contents to be rank files.
+    """Whether the contents of files show that they are rank files, although their names do not.
 
-    One format of rank files has the signature of all of them.
+    True if one format of rank files has the signature of all of them.
     """
     places = [Path(path) for path in paths]
-    if len(set(places)) < len(places) or not all(place.is_file() for place in places):
+    if len(set(places)) < len(places) or not all(file.is_file() for file in places):
         return False
-    if any(_find_set(place, formats) for place in places):
+    if any(_find_set(file, formats) for file in places):
         return False
-    heads = [_input(Source("", ()), _head(place), Layout.FILE).head for place in places]
+    heads = [_create_input(Source("", ()), _read_head(file), Layout.FILE).head for file in places]
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     return any(all(has_signature(head, format) for head in heads) for format in sets)
 
 
 def may_read(opened: Input, format: Format) -> bool:
-    """Whether a reader of the format can take an input that lies on disk as this one does."""
+    """Whether a reader of the format can read an input with this layout."""
     return format.layout in _READABLE_LAYOUTS[opened.layout]
 
 
 def content_of(opened: Input, format: Format) -> Source:
-    """The source as a reader of the format gets it: with decompressed parts.
+    """Return the source for a reader of the format: with decompressed parts, if it accepts gzip.
 
-    Raises `InputError` for archives where the format is read uncompressed only.
+    Raises `InputError` for an archive if the format does not accept gzip.
     """
     if format.accepts_gzip:
-        return replace(opened.source, parts=tuple(map(_decompressed_part, opened.source.parts)))
+        return replace(opened.source, parts=tuple(map(_decompress_part, opened.source.parts)))
     if opened.is_gzip:
-        what = f"is compressed with gzip, but {format.name} is read uncompressed only"
-        place = Location(opened.source.parts[0].name)
-        raise InputError(what, location=place, cure="decompress it with gunzip", code="gzip")
+        message = f"is compressed with gzip, but {format.name} is read uncompressed only"
+        location = Location(opened.source.parts[0].name)
+        raise InputError(message, location=location, cure="decompress it with gunzip", code="gzip")
     return opened.source
 
 
 def are_one_set(paths: Sequence[str], formats: Sequence[Format]) -> bool:
-    """Whether these are all the rank files of one set, which any of them names."""
+    """Whether the files are exactly the rank files of one set."""
     return {member.file for member in _find_set(Path(paths[0]), formats)} == set(map(Path, paths))
 
 
 def set_prefix(path: Path, suffixes: Sequence[str]) -> Path:
-    """The prefix that an output path means: `ring`, `ring.et` and `ring.0.et` all mean `ring`."""
-    match = re.match(rf"(?P<prefix>.+?)(\.[0-9]+)?{_any_of(suffixes)}\Z", path.name, re.DOTALL)
+    """Return the prefix of an output path: `ring` for `ring`, `ring.et` and `ring.0.et`."""
+    match = re.match(
+        rf"(?P<prefix>.+?)(\.[0-9]+)?{_create_pattern(suffixes)}\Z", path.name, re.DOTALL
+    )
     return path.with_name(match["prefix"]) if match else path
 
 
 def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
-    """The files `PREFIX.<rank><suffix>` that exist, by rank."""
-    members = _members(prefix.parent, suffixes)
+    """Return the existing files `PREFIX.<rank><suffix>`, ordered by rank."""
+    members = _find_members(prefix.parent, suffixes)
     return [member.file for member in members if member.prefix == prefix.name]
 
 
-def _find_set(place: Path, formats: Sequence[Format]) -> list[_Member]:
-    """The rank files, by rank, that a prefix, member or folder names; none where it is no set."""
+def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
+    """Find the rank files, ordered by rank, that a prefix, member or folder names; else empty."""
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     suffixes = sorted({suffix for format in sets for suffix in format.suffixes})
-    if not suffixes or (place.is_file() and not place.name.endswith(tuple(suffixes))):
+    if not suffixes or (path.is_file() and not path.name.endswith(tuple(suffixes))):
         return []
-    siblings = [] if place.name in ("", "..") else _members(place.parent, suffixes)
-    if place.is_file():
-        own = next((member for member in siblings if member.file.name == place.name), None)
-        return [m for m in siblings if own and (m.prefix, m.suffix) == (own.prefix, own.suffix)]
-    named = [member for member in siblings if member.prefix == place.name]
-    return _only_set(place, named or (_members(place, suffixes) if place.is_dir() else []))
+    siblings = [] if path.name in ("", "..") else _find_members(path.parent, suffixes)
+    if path.is_file():
+        named_member = next((member for member in siblings if member.file.name == path.name), None)
+        return [
+            m
+            for m in siblings
+            if named_member and (m.prefix, m.suffix) == (named_member.prefix, named_member.suffix)
+        ]
+    named = [member for member in siblings if member.prefix == path.name]
+    return _require_one_set(path, named or (_find_members(path, suffixes) if path.is_dir() else []))
 
 
-def _is_told_as_set(member: _Member, formats: Sequence[Format]) -> bool:
-    """Whether files of this name are a set, not single files of another format.
+def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
+    """Whether files with this name form a set, rather than single files of another format.
 
-    Where formats of single files have the suffix as well, the content of a member decides.
+    If formats of single files have the suffix as well, the content of a member decides.
     """
-    sharing = [one for one in formats if member.file.name.lower().endswith(one.suffixes)]
-    if all(one.layout is Layout.PREFIX for one in sharing):
+    sharing = [each for each in formats if member.file.name.lower().endswith(each.suffixes)]
+    if all(each.layout is Layout.PREFIX for each in sharing):
         return True
-    head = _input(Source("", ()), _head(member.file), Layout.PREFIX).head
-    sets = [one for one in sharing if one.layout is Layout.PREFIX]
-    return any(has_signature(head, one) for one in sets)
+    head = _create_input(Source("", ()), _read_head(member.file), Layout.PREFIX).head
+    sets = [each for each in sharing if each.layout is Layout.PREFIX]
+    return any(has_signature(head, each) for each in sets)
 
 
-def _members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
-    """Every file of a folder that has a rank in its name, by rank."""
+def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
+    """Find all files of a folder with a rank in the name, ordered by rank."""
     pattern = re.compile(
         rf"(?P<prefix>.+(?=\.)|(?:.*[^a-z])?rank[-_]?)\.?(?P<rank>0|[1-9][0-9]{{0,6}})"
-        rf"(?P<suffix>{_any_of(suffixes)})\Z",
+        rf"(?P<suffix>{_create_pattern(suffixes)})\Z",
         re.DOTALL,
     )
     try:
         names = os.listdir(folder)
     except (OSError, ValueError):
         return []
-    found = filter(None, map(pattern.match, names))
+    matches = filter(None, map(pattern.match, names))
     return sorted(
-        _Member(int(m["rank"]), folder / m.string, m["prefix"], m["suffix"]) for m in found
+        _Member(int(m["rank"]), folder / m.string, m["prefix"], m["suffix"]) for m in matches
     )
 
 
-def _only_set(place: Path, members: list[_Member]) -> list[_Member]:
+def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
+    """Return the members if they are of one set. Raises `InputError` for several sets."""
     sets = sorted({(member.prefix, member.suffix) for member in members})
     if len(sets) > 1:
         folder = members[0].file.parent
         names = ", ".join(str(folder / f"{prefix}.0{suffix}") for prefix, suffix in sets[:6])
         message = f"names {len(sets)} sets of rank files"
-        raise _fault(str(place), message, f"name one by a member: {names}")
+        raise _create_fault(str(path), message, f"name one by a member: {names}")
     return members
 
 
-def _any_of(suffixes: Sequence[str]) -> str:
+def _create_pattern(suffixes: Sequence[str]) -> str:
     return f"(?:{'|'.join(map(re.escape, suffixes))})"
 
 
-def _single(place: Path, report: Report) -> Input:
-    file = _open(place)
+def _open_single(path: Path, report: Report) -> Input:
+    file = _open(path)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return _stream(file, str(place), report, is_ours=True)
+        return _open_stream(file, str(path), report, is_ours=True)
     file.close()
-    return _input(Source(str(place), (_part(place),), report), _head(place), Layout.FILE)
+    return _create_input(
+        Source(str(path), (_create_part(path),), report), _read_head(path), Layout.FILE
+    )
 
 
-def _input(source: Source, head: bytes, layout: Layout) -> Input:
-    """The input of a source; `head`: the first bytes as they are stored."""
+def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
+    """Create the input of a source; `head`: its first bytes as stored."""
     if is_gzip(head):
         return Input(source, decompress_head(head), layout, is_gzip=True)
     return Input(source, head, layout)
 
 
-def _marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
-    """The head of the file in a folder that tells which format the folder is, None without one."""
-    tellers = [f for f in formats if f.layout is Layout.FOLDER and f.signature]
-    suffixes = tuple({suffix for format in tellers for suffix in format.suffixes})
+def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
+    """Return the head of the file in a folder that determines its format; None without one."""
+    markers = [f for f in formats if f.layout is Layout.FOLDER and f.signature]
+    suffixes = tuple({suffix for format in markers for suffix in format.suffixes})
     if not suffixes:
         return None
     try:
@@ -231,66 +240,68 @@ def _marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
         for file in filter(Path.is_file, (folder / name for name in names[:MAX_MARKERS])):
             with open(file, "rb") as opened:
                 head = opened.read(HEAD_BYTES)
-            if any(has_signature(head, format) for format in tellers):
+            if any(has_signature(head, format) for format in markers):
                 return head
-    # Whatever cannot be looked at tells nothing; if it is the input itself, opening it says why.
+    # Unreadable files are ignored here. If the folder is the input, opening it reports the error.
     except (OSError, ValueError):
         return None
     return None
 
 
-def _folder_around(prefix: Path, formats: Sequence[Format], report: Report) -> Input | None:
-    """The folder that a set lies in, or whose folder it lies in; None where no file tells one."""
-    for around in (prefix.parent, prefix.parent.parent):
-        marker = _marker(around, formats)
+def _find_enclosing_folder(prefix: Path, formats: Sequence[Format], report: Report) -> Input | None:
+    """Open the folder of a folder format that contains a set; None if there is none.
+
+    The folder of the set and its parent are examined.
+    """
+    for folder in (prefix.parent, prefix.parent.parent):
+        marker = _find_marker(folder, formats)
         if marker is None:
             continue
         try:
-            return _folder(around, str(prefix), marker, report)
+            return _open_folder(folder, str(prefix), marker, report)
         except InputError as error:
-            # The set can be read all the same.
-            found = error.diagnostics[0]
-            message = f"{found.message}, and is not looked at for what the rank files mean"
-            report(replace(found, message=message, severity=Severity.WARNING))
+            # The set can be read without the folder.
+            finding = error.diagnostics[0]
+            message = f"{finding.message}, and is not looked at for what the rank files mean"
+            report(replace(finding, message=message, severity=Severity.WARNING))
             return None
     return None
 
 
 def has_signature(head: bytes, format: Format) -> bool:
-    """Whether the first bytes of a file are those of a format."""
+    """Whether the first bytes of a file match the signature of a format."""
     return bool(format.signature) and re.search(format.signature, head) is not None
 
 
-def _folder(place: Path, name: str, head: bytes, report: Report) -> Input:
-    """All files of a folder, under the name that the user gave; `head`: of the file that tells."""
-    found = itertools.islice(
-        (file for file in place.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1
+def _open_folder(path: Path, name: str, head: bytes, report: Report) -> Input:
+    """Open all files of a folder under the name given by the user; `head`: of the marker."""
+    files = sorted(
+        itertools.islice((file for file in path.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1)
     )
-    files = sorted(found)
     if len(files) > MAX_FOLDER_FILES:
-        raise _fault(
-            str(place),
+        raise _create_fault(
+            str(path),
             f"holds more than {MAX_FOLDER_FILES} files",
             "name a folder with fewer files, or the format with --from",
         )
     if not files:
-        raise _no_files(place, "files")
-    return Input(Source(name, tuple(map(_part, files)), report), head, Layout.FOLDER)
+        raise _create_empty_folder_error(path, "files")
+    return Input(Source(name, tuple(map(_create_part, files)), report), head, Layout.FOLDER)
 
 
-def _no_files(place: Path, what: str) -> InputError:
+def _create_empty_folder_error(path: Path, missing: str) -> InputError:
     cure = "name one file, or a set of rank files by its prefix"
-    return _fault(str(place), f"is a folder without {what}", cure)
+    return _create_fault(str(path), f"is a folder without {missing}", cure)
 
 
-def _part(file: Path, rank: int | None = None) -> SourcePart:
-    with _read_errors(str(file)):
+def _create_part(file: Path, rank: int | None = None) -> SourcePart:
+    with _convert_read_errors(str(file)):
         size = file.stat().st_size
     return SourcePart(str(file), partial(_load, file), rank, size, partial(_open_part, file))
 
 
 def _open_part(file: Path) -> BinaryIO:
-    """A file as a stream; one that is not a regular file is loaded."""
+    """Open a file as a stream; a file that is not regular is loaded."""
     opened = _open(file)
     status = os.fstat(opened.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size:
@@ -299,38 +310,38 @@ def _open_part(file: Path) -> BinaryIO:
     return io.BytesIO(_load(file))
 
 
-def _decompressed_part(part: SourcePart) -> SourcePart:
-    """The part with its content in place of an archive; `load` gives at most 4 GiB of it."""
+def _decompress_part(part: SourcePart) -> SourcePart:
+    """Return the part with decompressed content; `load` returns at most 4 GiB."""
 
     def open_content() -> BinaryIO:
         return decompressed(part.stream(), part.name)
 
     def load() -> bytes:
         with open_content() as content:
-            return _bounded(content, part.name, b"", MAX_FILE_BYTES)
+            return _read_bounded(content, part.name, b"", MAX_FILE_BYTES)
 
     return replace(part, load=load, open=open_content, size=None)
 
 
 def _load(file: Path) -> bytes:
-    """All bytes of a file of at most 4 GiB."""
+    """Load a file of at most 4 GiB."""
     name = str(file)
-    with _open(file) as opened, _read_errors(name):
+    with _open(file) as opened, _convert_read_errors(name):
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            return _bounded(opened, name, b"")
+            return _read_bounded(opened, name, b"")
         if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
             message = f"is larger than {MAX_FILE_BYTES >> 30} GiB"
-            raise _fault(name, message, "split it, or name another file")
+            raise _create_fault(name, message, "split it, or name another file")
         content = opened.read()
     if not content:
-        raise _fault(name, "is empty", "name a file with content")
+        raise _create_fault(name, "is empty", "name a file with content")
     return content
 
 
-def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
-    """A source of one part from a pipe: the head is read now, the rest once, when it is loaded."""
+def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
+    """Create a source of one part from a pipe: reads the head now, and the rest on `load`, once."""
     try:
-        with _read_errors(name):
+        with _convert_read_errors(name):
             head = file.read(HEAD_BYTES)
         _check_head(name, head)
     except InputError:
@@ -341,28 +352,31 @@ def _stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) ->
 
     def load() -> bytes:
         if not read:
-            read.append(_bounded(file, name, head))
+            read.append(_read_bounded(file, name, head))
             if is_ours:
                 file.close()
         return read[0]
 
-    return _input(Source(name, (SourcePart(name, load),), report), head, Layout.FILE)
+    return _create_input(Source(name, (SourcePart(name, load),), report), head, Layout.FILE)
 
 
-def _bounded(file: BinaryIO, name: str, head: bytes, limit: int = MAX_STREAM_BYTES) -> bytes:
-    """`head` and all that follows it, at most `limit` bytes: a stream does not give its length."""
+def _read_bounded(file: BinaryIO, name: str, head: bytes, limit: int = MAX_STREAM_BYTES) -> bytes:
+    """Read the rest of a stream and return it after `head`.
+
+    Raises `InputError` above `limit` bytes.
+    """
     content = io.BytesIO()
     content.write(head)
     while chunk := file.read(_CHUNK_BYTES):
         content.write(chunk)
         if content.tell() > limit:
             message = f"gives more than {limit >> 30} GiB"
-            raise _fault(name, message, "save it as a file and name that")
+            raise _create_fault(name, message, "save it as a file and name that")
     return content.getvalue()
 
 
-def _head(file: Path) -> bytes:
-    with _open(file) as opened, _read_errors(str(file)):
+def _read_head(file: Path) -> bytes:
+    with _open(file) as opened, _convert_read_errors(str(file)):
         head = opened.read(HEAD_BYTES)
     _check_head(str(file), head)
     return head
@@ -370,30 +384,30 @@ def _head(file: Path) -> bytes:
 
 def _check_head(name: str, head: bytes) -> None:
     if not head:
-        raise _fault(name, "is empty", "name a file with content")
-    # A file of zeros, however large, is refused before it is read into memory.
+        raise _create_fault(name, "is empty", "name a file with content")
+    # Files of zeros are refused before they are loaded.
     if len(head) == HEAD_BYTES and not any(head):
         message = f"begins with {HEAD_BYTES} zero bytes, as no format does"
-        raise _fault(name, message, "write the file again")
+        raise _create_fault(name, message, "write the file again")
 
 
 def _open(file: Path) -> BinaryIO:
-    with _read_errors(str(file)):
+    with _convert_read_errors(str(file)):
         return open(file, "rb")
 
 
 @contextlib.contextmanager
-def _read_errors(name: str) -> Iterator[None]:
+def _convert_read_errors(name: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        what = "there is no such file or set of rank files"
-        raise _fault(name, what, "check the path") from None
+        message = "there is no such file or set of rank files"
+        raise _create_fault(name, message, "check the path") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         cure = "check the path and its permissions"
-        raise _fault(name, f"cannot be read: {reason}", cure) from None
+        raise _create_fault(name, f"cannot be read: {reason}", cure) from None
 
 
-def _fault(name: str, what: str, cure: str) -> InputError:
-    return InputError(what, location=Location(name), cure=cure, code="unreadable-input")
+def _create_fault(name: str, message: str, cure: str) -> InputError:
+    return InputError(message, location=Location(name), cure=cure, code="unreadable-input")

@@ -1,4 +1,4 @@
-"""From a text such as `torus:4x4`, or a file, to a topology."""
+"""Build topologies from texts such as `torus:4x4`, and read them from files."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from hub_core.registry.plugins import Provided, Registry
 
 
 def parse_topology(text: str, registry: Registry | None = None) -> Topology:
-    """Build the topology that a text such as `torus:4x4` names, by the core or by a plugin.
+    """Build the topology of a text such as `torus:4x4`, with a builder of the core or a plugin.
 
-    Without a registry, the core's own builders go first; the installed plugins are discovered where
-    the text asks for another one. Raises `HubError`.
+    Without a registry, the core's builders are tried first; the installed plugins are discovered
+    only if the text names another builder. Raises `HubError`.
     """
     return build_topology(text, _Builders(registry))
 
@@ -42,38 +42,38 @@ def read_topology(
     registry: Registry | None = None,
     report: Report = log_diagnostic,
 ) -> Topology:
-    """Build the topology that a text such as `torus:4x4` or a file names.
+    """Build the topology that a text such as `torus:4x4` or a file describes.
 
-    A builder's name goes before a file's. Behind a file, options of its reader may stand as in
-    `machine.xml?profile=h100&nodes=2`, and `npus=0-3` for a part of it. Raises `HubError`.
+    The name of a builder takes precedence over a file. Options of the reader may follow the name of
+    a file, as in `machine.xml?profile=h100&nodes=2`; `npus=0-3` selects NPUs. Raises `HubError`.
     """
     text = os.fspath(text_or_path)
     registry = registry or run_registry()
-    path, stated = _with_query(text)
+    path, query = _split_query(text)
     if format is None and text != STANDARD_STREAM:
-        is_builder = re.split(r"[:?*]", text)[0] in _names(registry)
+        is_builder = re.split(r"[:?*]", text)[0] in _list_builders(registry)
         if is_builder or not (os.path.lexists(path) or may_be_topology_file(path, registry)):
             return parse_topology(text, registry)
-    npus = stated.pop("npus", None)
+    npus = query.pop("npus", None)
     source, reader = open_source(path, TopologyReader, format, registry, report)
-    given = {**stated, **(options or {})}
-    topology = call(reader, Topology, source, bound_options(reader, given))
+    merged = {**query, **(options or {})}
+    topology = call(reader, Topology, source, bound_options(reader, merged))
     if npus is not None:
         topology = topology.subset(parse_ranks(npus))
     return topology if path == text else replace(topology, name=text)
 
 
 def own_topology(opened: OpenedAlgorithm, registry: Registry) -> Topology | None:
-    """The network that an input states beside its algorithm.
+    """Read the network that an input contains in addition to its model.
 
-    The reader of a job, or a topology reader of the same format, reads it from the same source;
-    None where there is none.
+    It is read from the same source by the reader of the job, or by a topology reader of the same
+    format; None if there is none.
     """
     offer = opened.reader.offer
     if isinstance(offer, WorkloadReader) and offer.network:
         network = TopologyReader(offer.format, offer.network)
-        stated = Provided(opened.reader.plugin, network)
-        return call(stated, Topology, opened.source, NoOptions())
+        provided = Provided(opened.reader.plugin, network)
+        return call(provided, Topology, opened.source, NoOptions())
     name = opened.format_name
     if name not in {provided.name for provided in registry.all(TopologyReader)}:
         return None
@@ -82,32 +82,34 @@ def own_topology(opened: OpenedAlgorithm, registry: Registry) -> Topology | None
 
 
 def as_topology(topology: Topology | str, registry: Registry) -> Topology:
-    """A topology as it is, a text or a file as `read_topology` reads it."""
+    """Return a topology unchanged; read a text or a file as `read_topology` does."""
     return read_topology(topology, registry=registry) if isinstance(topology, str) else topology
 
 
 @dataclass(slots=True)
 class _Builders:
-    """Builders by name; plugins are discovered once, for the first name that the core has not.
+    """Builders by name.
 
-    Discovery reads what is installed and takes longer than most networks take to be built.
+    Plugins are discovered once, for the first name that the core does not have.
+
+    Discovery reads the installed distributions, which takes longer than building most networks.
     """
 
     registry: Registry | None
 
     def __call__(self, name: str) -> TopologyFunction:
-        """The builder. Raises `HubError` where none, or more than one, has the name."""
+        """Return the builder. Raises `HubError` if no plugin, or more than one, offers the name."""
         if self.registry is None:
-            own = core_alone()
-            if name in _names(own):
-                return _builder(name, own)
+            core = core_alone()
+            if name in _list_builders(core):
+                return _find_builder(name, core)
             self.registry = run_registry()
-        return _builder(name, self.registry)
+        return _find_builder(name, self.registry)
 
 
-def _builder(name: str, registry: Registry) -> TopologyFunction:
-    """The builder that one plugin alone offers; a name of two is refused."""
-    known = _names(registry)
+def _find_builder(name: str, registry: Registry) -> TopologyFunction:
+    """Return the builder that exactly one plugin offers. Raises `HubError`."""
+    known = _list_builders(registry)
     if name not in known:
         everything = f"use one of {', '.join(known)}, or a file"
         message = f"unknown topology {name!r}"
@@ -115,13 +117,16 @@ def _builder(name: str, registry: Registry) -> TopologyFunction:
     return partial(call, registry.find(TopologyBuilder, name), Topology)
 
 
-def _names(registry: Registry) -> list[str]:
-    """The names of all builders, sorted."""
+def _list_builders(registry: Registry) -> list[str]:
+    """List the names of all builders, sorted."""
     return sorted({provided.name for provided in registry.all(TopologyBuilder)})
 
 
-def _with_query(text: str) -> tuple[str, dict[str, str]]:
-    """The file that a text names, `?` in its name or not, and the `key=value` pairs behind it."""
+def _split_query(text: str) -> tuple[str, dict[str, str]]:
+    """Split a text into the path of a file and the `key=value` pairs after `?`.
+
+    The text itself may be the path of an existing file. Raises `UsageError` for invalid pairs.
+    """
     path, mark, query = text.partition("?")
     if not mark or os.path.lexists(text) or not os.path.lexists(path):
         return text, {}

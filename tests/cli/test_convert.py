@@ -142,7 +142,7 @@ def test_what_is_wrong_is_refused_with_its_causes_and_nothing_written(
     run = collhub("convert", racy, "-o", tmp_path / "out.json")
     assert (run.code, run.out) == (1, "")
     assert "nothing orders this reducing receive" in run.error_lines[0]
-    assert "--verify warn or off" in run.error_lines[-1]
+    assert "--verify warn or --verify off" in run.error_lines[-1]
     assert not (tmp_path / "out.json").exists()
 
 

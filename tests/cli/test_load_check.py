@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hub_core.pipeline.checks import checks_of, span_text
+from hub_core.pipeline.checks import checks_of, format_span
 from hub_core.plugin_api import Subject
 from hub_core.registry.discovery import discover
 
@@ -163,7 +163,7 @@ def test_the_guide_lists_the_versions_of_all_runtimes() -> None:
             assert row.source
             assert re.fullmatch("20[0-9]{2}-[01][0-9]", row.date)
             use = "yes" if row.uses_files else "no"
-            span = span_text(check.offer, row)
+            span = format_span(check.offer, row)
             assert f"| `{check.name}` | {span} | {use} | {row.source} | {row.date} |" in text
 
 

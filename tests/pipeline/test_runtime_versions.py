@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hub_core.model import Severity, UsageError
-from hub_core.pipeline.checks import chosen_versions, refused_by_version, with_newest
+from hub_core.pipeline.checks import choose_versions, report_unused_file, warn_of_newest
 from hub_core.plugin_api import Check, CheckReport, RuntimeVersions, Subject
 
 OLD = RuntimeVersions("1.2", "1.9", False, "https://old", "2025-01", "files came with 2.0")
@@ -25,7 +25,7 @@ def _check(*versions: RuntimeVersions) -> Check:
     ],
 )  # fmt: skip
 def test_a_version_is_among_those_of_one_row(version: str, expected: RuntimeVersions) -> None:
-    assert chosen_versions(_check(OLD, USED, NEW), version) is expected
+    assert choose_versions(_check(OLD, USED, NEW), version) is expected
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def test_a_version_is_among_those_of_one_row(version: str, expected: RuntimeVers
 )
 def test_any_other_version_is_refused_with_the_known_ones(version: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason) as caught:
-        chosen_versions(_check(OLD, USED, NEW), version)
+        choose_versions(_check(OLD, USED, NEW), version)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
 def test_a_runtime_without_a_table_has_no_versions() -> None:
     with pytest.raises(UsageError, match="runtime zed has no table of versions; leave out @1"):
-        chosen_versions(_check(), "1")
+        choose_versions(_check(), "1")
 
 
 def test_a_refusal_gives_the_reason_its_source_and_the_versions_to_use() -> None:
-    report = refused_by_version(_check(OLD, USED, NEW), NEW, "x.xml")
+    report = report_unused_file(_check(OLD, USED, NEW), NEW, "x.xml")
     assert (report.ok, report.facts) == (False, {"is_accepted": False})
     assert str(report.diagnostics[0]) == (
         "x.xml: zed of Zed 2.5 and later does not use such files: files are gone (https://new, "
@@ -64,8 +64,8 @@ def test_a_refusal_gives_the_reason_its_source_and_the_versions_to_use() -> None
 
 def test_only_a_used_file_gets_the_warning_on_the_newest_version() -> None:
     used, refused = CheckReport(ok=True), CheckReport(ok=False)
-    (warning,) = with_newest(_check(USED, NEW), used, "x.xml").diagnostics
+    (warning,) = warn_of_newest(_check(USED, NEW), used, "x.xml").diagnostics
     assert warning.severity is Severity.WARNING
-    assert with_newest(_check(USED, NEW), refused, "x.xml") is refused
-    assert with_newest(_check(OLD, USED), used, "x.xml") is used
-    assert with_newest(_check(), used, "x.xml") is used
+    assert warn_of_newest(_check(USED, NEW), refused, "x.xml") is refused
+    assert warn_of_newest(_check(OLD, USED), used, "x.xml") is used
+    assert warn_of_newest(_check(), used, "x.xml") is used

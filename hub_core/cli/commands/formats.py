@@ -19,7 +19,7 @@ from hub_core.cli.output import (
 from hub_core.cli.parameter_types import complete_offers
 from hub_core.cli.reports.plugin_report import default_text, description_of, option_object
 from hub_core.cli.session import Session
-from hub_core.pipeline.checks import span_text
+from hub_core.pipeline.checks import format_span
 from hub_core.plugin_api.formats import (
     Format,
     FormatReader,
@@ -203,7 +203,7 @@ def _print_row(row: _OfferRow) -> None:
     if row.runtime:
         rows = [
             (
-                span_text(row.runtime, versions),
+                format_span(row.runtime, versions),
                 "yes" if versions.uses_files else f"no: {versions.reason}",
                 versions.source,
                 versions.date,
