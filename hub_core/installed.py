@@ -1,8 +1,8 @@
-"""The metadata of installed distributions, read from their folders as text.
+"""Metadata of installed distributions, read from their folders as text.
 
 The standard library parses each METADATA file as an e-mail, with a package that takes longer to
-import than all plugins together; here a few header lines are enough. What is no folder on
-`sys.path`, such as a zip archive, is left to the standard library.
+import than all plugins together; here a few header lines are sufficient. Entries of `sys.path` that
+are no folders, such as zip archives, use the standard library.
 """
 
 from __future__ import annotations
@@ -28,40 +28,47 @@ class EntryPoint:
     value: str
 
     def load(self) -> object:
-        """Import the module and return it, or the attribute behind the colon."""
+        """Import the module and return it, or the attribute after the colon."""
         module, _, attribute = self.value.partition(":")
-        found: object = importlib.import_module(module.strip())
+        target: object = importlib.import_module(module.strip())
         for part in filter(None, attribute.strip().split(".")):
-            found = getattr(found, part)
-        return found
+            target = getattr(target, part)
+        return target
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """An installed distribution by the folder of its metadata."""
+    """An installed distribution, given by the folder of its metadata."""
 
     folder: Path
 
     @cached_property
     def name(self) -> str:
-        """The name as its author writes it, else that of the folder."""
-        return self._headers("Name")[0] if self._headers("Name") else self._of_folder("name")
+        """Name in the metadata, else in the name of the folder."""
+        return (
+            self._get_headers("Name")[0]
+            if self._get_headers("Name")
+            else self._parse_folder_name("name")
+        )
 
     @cached_property
     def version(self) -> str:
-        """The version, else that of the folder's name."""
-        stated = self._headers("Version")
-        return stated[0] if stated else self._of_folder("version")
+        """Version in the metadata, else in the name of the folder."""
+        versions = self._get_headers("Version")
+        return versions[0] if versions else self._parse_folder_name("version")
 
     @property
     def requires(self) -> list[str]:
-        """The requirement lines, unparsed."""
-        return self._headers("Requires-Dist")
+        """Unparsed requirement lines."""
+        return self._get_headers("Requires-Dist")
 
     def entry_points(self, group: str) -> list[EntryPoint]:
-        """The entry points of one group. Raises `ValueError` for a line that names no module."""
+        """Return the entry points of a group.
+
+        Raises `ValueError` for a line that names no module.
+        """
         text = self.entry_point_text()
-        found = []
+        entries = []
         current = ""
         for line in map(str.strip, text.splitlines()):
             if line.startswith("["):
@@ -70,13 +77,13 @@ class Distribution:
                 name, equals, value = line.partition("=")
                 if not equals or not re.match(r"\s*\w+(\.\w+)*\s*(:|\Z|\[)", value):
                     raise ValueError(f"{line!r} is not 'name = module'")
-                found.append(EntryPoint(name.strip(), value.partition("[")[0].strip()))
-        return found
+                entries.append(EntryPoint(name.strip(), value.partition("[")[0].strip()))
+        return entries
 
     def entry_point_text(self) -> str:
-        """The text of `entry_points.txt`, empty where there is none."""
+        """Return the text of `entry_points.txt`; empty if the file is missing."""
         try:
-            return _start_of(self.folder / "entry_points.txt").decode("utf-8")
+            return _read_start(self.folder / "entry_points.txt").decode("utf-8")
         except FileNotFoundError:
             return ""
 
@@ -85,39 +92,39 @@ class Distribution:
         for name in _HEADER_FILES:
             path = self.folder / name
             if path.is_file():
-                # The description behind the first empty line is not looked at.
-                text = _start_of(path).decode("utf-8", "replace").replace("\r\n", "\n")
+                # The description after the first empty line is ignored.
+                text = _read_start(path).decode("utf-8", "replace").replace("\r\n", "\n")
                 return text.partition("\n\n")[0].split("\n")
         return []
 
-    def _headers(self, key: str) -> list[str]:
+    def _get_headers(self, key: str) -> list[str]:
         prefix = f"{key}:"
         lines = [line for line in self._header_lines if line.startswith(prefix)]
         return [line.removeprefix(prefix).strip() for line in lines]
 
-    def _of_folder(self, part: str) -> str:
+    def _parse_folder_name(self, part: str) -> str:
         match = _INFO_FOLDER.match(self.folder.name)
         return (match[part] or "") if match else ""
 
 
-def _start_of(path: Path) -> bytes:
-    """A file's first 64 KiB, which hold headers and entry points; a file may be of any size."""
+def _read_start(path: Path) -> bytes:
+    """Read the first 64 KiB of a file, which contain headers and entry points."""
     with path.open("rb") as file:
         return file.read(1 << 16)
 
 
 def canonical_name(name: str) -> str:
-    """The name by which distributions are compared (PEP 503)."""
+    """Return the name by which distributions are compared (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def installed_distributions() -> Iterator[Distribution]:
-    """Every installed distribution, in the order of `sys.path`; one installed twice comes twice."""
+    """Yield all installed distributions in the order of `sys.path`, including repeated ones."""
     for entry in dict.fromkeys(sys.path):
         try:
             names = sorted(os.listdir(entry or "."))
         except NotADirectoryError:
-            yield from _archived(entry)
+            yield from _find_archived(entry)
             continue
         except OSError:
             continue
@@ -127,26 +134,26 @@ def installed_distributions() -> Iterator[Distribution]:
 
 
 def find_distribution(name: str) -> Distribution:
-    """The distribution of this name. Raises `ModuleNotFoundError` where it is not installed."""
-    wanted = canonical_name(name)
-    for found in installed_distributions():
-        stem = canonical_name(found.folder.name)
-        if stem.startswith(wanted) and canonical_name(found.name) == wanted:
-            return found
+    """Find a distribution by name. Raises `ModuleNotFoundError` if it is not installed."""
+    canonical = canonical_name(name)
+    for distribution in installed_distributions():
+        stem = canonical_name(distribution.folder.name)
+        if stem.startswith(canonical) and canonical_name(distribution.name) == canonical:
+            return distribution
     raise ModuleNotFoundError(f"the distribution {name!r} is not installed")
 
 
 def installed_version(name: str) -> str | None:
-    """The version of an installed distribution, or None."""
+    """Return the version of an installed distribution, or None."""
     try:
         return find_distribution(name).version
     except ModuleNotFoundError:
         return None
 
 
-def _archived(entry: str) -> Iterator[Distribution]:
-    """Distributions within a zip archive on the path; their metadata are files of the archive."""
-    # Imported here: hardly anybody has one, and the package takes long to import.
+def _find_archived(entry: str) -> Iterator[Distribution]:
+    """Yield the distributions in a zip archive on the path."""
+    # Imported here: archives are rare, and the package takes long to import.
     import zipfile
 
     if not zipfile.is_zipfile(entry):
@@ -154,5 +161,5 @@ def _archived(entry: str) -> Iterator[Distribution]:
     root = zipfile.Path(entry)
     for folder in root.iterdir():
         if folder.name.endswith((".dist-info", ".egg-info")):
-            # A path within an archive has the methods of `Path` that are used here.
+            # A path in an archive has the methods of `Path` that are used here.
             yield Distribution(folder)  # type: ignore[arg-type]

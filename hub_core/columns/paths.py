@@ -14,8 +14,8 @@ from hub_core.columns.groups import BoolArray, Float64Array, Int64Array, csr, ex
 class ArcGroups(NamedTuple):
     """Arcs grouped by head, in arc order within a group.
 
-    `rows`: int64[arcs], the arcs. `heads`: int64[groups], ascending. `first`: int64[groups], where
-    each group begins in `rows`.
+    `rows`: int64[arcs], the arcs. `heads`: int64[groups], ascending. `first`: int64[groups], start
+    of each group in `rows`.
     """
 
     rows: Int64Array
@@ -24,7 +24,7 @@ class ArcGroups(NamedTuple):
 
 
 class Arcs:
-    """Directed arcs `tail[i]` -> `head[i]`, int64, among nodes 0..num_nodes-1, for many searches.
+    """Directed arcs `tail[i]` -> `head[i]`, int64, between nodes 0..num_nodes-1, for many searches.
 
     The columns are sorted once, when a search first needs it.
     """
@@ -36,13 +36,13 @@ class Arcs:
 
     @cached_property
     def entering(self) -> ArcGroups:
-        """The arcs by head, in arc order within a group: the first of a tie stands first."""
+        """Arcs grouped by head, in arc order within a group, so that the first arc wins ties."""
         rows = np.argsort(self.head, kind="stable")
         return ArcGroups(rows, *np.unique(self.head[rows], return_index=True))
 
     @cached_property
     def leaving(self) -> tuple[Int64Array, Int64Array]:
-        """The heads of the arcs by tail, as CSR: (indptr int64[nodes + 1], heads int64[arcs])."""
+        """Heads of the arcs by tail as CSR: (indptr int64[nodes + 1], heads int64[arcs])."""
         return csr(self.tail, self.head, self.num_nodes)
 
     def hops(self, starts: Int64Array) -> npt.NDArray[np.int32]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 
 
 def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """A package's `__getattr__` (PEP 562).
+    """Return a package's `__getattr__` (PEP 562), which imports public names on first use.
 
-    `homes`: the names that each module defines, separated by spaces, by the module's full name.
+    `homes`: names that each module defines, separated by spaces, by full name of the module.
     """
     home_of = {name: module for module, names in homes.items() for name in names.split()}
 
@@ -19,7 +19,7 @@ def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], object
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = getattr(importlib.import_module(home), name)
-        # Kept, so that this function runs once a name.
+        # Stored, so that this function runs once per name.
         setattr(sys.modules[package], name, value)
         return value
 

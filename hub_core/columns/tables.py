@@ -14,18 +14,18 @@ from hub_core.columns.groups import BoolArray, Int64Array, distinct, group_of_en
 
 
 class ColumnTable:
-    """Base of frozen dataclasses of columns; a table is as long as the first of its columns."""
+    """Base of frozen dataclasses of columns; the length is that of the first column."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __len__(self) -> int:
         values = (getattr(self, name) for name in self.__dataclass_fields__)
-        # What stands before the columns is no array: a number, or the network that they speak of.
+        # Fields before the columns are no arrays: a number, or the network of the table.
         return next(len(value) for value in values if isinstance(value, np.ndarray))
 
     def differences(self, other: Self) -> list[str]:
-        """Names of the columns that differ; empty for equal tables."""
+        """Return the names of the columns that differ; empty for equal tables."""
         return [
             name
             for name in self.__dataclass_fields__
@@ -38,7 +38,7 @@ class RankTable(ColumnTable):
 
     `rank_indptr` int64[num_ranks + 1]: rows of rank r are `rank_indptr[r]:rank_indptr[r + 1]`.
     `data_indptr`, `control_indptr` int64[rows + 1] with `data_indices`, `control_indices`: the rows
-    that a row waits for.
+    on which a row depends.
     """
 
     __slots__ = ()
@@ -51,7 +51,7 @@ class RankTable(ColumnTable):
     control_indices: Int64Array
 
     def __post_init__(self) -> None:
-        # Tables are shared: by models, by plugins, by whoever gave the columns.
+        # Tables are shared by models, plugins, and the caller that passed the columns.
         for name in self.__dataclass_fields__:
             getattr(self, name).flags.writeable = False
 
@@ -60,49 +60,50 @@ class RankTable(ColumnTable):
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks, those without rows included."""
+        """Number of ranks, including ranks without rows."""
         return len(self.rank_indptr) - 1
 
     @property
     def data_edges(self) -> tuple[Int64Array, Int64Array]:
-        """Data dependencies, (parent row, child row), ascending in children."""
+        """Data dependencies, (parent row, child row), ascending by child."""
         return self.data_indices, group_of_entry(self.data_indptr)
 
     @property
     def control_edges(self) -> tuple[Int64Array, Int64Array]:
-        """Control dependencies, (parent row, child row), ascending in children."""
+        """Control dependencies, (parent row, child row), ascending by child."""
         return self.control_indices, group_of_entry(self.control_indptr)
 
     def edges(self) -> tuple[Int64Array, Int64Array]:
-        """All dependencies, data and control, as (parent row, child row).
+        """Return all dependencies, data and control, as (parent row, child row).
 
-        What is among both stands once; within one, rows stand as the table has them.
+        A dependency of both kinds is returned once. If there is only one kind, it is in the order
+        of the table.
         """
         rows = max(len(self), 1)
         both = self.data_edges, self.control_edges
         data, control = (children * rows + parents for parents, children in both)
         merged = data if len(data) else control
-        # Both are sorted as a rule: only two tables with entries have to be merged.
+        # Merged only if both kinds have entries.
         if len(data) and len(control):
             merged = distinct(np.concatenate([data, control]))
         children, parents = np.divmod(merged, rows)
         return parents, children
 
     def parent_lists(self) -> Iterator[tuple[str, list[list[int]]]]:
-        """Name of a kind of dependencies, data or control, and the parents of each row.
+        """Yield the kind of dependencies, data or control, and the parents of each row as lists.
 
-        Documents hold them like this; a kind that has none is left out.
+        This is the form in documents; a kind without dependencies is omitted.
         """
         for name in ("data", "control"):
-            # Lists are sliced faster than arrays of a few entries.
+            # Short slices of lists are faster than those of arrays.
             flat = getattr(self, f"{name}_indices").tolist()
             ends = getattr(self, f"{name}_indptr").tolist()
             if flat:
                 yield name, [flat[start:stop] for start, stop in itertools.pairwise(ends)]
 
     def rows_of_kind(self, kinds: Iterable[int]) -> BoolArray:
-        """Mask of the rows of one of these kinds: bool[rows]."""
-        # Comparisons of bytes take vector instructions: a tenth of the time of a look-up.
+        """Return the mask of the rows of these kinds: bool[rows]."""
+        # Comparisons of bytes use vector instructions: ten times as fast as a lookup.
         mask = np.zeros(len(self), np.bool_)
         for kind in kinds:
             mask |= self.kind == kind

@@ -21,7 +21,7 @@ from hub_core.plugin_api import (
     log_diagnostic,
 )
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.discovery import core_alone, run_registry
+from hub_core.registry.discovery import load_core_only, run_registry
 from hub_core.registry.plugins import Provided, Registry
 
 
@@ -100,7 +100,7 @@ class _Builders:
     def __call__(self, name: str) -> TopologyFunction:
         """Return the builder. Raises `HubError` if no plugin, or more than one, offers the name."""
         if self.registry is None:
-            core = core_alone()
+            core = load_core_only()
             if name in _list_builders(core):
                 return _find_builder(name, core)
             self.registry = run_registry()

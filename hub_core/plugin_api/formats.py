@@ -9,7 +9,10 @@ from hub_core.plugin_api.options import NoOptions, Reference
 
 
 class Layout(StrEnum):
-    """How a format's artifacts lie on disk: one file; one file a rank behind a prefix; a folder."""
+    """Layout of a format's artifacts on disk.
+
+    FILE: one file. PREFIX: one file per rank, with a common prefix. FOLDER: the files of a folder.
+    """
 
     FILE = "file"
     PREFIX = "prefix"
@@ -18,15 +21,15 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format by name. Detection is declarative: suffixes first, then `signature`.
+    """A format by name. It is detected by `suffixes` first, then by `signature`.
 
-    `suffixes`: file name endings with the dot (`.xml`). `signature`: a regular expression (bytes)
-    searched in the first 4096 bytes, empty for none. PREFIX: part files are
-    `PREFIX.<rank><suffix>`. FOLDER: both are those of a file directly in the folder that tells what
-    the folder is. A format of which a suffix ends in `.gz` is also read from gzip archives of any
-    name: its reader gets the decompressed content, in which the signature is searched. `members`:
-    the usual top-level members of a JSON format, by which errors name the format nearest to a file
-    that no reader recognises.
+    `suffixes`: endings of file names with the dot (`.xml`). `signature`: a regular expression
+    (bytes) that is searched in the first 4096 bytes, empty for none. PREFIX: rank files are
+    `PREFIX.<rank><suffix>`. FOLDER: suffixes and signature are those of a file directly in the
+    folder that identifies the format. A format with a suffix that ends in `.gz` is also read from
+    gzip archives of any name: its reader gets the decompressed content, in which the signature is
+    searched. `members`: usual top-level members of a JSON format; the error for an unknown JSON
+    file names the nearest format by them.
     """
 
     name: str
@@ -44,13 +47,13 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class FormatOffer:
-    """What readers and writers have in common: they are called as their format is."""
+    """Common part of readers and writers, whose name is that of their format."""
 
     format: Format
 
     @property
     def name(self) -> str:
-        """The name of the format."""
+        """Name of the format."""
         return self.format.name
 
 
@@ -59,10 +62,10 @@ class FormatReader(FormatOffer):
     """Producer: `read(source: Source, options) -> Algorithm`.
 
     It never opens paths, prints, exits or reads the environment. `samples() -> Sequence[Source]`:
-    small correct inputs that the conformance kit reads; may be left out where the format also has a
-    writer. `executes_source`: the input is a program that reading executes, in a process of its
-    own; such a reader may start that process, its description says so, and an option `arguments`
-    (TEXT, quoted as in a shell) gets what follows `--` on the command line.
+    small correct inputs that the conformance kit reads; optional if the format also has a writer.
+    `executes_source`: the input is a program, which the reader executes in a separate process. Such
+    a reader may start that process, its description says so, and its option `arguments` (TEXT,
+    quoted as in a shell) gets the arguments after `--` on the command line.
     """
 
     read: Reference
@@ -83,9 +86,9 @@ class FormatWriter(FormatOffer):
 class TopologyBuilder:
     """`build(text: TopologyText) -> Topology` for texts `NAME` or `NAME:ARGUMENT[?KEY=VALUE&...]`.
 
-    Planes (`a+b`), subsets (`npus=0-3`) and products of dimensions are the core's; the builder sees
-    one text without them. `example`: a text that the builder takes, for help and for the
-    conformance kit. Wrong arguments are refused with `text.error(...)`.
+    The core handles planes (`a+b`), subsets (`npus=0-3`) and products of dimensions; the builder
+    gets a text without them. `example`: a valid text, for help and for the conformance kit. Invalid
+    arguments are refused with `text.error(...)`.
     """
 
     name: str
@@ -115,10 +118,10 @@ class TopologyWriter(FormatOffer):
 class WorkloadReader(FormatReader):
     """Producer: `read(source: Source, options) -> Workload`, otherwise as `FormatReader`.
 
-    `claims(source: Source) -> bool`: whether what a reader of algorithms would take is a workload;
-    never raises; default: no. `lines(workload: Workload) -> Sequence[str]`: shown by `inspect`.
-    `network(source: Source, options: NoOptions) -> Topology`: the network that the source states
-    beside the job; default: none.
+    `claims(source: Source) -> bool`: whether a source that a reader of algorithms could also read
+    is a workload; never raises; default False. `lines(workload: Workload) -> Sequence[str]`: lines
+    that `inspect` prints. `network(source: Source, options: NoOptions) -> Topology`: the network
+    that the source contains in addition to the job; default none.
     """
 
     claims: Reference = ""
@@ -138,9 +141,10 @@ class WorkloadWriter(FormatOffer):
 class WorkloadGenerator:
     """Producer: `generate(options) -> Workload`, run by `collhub generate`.
 
-    Equal options make equal jobs, which pass every check. Options that fit no job are refused with
-    a `UsageError` that names them. `searches`: it may search for the best job; `generate` is then
-    given `budget: SearchBudget` behind its options, and records in it what a limit has cut.
+    Equal options generate equal jobs, which pass every check. Options that do not fit together
+    raise a `UsageError` that names them. `searches`: the generator may search for the best job;
+    `generate` then gets `budget: SearchBudget` after its options, and records in it the parts that
+    a limit ended.
     """
 
     name: str

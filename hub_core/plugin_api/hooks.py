@@ -1,6 +1,7 @@
 """The hooks of the plugin API, version 1.0.
 
-Every hook returns a list of offers and imports nothing heavy. A plugin implements those it needs.
+Every hook returns a list of offers and imports nothing heavy. A plugin implements only the hooks
+that it needs.
 """
 
 from __future__ import annotations
@@ -24,47 +25,47 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @hookspec
 def collhub_producers() -> Sequence[Producer]:
-    """Offer readers, synthesizers and generators of algorithms, workloads and measured times."""
+    """Return readers, synthesizers and generators of algorithms, workloads and measured times."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def collhub_consumers() -> Sequence[Consumer]:
-    """Offer what takes algorithms and workloads: writers, simulators, executors, reports."""
+    """Return consumers of algorithms and workloads: writers, simulators, executors, reports."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def collhub_topologies() -> Sequence[NetworkOffer]:
-    """Offer networks: readers and writers of files, and builders for texts such as `ring:8`."""
+    """Return readers and writers of network files, and builders for texts such as `ring:8`."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def collhub_passes() -> Sequence[AlgorithmPass]:
-    """Offer passes: model in, model and a report of what changed out."""
+    """Return passes, which change a model and report the changes."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def collhub_checks() -> Sequence[Check]:
-    """Offer checks of algorithms, certificates, networks, files for a runtime, the installation."""
+    """Return checks of algorithms, certificates, networks, runtime files, the installation."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def collhub_commands() -> Sequence[Command]:
-    """Offer commands of the program."""
+    """Return commands of the program."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def collhub_engines() -> Sequence[Engine]:
-    """Offer engines, which run many tasks at once."""
+    """Return engines, which run many tasks concurrently."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def collhub_bounds() -> Sequence[LowerBound]:
-    """Offer lower bounds on the time of collectives on a topology."""
+    """Return lower bounds on the time of collectives on a topology."""
     raise AssertionError("a specification is not called")

@@ -1,6 +1,6 @@
-"""The table of all kinds of offer: their names, the hooks that return them, where their code is.
+"""Table of all kinds of offers: their names, the hooks that return them, the field of their code.
 
-To add a kind: define the offer, its request and its result in a module, and add one line here.
+To add a kind, define the offer, its request and its result in a module, and add one line here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`collhub NAME`: `function` is a click command, imported when it is called or shows its help.
+    """`collhub NAME`:
 
-    It gets a `CommandContext` by `click.pass_obj`, prints through it alone, and returns its exit
-    code or None. Whatever it raises as `HubError` becomes lines and an exit code.
+    `function` refers to a click command, imported when it runs or shows its help.
+
+    It gets a `CommandContext` by `click.pass_obj`, prints only through it, and returns its exit
+    code or None. A `HubError` that it raises becomes messages and an exit code.
     """
 
     name: str
@@ -92,10 +94,10 @@ _KIND_OF: dict[type, OfferKind] = {kind.type: kind for kind in OFFER_KINDS}
 
 
 def kind_of(offer: Offer) -> OfferKind:
-    """The row of `OFFER_KINDS` for an offer."""
+    """Return the row of `OFFER_KINDS` for an offer."""
     return _KIND_OF[type(offer)]
 
 
 def noun_of(kind: type) -> str:
-    """What messages call a kind: `reader`, `topology builder`."""
+    """Return the name of a kind in messages: `reader`, `topology builder`."""
     return _KIND_OF[kind].noun

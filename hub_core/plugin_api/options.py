@@ -1,4 +1,4 @@
-"""Options that offers declare, and references by which offers name their functions."""
+"""Options that offers declare, and references to the functions of offers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ _METADATA_KEY = "collhub-option"
 
 
 class OptionType(StrEnum):
-    """How the text of an option is read.
+    """How the text of an option is parsed.
 
     BOOL: a word of `BOOL_WORDS`. SIZE: `1MiB` to bytes, int. TIME: `500ns` to seconds, float.
-    BANDWIDTH: `50GB/s` to bytes per second, float. PATH: text kept as is. PAIRS: of
-    `name.key=value`, each stated by itself, to text with a line `key=value` each, in the order of
-    the keys.
+    BANDWIDTH: `50GB/s` to bytes per second, float. PATH: unchanged text. PAIRS: several options
+    `name.key=value`, to text with one line `key=value` each, ordered by key.
     """
 
     TEXT = "text"
@@ -46,10 +45,10 @@ class OptionType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A declared option: what `option` makes of its arguments, with the name of its field.
+    """A declared option: the arguments of `option`, with the name of the field.
 
-    `default` None means: not given. `minimum` and `maximum` bound INT, FLOAT, SIZE, TIME and
-    BANDWIDTH, both ends included; INT is at most `MAX_INTEGER` unless `maximum` allows more.
+    `default` None means: not given. `minimum` and `maximum` limit INT, FLOAT, SIZE, TIME and
+    BANDWIDTH, both inclusive; INT is at most `MAX_INTEGER` unless `maximum` is larger.
     """
 
     name: str
@@ -64,7 +63,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """The options of an offer that has none."""
+    """Options of an offer that has none."""
 
 
 def option(
@@ -83,10 +82,10 @@ def option(
         class RingOptions:
             chunks: int = option(OptionType.INT, 1, "Chunks a rank.", minimum=1)
 
-    `environment` names a variable that the program reads where the option is not given; plugins
+    `environment`: name of a variable that the program reads if the option is not given; plugins
     themselves never read the environment.
     """
-    # A default that is no option's value is kept, so that the border can refuse it.
+    # An invalid default is kept, so that the check of the plugin can report it.
     value: OptionValue = default  # type: ignore[assignment]
     declared = Option("", type, value, help, choices, minimum, maximum, environment)
     field: T = dataclasses.field(default=default, metadata={_METADATA_KEY: declared})
@@ -94,9 +93,9 @@ def option(
 
 
 def choice(choices: tuple[T, ...], help: str) -> T:
-    """Declare a field as an option that is one of these words, by default the first.
+    """Declare a field as an option with these values; the first one is the default.
 
-    A first None means: not given, so that none of them is the default.
+    If the first value is None, there is no default: None means that the option is not given.
     """
     words = tuple(word for word in choices if isinstance(word, str))
     return option(OptionType.TEXT, choices[0], help, choices=words)
@@ -109,24 +108,25 @@ def optional(
     minimum: float | None = None,
     maximum: float | None = None,
 ) -> T | None:
-    """Declare a field as an option that is None where it is not given."""
+    """Declare a field as an option that is None if it is not given."""
     return option(type, None, help, minimum=minimum, maximum=maximum)
 
 
 def declared_options(record: type) -> tuple[Option, ...]:
-    """The options that a record class declares, in the order of its fields.
+    """Return the options that a record class declares, in the order of its fields.
 
-    Raises `TypeError` for what is no dataclass, and for a field that was not made by `option`.
+    Raises `TypeError` if it is not a dataclass, and for a field that was not declared with
+    `option`.
     """
     if not dataclasses.is_dataclass(record):
         raise TypeError(f"{record!r:.60} is not a dataclass of options")
-    found = []
+    options = []
     for field in dataclasses.fields(record):
         declared = field.metadata.get(_METADATA_KEY)
         if not isinstance(declared, Option):
             raise TypeError(f"field {field.name} of {record.__name__} is not made by option(...)")
-        found.append(dataclasses.replace(declared, name=field.name))
-    return tuple(found)
+        options.append(dataclasses.replace(declared, name=field.name))
+    return tuple(options)
 
 
 Reference = str
@@ -134,7 +134,7 @@ Reference = str
 
 
 def resolve(reference: Reference) -> Callable[..., object]:
-    """Import the function that a reference names. Errors of the import pass through."""
+    """Import the function of a reference. Exceptions of the import are not caught."""
     module, _, attribute = reference.partition(":")
     function: Callable[..., object] = getattr(importlib.import_module(module), attribute)
     return function

@@ -1,9 +1,9 @@
 """Limits of a search: counted work, and a time limit if the user sets one.
 
-A limit ends a search as Ctrl-C does: `BudgetReached` is a `KeyboardInterrupt`, so that every search
-that returns its best result after Ctrl-C does so at a limit as well. Work is a count that is the
-same on every machine. An answer depends on the clock only if a time limit has cut something, and
-the cut is recorded.
+A limit ends a search like Ctrl-C: `BudgetReached` is a `KeyboardInterrupt`, so every search that
+returns its best result after Ctrl-C does so at a limit as well. Work is a count that is equal on
+every host. A result depends on the clock only if a time limit ended a part of the search, and that
+is recorded.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ T = TypeVar("T")
 
 
 class BudgetReached(KeyboardInterrupt):
-    """A limit of a search was reached. A search with a result at hand returns it."""
+    """A limit of a search was reached. A search that has a result returns it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchCut:
-    """Part of a search that a limit has ended.
+    """Part of a search that a limit ended.
 
-    `name`: of the search, such as a synthesizer. `work`: counted work that it had done. `reason`:
-    which limit was reached. `not_tried`: description of the work that was left out, empty if it is
-    not known.
+    `name`: of the search, such as a synthesizer. `work`: its counted work so far. `reason`: the
+    limit. `not_tried`: description of the remaining work, empty if unknown.
     """
 
     name: str
@@ -43,11 +42,12 @@ class SearchCut:
 class SearchBudget:
     """Work and time that a search may still use.
 
-    `work`: steps that may be counted, None for no limit; a simulation counts the steps of its
-    algorithm and `STEPS_OF_A_SIMULATION`. `timeout_s`: seconds from now, None for no limit.
-    `work_option`: where a user sets the limit of work, for messages. `done`: work so far; `cuts`:
-    all that limits have ended, of the parts as well; `is_reached`: a limit has ended this search.
-    A budget that is sent to another process keeps the time that is left when it is sent.
+    `work`: maximum number of counted steps, None for no limit; a simulation counts as the steps of
+    its algorithm plus `STEPS_OF_A_SIMULATION`. `timeout_s`: seconds from now, None for no limit.
+    `work_option`: the option that sets the limit of work, for messages. `done`: work so far.
+    `cuts`: all parts that limits ended, including those of nested budgets. `is_reached`: a limit
+    ended this search. A budget that is sent to another process keeps the time that remains when it
+    is sent.
     """
 
     STEPS_OF_A_SIMULATION = 500
@@ -65,39 +65,39 @@ class SearchBudget:
         self.is_reached = False
         self._work_limit = "" if work is None else f"{work} steps, {work_option}"
         self._deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        self._whole: SearchBudget | None = None
+        self._parent: SearchBudget | None = None
         self._is_simulating = False
 
     def part(self, work: int | None = None, work_option: str = "-O work=") -> SearchBudget:
-        """Budget of a part of this search, with the same time limit.
+        """Create the budget of a part of this search, with the same time limit.
 
-        Its limit of work is `work`, or the work that is left of the whole if that is less. Its work
-        counts for the whole as well.
+        Its limit of work is `work`, or the remaining work of this search if that is less. Its work
+        also counts for this search.
         """
-        left = self.left_work
-        is_own = work is not None and (left is None or work <= left)
-        part = SearchBudget(work if is_own else left, None, work_option)
-        if not is_own:
+        remaining = self.left_work
+        has_limit = work is not None and (remaining is None or work <= remaining)
+        part = SearchBudget(work if has_limit else remaining, None, work_option)
+        if not has_limit:
             part._work_limit = self._work_limit
         part.timeout_s, part._deadline_s = self.timeout_s, self._deadline_s
-        part.cuts, part._whole = self.cuts, self
+        part.cuts, part._parent = self.cuts, self
         return part
 
     @property
     def left_s(self) -> float | None:
-        """Seconds until the time limit, at least 0; None if there is none."""
+        """Seconds until the time limit, at least 0; None without a limit."""
         if self._deadline_s is None:
             return None
         return max(0.0, self._deadline_s - time.monotonic())
 
     @property
     def left_work(self) -> int | None:
-        """Work until the limit, at least 0; None if there is none."""
+        """Work until the limit, at least 0; None without a limit."""
         return None if self.work is None else max(0, self.work - self.done)
 
     @property
     def reason(self) -> str:
-        """Which limit is reached; empty if none is."""
+        """Description of the limit that is reached; empty if none is."""
         if self.work is not None and self.done >= self.work:
             return f"the work limit was reached ({self._work_limit})"
         if self.left_s == 0.0:
@@ -105,47 +105,52 @@ class SearchBudget:
         return ""
 
     def count(self, work: int) -> None:
-        """Count work that was done."""
+        """Count work for this search and the searches that contain it."""
         self.done += work
-        if self._whole is not None:
-            self._whole.count(work)
+        if self._parent is not None:
+            self._parent.count(work)
 
     def check(self) -> None:
-        """Raise `BudgetReached` if a limit is reached, once: the search then comes to its end."""
-        # A limit of work never refuses the first simulation: a limit of 0 leaves one answer.
+        """Raise `BudgetReached` when a limit is reached; only once, so that the search can finish.
+
+        The limit of work does not apply before any work was counted.
+        """
+        # A limit of work never prevents the first simulation: with a limit of 0 there is one
+        # result.
         is_due = self.done > 0 or self.left_s == 0.0
         if not self.is_reached and is_due and self.reason:
             self.is_reached = True
             raise BudgetReached
 
     def spend(self, work: int) -> None:
-        """Count work that was done, then raise as `check` does."""
+        """Count work, then check the limits as `check` does."""
         self.count(work)
         self.check()
 
     def simulated(self, steps: int, simulate: Callable[[], T], *, is_checked: bool = True) -> T:
-        """Check the limits, count a simulation of so many steps, and return its result.
+        """Check the limits, count a simulation of `steps` steps, run it and return its result.
 
-        A simulation that goes through the budgets of several searches is counted by the innermost.
+        A simulation that passes through the budgets of several nested searches is counted once, by
+        the innermost one.
         """
-        whole = self._outermost()
-        if whole._is_simulating:
+        outermost = self._get_outermost()
+        if outermost._is_simulating:
             return simulate()
         if is_checked:
             self.check()
         self.count(steps + self.STEPS_OF_A_SIMULATION)
-        whole._is_simulating = True
+        outermost._is_simulating = True
         try:
             return simulate()
         finally:
-            whole._is_simulating = False
+            outermost._is_simulating = False
 
     def cut(self, name: str, not_tried: str = "") -> None:
-        """Record that a limit has ended the search `name`."""
+        """Record that a limit ended the search `name`."""
         self.cuts.append(SearchCut(name, self.done, self.reason, not_tried))
 
     def checked(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, before each call of which `check` is called."""
+        """Return the function with a call of `check` before each call."""
 
         def checking(*arguments: P.args, **named: P.kwargs) -> T:
             self.check()
@@ -153,18 +158,18 @@ class SearchBudget:
 
         return checking
 
-    def _outermost(self) -> SearchBudget:
-        return self if self._whole is None else self._whole._outermost()
+    def _get_outermost(self) -> SearchBudget:
+        return self if self._parent is None else self._parent._get_outermost()
 
     def __reduce__(self) -> tuple[Callable[..., SearchBudget], tuple[object, ...]]:
         left = self.left_work, self.left_s
-        return _rebuilt, (*left, self.timeout_s, self._work_limit)
+        return _rebuild_budget, (*left, self.timeout_s, self._work_limit)
 
 
-def _rebuilt(
+def _rebuild_budget(
     work: int | None, left_s: float | None, timeout_s: float | None, work_limit: str
 ) -> SearchBudget:
-    """Budget in another process, whose time limit is `left_s` seconds from now."""
+    """Recreate a budget in another process; its time limit is `left_s` seconds from now."""
     budget = SearchBudget(work, left_s)
     budget.timeout_s, budget._work_limit = timeout_s, work_limit
     return budget

@@ -1,4 +1,4 @@
-"""Sources: what a reader gets instead of paths."""
+"""Sources: inputs as readers get them, instead of paths."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SourcePart:
-    """One file of a source: its name for messages, its rank where the name has one, its bytes.
+    """One file of a source: its name for messages, its rank if the name has one, its bytes.
 
-    `open`: opens the file as a stream; None where only `load` gives the bytes.
+    `open`: opens the file as a stream; None if only `load` returns the bytes.
     """
 
     name: str
@@ -32,13 +32,13 @@ class SourcePart:
     open: Callable[[], BinaryIO] | None = None
 
     def stream(self) -> BinaryIO:
-        """The bytes as a stream that the caller closes; a file on disk is not loaded."""
+        """Return the bytes as a stream, which the caller closes; a file on disk is not loaded."""
         return io.BytesIO(self.load()) if self.open is None else self.open()
 
 
 def log_diagnostic(diagnostic: Diagnostic) -> None:
-    """Say a finding through the logger `collhub`: the default where nobody asked for findings."""
-    # Imported here: the program takes findings itself, and reading needs no logger.
+    """Log a finding with the logger `collhub`: the default receiver of findings."""
+    # Imported here: the program passes a receiver of its own and needs no logger.
     import logging
 
     logging.getLogger("collhub").warning("%s", diagnostic)
@@ -46,12 +46,11 @@ def log_diagnostic(diagnostic: Diagnostic) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a reader gets: the name that the user gave, and the parts (one for FILE formats).
+    """Input of a reader: the name given by the user, and the parts (one for FILE formats).
 
-    FOLDER: the parts are all files of the folder; the name is the folder or, where the user named a
-    set of rank files in it, the prefix of that set.
-    `report`: where a reader says what it accepted but the user should know (warnings, notes);
-    errors are raised.
+    FOLDER: the parts are all files of the folder; the name is the folder or, if the user named a
+    set of rank files in it, the prefix of that set. `report`: receives warnings and notes of the
+    reader on an accepted input; errors are raised.
     """
 
     name: str
@@ -60,19 +59,19 @@ class Source:
 
     @classmethod
     def of_bytes(cls, name: str, content: bytes) -> Source:
-        """A source of one part that is already in memory."""
+        """Create a source of one part that is in memory."""
         return cls(name, (SourcePart(name, lambda: content, None, len(content)),))
 
     def content(self) -> bytes:
-        """Bytes of the only part."""
+        """Return the bytes of the only part. Raises `UsageError` if there are several."""
         if len(self.parts) != 1:
             raise UsageError(f"{self.name}: one file was expected, {len(self.parts)} were given")
         return self.parts[0].load()
 
     def sha256(self) -> str:
-        """Hexadecimal SHA-256 of the content of all parts, for `Provenance.source_sha256`.
+        """Return the hexadecimal SHA-256 of all parts, for `Provenance.source_sha256`.
 
-        The content of compressed files counts, not the archive.
+        For compressed files, the decompressed content counts.
         """
         # Imported here: it loads a library that only readers of files need.
         import hashlib
@@ -87,9 +86,9 @@ class Source:
 
 _MAGIC = b"\x1f\x8b"
 _BUFFER_BYTES = 1 << 20
-# Traces expand 10 to 30 times; a file of zeros, gzip's limit, expands 1000 times.
+# Traces expand 10 to 30 times; a file of zeros, the maximum of gzip, 1000 times.
 MAX_EXPANSION = 300
-# Content up to this size is accepted whatever its expansion.
+# Content up to this size is accepted with any expansion.
 UNCHECKED_BYTES = 64 << 20
 _GZIP_WINDOW_BITS = 31
 
@@ -100,10 +99,7 @@ def is_gzip(head: bytes) -> bool:
 
 
 def decompress_head(head: bytes) -> bytes:
-    """The first bytes of the content of an archive, at most as many as `head` has; b"" if damaged.
-
-    `head`: the first bytes of the archive.
-    """
+    """Decompress the first bytes of an archive, to at most the length of `head`; b"" if damaged."""
     try:
         return zlib.decompressobj(_GZIP_WINDOW_BITS).decompress(head, max(1, len(head)))
     except zlib.error:
@@ -111,9 +107,9 @@ def decompress_head(head: bytes) -> bytes:
 
 
 def decompressed(file: BinaryIO, name: str) -> BinaryIO:
-    """The content of `file`: decompressed as it is read if it is an archive, else as it is.
+    """Return a stream of the decompressed content of `file`, or `file` itself if it is no archive.
 
-    `file` is closed with the result; `name`: for errors. Reading raises `InputError` for a damaged
+    Closing the stream closes `file`. `name`: for errors. Reading raises `InputError` for a damaged
     archive, and for one that expands more than `MAX_EXPANSION` times.
     """
     raw = cast(io.RawIOBase, file)
@@ -124,7 +120,7 @@ def decompressed(file: BinaryIO, name: str) -> BinaryIO:
 
 
 class _GunzipStream(io.RawIOBase):
-    """The content of an archive; its size is checked against the archive's while it is read."""
+    """Decompressed content of an archive, whose expansion is checked while it is read."""
 
     def __init__(self, file: io.BufferedReader, name: str) -> None:
         self._file = file
@@ -133,11 +129,11 @@ class _GunzipStream(io.RawIOBase):
         self._size = 0
 
     def readable(self) -> bool:
-        """True, which `BufferedReader` checks."""
+        """Return True: `BufferedReader` requires it."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read up to the length of the buffer."""
+        """Read up to the length of the buffer. Raises `InputError` as `decompressed` describes."""
         try:
             count = self._archive.readinto(buffer)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:

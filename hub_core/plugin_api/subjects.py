@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Subject(StrEnum):
-    """What a check looks at, which fields of its request are set, and which command asks for it.
+    """Subject of a check: it determines the fields of the request and the command that runs it.
 
-    ALGORITHM: `algorithm`, by `verify --check NAME`. CERTIFICATE: `algorithm` that carries one, and
-    `topology` where the user names one, by `verify --certificate`. RUNTIME: `source`, a file as it
-    stands, by `verify --runtime NAME[@VERSION]`, NAME being that of the check. WORKLOAD:
-    `workload`, every such check by `verify` of one. TOPOLOGY: `topology`, by `topology check`.
-    INSTALLATION: `environment`, by `doctor`; a check that declares the BOOL option `warm` does with
-    it, for `doctor --warm`, what the first use would wait for.
+    ALGORITHM: `algorithm`, by `verify --check NAME`. CERTIFICATE: `algorithm` with a certificate,
+    and `topology` if the user names one, by `verify --certificate`. RUNTIME: `source`, an unparsed
+    file, by `verify --runtime NAME[@VERSION]`; NAME is the name of the check. WORKLOAD: `workload`;
+    `verify` runs all such checks. TOPOLOGY: `topology`, by `topology check`. INSTALLATION:
+    `environment`, by `doctor`; a check that declares the BOOL option `warm` prepares the first use
+    if it is set, for `doctor --warm`.
     """
 
     ALGORITHM = "algorithm"
@@ -39,10 +39,11 @@ class Subject(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """The subject of a check; `name`: what messages call it, `environment`: of the process.
+    """The subject of a check.
 
-    `is_thorough`: `verify` asks for the check, so that it may simulate the subject; other commands
-    ask for it before they begin their own work.
+    `name`: name of the subject in messages. `environment`: variables of the process. `is_thorough`:
+    the check may simulate the subject; set by `verify`, but not by commands that check an input
+    before their own work.
     """
 
     name: str = ""
@@ -56,16 +57,16 @@ class CheckRequest:
 
 @dataclass(frozen=True, slots=True)
 class WarmOptions:
-    """Options of a check of the installation that can do beforehand what a first use waits for."""
+    """Options of an installation check that can prepare the first use, such as compile kernels."""
 
     warm: bool = option(
-        OptionType.BOOL, False, "do it now, as `collhub doctor --warm` asks for, and keep it"
+        OptionType.BOOL, False, "prepare the first use now, as `collhub doctor --warm` does"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """One thing that was looked at, whether it is as it should be, the details, and a cure."""
+    """One examined item: whether it is in order, details, and a cure."""
 
     subject: str
     is_ok: bool
@@ -75,9 +76,10 @@ class CheckLine:
 
 @dataclass(frozen=True, slots=True)
 class LoadableCall:
-    """Calls for which a runtime uses a file, with its name of the collective.
+    """Calls for which a runtime uses a file; `collective`: its name in the runtime.
 
-    Sizes are in bytes, both ends included (None: no limit). `conditions`: what else must hold.
+    Sizes are in bytes, both limits inclusive (None: no limit). `conditions`: further conditions on
+    the call, as text.
     """
 
     collective: str
@@ -90,13 +92,13 @@ class LoadableCall:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The judgement of a check.
+    """Result of a check.
 
-    `ok`: whether the subject passes. `verdict`: the judgement in a few words. `diagnostics`: what
-    is wrong, first causes first, and what to beware of. `lines`: what was looked at, for subjects
-    of several parts. `calls`: RUNTIME only. `facts`: what was computed on the way, by name, for
-    JSON; `details`: the same for people. `is_applicable`: False where the check does not know the
-    kind of subject, such as an algorithm without a certificate.
+    `ok`: whether the subject passes. `verdict`: the result in a few words. `diagnostics`: defects,
+    first causes first, and warnings. `lines`: examined items, for subjects of several parts.
+    `calls`: only for RUNTIME. `facts`: computed values by name, for JSON. `details`: the same as
+    text. `is_applicable`: False if the check does not know this kind of subject, for example an
+    algorithm without a certificate.
     """
 
     ok: bool
@@ -111,11 +113,11 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeVersions:
-    """Consecutive versions of a runtime that treat the files of a RUNTIME check alike.
+    """Consecutive versions of a runtime that treat the files of a RUNTIME check equally.
 
-    `first`, `last`: numbers such as `7.12`, both ends with all their patch releases included;
-    `last` None: all later versions. `uses_files`: False where the runtime ignores such files, for
-    the `reason`. `source`: URL or document from which this is known, `date`: of the reading, as
+    `first`, `last`: numbers such as `7.12`, both inclusive with all their patch releases; `last`
+    None: all later versions. `uses_files`: False if the runtime ignores such files; `reason`
+    explains why. `source`: URL or document with this information. `date`: when it was read, as
     2026-11.
     """
 
@@ -129,11 +131,11 @@ class RuntimeVersions:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`run(request: CheckRequest, options) -> CheckReport`; what is wrong is not raised.
+    """`run(request: CheckRequest, options) -> CheckReport`; defects are reported, not raised.
 
-    RUNTIME only: `versions` of the runtime in ascending order, for `verify --runtime NAME@VERSION`;
-    `versioned_by`: the product that these numbers belong to. The check judges by the rules of the
-    versions that use such files.
+    Only for RUNTIME: `versions` of the runtime in ascending order, for `verify --runtime
+    NAME@VERSION`; `versioned_by`: the product to which these numbers belong. The check applies the
+    rules of the versions that use such files.
     """
 
     name: str
@@ -147,7 +149,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What a pass changed, one line each, and parts of a search that a limit has ended."""
+    """Changes of a pass, one line each, and parts of a search that a limit ended."""
 
     changes: tuple[str, ...]
     cuts: tuple[SearchCut, ...] = ()
@@ -155,7 +157,7 @@ class PassReport:
 
 @dataclass(frozen=True, slots=True)
 class PassMove:
-    """A legal application of a pass: its options as `-O` takes them, and named effects."""
+    """A legal application of a pass: its options as for `-O`, and named effects."""
 
     options: Mapping[str, str]
     effect: Mapping[str, int]
@@ -165,11 +167,12 @@ class PassMove:
 class AlgorithmPass:
     """`run(algorithm: Algorithm, options) -> tuple[Algorithm, PassReport]`.
 
-    With the subject WORKLOAD, it takes and returns a `Workload`. What cannot be transformed is
-    refused with an `InputError` or `UsageError`; the last result is verified. `moves(model, name)
-    -> Sequence[PassMove]`: what the pass of this name can do, for `--list`. `searches`: for the
-    best sequence of passes, with options `topology` and `sizes`; `run` may be given `workers:
-    Executor | None`, `progress(fraction, what)` and `budget: SearchBudget` behind its options.
+    With the subject WORKLOAD, it takes and returns a `Workload`. A model that cannot be transformed
+    raises `InputError` or `UsageError`; the result after the last pass is verified. `moves(model,
+    name) -> Sequence[PassMove]`: legal applications of the pass `name`, for `--list`. `searches`:
+    the pass searches for the best sequence of passes, with options `topology` and `sizes`; `run`
+    then gets `workers: Executor | None`, `progress(fraction, label)` and `budget: SearchBudget`
+    after its options.
     """
 
     name: str

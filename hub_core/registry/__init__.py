@@ -1,1 +1,1 @@
-"""The plugin border: contract, hooks, discovery, compatibility, registry."""
+"""The boundary between the hub and plugins: discovery, compatibility, options, registry."""

@@ -1,4 +1,4 @@
-"""Turn option values, given as text or as Python values, into what the declared options promise."""
+"""Convert option values, given as text or as Python values, to the declared types."""
 
 from __future__ import annotations
 
@@ -17,43 +17,45 @@ from hub_core.plugin_api.options import (
 )
 
 OptionText = Mapping[str, OptionValue]
-_LONGEST_NUMBER = 40
+_MAX_NUMBER_LENGTH = 40
 
 
 def bind_options(
-    record: type, given: OptionText, environment: Mapping[str, str], owner: str
+    record: type, values: OptionText, environment: Mapping[str, str], owner: str
 ) -> object:
-    """The record with every option: as given, else from its environment variable, else default.
+    """Create the record of options: values as given, else from the environment, else defaults.
 
-    `owner` is named in messages (`writer chakra`). `-` in a given name stands for `_`. Raises
-    `UsageError` with a finding for every unknown name and every value that does not fit.
+    `owner`: name in messages (`writer chakra`). `-` in a name stands for `_`. Raises `UsageError`
+    with one finding for every unknown name and every invalid value.
     """
     declared = declared_options(record)
     pairs = {option.name for option in declared if option.type is OptionType.PAIRS}
     by_name: dict[str, OptionValue] = {}
-    for stated, value in sorted(given.items()):
-        name, _, key = stated.partition(".")
+    for text, value in sorted(values.items()):
+        name, _, key = text.partition(".")
         if key and name in pairs:
             by_name[name] = f"{by_name.get(name, '')}{key}={value}\n"
         else:
-            by_name[stated.replace("-", "_")] = value
+            by_name[text.replace("-", "_")] = value
     names = [option.name for option in declared]
-    findings = [_unknown(name, names, owner) for name in sorted(by_name.keys() - set(names))]
-    values: dict[str, OptionValue] = {}
+    findings = [
+        _create_unknown_option(name, names, owner) for name in sorted(by_name.keys() - set(names))
+    ]
+    bound: dict[str, OptionValue] = {}
     for option in declared:
-        raw, origin = _raw_value(option, by_name, environment)
+        raw, origin = _find_raw_value(option, by_name, environment)
         try:
-            values[option.name] = None if raw is None else converted(option, raw)
+            bound[option.name] = None if raw is None else convert_value(option, raw)
         except ValueError as error:
             message = f"{owner}: {origin} {raw!r:.60} {error}"
             findings.append(Diagnostic("option-value", message, cure=option.help))
     if findings:
         raise UsageError(findings)
-    return record(**values)
+    return record(**bound)
 
 
-def converted(option: Option, raw: str | int | float | bool) -> OptionValue:
-    """The value as the option's type has it. Raises `ValueError` with the reason."""
+def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
+    """Convert a value to the type of the option. Raises `ValueError` with the reason."""
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:
         known = f"is not one of {', '.join(option.choices)}"
@@ -68,56 +70,56 @@ def converted(option: Option, raw: str | int | float | bool) -> OptionValue:
 
 
 def _check_range(value: float, low: float | None, high: float | None) -> None:
-    """Raise `ValueError` for a number outside of the range, in the units of the record."""
+    """Raise `ValueError` for a number outside the range, in the units of the record."""
     if (low is None or value >= low) and (high is None or value <= high):
         return
     if high is None:
-        raise ValueError(f"is not at least {_exact(low)}")
+        raise ValueError(f"is not at least {_format_limit(low)}")
     if low is None:
-        raise ValueError(f"is not at most {_exact(high)}")
-    raise ValueError(f"is not in {_exact(low)}..{_exact(high)}")
+        raise ValueError(f"is not at most {_format_limit(high)}")
+    raise ValueError(f"is not in {_format_limit(low)}..{_format_limit(high)}")
 
 
-def _exact(bound: float | None) -> str:
-    """A bound of a range: whole numbers with all digits."""
+def _format_limit(bound: float | None) -> str:
+    """Format a limit of a range; integers with all digits."""
     return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
-def _raw_value(
-    option: Option, given: OptionText, environment: Mapping[str, str]
+def _find_raw_value(
+    option: Option, values: OptionText, environment: Mapping[str, str]
 ) -> tuple[OptionValue, str]:
-    """The unconverted value and how to call its origin in a message."""
-    if option.name in given:
-        return given[option.name], f"option {option.name}"
+    """Return the unconverted value, and the description of its origin for messages."""
+    if option.name in values:
+        return values[option.name], f"option {option.name}"
     if option.environment and environment.get(option.environment):
         origin = f"option {option.name}, from the environment variable {option.environment},"
         return environment[option.environment], origin
     return option.default, f"default of option {option.name}"
 
 
-def _unknown(name: str, known: Sequence[str], owner: str) -> Diagnostic:
+def _create_unknown_option(name: str, known: Sequence[str], owner: str) -> Diagnostic:
     cure = closest(name, known) or (f"known: {', '.join(known)}" if known else "it takes none")
     return Diagnostic("unknown-option", f"{owner} has no option {name!r}", cure=cure)
 
 
-def _text(raw: object) -> str:
+def _check_text(raw: object) -> str:
     if not isinstance(raw, str):
         raise ValueError("is not text")
     return raw
 
 
-def _whole_number(raw: object) -> int:
+def _parse_integer(raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool):
         return raw
     try:
-        return int(_number_text(raw))
+        return int(_check_number_text(raw))
     except ValueError:
         raise ValueError("is not a whole number") from None
 
 
-def _number(raw: object) -> float:
+def _parse_number(raw: object) -> float:
     try:
-        number = float(raw if _is_number(raw) else _number_text(raw))
+        number = float(raw if _is_number(raw) else _check_number_text(raw))
     except (ValueError, OverflowError):
         raise ValueError("is not a number") from None
     if not math.isfinite(number):
@@ -125,14 +127,15 @@ def _number(raw: object) -> float:
     return number
 
 
-def _number_text(raw: object) -> str:
-    # `_` between digits is Python's, not the user's; long texts take quadratic time to convert.
-    if not isinstance(raw, str) or "_" in raw or len(raw) > _LONGEST_NUMBER:
+def _check_number_text(raw: object) -> str:
+    # `_` between digits is allowed in Python, but not here. Long texts take quadratic time to
+    # convert.
+    if not isinstance(raw, str) or "_" in raw or len(raw) > _MAX_NUMBER_LENGTH:
         raise ValueError
     return raw
 
 
-def _truth(raw: object) -> bool:
+def _parse_truth(raw: object) -> bool:
     if isinstance(raw, bool):
         return raw
     truth = BOOL_WORDS.get(raw.lower()) if isinstance(raw, str) else None
@@ -141,43 +144,43 @@ def _truth(raw: object) -> bool:
     return truth
 
 
-def _size(raw: object) -> int:
+def _parse_size(raw: object) -> int:
     if isinstance(raw, int) and not isinstance(raw, bool) and raw > 0:
         return raw
-    return int(_parsed(raw, "size", "1MiB"))
+    return int(_parse_quantity(raw, "size", "1MiB"))
 
 
-def _time(raw: object) -> float:
-    return _number(raw) if _is_number(raw) else _parsed(raw, "time", "500ns")
+def _parse_time(raw: object) -> float:
+    return _parse_number(raw) if _is_number(raw) else _parse_quantity(raw, "time", "500ns")
 
 
-def _bandwidth(raw: object) -> float:
-    return _number(raw) if _is_number(raw) else _parsed(raw, "bandwidth", "50GB/s")
+def _parse_bandwidth(raw: object) -> float:
+    return _parse_number(raw) if _is_number(raw) else _parse_quantity(raw, "bandwidth", "50GB/s")
 
 
 def _is_number(raw: object) -> TypeGuard[float]:
     return isinstance(raw, int | float) and not isinstance(raw, bool)
 
 
-def _parsed(raw: object, quantity: str, example: str) -> float:
-    # Imported here: few starts of the program see a quantity as text.
+def _parse_quantity(raw: object, quantity: str, example: str) -> float:
+    # Imported here: few runs of the program get a quantity as text.
     from hub_core.model import quantities
 
     try:
-        value: float = getattr(quantities, f"parse_{quantity}")(_text(raw))
+        value: float = getattr(quantities, f"parse_{quantity}")(_check_text(raw))
     except (HubError, ValueError):
         raise ValueError(f"is not a {quantity} with a unit, such as {example}") from None
     return value
 
 
 _CONVERTERS: dict[OptionType, Callable[[object], str | int | float | bool]] = {
-    OptionType.TEXT: _text,
-    OptionType.PATH: _text,
-    OptionType.PAIRS: _text,
-    OptionType.INT: _whole_number,
-    OptionType.FLOAT: _number,
-    OptionType.BOOL: _truth,
-    OptionType.SIZE: _size,
-    OptionType.TIME: _time,
-    OptionType.BANDWIDTH: _bandwidth,
+    OptionType.TEXT: _check_text,
+    OptionType.PATH: _check_text,
+    OptionType.PAIRS: _check_text,
+    OptionType.INT: _parse_integer,
+    OptionType.FLOAT: _parse_number,
+    OptionType.BOOL: _parse_truth,
+    OptionType.SIZE: _parse_size,
+    OptionType.TIME: _parse_time,
+    OptionType.BANDWIDTH: _parse_bandwidth,
 }

@@ -1,7 +1,4 @@
-"""Run code of plugins so that nothing it does.
-
-Raising, exiting, printing - reaches further than it may.
-"""
+"""Run plugin code in isolation: exceptions, exits and output do not affect the program."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from hub_core.plugin_api.options import Reference
 
 T = TypeVar("T")
 
-# The standard streams belong to the process: two threads that load plugins must not swap them at
-# once. A plugin that discovers plugins while it is loaded comes here twice.
+# The standard streams belong to the process: two threads that load plugins must not replace them at
+# the same time. The lock is reentrant, because a plugin may discover plugins while it is loaded.
 _STREAMS = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt(Generic[T]):
-    """What plugin code returned, or the reason why it did not; and what it printed meanwhile."""
+    """Result of plugin code: its value or the reason of its failure, and its output."""
 
     value: T | None
     reason: str | None
@@ -35,11 +32,11 @@ class Attempt(Generic[T]):
 
 
 def attempt(work: Callable[[], T]) -> Attempt[T]:
-    """Run `work`, catching all but Ctrl-C and lack of memory, `SystemExit` and `os._exit` included.
+    """Run `work` and catch all exceptions, including `SystemExit` and `os._exit`.
 
-    `except Exception` is not enough here.
+    Only Ctrl-C and lack of memory are not caught.
     """
-    with _STREAMS, _no_silent_end(), _swapped_streams() as stream:
+    with _STREAMS, _intercept_exit(), _capture_streams() as stream:
         try:
             value, reason = work(), None
         except (KeyboardInterrupt, MemoryError):
@@ -52,10 +49,10 @@ def attempt(work: Callable[[], T]) -> Attempt[T]:
 
 @contextlib.contextmanager
 def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
-    """Turn what plugin code raises in the body into a `PluginError` that names plugin and function.
+    """Convert exceptions of plugin code in the body to `PluginError` with plugin and function.
 
-    Passed through: `HubError`, which the plugin meant; Ctrl-C; lack of memory, which no plugin can
-    help.
+    Not converted: `HubError`, which the plugin raised on purpose; Ctrl-C; lack of memory, which is
+    not the plugin's fault.
     """
     try:
         yield
@@ -74,21 +71,26 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """One line: the kind of error, its message, and the file and line that raised it."""
-    place = _place_of(error)
+    """Describe an error in one line:
+
+    its type, its message, and the file and line that raised it.
+    """
+    origin = _format_origin(error)
     if isinstance(error, SystemExit):
-        return f"it tried to end the program with status {error.code!r}{place}"
+        return f"it tried to end the program with status {error.code!r}{origin}"
     if isinstance(error, HubError):
         return error.diagnostics[0].message
-    message = " ".join(_text_of(error).split())[:300]
+    message = " ".join(_get_message(error).split())[:300]
     return (
-        f"{type(error).__name__}: {message}{place}" if message else f"{type(error).__name__}{place}"
+        f"{type(error).__name__}: {message}{origin}"
+        if message
+        else f"{type(error).__name__}{origin}"
     )
 
 
-def _place_of(error: BaseException) -> str:
-    """` (FILE:LINE)` of the code that raised an error, or an empty text."""
-    # The frames alone: the library's `extract_tb` reads every file that it names for its lines.
+def _format_origin(error: BaseException) -> str:
+    """Return ` (FILE:LINE)` of the code that raised an error, or an empty text."""
+    # Only the frames: the library's `extract_tb` would read every source file for its lines.
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
@@ -97,7 +99,7 @@ def _place_of(error: BaseException) -> str:
     return f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})"
 
 
-def _text_of(error: BaseException) -> str:
+def _get_message(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
@@ -105,15 +107,15 @@ def _text_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _no_silent_end() -> Iterator[None]:
-    """Make `os._exit`, which would end the program with nothing said, a `SystemExit` in the body.
+def _intercept_exit() -> Iterator[None]:
+    """Convert `os._exit` in the body, which would end the program silently, to `SystemExit`.
 
-    Processes that the body forks end by it as ever.
+    Processes that the body forks exit normally.
     """
     real_exit, owner = os._exit, os.getpid()
 
     def refused(status: int) -> NoReturn:
-        # Who keeps this function may call it in a child, or when no plugin is being loaded.
+        # Plugin code may store this function and call it in a child process, or later.
         if os._exit is real_exit or os.getpid() != owner:
             real_exit(status)
         raise SystemExit(status)
@@ -126,18 +128,15 @@ def _no_silent_end() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _swapped_streams() -> Iterator[_Captured]:
-    """Keep the program's standard streams away from the body.
-
-    Yield the stream that took its output.
-    """
-    kept = sys.stdin, sys.stdout, sys.stderr
+def _capture_streams() -> Iterator[_Captured]:
+    """Replace the standard streams during the body; yield the stream that captures its output."""
+    saved = sys.stdin, sys.stdout, sys.stderr
     stream = _Captured()
     sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO()), stream, stream
     try:
         yield stream
     finally:
-        sys.stdin, sys.stdout, sys.stderr = kept
+        sys.stdin, sys.stdout, sys.stderr = saved
 
 
 class _Captured(io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""The core's own offers: they go through the same hooks as everybody else's."""
+"""Offers of the core, which use the same hooks as offers of plugins."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ _TOPOLOGY_JSON = Format(
     "topology-json",
     "JSON document of a topology",
     (".json",),
-    # The schema comes last in what the hub writes, behind all links: keys of its own tell as well.
+    # In documents of the hub, the schema follows all links, so other keys identify the format as
+    # well.
     rb'"(?:collhub/topology-\d+|bandwidth_bytes_per_s|from|npus)"|\A\s*\{\s*"(?:groups|dimensions)',
     members=("schema", "name", "npus", "switches", "links", "groups"),
 )
-# By name: what it is, and an example.
+# Description and example by name.
 _REGULAR = {
     "line": ("NPUs in a row", "line:8"),
     "ring": ("NPUs in a ring", "ring:8"),
     "mesh": ("a product of lines", "mesh:4x4"),
     "torus": ("a product of rings", "torus:4x4x4"),
-    "fully-connected": ("a link each way between any two NPUs", "fully-connected:8"),
+    "fully-connected": ("a link in each direction between any two NPUs", "fully-connected:8"),
     "fc": ("short for fully-connected", "fc:8"),
     "switch": ("NPUs at one switch", "switch:8"),
 }
@@ -48,19 +49,19 @@ _BUILDERS = tuple(
     for name, (description, example) in _REGULAR.items()
 )
 
-# In the order in which the help lists them; a plugin's commands follow.
+# In the order of the help; commands of plugins follow.
 _COMMANDS = {
     "demo": "Verify, convert and simulate three shipped algorithms.",
     "formats": "List formats, synthesizers, simulators, executors and more.",
-    "inspect": "Say what a file is: collective, steps, links, critical path.",
+    "inspect": "Describe a file: collective, steps, links, critical path.",
     "diff": "Compare two algorithms: contents, steps, channels, traffic.",
     "verify": "Check matching, deadlock, races and contents.",
-    "convert": "Read one format, write another, list what is lost.",
+    "convert": "Read one format, write another, list the losses.",
     "transform": "Change an algorithm or a workload by passes.",
-    "generate": "Make a workload from the numbers of a model.",
-    "synthesize": "Make an algorithm for a collective on a topology.",
+    "generate": "Generate a workload from model parameters.",
+    "synthesize": "Synthesize an algorithm for a collective on a topology.",
     "simulate": "Time an algorithm on a topology for a size.",
-    "plugins": "List, show, check, enable, make and install plugins.",
+    "plugins": "List, show, check, enable, create and install plugins.",
     "doctor": "Report on the installation and its plugins.",
 }
 OWN_COMMANDS = tuple(
@@ -71,20 +72,20 @@ OWN_COMMANDS = tuple(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Readers of the canonical forms."""
+    """Return the readers of the canonical forms."""
     documents = FormatReader(_JSON, "hub_core.documents.algorithms:read")
     return [CHAKRA_READER, CHAKRA_JSON_READER, documents]
 
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter]:
-    """Writers of the canonical forms."""
+    """Return the writers of the canonical forms."""
     return [CHAKRA_WRITER, FormatWriter(_JSON, "hub_core.documents.algorithms:write")]
 
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyBuilder]:
-    """The topology document, and the builders behind texts such as `ring:8`."""
+    """Return reader and writer of topology documents, and builders for texts such as `ring:8`."""
     reader = TopologyReader(
         _TOPOLOGY_JSON,
         "hub_core.documents.topologies:read",
@@ -96,5 +97,5 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyB
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """The commands of the program itself."""
+    """Return the commands of the program itself."""
     return OWN_COMMANDS

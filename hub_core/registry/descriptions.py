@@ -1,4 +1,4 @@
-"""Check that hooks return the right kinds of offers, with values that the hub can rely on."""
+"""Check that hooks return lists of valid offers of the right kinds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 from hub_core.plugin_api import Format, Layout, Option, OptionType, declared_options
 from hub_core.plugin_api.offers import OFFER_KINDS, Offer, kind_of
-from hub_core.registry.bind_options import converted
+from hub_core.registry.bind_options import convert_value
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 _NAME_RULE = "(lower-case letters, digits, '.', '_', '-')"
@@ -17,19 +17,19 @@ _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 
 
 def reference_of(offer: Offer) -> str:
-    """The `module:function` behind an offer."""
+    """Return the reference `module:function` of an offer."""
     reference: str = getattr(offer, kind_of(offer).reference)
     return reference
 
 
 def options_of(offer: Offer) -> tuple[Option, ...]:
-    """The declared options of an offer, none for kinds that have no options."""
+    """Return the declared options of an offer; empty for kinds without options."""
     record = getattr(offer, "options", None)
     return () if record is None else declared_options(record)
 
 
-def offers_defect(hook: str, returned: object) -> str | None:
-    """Why the value that a hook returned is not a list of usable offers, or None."""
+def find_offer_defect(hook: str, returned: object) -> str | None:
+    """Return the reason why the result of a hook is not a list of valid offers, or None."""
     allowed = [kind.type for kind in OFFER_KINDS if kind.hook == hook]
     if not isinstance(returned, list | tuple):
         return f"{hook} returned {type(returned).__name__}, expected a list"
@@ -37,7 +37,7 @@ def offers_defect(hook: str, returned: object) -> str | None:
         if type(item) not in allowed:
             expected = " or ".join(kind.__name__ for kind in allowed)
             return f"{hook} returned a list with {type(item).__name__}, expected {expected}"
-        if reason := _offer_defect(item):
+        if reason := _check_offer(item):
             return f"{hook}: {reason}"
     counts = Counter((kind_of(item).noun, item.name) for item in returned)
     for (noun, name), count in counts.items():
@@ -46,10 +46,10 @@ def offers_defect(hook: str, returned: object) -> str | None:
     return None
 
 
-def _offer_defect(offer: Offer) -> str | None:
+def _check_offer(offer: Offer) -> str | None:
     described = getattr(offer, "format", None)
     if described is not None:
-        if reason := _format_defect(described):
+        if reason := _check_format(described):
             return reason
     elif not _is_text(offer.name, _NAME):
         return f"{offer.name!r:.60} is not a name {_NAME_RULE}"
@@ -63,29 +63,29 @@ def _offer_defect(offer: Offer) -> str | None:
         options = options_of(offer)
     except TypeError as error:
         return f"{title}: its options are unusable: {error}"
-    reason = next(filter(None, map(_option_defect, options)), None)
+    reason = next(filter(None, map(_check_option, options)), None)
     return f"{title}: {reason}" if reason else None
 
 
-def _format_defect(given: object) -> str | None:
-    if not isinstance(given, Format):
-        return f"format is {type(given).__name__}, expected Format"
-    if not _is_text(given.name, _NAME):
-        return f"format name {given.name!r:.60} is not a name {_NAME_RULE}"
-    title, suffixes = f"format {given.name}", given.suffixes
-    if not isinstance(suffixes, tuple) or not all(_is_text(one, _SUFFIX) for one in suffixes):
+def _check_format(value: object) -> str | None:
+    if not isinstance(value, Format):
+        return f"format is {type(value).__name__}, expected Format"
+    if not _is_text(value.name, _NAME):
+        return f"format name {value.name!r:.60} is not a name {_NAME_RULE}"
+    title, suffixes = f"format {value.name}", value.suffixes
+    if not isinstance(suffixes, tuple) or not all(_is_text(suffix, _SUFFIX) for suffix in suffixes):
         return f"{title}: suffixes {suffixes!r:.80} are not a tuple of endings such as '.xml'"
-    if not isinstance(given.layout, Layout):
-        return f"{title}: layout {given.layout!r:.60} is not a Layout"
+    if not isinstance(value.layout, Layout):
+        return f"{title}: layout {value.layout!r:.60} is not a Layout"
     try:
-        re.compile(given.signature + b"")
+        re.compile(value.signature + b"")
     except (re.error, TypeError) as error:
         wrong = f"is not a regular expression of bytes ({error})"
-        return f"{title}: signature {given.signature!r:.80} {wrong}"
+        return f"{title}: signature {value.signature!r:.80} {wrong}"
     return None
 
 
-def _option_defect(option: Option) -> str | None:
+def _check_option(option: Option) -> str | None:
     name, choices = option.name, option.choices
     if not _is_text(name, _OPTION_NAME):
         return f"option name {name!r:.60} is not lower-case letters, digits and '_'"
@@ -93,13 +93,13 @@ def _option_defect(option: Option) -> str | None:
         return f"option {name}: type {option.type!r:.60} is not an OptionType"
     if not isinstance(option.help, str) or not option.help:
         return f"option {name} has no help"
-    if not isinstance(choices, tuple) or not all(isinstance(one, str) for one in choices):
+    if not isinstance(choices, tuple) or not all(isinstance(choice, str) for choice in choices):
         return f"option {name}: choices are not a tuple of texts"
     if not isinstance(option.environment, str):
         return f"option {name}: environment is not the name of a variable"
     try:
         if option.default is not None:
-            converted(option, option.default)
+            convert_value(option, option.default)
     except ValueError as error:
         return f"option {name}: the default {option.default!r:.60} {error}"
     return None

@@ -1,6 +1,6 @@
 """Find plugins through entry points and load them one at a time.
 
-One broken plugin never stops the others.
+A broken plugin never prevents the loading of the others.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hub_core.plugin_api.offers import HOOKS, Offer
 from hub_core.registry.border import attempt
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
-    api_incompatibility,
-    requirement_incompatibility,
+    check_api_version,
+    check_requirement,
 )
-from hub_core.registry.descriptions import offers_defect
+from hub_core.registry.descriptions import find_offer_defect
 from hub_core.registry.plugins import (
     CORE_NAME,
     Plugin,
@@ -41,7 +41,7 @@ from hub_core.version import __version__
 
 DISABLING_VARIABLE = "COLLHUB_DISABLE_PLUGINS"
 Admission = Callable[[Plugin], str | None]
-"""Told of a plugin right before it is imported; a reason that it returns keeps the plugin out."""
+"""Called with a plugin right before its import; returns None, or the reason to skip the plugin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +60,21 @@ def discover(
     environment: Mapping[str, str] | None = None,
     admission: Admission = lambda plugin: None,
 ) -> Registry:
-    """Load the core's formats and every installed plugin.
+    """Load the core's offers and every installed plugin; failures become the plugin's status.
 
-    Whatever a plugin does becomes its status.
-
-    `disabled`: plugin or distribution names, to which the comma-separated names in
-    `COLLHUB_DISABLE_PLUGINS` are added (`environment`, by default the process's). Raises
-    `UsageError` for a name in `disabled` that no plugin has; a name in the variable may lack one.
-    A `KeyboardInterrupt` names the plugin that was being imported.
+    `disabled`: names of plugins or distributions, to which the comma-separated names in
+    `COLLHUB_DISABLE_PLUGINS` are added (`environment`: by default that of the process). Raises
+    `UsageError` for a name in `disabled` that no plugin has; unknown names in the variable are
+    ignored. A `KeyboardInterrupt` names the plugin that was being imported.
     """
-    candidates = _sorted_candidates()
+    candidates = _sort_candidates()
     _check_names(disabled, candidates)
     variable = (os.environ if environment is None else environment).get(DISABLING_VARIABLE, "")
     switches = {name: f"by --disable-plugin {name}" for name in disabled}
     switches |= {
         name.strip(): f"by {DISABLING_VARIABLE}" for name in variable.split(",") if name.strip()
     }
-    return _registry_of(candidates, use_plugins, switches, admission)
+    return _load_all(candidates, use_plugins, switches, admission)
 
 
 _of_the_run: ContextVar[Registry | None] = ContextVar("registry of the run", default=None)
@@ -84,7 +82,7 @@ _of_the_run: ContextVar[Registry | None] = ContextVar("registry of the run", def
 
 @contextmanager
 def running_with(registry: Registry | None) -> Iterator[None]:
-    """Make `registry`, unless it is None, the one that `run_registry` returns in the body."""
+    """Make `registry` the one that `run_registry` returns in the body; None changes nothing."""
     token = _of_the_run.set(registry or _of_the_run.get())
     try:
         yield
@@ -93,35 +91,35 @@ def running_with(registry: Registry | None) -> Iterator[None]:
 
 
 def run_registry() -> Registry:
-    """The registry of the run whose offer is being called.
+    """Return the registry of the run whose offer is being called.
 
-    Plugins use it where no request carries it: so the settings of the run (disabled plugins,
-    plugins that are not admitted) hold for all that they call. Outside of any call: what
-    `discover()` returns.
+    Plugins use it if they have no request, so that the settings of the run (disabled plugins,
+    refused plugins) also apply to the offers that they call. Outside of a call: the result of
+    `discover()`.
     """
     return _of_the_run.get() or discover()
 
 
 @cache
 def registry_from(settings: RegistrySettings) -> Registry:
-    """The registry of this process for the settings of a run; built once for equal settings.
+    """Return the registry of this process for the settings of a run; built once for equal settings.
 
     Names of plugins that are not installed here are ignored.
     """
     refused = dict(settings.refused)
-    return _registry_of(
-        _sorted_candidates(),
+    return _load_all(
+        _sort_candidates(),
         settings.use_plugins,
         dict(settings.disabled),
         lambda plugin: refused.get(plugin.name),
     )
 
 
-def _sorted_candidates() -> list[_Candidate]:
-    return sorted(_candidates(), key=lambda c: (c.plugin.name, c.plugin.distribution))
+def _sort_candidates() -> list[_Candidate]:
+    return sorted(_find_candidates(), key=lambda c: (c.plugin.name, c.plugin.distribution))
 
 
-def _registry_of(
+def _load_all(
     candidates: Sequence[_Candidate],
     use_plugins: bool,
     switches: Mapping[str, str],
@@ -137,15 +135,17 @@ def _registry_of(
         return reason
 
     occurrences = Counter(candidate.plugin.name for candidate in candidates)
-    manager = _manager()
-    plugins = [_core(manager)]
+    manager = _create_manager()
+    plugins = [_load_core(manager)]
     for candidate in candidates:
-        reason = _disabled_reason(candidate.plugin, switches) if use_plugins else "by --no-plugins"
+        reason = (
+            _find_disabled_reason(candidate.plugin, switches) if use_plugins else "by --no-plugins"
+        )
         if reason:
-            plugins.append(_with_status(candidate.plugin, PluginState.DISABLED, reason))
+            plugins.append(_set_status(candidate.plugin, PluginState.DISABLED, reason))
         elif occurrences[candidate.plugin.name] > 1 or candidate.plugin.name == CORE_NAME:
-            reason = _shared_name(candidate, candidates)
-            plugins.append(_with_status(candidate.plugin, PluginState.BROKEN, reason))
+            reason = _explain_shared_name(candidate, candidates)
+            plugins.append(_set_status(candidate.plugin, PluginState.BROKEN, reason))
         else:
             plugins.append(_load(candidate, manager, admit))
     settings = RegistrySettings(use_plugins, tuple(switches.items()), tuple(refused.items()))
@@ -153,12 +153,14 @@ def _registry_of(
 
 
 @cache
-def core_alone() -> Registry:
-    """The core's own offers, without a look at what is installed; made once."""
-    return Registry((_core(_manager()),), RegistrySettings(use_plugins=False), registry_from)
+def load_core_only() -> Registry:
+    """Return a registry with only the core's offers, without discovery; created once."""
+    return Registry(
+        (_load_core(_create_manager()),), RegistrySettings(use_plugins=False), registry_from
+    )
 
 
-def _core(manager: pluggy.PluginManager) -> Plugin:
+def _load_core(manager: pluggy.PluginManager) -> Plugin:
     from hub_core.registry import core_plugin as builtin
 
     unloaded = Plugin(
@@ -168,36 +170,39 @@ def _core(manager: pluggy.PluginManager) -> Plugin:
         builtin.__name__,
         PluginStatus(PluginState.LOADED),
     )
-    return replace(unloaded, offers=_offers(builtin, CORE_NAME, manager))
+    return replace(unloaded, offers=_collect_offers(builtin, CORE_NAME, manager))
 
 
-def _candidates() -> Iterator[_Candidate]:
-    """Entry points of the group; a distribution in several folders counts where Python finds it."""
+def _find_candidates() -> Iterator[_Candidate]:
+    """Yield the entry points of the group.
+
+    Of several copies of a distribution, only the first one.
+    """
     seen: set[str] = set()
     for distribution in installed_distributions():
-        # Read as text first: a malformed file of an unrelated distribution must not matter.
-        if f"[{ENTRY_POINT_GROUP}]" not in _entry_point_text(distribution):
+        # Read as text first, so that a malformed file of an unrelated distribution has no effect.
+        if f"[{ENTRY_POINT_GROUP}]" not in _read_entry_points(distribution):
             continue
-        name = attempt(partial(_name, distribution)).value or "unknown"
+        name = attempt(partial(_get_name, distribution)).value or "unknown"
         if canonical_name(name) not in seen:
             seen.add(canonical_name(name))
-            yield from _candidates_of(name, distribution)
+            yield from _list_entry_points(name, distribution)
 
 
-def _entry_point_text(distribution: Distribution) -> str:
-    """The file of entry points, empty where it cannot be read."""
-    # Not `attempt`, which takes as long as the reading, for a hundred distributions.
+def _read_entry_points(distribution: Distribution) -> str:
+    """Return the text of the file of entry points; empty if it cannot be read."""
+    # Without `attempt`, which would double the time for a hundred distributions.
     try:
         return distribution.entry_point_text()
     except (OSError, ValueError):
         return ""
 
 
-def _name(distribution: Distribution) -> str:
+def _get_name(distribution: Distribution) -> str:
     return distribution.name
 
 
-def _candidates_of(name: str, distribution: Distribution) -> Iterator[_Candidate]:
+def _list_entry_points(name: str, distribution: Distribution) -> Iterator[_Candidate]:
     version = attempt(lambda: distribution.version).value or ""
     tried = attempt(lambda: distribution.entry_points(ENTRY_POINT_GROUP))
     if tried.value is None:
@@ -225,12 +230,12 @@ def _check_names(disabled: Collection[str], candidates: Collection[_Candidate]) 
             )
 
 
-def _disabled_reason(plugin: Plugin, switches: Mapping[str, str]) -> str | None:
-    own = {canonical_name(plugin.name), canonical_name(plugin.distribution)}
-    return next((how for name, how in switches.items() if canonical_name(name) in own), None)
+def _find_disabled_reason(plugin: Plugin, switches: Mapping[str, str]) -> str | None:
+    names = {canonical_name(plugin.name), canonical_name(plugin.distribution)}
+    return next((how for name, how in switches.items() if canonical_name(name) in names), None)
 
 
-def _shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> str:
+def _explain_shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> str:
     if candidate.plugin.name == CORE_NAME:
         return f"the name {CORE_NAME!r} is the core's own"
     owners = [c.plugin.distribution for c in candidates if c.plugin.name == candidate.plugin.name]
@@ -238,71 +243,73 @@ def _shared_name(candidate: _Candidate, candidates: Collection[_Candidate]) -> s
 
 
 def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admission) -> Plugin:
-    """Import a plugin that the core's version suits and that is admitted."""
+    """Import a plugin whose requirement on the core is met and which is admitted."""
     plugin, entry_point = candidate.plugin, candidate.entry_point
     if entry_point is None:
         return plugin
-    if reason := attempt(lambda: requirement_incompatibility(candidate.distribution)).value:
-        return _with_status(plugin, PluginState.INCOMPATIBLE, reason)
+    if reason := attempt(lambda: check_requirement(candidate.distribution)).value:
+        return _set_status(plugin, PluginState.INCOMPATIBLE, reason)
     if reason := admission(plugin):
-        return _with_status(plugin, PluginState.BROKEN, reason)
+        return _set_status(plugin, PluginState.BROKEN, reason)
     try:
-        return _imported(plugin, entry_point, manager)
+        return _import_plugin(plugin, entry_point, manager)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"{plugin} was being imported") from stop
     except MemoryError:
-        # Commands that need less may go on without the plugin.
+        # Commands that need less memory may continue without the plugin.
         reason = f"importing {entry_point.value}: not enough memory"
-        return _with_status(plugin, PluginState.BROKEN, reason)
+        return _set_status(plugin, PluginState.BROKEN, reason)
 
 
-def _imported(plugin: Plugin, entry_point: EntryPoint, manager: pluggy.PluginManager) -> Plugin:
-    """Import a plugin, and ask it what it offers."""
+def _import_plugin(
+    plugin: Plugin, entry_point: EntryPoint, manager: pluggy.PluginManager
+) -> Plugin:
+    """Import a plugin, and collect its offers."""
     threads = set(threading.enumerate())
     imported = attempt(entry_point.load)
     if imported.reason is not None:
-        return _with_status(
+        return _set_status(
             plugin, PluginState.BROKEN, f"importing {entry_point.value}: {imported.reason}"
         )
-    if reason := attempt(lambda: api_incompatibility(imported.value)).value:
-        return _with_status(plugin, PluginState.INCOMPATIBLE, reason)
-    asked = attempt(lambda: _offers(imported.value, plugin.name, manager))
-    if asked.value is None:
-        return _with_status(plugin, PluginState.BROKEN, asked.reason or "")
-    printed = (imported.printed + asked.printed).strip()
+    if reason := attempt(lambda: check_api_version(imported.value)).value:
+        return _set_status(plugin, PluginState.INCOMPATIBLE, reason)
+    collected = attempt(lambda: _collect_offers(imported.value, plugin.name, manager))
+    if collected.value is None:
+        return _set_status(plugin, PluginState.BROKEN, collected.reason or "")
+    printed = (imported.printed + collected.printed).strip()
     oddities = [f"prints while it loads: {printed!r:.60}"] if printed else []
     for thread in set(threading.enumerate()) - threads:
-        # The interpreter ends only after these.
+        # The interpreter waits for non-daemon threads when it exits.
         oddities += [] if thread.daemon else [f"leaves the thread {thread.name!r:.60} behind"]
     status = PluginStatus(PluginState.LOADED, "; ".join(sorted(oddities)))
-    return replace(plugin, offers=asked.value, status=status)
+    return replace(plugin, offers=collected.value, status=status)
 
 
-def _manager() -> pluggy.PluginManager:
-    """A plugin manager that knows the hooks, and no plugin."""
+def _create_manager() -> pluggy.PluginManager:
+    """Create a plugin manager that knows the hooks, without plugins."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     return manager
 
 
-def _offers(module: object, name: str, manager: pluggy.PluginManager) -> tuple[Offer, ...]:
-    """Call every hook of one plugin, the only one that the manager has meanwhile.
+def _collect_offers(module: object, name: str, manager: pluggy.PluginManager) -> tuple[Offer, ...]:
+    """Call every hook of one plugin, which is the only plugin of the manager during the call.
 
-    Raises `PluginError` for values that are no usable descriptions, and whatever the hooks raise.
+    Raises `PluginError` for invalid offers, and exceptions of the hooks.
     """
-    manager.register(_functions(module), name)
+    manager.register(_select_functions(module), name)
     try:
         manager.check_pending()
-        return tuple(_asked(module, manager))
+        return tuple(_call_hooks(module, manager))
     finally:
-        # What one plugin does wrong must not be told of the next.
+        # Defects of one plugin must not be attributed to the next one.
         manager.unregister(name=name)
 
 
-def _functions(module: object) -> object:
-    """The functions of a module, the only attributes that can be hooks.
+def _select_functions(module: object) -> object:
+    """Return the functions of a module, the only attributes that can be hooks.
 
-    pluggy looks at every attribute of what it is given, which takes longer than to call the hooks.
+    pluggy examines every attribute of an object, which takes longer than calling the hooks.
     """
     if not isinstance(module, ModuleType):
         return module
@@ -311,18 +318,18 @@ def _functions(module: object) -> object:
     )
 
 
-def _asked(module: object, manager: pluggy.PluginManager) -> Iterator[Offer]:
-    """What the hooks of the registered plugin return, hook by hook."""
+def _call_hooks(module: object, manager: pluggy.PluginManager) -> Iterator[Offer]:
+    """Call all hooks of the registered plugin and yield their offers."""
     for hook in HOOKS:
         caller = getattr(manager.hook, hook)
         if hasattr(module, hook) and not caller.get_hookimpls():
             raise PluginError(f"{hook} is not marked with @hookimpl")
         for implementation in caller.get_hookimpls():
             returned = implementation.function()
-            if reason := offers_defect(hook, returned):
+            if reason := find_offer_defect(hook, returned):
                 raise PluginError(reason)
             yield from returned
 
 
-def _with_status(plugin: Plugin, state: PluginState, reason: str) -> Plugin:
+def _set_status(plugin: Plugin, state: PluginState, reason: str) -> Plugin:
     return replace(plugin, status=PluginStatus(state, reason))

@@ -1,4 +1,4 @@
-"""The plugins of one run and what they offer, looked up by kind and name."""
+"""The plugins of one run and their offers, looked up by kind and name."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T_co = TypeVar("T_co", bound=Offer, covariant=True)
 
 
 class PluginState(StrEnum):
-    """What became of a plugin.
+    """Outcome of loading a plugin.
 
-    DISABLED: by the user; INCOMPATIBLE: made for another core; BROKEN: its fault.
+    DISABLED: by the user. INCOMPATIBLE: made for another version of the core. BROKEN: it failed.
     """
 
     LOADED = "loaded"
@@ -31,9 +31,9 @@ class PluginState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PluginStatus:
-    """The outcome of loading one plugin.
+    """The outcome of loading a plugin.
 
-    `reason`: why it is not loaded, or what is odd about one that is.
+    `reason`: why it is not loaded, or an anomaly of a loaded plugin.
     """
 
     state: PluginState
@@ -42,9 +42,9 @@ class PluginStatus:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A plugin by its entry-point name, the distribution that brings it, its status and its offers.
+    """A plugin: name of its entry point, its distribution, its status and its offers.
 
-    `module` is the entry point's value. The core's own formats are the plugin named `core`.
+    `module`: value of the entry point. The core's own offers belong to the plugin named `core`.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Plugin:
 
     @property
     def is_core(self) -> bool:
-        """Whether this is the core itself, whose failures are bugs and not a plugin's."""
+        """Whether this is the core itself, whose failures are bugs of the hub."""
         return self.name == CORE_NAME
 
     def __str__(self) -> str:
@@ -69,10 +69,7 @@ CORE_NAME = "core"
 
 @dataclass(frozen=True, slots=True)
 class Provided(Generic[T_co]):
-    """An offer and the plugin that makes it.
-
-    `registry`: the one in which it was looked up.
-    """
+    """An offer with its plugin, and the registry in which it was looked up."""
 
     plugin: Plugin
     offer: T_co
@@ -80,15 +77,15 @@ class Provided(Generic[T_co]):
 
     @property
     def name(self) -> str:
-        """The name by which users ask for it."""
+        """Name of the offer."""
         return self.offer.name
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """The settings by which a registry was built, to build it again in another process.
+    """Settings by which a registry was built, to rebuild it in another process.
 
-    `disabled`: (plugin or distribution name, reason); `refused`: (plugin name, reason) of plugins
+    `disabled`: (plugin or distribution name, reason). `refused`: (plugin name, reason) of plugins
     that were not admitted.
     """
 
@@ -118,43 +115,46 @@ class Registry:
         return self.rebuild, (self.settings,)
 
     def all(self, kind: type[T]) -> tuple[Provided[T], ...]:
-        """Everything of one kind, clashing names included, sorted by name."""
-        found: list[Provided[T]] = []
+        """Return all offers of a kind, ordered by name, including several offers of one name."""
+        provided_offers: list[Provided[T]] = []
         for plugin in self.plugins:
             offers = [offer for offer in plugin.offers if isinstance(offer, kind)]
-            found += [Provided(plugin, offer, self) for offer in offers]
-        return tuple(sorted(found, key=lambda provided: provided.name))
+            provided_offers += [Provided(plugin, offer, self) for offer in offers]
+        return tuple(sorted(provided_offers, key=lambda provided: provided.name))
 
     def find(self, kind: type[T], name: str) -> Provided[T]:
-        """The only offer of this kind and name.
+        """Return the only offer of this kind and name.
 
-        Raises `PluginError` where two plugins use the name, or where a plugin that may provide it
-        is not loaded; else `UsageError` with the closest match.
+        Raises `PluginError` if two plugins use the name, or if a plugin that is not loaded may
+        provide it; otherwise `UsageError` with the closest match.
         """
-        found = [provided for provided in self.all(kind) if provided.name == name]
-        if len(found) > 1:
-            raise self._clash(found)
-        return found[0] if found else self._raise_unknown(kind, name)
+        matches = [provided for provided in self.all(kind) if provided.name == name]
+        if len(matches) > 1:
+            raise self._create_clash_error(matches)
+        return matches[0] if matches else self._raise_unknown(kind, name)
 
     def clashes(self) -> list[str]:
-        """Names that several plugins use for the same kind of thing, one line each."""
+        """List names that several plugins use for offers of the same kind, one line each."""
         lines = []
         for kind in OFFER_KINDS:
             offers: tuple[Provided[Offer], ...] = self.all(kind.type)
             counts = Counter(provided.name for provided in offers)
             for name in sorted(name for name, count in counts.items() if count > 1):
-                lines.append(_clash_text([p for p in offers if p.name == name]))
-        # A kind may be a special case of another one.
+                lines.append(_describe_clash([p for p in offers if p.name == name]))
+        # A kind may be a subclass of another kind.
         return list(dict.fromkeys(lines))
 
     def unavailable(self) -> tuple[Plugin, ...]:
-        """Plugins that are installed but not loaded."""
+        """Return the plugins that are installed but not loaded."""
         return tuple(
             plugin for plugin in self.plugins if plugin.status.state is not PluginState.LOADED
         )
 
     def unavailable_hint(self) -> str:
-        """One clause that names every plugin that is not loaded, and why; empty where all are."""
+        """List all plugins that are not loaded, with reasons, in one clause.
+
+        Empty if all are loaded.
+        """
         return "; ".join(
             f"{plugin} is {plugin.status.state}: {plugin.status.reason}"
             for plugin in self.unavailable()
@@ -168,13 +168,17 @@ class Registry:
         everything: str,
         code: str = "unknown-name",
     ) -> HubError:
-        """The error for a name that nothing loaded has; plugins that are not loaded are named.
+        """Create the error for a name that no loaded offer has.
 
-        Its cure is the closest of the `known` names, or `everything` where none is close.
+        It mentions plugins that are not loaded.
+
+        The cure is the closest of the `known` names, or `everything` if none is close. Returns a
+        `PluginError` if a plugin that is not loaded may provide the name.
         """
         close = closest(name, known)
         hint = self.unavailable_hint()
-        # A format is usually called after its plugin: then a name that looks misspelt is not.
+        # A format is often named after its plugin; then the name is not misspelt, but the plugin is
+        # missing.
         is_namesake = any(
             canonical_name(plugin.name) in canonical_name(name) for plugin in self.unavailable()
         )
@@ -185,7 +189,7 @@ class Registry:
         return UsageError(message, cure=close or everything, code=code)
 
     def plugin(self, name: str) -> Plugin:
-        """The plugin with this entry-point or distribution name.
+        """Return the plugin with this entry-point or distribution name.
 
         Raises `PluginError` with the closest match.
         """
@@ -201,11 +205,13 @@ class Registry:
         cure = close or "see 'collhub plugins list'"
         raise PluginError(f"no plugin {name!r} is installed", cure=cure, code="no-such-plugin")
 
-    def _clash(self, found: Sequence[Provided[Offer]]) -> HubError:
-        others = " or ".join(
+    def _create_clash_error(self, found: Sequence[Provided[Offer]]) -> HubError:
+        options = " or ".join(
             f"--disable-plugin {p.plugin.name}" for p in found if not p.plugin.is_core
         )
-        return PluginError(_clash_text(found), cure=f"choose one with {others}", code="name-clash")
+        return PluginError(
+            _describe_clash(found), cure=f"choose one with {options}", code="name-clash"
+        )
 
     def _raise_unknown(self, kind: type[T], name: str) -> Provided[T]:
         known = sorted({provided.name for provided in self.all(kind)})
@@ -214,7 +220,7 @@ class Registry:
         raise self.unknown_name(message, name, known, everything)
 
 
-def _clash_text(found: Sequence[Provided[Offer]]) -> str:
+def _describe_clash(found: Sequence[Provided[Offer]]) -> str:
     owners = " and ".join(str(provided.plugin) for provided in found)
     noun = kind_of(found[0].offer).noun
     return f"{owners} both offer a {noun} {found[0].name!r}, so neither is used"

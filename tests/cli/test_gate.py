@@ -8,7 +8,7 @@ import pytest
 
 from hub_core.cli.gate import VerifyPolicy, admit
 from hub_core.model import Algorithm, Diagnostic, InputError, Severity
-from hub_core.registry.discovery import core_alone
+from hub_core.registry.discovery import load_core_only
 from hub_core.testing import ring_all_reduce
 
 
@@ -23,7 +23,7 @@ def wrong() -> Algorithm:
 
 def _heard(algorithm: Algorithm, policy: VerifyPolicy) -> list[Diagnostic]:
     heard: list[Diagnostic] = []
-    admit(algorithm, "ring", policy, heard.append, core_alone())
+    admit(algorithm, "ring", policy, heard.append, load_core_only())
     return heard
 
 

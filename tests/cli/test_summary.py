@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hub_core.cli.reports.summary import CriticalPath, critical_path, count_kinds, traffic
+from hub_core.cli.reports.summary import CriticalPath, count_kinds, critical_path, traffic
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.kinds import CollectiveKind, StepKind

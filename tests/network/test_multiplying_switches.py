@@ -9,10 +9,10 @@ from hub_core.documents.topologies import read, topology_to_json
 from hub_core.network import lower_bound_ns
 from hub_core.network.topology import Topology
 from hub_core.plugin_api import NoOptions, Source
-from hub_core.registry.discovery import core_alone
+from hub_core.registry.discovery import load_core_only
 
 BOTH = "switch:4?multicast=true&reduce=true"
-REGISTRY = core_alone()
+REGISTRY = load_core_only()
 
 
 def parsed(text: str) -> Topology:

@@ -14,9 +14,9 @@ from hub_core.network import (
     grid,
 )
 from hub_core.plugin_api import TopologyBuilder, resolve
-from hub_core.registry.discovery import core_alone
+from hub_core.registry.discovery import load_core_only
 
-BUILDERS = [one.offer for one in core_alone().all(TopologyBuilder)]
+BUILDERS = [one.offer for one in load_core_only().all(TopologyBuilder)]
 
 
 @pytest.mark.parametrize("builder", BUILDERS, ids=lambda builder: builder.name)

@@ -16,7 +16,7 @@ from hub_core.network.grids import grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api import NoOptions, Source, TopologyBuilder
-from hub_core.registry.discovery import core_alone
+from hub_core.registry.discovery import load_core_only
 from hub_core.testing import check_cabling, check_routes, check_subset, some_npus
 from hub_core.testing.networks import find_distances
 
@@ -28,7 +28,7 @@ TEXTS = (
 )  # fmt: skip
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "topologies.md"
 # The core's own builders alone, whatever is installed.
-REGISTRY = core_alone()
+REGISTRY = load_core_only()
 BUILDERS = {provided.name for provided in REGISTRY.all(TopologyBuilder)}
 
 

@@ -17,7 +17,7 @@ from hub_core.model.kinds import CollectiveKind, StepKind
 from hub_core.network.bounds import lower_bound_ns
 from hub_core.network.topology import Topology
 from hub_core.plugin_api import NoOptions, Source
-from hub_core.registry.discovery import core_alone
+from hub_core.registry.discovery import load_core_only
 
 BOTH = "mesh:2x2x2+ring:4*switch:2"
 PAIR = "fc:2?bandwidth=50GB/s&latency=0ns+fc:2?bandwidth=10GB/s&latency=0ns"
@@ -98,7 +98,7 @@ def test_wrong_planes_of_a_document_are_refused(plane: object, message: str) -> 
 @pytest.mark.parametrize("text", ["fc:4+fc:5", "fc:4+fc:4?npus=0,1", "fc:4+nonsense:3"])
 def test_parts_that_do_not_fit_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_topology(text, core_alone())
+        parse_topology(text, load_core_only())
 
 
 def test_dimensions_are_of_one_plane() -> None:

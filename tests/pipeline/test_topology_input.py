@@ -8,7 +8,7 @@ import pytest
 
 from hub_core import PluginError, UsageError, discover, parse_topology, read_topology
 from hub_core.registry import discovery
-from hub_core.registry.discovery import core_alone
+from hub_core.registry.discovery import load_core_only
 
 MakePlugin = Callable[..., object]
 
@@ -55,9 +55,9 @@ def test_plugins_are_discovered_once_where_the_text_needs_them(
 def test_an_unknown_name_is_answered_with_the_closest_builder_that_there_is() -> None:
     known = "fc, fully-connected, line, mesh, ring, switch, torus"
     with pytest.raises(UsageError, match=f"unknown topology 'star'; use one of {known}, or a file"):
-        parse_topology("star:4", core_alone())
+        parse_topology("star:4", load_core_only())
     with pytest.raises(UsageError, match="unknown topology 'rign'; did you mean 'ring'"):
-        parse_topology("rign:4", core_alone())
+        parse_topology("rign:4", load_core_only())
 
 
 def test_an_unknown_name_hints_at_plugins_that_are_not_loaded(make_plugin: MakePlugin) -> None:

@@ -205,7 +205,7 @@ def test_executors_are_listed(collhub) -> None:
 def test_what_is_wrong_is_refused_before_it_runs(collhub, racy: Path) -> None:
     run = collhub("run", racy, "--size", "1KiB", "--json")
     assert (run.code, run.out) == (1, "")
-    assert "--verify warn or off" in run.err
+    assert "--verify warn or --verify off" in run.err
 
 
 def test_the_help_needs_no_numpy() -> None:
