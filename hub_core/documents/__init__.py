@@ -1,1 +1,1 @@
-"""The models as JSON documents."""
+"""JSON documents of algorithms and topologies."""

@@ -1,6 +1,6 @@
 """The canonical JSON document of an algorithm, `collhub/algorithm-1`.
 
-One line a column, lossless, byte-stable. Source: schemas/algorithm-1.json.
+One line per column, lossless, byte-stable. Source: schemas/algorithm-1.json.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _KIND_NAMES = {kind.name.lower().replace("_", "-"): int(kind) for kind in StepKi
 _BUFFER_NAMES = {buffer.name.lower(): int(buffer) for buffer in Buffer}
 _NAMED_COLUMNS = {"kind": _KIND_NAMES, "src_buffer": _BUFFER_NAMES, "dst_buffer": _BUFFER_NAMES}
 _REQUIRED_COLUMNS = ("rank", "kind")
-# Offsets outside the buffers can be written down, so that verification can say where they are.
-_LEAST = {
+# Offsets outside the buffers are allowed, so that verification can report them.
+_MIN_VALUES = {
     "peer": -1,
     "src_offset": -(2**63),
     "dst_offset": -(2**63),
@@ -62,7 +62,7 @@ _LEAST = {
 _PLAIN_FIELDS = ("num_ranks", "unit_count", "root", "in_place", "out_of_place")
 _CONTRACT_SIZES = ("input_units", "output_units")
 _CONTRACT_ROWS = ("rank", "offset", "source_rank", "source_unit")
-# Arrays with checks of their own: as columns they are checked a thousand times faster.
+# Arrays that are checked as columns, which is a thousand times faster than by the schema.
 _ARRAYS = {
     "$.scratch_units",
     "$.steps.data",
@@ -79,27 +79,27 @@ _Edges = tuple[Int64Array, Int64Array]
 def read(source: Source, options: NoOptions) -> Algorithm:
     """Build the algorithm of a document.
 
-    Rows may come in any order: they are grouped by rank and ordered by their dependencies, as
-    `StepTable.from_columns` does. Every array is held against the document itself, never against a
-    stated size. Raises `InputError`: the line of text that is not JSON, or the `$.path` of every
-    violation of the schema, or of every array that is wrong.
+    Rows may be in any order: `StepTable.from_columns` groups them by rank and orders them by
+    dependencies. The expected length of every array follows from the document, never from a
+    declared size. Raises `InputError` with the line of invalid JSON, the `$.path` of every
+    violation of the schema, or that of every invalid array.
     """
     del options
     return _Document(source.name, source.content()).algorithm()
 
 
 def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
-    """Return the document as one artifact; columns that hold only their default are left out."""
+    """Return the document as one artifact; columns with only default values are omitted."""
     del options
-    artifact = Artifact("", lambda: _document_text(algorithm).encode("ascii"))
+    artifact = Artifact("", lambda: _format_document(algorithm).encode("ascii"))
     return WriteResult((artifact,))
 
 
-def _document_text(algorithm: Algorithm) -> str:
-    """The parts in a fixed order, so that equal algorithms give equal bytes."""
+def _format_document(algorithm: Algorithm) -> str:
+    """Format the document in a fixed order, so that equal algorithms give equal bytes."""
     header = {
         "schema": SCHEMA,
-        "collective": _collective_object(algorithm.collective),
+        "collective": _collective_to_json(algorithm.collective),
         "collective_bytes": algorithm.collective_bytes,
         "scratch_units": algorithm.scratch_units.tolist(),
         "provenance": algorithm.provenance.as_json(),
@@ -108,26 +108,26 @@ def _document_text(algorithm: Algorithm) -> str:
     return json_document(header, "steps", _columns(algorithm.steps))
 
 
-def _collective_object(collective: Collective) -> dict[str, JsonValue]:
-    """The collective; a contract is there for custom ones only."""
-    found: dict[str, JsonValue] = {"kind": str(collective.kind)}
-    found |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
-    found["reduce_op"] = str(collective.reduce_op)
+def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
+    """Convert the collective to JSON; only custom ones have a contract."""
+    document: dict[str, JsonValue] = {"kind": str(collective.kind)}
+    document |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
+    document["reduce_op"] = str(collective.reduce_op)
     if (contract := collective.contract) is not None:
         rows = contract.expected
-        stated = _lists(contract, (*_CONTRACT_SIZES, "defined"))
-        expected = None if rows is None else _lists(rows, _CONTRACT_ROWS)
-        found["contract"] = {**stated, "expected": expected}
-    return found
+        sizes = _to_lists(contract, (*_CONTRACT_SIZES, "defined"))
+        expected = None if rows is None else _to_lists(rows, _CONTRACT_ROWS)
+        document["contract"] = {**sizes, "expected": expected}
+    return document
 
 
-def _lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
-    """Columns of a record of arrays by name."""
+def _to_lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
+    """Convert columns of a record of arrays to lists, by name."""
     return {name: getattr(record, name).tolist() for name in columns}
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
-    """Name and values of every column that says something."""
+    """Yield name and values of every column that is required or has a value other than the default."""
     for name in COLUMN_DTYPES:
         column = getattr(steps, name)
         is_needed = name in _REQUIRED_COLUMNS or bool(np.any(column != COLUMN_DEFAULTS[name]))
@@ -140,35 +140,35 @@ def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
 
 
 class _Document:
-    """One parsed document and the name that its errors carry."""
+    """A parsed document, with the name of its file for errors."""
 
     def __init__(self, file: str, content: bytes) -> None:
         self._file = file
         self._findings: list[Diagnostic] = []
         self._root = parse_json_object(content, file)
-        # Another format is named as such, before its differences are.
+        # The schema is checked first, so that another format is reported as such.
         self._check_name()
         extensions = self._root.get("extensions")
         if is_too_deep(extensions):
             self._fail(f"values are nested deeper than {MAX_DEPTH} levels", "$.extensions")
-        place = Location(file)
-        violations = schema_violations(_without_arrays(self._root, "$"), _SCHEMA_FILE)
+        location = Location(file)
+        violations = schema_violations(_empty_arrays(self._root, "$"), _SCHEMA_FILE)
         if violations:
-            raise InputError([one.finding(place, "invalid-json") for one in violations])
+            raise InputError([each.finding(location, "invalid-json") for each in violations])
 
     def algorithm(self) -> Algorithm:
-        """Build the algorithm. Raises `InputError` with all faults of the document's arrays."""
+        """Build the algorithm. Raises `InputError` with the defects of all arrays."""
         root = self._root
-        stated = root["collective"]
-        num_ranks: int = stated["num_ranks"]
-        scratch = self._integers(root["scratch_units"], "$.scratch_units", num_ranks)
-        contract = self._contract_arrays(stated.get("contract"), num_ranks)
-        columns, data, control = self._step_arrays(root["steps"], num_ranks)
+        collective = root["collective"]
+        num_ranks: int = collective["num_ranks"]
+        scratch = self._build_integers(root["scratch_units"], "$.scratch_units", num_ranks)
+        contract = self._build_contract(collective.get("contract"), num_ranks)
+        columns, data, control = self._build_step_arrays(root["steps"], num_ranks)
         if self._findings:
             raise InputError(self._findings)
         try:
             return Algorithm(
-                self._collective(stated, contract),
+                self._build_collective(collective, contract),
                 StepTable.from_columns(num_ranks, columns, data, control, self._file),
                 scratch,
                 Provenance(**root["provenance"]),
@@ -176,102 +176,111 @@ class _Document:
                 root["extensions"],
             )
         except InputError as error:
-            found = error.diagnostics[0]
-            if found.location.file:
+            finding = error.diagnostics[0]
+            if finding.location.file:
                 raise
-            # The model complains without a place.
-            raise InputError(replace(found, location=Location(self._file))) from None
+            # The model does not know the file.
+            raise InputError(replace(finding, location=Location(self._file))) from None
 
     def _add_fault(self, message: str, path: str) -> None:
-        """Record a fault of an array; all of them are reported together."""
-        place = Location(self._file)
-        self._findings.append(Diagnostic("invalid-json", f"{path}: {message}", location=place))
+        """Record a defect of an array; all defects are reported together."""
+        location = Location(self._file)
+        self._findings.append(Diagnostic("invalid-json", f"{path}: {message}", location=location))
 
     def _fail(self, message: str, path: str, cure: str = "") -> NoReturn:
-        place = Location(self._file)
-        raise InputError(f"{path}: {message}", location=place, cure=cure, code="invalid-json")
+        location = Location(self._file)
+        raise InputError(f"{path}: {message}", location=location, cure=cure, code="invalid-json")
 
     def _check_name(self) -> None:
-        """Refuse documents of other schemas, and of later ones of this."""
+        """Refuse documents of other schemas, and of later versions of this schema."""
         name = self._root.get("schema")
         if name == SCHEMA:
             return
         if isinstance(name, str) and name.startswith("collhub/algorithm-"):
             message = f"the schema is {name[:80]!r}, this version reads {SCHEMA!r}"
             self._fail(message, "$.schema", cure="upgrade collhub")
-        found = "there is none" if name is None else f"got {str(name)[:80]!r}"
+        actual = "there is none" if name is None else f"got {str(name)[:80]!r}"
         cure = "name the format with --from; 'collhub formats' lists them"
-        self._fail(f"expected {SCHEMA!r}, {found}", "$.schema", cure=cure)
+        self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)
 
-    def _collective(self, stated: JsonObject, contract: CustomContract | None) -> Collective:
+    def _build_collective(
+        self, document: JsonObject, contract: CustomContract | None
+    ) -> Collective:
         return Collective(
-            CollectiveKind(stated["kind"]),
-            reduce_op=ReduceOp(stated["reduce_op"]),
+            CollectiveKind(document["kind"]),
+            reduce_op=ReduceOp(document["reduce_op"]),
             contract=contract,
-            **{name: stated[name] for name in _PLAIN_FIELDS},
+            **{name: document[name] for name in _PLAIN_FIELDS},
         )
 
-    def _contract_arrays(self, stated: JsonObject | None, num_ranks: int) -> CustomContract | None:
-        """The contract of a custom collective; None if there is none or an array is wrong."""
-        if stated is None:
+    def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
+        """Build the contract of a custom collective.
+
+        None if there is none or an array is invalid.
+        """
+        if document is None:
             return None
         path = "$.collective.contract"
         sizes = {
-            name: self._integers(stated[name], f"{path}.{name}", num_ranks)
+            name: self._build_integers(document[name], f"{path}.{name}", num_ranks)
             for name in _CONTRACT_SIZES
         }
-        has_types = self._has_types(stated["defined"], f"{path}.defined", num_ranks, bool)
-        rows = stated["expected"]
+        has_types = self._check_types(document["defined"], f"{path}.defined", num_ranks, bool)
+        rows = document["expected"]
         columns = {}
         limits = {"rank": (0, num_ranks - 1), "source_rank": (-1, num_ranks - 1)}
         for name in _CONTRACT_ROWS if rows is not None else ():
-            least, most = limits.get(name, (0, MAX_UNITS))
+            minimum, maximum = limits.get(name, (0, MAX_UNITS))
             at = f"{path}.expected.{name}"
-            columns[name] = self._integers(rows[name], at, len(rows["rank"]), least, most)
+            columns[name] = self._build_integers(
+                rows[name], at, len(rows["rank"]), minimum, maximum
+            )
         if self._findings or not has_types:
             return None
-        defined = np.asarray(stated["defined"], np.bool_)
+        defined = np.asarray(document["defined"], np.bool_)
         expected = None if rows is None else Contributions(**columns)
         return CustomContract(**sizes, defined=defined, expected=expected)
 
-    def _step_arrays(
-        self, stated: JsonObject, num_ranks: int
+    def _build_step_arrays(
+        self, document: JsonObject, num_ranks: int
     ) -> tuple[dict[str, npt.ArrayLike], _Edges, _Edges]:
-        """(columns, data dependencies, control dependencies); faults are recorded."""
-        rows = len(stated["rank"])
+        """Build (columns, data dependencies, control dependencies); defects are recorded."""
+        rows = len(document["rank"])
         columns: dict[str, npt.ArrayLike] = {}
-        for name in [name for name in COLUMN_DTYPES if name in stated]:
+        for name in [name for name in COLUMN_DTYPES if name in document]:
             path = f"$.steps.{name}"
             if name in _NAMED_COLUMNS:
-                columns[name] = self._names(stated[name], path, rows, _NAMED_COLUMNS[name])
+                columns[name] = self._encode_names(document[name], path, rows, _NAMED_COLUMNS[name])
                 continue
             limits = np.iinfo(COLUMN_DTYPES[name])  # type: ignore[type-var]
-            most = num_ranks - 1 if name == "rank" else int(limits.max)
-            columns[name] = self._integers(stated[name], path, rows, _LEAST.get(name, 0), most)
-        data = self._edges(stated.get("data"), "$.steps.data", rows)
-        control = self._edges(stated.get("control"), "$.steps.control", rows)
+            maximum = num_ranks - 1 if name == "rank" else int(limits.max)
+            columns[name] = self._build_integers(
+                document[name], path, rows, _MIN_VALUES.get(name, 0), maximum
+            )
+        data = self._build_edges(document.get("data"), "$.steps.data", rows)
+        control = self._build_edges(document.get("control"), "$.steps.control", rows)
         return columns, data, control
 
-    def _edges(self, lists: list[list[int]] | None, path: str, rows: int) -> _Edges:
-        """(parent rows, child rows) of the list of parents that every row has."""
-        if lists is None or not self._has_types(lists, path, rows, list):
+    def _build_edges(self, lists: list[list[int]] | None, path: str, rows: int) -> _Edges:
+        """Convert the list of parents of every row to (parent rows, child rows)."""
+        if lists is None or not self._check_types(lists, path, rows, list):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         flat = list(itertools.chain.from_iterable(lists))
         if flat and not (set(map(type, flat)) == {int} and min(flat) >= 0 and max(flat) < rows):
             for row, parents in enumerate(lists):
                 before = len(self._findings)
-                self._integers(parents, f"{path}[{row}]", len(parents), 0, rows - 1)
+                self._build_integers(parents, f"{path}[{row}]", len(parents), 0, rows - 1)
                 if len(self._findings) > before:
-                    # One row shows the fault; thousands of rows may have it.
+                    # The first row with the defect is sufficient: thousands of rows may have it.
                     break
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return np.asarray(flat, np.int64), np.repeat(np.arange(rows), list(map(len, lists)))
 
-    def _names(
+    def _encode_names(
         self, values: list[Any], path: str, rows: int, names: Mapping[str, int]
     ) -> npt.NDArray[np.uint8]:
-        """Codes of a column of names; zeros, and a recorded fault, if one of them is wrong."""
-        if not self._has_types(values, path, rows, str):
+        """Convert a column of names to codes; zeros, and a recorded defect, for an unknown name."""
+        if not self._check_types(values, path, rows, str):
             return np.zeros(rows, np.uint8)
         try:
             return np.fromiter(map(names.__getitem__, values), np.uint8, rows)
@@ -281,38 +290,43 @@ class _Document:
             self._add_fault(message, f"{path}[{row}]")
             return np.zeros(rows, np.uint8)
 
-    def _integers(
-        self, values: list[Any], path: str, length: int, least: int = 0, most: int = MAX_UNITS
+    def _build_integers(
+        self, values: list[Any], path: str, length: int, minimum: int = 0, maximum: int = MAX_UNITS
     ) -> Int64Array:
-        """A column of integers in a range; zeros, and a recorded fault, if one of them is wrong."""
-        if not self._has_types(values, path, length, int):
+        """Build a column of integers in a range.
+
+        Empty, and a recorded defect, if one is outside.
+        """
+        if not self._check_types(values, path, length, int):
             return np.zeros(0, np.int64)
-        if length and not (least <= min(values) and max(values) <= most):
-            row = next(row for row, value in enumerate(values) if not least <= value <= most)
-            self._add_fault(f"{str(values[row])[:40]} is not in {least}..{most}", f"{path}[{row}]")
+        if length and not (minimum <= min(values) and max(values) <= maximum):
+            row = next(row for row, value in enumerate(values) if not minimum <= value <= maximum)
+            self._add_fault(
+                f"{str(values[row])[:40]} is not in {minimum}..{maximum}", f"{path}[{row}]"
+            )
             return np.zeros(0, np.int64)
         return np.asarray(values, np.int64)
 
-    def _has_types(self, values: list[Any], path: str, length: int, expected: type) -> bool:
-        """Check length and the exact type of every entry (a bool is no int); record a fault."""
+    def _check_types(self, values: list[Any], path: str, length: int, expected: type) -> bool:
+        """Check length and exact type of every entry (a bool is no int); record a defect."""
         if len(values) != length:
             self._add_fault(f"{length} entries were expected, there are {len(values)}", path)
             return False
         if not set(map(type, values)) <= {expected}:
             row = next(row for row, value in enumerate(values) if type(value) is not expected)
-            found = TYPE_NAMES[type(values[row])]
-            self._add_fault(f"expected {TYPE_NAMES[expected]}, got {found}", f"{path}[{row}]")
+            actual = TYPE_NAMES[type(values[row])]
+            self._add_fault(f"expected {TYPE_NAMES[expected]}, got {actual}", f"{path}[{row}]")
             return False
         return True
 
 
-def _without_arrays(value: object, path: str) -> object:
-    """The document with the long arrays, and extensions, which may hold anything, emptied."""
+def _empty_arrays(value: object, path: str) -> object:
+    """Return the document with empty arrays and extensions, which the schema does not check."""
     if isinstance(value, list):
-        # Lists that are not ours stay: the schema names what is wrong with them.
+        # Unknown lists are kept: the schema reports them.
         return [] if path in _ARRAYS else value
     if not isinstance(value, dict):
         return value
     if path == "$.extensions":
         return {}
-    return {key: _without_arrays(inner, f"{path}.{key}") for key, inner in value.items()}
+    return {key: _empty_arrays(inner, f"{path}.{key}") for key, inner in value.items()}

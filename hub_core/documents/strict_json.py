@@ -1,6 +1,6 @@
-"""JSON without guessing: UTF-8, no key twice, no NaN, bounded nesting; defects have lines.
+"""Strict JSON: UTF-8, no repeated keys, no NaN, bounded nesting; defects have lines.
 
-Documents of columns are written with a line a column, so that equal models give equal bytes.
+Documents of columns are written with one line per column, so that equal models give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from hub_core.model import InputError, Location
 MAX_DEPTH = 64
 
 JsonObject = dict[str, Any]
-"""A parsed object. What it holds is to be checked before anything is taken out of it."""
+"""A parsed object. Its content is not checked and must be checked before use."""
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _BLANKS = b" \t\r\n"
 
 
 class _RefusedError(ValueError):
-    """What the hooks of the JSON parser raise."""
+    """Raised by the hooks of the JSON parser."""
 
 
 def parse_json_object(content: bytes, file: str) -> JsonObject:
-    """The object that a file holds. Raises `InputError` that names `file` and the line.
+    """Parse the object in a file. Raises `InputError` with `file` and the line.
 
-    No key stands twice in it; nothing in it is checked yet.
+    Repeated keys are refused; apart from that, the content is not checked.
     """
-    # Only the start is copied where that suffices: documents may have many megabytes.
+    # Only the start is copied, because documents may have many megabytes.
     start = content[:4096].lstrip(_BLANKS)
     if not start and not content.strip(_BLANKS):
         _fail(file, "the file is empty, a JSON document was expected")
@@ -38,7 +38,7 @@ def parse_json_object(content: bytes, file: str) -> JsonObject:
         cure = "see 'collhub formats', or name the format with --from"
         _fail(file, "this is not a JSON object", cure=cure)
     try:
-        return _parsed(content)
+        return _parse(content)
     except UnicodeDecodeError as error:
         _fail(file, f"byte {error.start} is not UTF-8")
     except UnicodeEncodeError:
@@ -50,24 +50,24 @@ def parse_json_object(content: bytes, file: str) -> JsonObject:
     except _RefusedError as error:
         _fail(file, str(error))
     except ValueError:
-        # All that is left is an integer of more digits than Python converts.
+        # The only remaining cause is an integer with more digits than Python converts.
         _fail(file, "an integer has too many digits")
 
 
 def json_document(
     header: Mapping[str, object], table: str, columns: Iterable[tuple[str, object]]
 ) -> str:
-    """The text of an object: members of `header`, a line each, and a table with a line a column.
+    """Format an object: members of `header`, one per line, and a table with one line per column.
 
-    Raises `InputError` for values that JSON cannot hold, as extensions may have.
+    Raises `InputError` for values that JSON cannot represent, which extensions may contain.
     """
-    lines = [f'  "{name}": {_json(name, value)},' for name, value in header.items()]
-    # Without blanks: columns are most of a document.
-    found = [f'    "{name}": {json.dumps(one, separators=(",", ":"))}' for name, one in columns]
-    return "\n".join(["{", *lines, f'  "{table}": {{', ",\n".join(found), "  }", "}", ""])
+    lines = [f'  "{name}": {_format_json(name, value)},' for name, value in header.items()]
+    # Without blanks, because columns are the largest part of a document.
+    rows = [f'    "{name}": {json.dumps(each, separators=(",", ":"))}' for name, each in columns]
+    return "\n".join(["{", *lines, f'  "{table}": {{', ",\n".join(rows), "  }", "}", ""])
 
 
-def _json(name: str, value: object) -> str:
+def _format_json(name: str, value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -75,13 +75,13 @@ def _json(name: str, value: object) -> str:
         raise InputError(message, code="not-json") from None
 
 
-def _parsed(content: bytes) -> JsonObject:
+def _parse(content: bytes) -> JsonObject:
     text = content.decode("utf-8")
     root: JsonObject = json.loads(
-        text, object_pairs_hook=_unique_object, parse_constant=_refuse_constant
+        text, object_pairs_hook=_build_unique_object, parse_constant=_refuse_constant
     )
     if _SURROGATE.search(content):
-        # Escapes may pair up to a character; half of a pair cannot be written back as UTF-8.
+        # Two escapes may form a character; an unpaired one cannot be written as UTF-8.
         json.dumps(root, ensure_ascii=False).encode("utf-8")
     return root
 
@@ -104,11 +104,11 @@ def _fail(file: str, message: str, line: int | None = None, cure: str = "") -> N
     raise InputError(message, location=Location(file, line), cure=cure, code="invalid-json")
 
 
-def _unique_object(pairs: list[tuple[str, Any]]) -> JsonObject:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    # Not silently the last one, as the parser has it.
+def _build_unique_object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    parsed = dict(pairs)
+    if len(parsed) == len(pairs):
+        return parsed
+    # The parser would silently keep the last value.
     keys = [key for key, _ in pairs]
     twice = next(key for key in keys if keys.count(key) > 1)
     raise _RefusedError(f"the key {twice[:80]!r} stands twice in one object")

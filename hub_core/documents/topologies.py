@@ -1,4 +1,4 @@
-"""The topology file `collhub/topology-1`: people write it with units, the hub byte-stable.
+"""The topology document `collhub/topology-1`: users write it with units; the hub, byte-stable.
 
 Source: docs/topologies.md and schemas/topology-1.json.
 """
@@ -28,86 +28,89 @@ _LINK_KEYS = {
     *("bandwidth", "bandwidth_bytes_per_s", "latency", "latency_s"),
 }
 _LINK_COLUMNS = ("source", "destination", "bandwidth_bytes_per_s", "latency_s", "plane")
-_LARGEST = 1e18
+_MAX_CONSTANT = 1e18
 
 _Row = tuple[int, int, float, float, int]
 _Result = TypeVar("_Result")
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Build the topology that a document describes. Raises `InputError` naming line or `$.path`."""
+    """Build the topology of a document. Raises `InputError` with the line or the `$.path`."""
     del options
     root = parse_json_object(source.content(), source.name)
     if root.get("schema") != SCHEMA:
         cure = f'state "schema": "{SCHEMA}"'
         _fail(source.name, "$.schema", f"this is not a {SCHEMA} document", cure)
-    # Links have their own check: a million of them would take a general validator minutes.
+    # Links are checked separately: a general validator needs minutes for a million of them.
     links = root.pop("links") if isinstance(root.get("links"), list) else None
     if violations := schema_violations(root, _SCHEMA_FILE):
-        place = Location(source.name)
-        raise InputError([one.finding(place, "invalid-topology") for one in violations])
-    return _topology(source.name, root, links)
+        location = Location(source.name)
+        raise InputError([each.finding(location, "invalid-topology") for each in violations])
+    return _build_topology(source.name, root, links)
 
 
 def write(topology: Topology, options: NoOptions) -> WriteResult:
-    """Writer of the format `topology-json`; see `topology_to_json`."""
+    """Write a document of the format `topology-json`; see `topology_to_json`."""
     del options
     return WriteResult([Artifact("", partial(topology_to_json, topology))])
 
 
 def topology_to_json(topology: Topology) -> bytes:
-    """The canonical document, sorted keys, one line a link, bytes/s and s: byte-stable."""
+    """Format the canonical document: sorted keys, one line per link, bytes/s and s; byte-stable."""
     npus, names = topology.num_npus, list(topology.node_names)
-    parts = {"schema": _compact(SCHEMA), "name": _compact(topology.name)}
-    parts["npus"] = _compact(names[:npus] or npus)
+    parts = {"schema": _format_compact(SCHEMA), "name": _format_compact(topology.name)}
+    parts["npus"] = _format_compact(names[:npus] or npus)
     if topology.num_nodes > npus:
-        parts["switches"] = _compact(names[npus:] or topology.num_nodes - npus)
+        parts["switches"] = _format_compact(names[npus:] or topology.num_nodes - npus)
     if topology.dimensions:
-        parts["dimensions"] = _lines(map(_dimension_object, topology.dimensions))
+        parts["dimensions"] = _format_lines(map(_dimension_to_json, topology.dimensions))
     if topology.groups:
-        parts["groups"] = _compact(dict(topology.groups))
+        parts["groups"] = _format_compact(dict(topology.groups))
     for key, switches in (("multicast", topology.multicast), ("reduce", topology.reduction)):
         if switches:
-            parts[key] = _compact([int(switch) for switch in switches])
-    parts["links"] = _lines(_link_objects(topology))
+            parts[key] = _format_compact([int(switch) for switch in switches])
+    parts["links"] = _format_lines(_links_to_json(topology))
     body = ",\n".join(f'  "{key}": {parts[key]}' for key in sorted(parts))
     return f"{{\n{body}\n}}\n".encode("ascii")
 
 
-def _link_objects(topology: Topology) -> Iterable[JsonObject]:
-    """The links in order; the plane is stated where there is more than one."""
+def _links_to_json(topology: Topology) -> Iterable[JsonObject]:
+    """Yield the links in order; with their planes if there is more than one."""
     for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
-        found = {"from": link.source, "to": link.destination, **_numbers(link)}
-        yield found | ({"plane": plane} if topology.num_planes > 1 else {})
+        document = {"from": link.source, "to": link.destination, **_constants_to_json(link)}
+        yield document | ({"plane": plane} if topology.num_planes > 1 else {})
 
 
-def _dimension_object(dimension: Dimension) -> JsonObject:
-    return {"kind": str(dimension.kind), "size": dimension.size, **_numbers(dimension)}
+def _dimension_to_json(dimension: Dimension) -> JsonObject:
+    return {"kind": str(dimension.kind), "size": dimension.size, **_constants_to_json(dimension)}
 
 
-def _numbers(of: Link | Dimension) -> JsonObject:
-    """The constants of a link or dimension; whole numbers without a fraction."""
-    found = {"bandwidth_bytes_per_s": of.bandwidth_bytes_per_s, "latency_s": of.latency_s}
-    # Either way the same double comes back.
+def _constants_to_json(element: Link | Dimension) -> JsonObject:
+    """Convert the constants of a link or dimension; integers are written without a fraction."""
+    constants = {
+        "bandwidth_bytes_per_s": element.bandwidth_bytes_per_s,
+        "latency_s": element.latency_s,
+    }
+    # Both forms are read as the same double.
     return {
         name: int(value) if value == int(value) and abs(value) < 2**53 else value
-        for name, value in found.items()
+        for name, value in constants.items()
     }
 
 
-def _compact(value: object) -> str:
+def _format_compact(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _lines(values: Iterable[JsonObject]) -> str:
-    """A list with one object a line."""
-    rows = ",\n    ".join(map(_compact, values))
+def _format_lines(values: Iterable[JsonObject]) -> str:
+    """Format a list with one object per line."""
+    rows = ",\n    ".join(map(_format_compact, values))
     return f"[\n    {rows}\n  ]" if rows else "[]"
 
 
 @dataclass(frozen=True, slots=True)
 class _Nodes:
-    """How many NPUs and nodes there are, and the names that links and groups may use for them."""
+    """Number of NPUs and nodes, and the names that links and groups may use for them."""
 
     npus: int
     count: int
@@ -115,7 +118,7 @@ class _Nodes:
     numbers: Mapping[str, int]
 
     def number(self, value: object, limit: int) -> int:
-        """The node that a number below `limit`, or a name, means."""
+        """Return the node of a number below `limit`, or of a name. Raises `InputError`."""
         node = self.numbers.get(value) if isinstance(value, str) else value
         if node is None and isinstance(value, str):
             cure = "name it in npus or switches"
@@ -128,31 +131,37 @@ class _Nodes:
         return node
 
 
-def _topology(file: str, root: JsonObject, links: list[object] | None) -> Topology:
-    nodes = _nodes(file, root)
+def _build_topology(file: str, root: JsonObject, links: list[object] | None) -> Topology:
+    nodes = _read_nodes(file, root)
     name = root.get("name", file)
     dimensions = tuple(
-        _at(file, f"$.dimensions[{row}]", _dimension, entry)
+        _build_at(file, f"$.dimensions[{row}]", _read_dimension, entry)
         for row, entry in enumerate(root.get("dimensions", []))
     )
-    regular = _at(file, "$.dimensions", grid, name, dimensions) if dimensions else None
+    regular = _build_at(file, "$.dimensions", grid, name, dimensions) if dimensions else None
     if links is not None:
-        found = _links(file, links, nodes)
+        link_columns = _read_links(file, links, nodes)
     elif regular is not None:
-        found = Links(*(getattr(regular, column) for column in _LINK_COLUMNS))
+        link_columns = Links(*(getattr(regular, column) for column in _LINK_COLUMNS))
     else:
         _fail(file, "$", "links are missing", "state links, or dimensions")
     groups = {
         group: tuple(
-            _at(file, f"$.groups.{group}[{row}]", nodes.number, member, nodes.npus)
+            _build_at(file, f"$.groups.{group}[{row}]", nodes.number, member, nodes.npus)
             for row, member in enumerate(members)
         )
         for group, members in root.get("groups", {}).items()
     }
-    build = partial(found.topology, dimensions=dimensions, node_names=nodes.names, groups=groups)
-    plain = _at(file, "$", build, name, nodes.npus, nodes.count)
-    multicast, reduction = (_switches(file, root, key, nodes) for key in ("multicast", "reduce"))
-    topology: Topology = _at(file, "$", replace, plain, multicast=multicast, reduction=reduction)
+    build = partial(
+        link_columns.topology, dimensions=dimensions, node_names=nodes.names, groups=groups
+    )
+    plain = _build_at(file, "$", build, name, nodes.npus, nodes.count)
+    multicast, reduction = (
+        _read_switches(file, root, key, nodes) for key in ("multicast", "reduce")
+    )
+    topology: Topology = _build_at(
+        file, "$", replace, plain, multicast=multicast, reduction=reduction
+    )
     differences = set() if regular is None else set(regular.differences(plain))
     if differences - {"link_order", "node_names", "groups"}:
         message = "these are not the nodes and links that are stated"
@@ -160,28 +169,33 @@ def _topology(file: str, root: JsonObject, links: list[object] | None) -> Topolo
     return topology
 
 
-def _switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tuple[int, ...]:
-    """Switches that are listed under a key; `true` stands for all of them."""
-    stated = root.get(key, False)
-    if isinstance(stated, bool):
-        stated = range(nodes.npus, nodes.count) if stated else []
-    place = f"$.{key}"
-    return tuple(sorted({_at(file, place, nodes.number, one, nodes.count) for one in stated}))
+def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tuple[int, ...]:
+    """Return the switches that are listed under a key; `true` means all of them."""
+    listed = root.get(key, False)
+    if isinstance(listed, bool):
+        listed = range(nodes.npus, nodes.count) if listed else []
+    path = f"$.{key}"
+    return tuple(
+        sorted({_build_at(file, path, nodes.number, each, nodes.count) for each in listed})
+    )
 
 
-def _at(
+def _build_at(
     file: str, path: str, build: Callable[..., _Result], *arguments: object, **named: object
 ) -> _Result:
-    """Call `build`, which complains without a place; what it finds wrong stands at `path`."""
+    """Call `build` and report its errors at `path`."""
     try:
         return build(*arguments, **named)
     except HubError as error:
-        found = error.diagnostics[0]
-        _fail(file, path, found.message, found.cure)
+        finding = error.diagnostics[0]
+        _fail(file, path, finding.message, finding.cure)
 
 
-def _nodes(file: str, root: JsonObject) -> _Nodes:
-    """NPUs come first, then switches; where one side has names, the other gets some."""
+def _read_nodes(file: str, root: JsonObject) -> _Nodes:
+    """Read the nodes:
+
+    NPUs, then switches. If only one kind has names, the other gets default names.
+    """
     npus, switches = root["npus"], root.get("switches", 0)
     npu_count = len(npus) if isinstance(npus, list) else npus
     switch_count = len(switches) if isinstance(switches, list) else switches
@@ -196,17 +210,17 @@ def _nodes(file: str, root: JsonObject) -> _Nodes:
     return _Nodes(npu_count, npu_count + switch_count, tuple(names), numbers)
 
 
-def _dimension(entry: JsonObject) -> Dimension:
-    return Dimension(DimensionKind(entry["kind"]), entry["size"], *_constants(entry))
+def _read_dimension(entry: JsonObject) -> Dimension:
+    return Dimension(DimensionKind(entry["kind"]), entry["size"], *_read_constants(entry))
 
 
-def _links(file: str, entries: list[object], nodes: _Nodes) -> Links:
+def _read_links(file: str, entries: list[object], nodes: _Nodes) -> Links:
     if len(entries) > MAX_LINKS:
         _fail(file, "$.links", f"{len(entries)} links are more than {MAX_LINKS}")
     rows: list[_Row] = []
     for index, entry in enumerate(entries):
         try:
-            rows += _link_rows(entry, nodes)
+            rows += _read_link(entry, nodes)
         except HubError as error:
             _fail(file, f"$.links[{index}]", str(error))
     sources, destinations, rates, latencies, planes = zip(*rows, strict=True) if rows else [()] * 5
@@ -219,8 +233,8 @@ def _links(file: str, entries: list[object], nodes: _Nodes) -> Links:
     )
 
 
-def _link_rows(entry: object, nodes: _Nodes) -> list[_Row]:
-    """The links that an entry states: one, or both directions where it is duplex."""
+def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
+    """Return the links of an entry: one, or both directions if it is duplex."""
     if not isinstance(entry, dict):
         raise InputError(f"expected an object, got {TYPE_NAMES[type(entry)]}")
     if unknown := entry.keys() - _LINK_KEYS:
@@ -231,32 +245,32 @@ def _link_rows(entry: object, nodes: _Nodes) -> list[_Row]:
     destination = nodes.number(entry["to"], nodes.count)
     if source == destination:
         raise InputError(f"the link joins node {source} to itself")
-    constants = _constants(entry)
+    constants = _read_constants(entry)
     duplex = entry.get("duplex", False)
     if type(duplex) is not bool:
         raise InputError(f"duplex: expected true or false, got {TYPE_NAMES[type(duplex)]}")
     plane = entry.get("plane", 0)
     if type(plane) is not int or not 0 <= plane < MAX_LINKS:
         raise InputError("plane: expected a number from 0 on")
-    there = (source, destination, *constants, plane)
-    return [there, (destination, source, *constants, plane)] if duplex else [there]
+    forward = (source, destination, *constants, plane)
+    return [forward, (destination, source, *constants, plane)] if duplex else [forward]
 
 
-def _constants(entry: JsonObject) -> tuple[float, float]:
-    """Bandwidth in bytes/s and latency in s of a link or dimension."""
-    bandwidth = _quantity(entry, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
-    latency = _quantity(entry, "latency", "latency_s", parse_time)
-    if not 0 < bandwidth < _LARGEST:
+def _read_constants(entry: JsonObject) -> tuple[float, float]:
+    """Return bandwidth in bytes/s and latency in s of a link or dimension."""
+    bandwidth = _read_quantity(entry, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
+    latency = _read_quantity(entry, "latency", "latency_s", parse_time)
+    if not 0 < bandwidth < _MAX_CONSTANT:
         raise InputError("the bandwidth is not above 0 and below 1e18 bytes/s")
-    if not 0 <= latency < _LARGEST:
+    if not 0 <= latency < _MAX_CONSTANT:
         raise InputError("the latency is negative or not below 1e18 s")
     return bandwidth, latency
 
 
-def _quantity(
+def _read_quantity(
     entry: JsonObject, text_key: str, number_key: str, parse: Callable[[str], float]
 ) -> float:
-    """A quantity as a text with a unit, or as a number in the unit that its key names."""
+    """Read a quantity: a text with a unit, or a number in the unit of its key."""
     if (text_key in entry) == (number_key in entry):
         both = f"{text_key!r} (text with a unit) and {number_key!r} (number)"
         raise InputError(f"exactly one of {both} is needed")
@@ -266,13 +280,13 @@ def _quantity(
             return parse(text)
         raise InputError(f"{text_key}: expected a string, got {TYPE_NAMES[type(text)]}")
     number = entry[number_key]
-    # A bool is an int to Python, not to whoever reads the file.
+    # A bool is an int in Python, but not in JSON.
     if type(number) not in (int, float):
         raise InputError(f"{number_key}: expected a number, got {TYPE_NAMES[type(number)]}")
-    # Integers of any length are JSON; the limit keeps them within a double.
-    return float(min(number, _LARGEST))
+    # JSON integers may have any length; the limit keeps them within a double.
+    return float(min(number, _MAX_CONSTANT))
 
 
 def _fail(file: str, path: str, message: str, cure: str = "") -> NoReturn:
-    place = Location(file)
-    raise InputError(f"{path}: {message}", location=place, cure=cure, code="invalid-topology")
+    location = Location(file)
+    raise InputError(f"{path}: {message}", location=location, cure=cure, code="invalid-topology")

@@ -1,6 +1,6 @@
-"""Inputs that are Python programs: executed in a process of their own, with limits.
+"""Execution of inputs that are Python programs, in a separate process with limits.
 
-Names are imported on first use: the process of a program needs few of them.
+Names are imported on first use, because the process of a program needs few of them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Iterable
 
-# One number on all architectures, since the calls are newer than the unified tables.
+# Equal numbers on all architectures, because the calls are newer than the unified tables.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1
@@ -34,7 +34,7 @@ _SCOPES = 0b11
 
 
 def landlock_version() -> int:
-    """The version of Landlock that the running kernel offers; 0 for none."""
+    """Return the version of Landlock of the running kernel; 0 if it has none."""
     if sys.platform != "linux":
         return 0
     version = _call(_CREATE_RULESET, None, 0, _VERSION_FLAG)
@@ -42,7 +42,7 @@ def landlock_version() -> int:
 
 
 def landlock_features(version: int) -> dict[str, bool]:
-    """What a version of Landlock restricts, by name."""
+    """Return by name which accesses a version of Landlock can restrict."""
     return {
         "files": version >= 1,
         "TCP connections": version >= _TCP_SINCE,
@@ -51,12 +51,12 @@ def landlock_features(version: int) -> dict[str, bool]:
 
 
 def restrict_this_process(readable: Iterable[str], writable: Iterable[str]) -> bool:
-    """Allow this process and its later children only these files, no TCP and no foreign signals.
+    """Restrict this process and its later children to these files, without TCP and signals.
 
-    `readable`: files and folders that may be read and executed, with all below them; `writable`:
-    files that may also be written. Paths that do not exist are ignored. Files that are already
-    open stay usable. Returns False, and restricts nothing, if the kernel has no Landlock.
-    Restrictions that a version lacks are left out.
+    `readable`: files and folders, with their content, that may be read and executed. `writable`:
+    files that may also be written. Paths that do not exist are ignored. Open files remain usable.
+    Restrictions that the version lacks are omitted. Returns False, without any restriction, if the
+    kernel has no Landlock.
     """
     version = landlock_version()
     if version == 0:
@@ -95,6 +95,6 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _call(number: int, *arguments: object) -> int:
-    """Make a system call; its result, negative for an error."""
-    words = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    """Make a system call and return its result, negative for an error."""
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
     return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words))

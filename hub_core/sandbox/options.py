@@ -1,4 +1,4 @@
-"""Options that readers of programs have in common; nothing heavy is imported here."""
+"""Common options of readers of programs; this module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class SourceProgramOptions:
         "command line arguments of the program, quoted as in a shell; or after --"
     )
     program: str | None = optional(
-        "number (from 1) or name of the program that is meant, where the file defines several"
+        "number (from 1) or name of the program to read, if the file defines several"
     )
     time_limit: int = option(
         OptionType.INT,
         60,
-        "CPU seconds that the program may take; by the clock twice as many and 5",
+        "limit of CPU time in seconds; the limit of elapsed time is twice this and 5 s",
         minimum=1,
     )
     memory_limit: int = option(
-        OptionType.SIZE, 4 << 30, "memory of the program and of all processes that it starts"
+        OptionType.SIZE, 4 << 30, "limit of memory of the program and all processes it starts"
     )
     sandbox: bool = option(
         OptionType.BOOL,
         True,
         "let the program write no files, open no connections and signal no other processes, as far "
-        "as the kernel supports it; 'collhub doctor' tells how far",
+        "as the kernel supports it; see 'collhub doctor'",
     )

@@ -1,4 +1,4 @@
-"""Run a Python program in a process of its own, with limits, and take over what it reports."""
+"""Run a Python program in a separate process with limits, and receive its report."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from hub_core.model import (
 from hub_core.sandbox.running import Report
 from hub_core.sandbox.supervise import MAX_PROCESSES, EndReason
 
-# What the child imports must be what this process has imported, wherever that came from.
+# The child must import the same modules as this process, from the same places.
 _START = (
     "import sys; sys.path += [place for place in sys.argv[4:] if place not in sys.path]; "
     "from hub_core.sandbox.supervise import main; main(*sys.argv[1:4])"
 )
-# Seconds to say where a program is, and to end all that it started; and seconds in which the
-# report must follow the end of the process, although a process that was missed may hold its pipe.
+# Seconds for reporting the position of a program, and for stopping all its processes; and seconds
+# in which the report must follow the end of the process, because an undetected process may keep its
+# pipe open.
 _TO_ANSWER_S, _TO_END_S, _TO_REPORT_S = 2, 5, 1
 MAX_REPORT_BYTES = 256 << 20
 _CHUNK_BYTES = 1 << 20
-# All that a program sees of the environment: where Python and its libraries are, and the language.
+# Environment variables that a program gets: locations of Python and its libraries, and the
+# language.
 _ENVIRONMENT = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "SYSTEMROOT"),
     *("LANG", "LC_ALL", "LC_CTYPE", "TZ"),
@@ -56,10 +58,10 @@ _DUMPED_FRAME = re.compile(r'File "(?P<file>.*)", line (?P<line>\d+) in ')
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """Limits of a program with all processes that it starts: CPU seconds and bytes of memory.
+    """Limits of a program and all its processes together: CPU seconds and bytes of memory.
 
-    Each process may also have `memory_limit_bytes` of address space. `sandbox`: the program may
-    write no files, open no TCP connections and signal no other processes (`landlock`).
+    Each process may also use at most `memory_limit_bytes` of address space. `sandbox`: the program
+    may not write files, open TCP connections or signal other processes (`landlock`).
     """
 
     time_limit_s: int
@@ -67,16 +69,17 @@ class ProcessLimits:
     sandbox: bool = True
 
 
-def _clock_limit_s(limits: ProcessLimits) -> int:
-    """Seconds by the clock, for programs that wait; other work may keep the machine busy."""
+def _get_clock_limit_s(limits: ProcessLimits) -> int:
+    """Return the limit of elapsed time in s: other work may keep the host busy."""
     return 2 * limits.time_limit_s + 5
 
 
 @dataclass(frozen=True, slots=True)
 class _ProcessEnd:
-    """Output and exit of a process. `status` below 0: a signal; `is_late`: it had to be stopped.
+    """Output and exit status of a process; a status below 0 is a signal.
 
-    `is_too_long`: it was stopped because its report exceeds `MAX_REPORT_BYTES`.
+    `is_late`: it was stopped at the time limit. `is_too_long`: it was stopped because its report
+    exceeds `MAX_REPORT_BYTES`.
     """
 
     output: bytes
@@ -86,10 +89,10 @@ class _ProcessEnd:
 
 
 class ProgramAnswerError(InputError):
-    """A program prints an answer, such as its `--help`, and builds no model.
+    """The program prints an answer, such as its `--help`, and builds no model.
 
-    Its lines are notes before the error, so that a command that needs a model never succeeds by
-    what a program prints.
+    Its lines are notes before the error, so that a command that needs a model never succeeds
+    because of printed text.
     """
 
 
@@ -101,15 +104,14 @@ def run_program(
     limits: ProcessLimits,
     program: str | None = None,
 ) -> Report:
-    """Execute the Python program `source` and return what its process reports.
+    """Execute the Python program `source` and return the report of its process.
 
     `child`: `module:function` that the process calls; it calls `run_job` with a language.
-    `program`: number or name of the one that is meant where the file defines several. With
-    `limits.sandbox` the program can read what Python reads, the folder of the program and nothing
-    else, as far as the kernel supports it; without, it has the rights of the user.
-    Raises `InputError` with the program's line where it ends without a report or reports an error,
-    `UsageError` where there are several programs to choose from, and `ProgramAnswerError` where it
-    only says something.
+    `program`: number or name of the program, if the file defines several. With `limits.sandbox` the
+    program can read only the files that Python reads and its own folder, as far as the kernel
+    supports it; otherwise it has the rights of the user. Raises `InputError` with the program's
+    line if it reports an error or ends without a report, `UsageError` if there are several programs
+    to choose from, and `ProgramAnswerError` if it only prints an answer.
     """
     job = {
         "name": name,
@@ -119,26 +121,25 @@ def run_program(
         "memory_limit_bytes": limits.memory_limit_bytes,
         "sandbox": limits.sandbox,
     }
-    # One line of JSON, then the program as it is.
+    # One line of JSON, followed by the program.
     message = json.dumps(job).encode() + b"\n" + source
-    end = _finished(_started(child, limits), message, _clock_limit_s(limits))
-    report = _parsed(end.output)
+    end = _run_exchange(_start_process(child, limits), message, _get_clock_limit_s(limits))
+    report = _parse_report(end.output)
     if report is None:
-        raise _silent_end(name, end, limits)
+        raise _explain_end(name, end, limits)
     if "answer" in report:
         lines = [str(line) for line in report["answer"]]
         notes = [Diagnostic("program-answer", line, Severity.NOTE) for line in lines]
-        why = "the program printed this and ended; it defines nothing to read"
-        error = Diagnostic("program-answer", why, location=Location(name))
+        message_text = "the program printed this and ended; it defines nothing to read"
+        error = Diagnostic("program-answer", message_text, location=Location(name))
         raise ProgramAnswerError([*notes, error])
-    # The program failed, and its process lived to tell.
     if "error" in report:
-        raise _failed(name, report)
+        raise _create_program_error(name, report)
     return report
 
 
-def _failed(name: str, report: Report) -> HubError:
-    """The error that a program's process tells of."""
+def _create_program_error(name: str, report: Report) -> HubError:
+    """Create the error that a program's process reports."""
     place = Location(name, report["line"] if report["line"] > 0 else None)
     code = report.get("code", "program-failed")
     if code == "several-programs":
@@ -148,57 +149,58 @@ def _failed(name: str, report: Report) -> HubError:
     return InputError(str(report["error"]), location=place, cure=cure, code=code)
 
 
-def _started(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]:
-    """A new process that waits for its job on standard input."""
+def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]:
+    """Start a process that reads its job from standard input."""
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-    # Sets are walked in the same order every time, and no library starts threads that count against
-    # the limits.
+    # Sets are iterated in the same order in every run, and libraries start no threads, which would
+    # count against the limits.
     environment |= {
         "PYTHONHASHSEED": "0",
         "PYTHONUTF8": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
-    given = [child, str(limits.memory_limit_bytes), str(limits.time_limit_s)]
-    command = [sys.executable, "-s", "-P", "-B", "-c", _START, *given, *_places()]
+    arguments = [child, str(limits.memory_limit_bytes), str(limits.time_limit_s)]
+    command = [sys.executable, "-s", "-P", "-B", "-c", _START, *arguments, *_get_import_path()]
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
-        # A process group of its own, so that all that it starts can be ended.
+        # A separate process group, so that all its processes can be stopped.
         start_new_session=True,
     )
 
 
-def _places() -> list[str]:
-    """Where this process imports from, but for the working folder if it does not live there.
+def _get_import_path() -> list[str]:
+    """Return the import path of this process, without the working folder.
 
-    `python -m` puts that first, and anything may lie in it.
+    `python -m` puts the working folder first, which may contain any files. It is kept only if it
+    contains the core.
     """
     # A checkout may be the working folder itself.
     working = os.getcwd()
-    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    return [place for place in sys.path if place and (place != working or place == own)]
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return [path for path in sys.path if path and (path != working or path == root)]
 
 
-def _finished(
+def _run_exchange(
     process: subprocess.Popen[bytes],
     job: bytes,
     clock_limit_s: int,
 ) -> _ProcessEnd:
-    """Give the process its job, take its report, and stop the process if it is late."""
+    """Send the job to the process, receive its report, and stop it at the time limit."""
     exchange = _Exchange(process, job)
     try:
         is_late = not exchange.run(clock_limit_s)
         if is_late and not exchange.is_too_long:
-            # The program's process tells where it is when it gets this signal, then ends.
+            # On this signal, the program's process reports its position and exits.
             process.send_signal(signal.SIGXCPU)
             exchange.run(_TO_ANSWER_S)
     finally:
-        _end(process)
-    # What it wrote so far: perhaps the place where it was.
+        _stop_process(process)
+    # Receives the output so far, which may contain the position of the program.
     exchange.run(_TO_REPORT_S)
     exchange.close()
     is_too_long = exchange.is_too_long
@@ -206,7 +208,7 @@ def _finished(
 
 
 class _Exchange:
-    """Writes the job to a process and reads its report, in bounded time and memory."""
+    """Sends the job to a process and receives its report, in bounded time and memory."""
 
     def __init__(self, process: subprocess.Popen[bytes], job: bytes) -> None:
         assert process.stdin is not None
@@ -225,14 +227,14 @@ class _Exchange:
             self._selector.register(pipe, event)
 
     def output(self) -> bytes:
-        """The report as far as it has been read."""
+        """Return the report as received so far."""
         return b"".join(self._chunks)
 
     def run(self, seconds: float) -> bool:
-        """Exchange data until the process has ended and its report is complete, or time is over.
+        """Exchange data until the process has ended and its report is complete, or until the limit.
 
-        The report is complete at its end, or a second after the end of the process. Returns
-        whether it is; False also if it is too long.
+        The report is complete at its end, or 1 s after the end of the process. Returns whether it
+        is complete; False also if it is too long.
         """
         deadline = time.monotonic() + seconds
         while self._selector.get_map() and not self.is_too_long:
@@ -260,7 +262,7 @@ class _Exchange:
                 pipe.close()
 
     def _transfer(self, pipe: object) -> None:
-        """Write or read what the pipe takes or has now."""
+        """Write or read as much data as the pipe accepts or contains."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -292,10 +294,10 @@ class _Exchange:
             self._chunks.clear()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process and all that it started."""
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Stop the process and all processes that it started."""
     if process.poll() is None:
-        # It knows also those that have left its group.
+        # It also knows processes that have left its group.
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_TO_END_S)
@@ -304,8 +306,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _parsed(output: bytes) -> Report | None:
-    """The report, or None for anything else that the process may have written."""
+def _parse_report(output: bytes) -> Report | None:
+    """Parse the report; None for any other output."""
     if not output.startswith(b"{") or len(output) > MAX_REPORT_BYTES:
         return None
     try:
@@ -315,25 +317,25 @@ def _parsed(output: bytes) -> Report | None:
     return report if isinstance(report, dict) else None
 
 
-def _silent_end(
+def _explain_end(
     name: str,
     end: _ProcessEnd,
     limits: ProcessLimits,
 ) -> InputError:
-    """Error for a process that ended without a report: for its limits, or by itself."""
+    """Create the error for a process that ended without a report: by a limit, or by itself."""
     if end.is_too_long:
         message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"
         return InputError(message, location=Location(name), code="too-large")
-    place = Location(name, _dumped_line(name, end.output))
+    place = Location(name, _find_dumped_line(name, end.output))
     if end.status in _REASONS and not end.is_late:
         message, cure = _REASONS[EndReason(end.status)]
         return InputError(f"the program {message}", location=place, cure=cure, code="limit")
-    # A program that survives the first signal is killed; then only what it wrote at the first one
-    # tells why.
+    # A program that survives the first signal is killed; then only its output at the first signal
+    # shows the reason.
     if end.is_late or -end.status == signal.SIGXCPU or place.line is not None:
         took = f"{limits.time_limit_s} s of CPU time"
         if end.is_late:
-            took = f"{_clock_limit_s(limits)} s by the clock"
+            took = f"{_get_clock_limit_s(limits)} s by the clock"
         message = f"the program did not end within {took}"
         cure = "if it needs longer: -O time_limit=SECONDS"
         return InputError(message, location=place, cure=cure, code="time-limit")
@@ -342,10 +344,10 @@ def _silent_end(
     return InputError(message, location=place, code="program-failed")
 
 
-def _dumped_line(name: str, output: bytes) -> int | None:
-    """The program's line in the traceback that `faulthandler` wrote, innermost frame first."""
+def _find_dumped_line(name: str, output: bytes) -> int | None:
+    """Return the program's innermost line in the traceback that `faulthandler` wrote."""
     shown = name.encode("ascii", "backslashreplace").decode()
-    # Names that are not ASCII are dumped with escapes.
+    # `faulthandler` escapes names that are not ASCII.
     for frame in _DUMPED_FRAME.finditer(output.decode(errors="replace")):
         if frame["file"] in (name, shown):
             return int(frame["line"])

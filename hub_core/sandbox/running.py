@@ -1,7 +1,7 @@
 """Run one program in this process, which was started for it.
 
-What it did is told as one line of JSON: what its language makes of it, or an error with the
-program's line.
+The result is reported as one line of JSON: the report of the program's language, or an error with
+the program's line.
 """
 
 from __future__ import annotations
@@ -23,44 +23,45 @@ from typing import Any, BinaryIO, Protocol, TextIO
 from hub_core.model import HubError
 from hub_core.sandbox.landlock import restrict_this_process
 
-_MOST_PRINTED = 8000
+_MAX_PRINTED = 8000
 Report = dict[str, Any]
-"""JSON values, which the parent reads."""
+"""JSON values that the parent process reads."""
 
 
 class Language(Protocol):
-    """A language that is embedded in Python: what its programs make, and what they are told.
+    """A language that is embedded in Python: it prepares, examines and explains programs.
 
-    `folder`: where its own modules are; errors that begin there are told as they are.
+    `folder`: folder of its modules; messages of errors that are raised there are reported
+    unchanged.
     """
 
     folder: str
 
     def prepare(self, file: str) -> None:
-        """Make ready for the program of this name, which is about to be executed."""
+        """Prepare for the execution of the program in this file."""
         ...
 
     def has_result(self) -> bool:
-        """Whether the program has made anything so far."""
+        """Return whether the program has created a result so far."""
         ...
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """What to tell of a program that ended well.
+        """Return the report on a program that ended normally.
 
-        `namespace`: its global names. `chosen`: which of several is meant. `end`: the line of
-        `sys.exit`, if it ended so, as `exit_line`.
+        `namespace`: global names of the program. `chosen`: the program to report, if there are
+        several. `end`: the line of `sys.exit`, if the program ended by it, as `exit_line`.
         """
         ...
 
     def message(self, error: BaseException) -> str:
-        """What to tell of an error, empty for its own message."""
+        """Return the message for an error; empty for the message of the exception."""
         ...
 
 
 class _PrintedText(io.TextIOBase):
     """A standard stream of the program.
 
-    Keeps where and what it wrote first, and its last words.
+    Stores where and what the program wrote first, and the last characters.
     """
 
     def __init__(self, file: str) -> None:
@@ -70,23 +71,23 @@ class _PrintedText(io.TextIOBase):
         self.last = ""
 
     def writable(self) -> bool:
-        """Whether the stream can be written, as `print` asks."""
+        """Return True, as `print` requires."""
         return True
 
     def write(self, text: str) -> int:
-        """Keep the ends of what is written: a program may print without end."""
+        """Store the first and the last part of the output, which may be unlimited."""
         if text and not self.first:
             self.line, self.first = calling_line(self._file), text[:200]
-        self.last = (self.last + text)[-_MOST_PRINTED:]
+        self.last = (self.last + text)[-_MAX_PRINTED:]
         return len(text)
 
 
 def run_job(language: Language) -> None:
-    """Read the job from standard input, run the program, write the report, and end.
+    """Read the job from standard input, run the program, write the report, and exit.
 
-    The job is a line of JSON; the program follows it.
+    The job is a line of JSON, followed by the program.
     """
-    # A descriptor that the program does not know.
+    # A file descriptor that the program does not know.
     report = os.fdopen(os.dup(1), "wb")
     job = json.loads(sys.stdin.buffer.readline())
     source = sys.stdin.buffer.read()
@@ -94,35 +95,35 @@ def run_job(language: Language) -> None:
     _set_limits(job["time_limit_s"], job["memory_limit_bytes"], report)
     if job["sandbox"]:
         folder = str(Path(job["name"]).resolve().parent)
-        places = [*sys.path, folder, *_package_places(), *_system_places()]
-        restrict_this_process(places, [os.devnull])
+        readable = [*sys.path, folder, *_list_package_folders(), *_list_system_files()]
+        restrict_this_process(readable, [os.devnull])
     run = _Run(language, job["name"])
     outcome = run.outcome(source, job["arguments"], job["program"])
     report.write(json.dumps(outcome, separators=(",", ":")).encode())
     report.flush()
-    # Threads and exit handlers that the program left behind have nothing to add.
+    # Without waiting for threads and exit handlers of the program.
     os._exit(0)
 
 
 def error_report(message: str, line: int, code: str) -> Report:
-    """An error of the program; line -1 where it has none."""
+    """Create the report of an error of the program; line -1 if it has none."""
     return {"error": message, "line": line, "code": code}
 
 
 def chosen_places(names: Sequence[str], chosen: str | None) -> list[int]:
-    """Places of the programs that are meant: by number from 1, or by name; None: all."""
+    """Return the indices of the selected programs: by number from 1, or by name; None: all."""
     if chosen is None:
         return list(range(len(names)))
     if chosen.isdecimal() and 1 <= int(chosen) <= len(names):
         return [int(chosen) - 1]
-    return [place for place, name in enumerate(names) if name == chosen]
+    return [index for index, name in enumerate(names) if name == chosen]
 
 
 def calling_line(file: str) -> int:
-    """The line of the nearest caller in `file`, or -1.
+    """Return the line of the nearest caller in `file`, or -1.
 
-    Not of the nearest caller at all: that may be a routine of the language or of a module beside
-    the program, and the reader of a report has the program before him.
+    Callers in other files are skipped: they are functions of the language or of another module, but
+    the user sees only the program.
     """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename != file:
@@ -131,23 +132,23 @@ def calling_line(file: str) -> int:
 
 
 def _close_streams() -> None:
-    """Point the standard streams nowhere, so that only the report goes to the parent."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Redirect the standard streams to the null device, so that the parent gets only the report."""
+    null_device = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
+        os.dup2(null_device, stream)
 
 
-def _package_places() -> list[str]:
-    """Folders of the packages that this process has imported.
+def _list_package_folders() -> list[str]:
+    """Return the folders of the packages that this process has imported.
 
-    Packages that are installed from a checkout are not found by `sys.path`.
+    Packages that are installed from a checkout are not in folders of `sys.path`.
     """
     packages = [module for name, module in sys.modules.items() if "." not in name]
-    return [place for one in packages for place in getattr(one, "__path__", ())]
+    return [path for package in packages for path in getattr(package, "__path__", ())]
 
 
-def _system_places() -> list[str]:
-    """Files of the system that Python and its extension modules read."""
+def _list_system_files() -> list[str]:
+    """Return the files of the system that Python and its extension modules read."""
     return [
         *(sys.prefix, sys.base_prefix, sys.exec_prefix),
         *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo"),
@@ -156,22 +157,19 @@ def _system_places() -> list[str]:
 
 
 def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:
-    """Let the system end the process at its limits.
-
-    The interpreter says before where the program is.
-    """
-    # Not on every system.
+    """Set the limits of the process; at the CPU limit the interpreter reports the position."""
+    # Not available on every system.
     import resource
 
     faulthandler.register(signal.SIGXCPU, report, all_threads=False, chain=True)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Two seconds for the interpreter's words, then SIGKILL, which a program cannot catch.
+    # Two seconds for the report of the interpreter, then SIGKILL, which a program cannot catch.
     resource.setrlimit(resource.RLIMIT_CPU, (time_limit_s, time_limit_s + 2))
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes, memory_limit_bytes))
 
 
 class _Run:
-    """One program and the language that it is written in."""
+    """Execution of one program of a language."""
 
     def __init__(self, language: Language, name: str) -> None:
         self._language = language
@@ -179,16 +177,16 @@ class _Run:
         self._module = ModuleType("__main__")
 
     def outcome(self, source: bytes, arguments: list[str], chosen: str | None) -> Report:
-        """Run the program and tell what became of it."""
+        """Run the program and return its report."""
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (
-            contextlib.redirect_stdout(_text(printed)),
-            contextlib.redirect_stderr(_text(complained)),
+            contextlib.redirect_stdout(_to_text_stream(printed)),
+            contextlib.redirect_stderr(_to_text_stream(complained)),
         ):
             outcome = self._executed(source, arguments, complained)
             is_silent = "error" not in outcome and not self._language.has_result()
             if "exit_line" in outcome and is_silent and printed.last:
-                # The program answers a question, such as --help, instead of making anything.
+                # The program answers a question, such as --help, and creates no result.
                 return {"answer": printed.last.splitlines()}
             if "error" not in outcome:
                 outcome = self._reported(chosen, outcome)
@@ -197,97 +195,100 @@ class _Run:
         return outcome
 
     def _executed(self, source: bytes, arguments: list[str], complained: _PrintedText) -> Report:
-        """Execute the program; an error, or the line of `sys.exit`."""
+        """Execute the program; return an error, the line of `sys.exit`, or an empty report."""
         try:
             self._language.prepare(self._name)
             self._execute(source, arguments)
         except SystemExit as end:
-            return _exit(end, self._name, complained.last)
-        # KeyboardInterrupt too: whatever ends the program is told.
+            return _report_exit(end, self._name, complained.last)
+        # Including KeyboardInterrupt: every end of the program is reported.
         except BaseException as error:
             return self._failure(error)
         return {}
 
     def _reported(self, chosen: str | None, end: Report) -> Report:
-        """What the language makes of the program; that may run more of its code."""
+        """Return the report of the language, which may execute more code of the program."""
         try:
             return self._language.report(self._module.__dict__, chosen, end)
         except BaseException as error:
             return self._failure(error)
 
     def _execute(self, source: bytes, arguments: list[str]) -> None:
-        """Execute the program as Python executes a script."""
-        # The program sees its own words, not those of this process.
+        """Execute the program like a script."""
+        # The program gets its own command line.
         sys.argv = [self._name, *arguments]
-        # Programs may import modules that lie beside them; nothing of the system is hidden by
-        # these.
+        # Programs may import modules of their own folder; it comes last, so that it hides no
+        # module.
         sys.path.append(str(Path(self._name).resolve().parent))
         self._module.__dict__.update(__file__=self._name, __builtins__=builtins)
-        # Dataclasses and pickles of the program look their module up.
+        # Dataclasses and pickles look up the module of the program.
         sys.modules["__main__"] = self._module
-        # Not with this module's `annotations` feature.
+        # Without this module's `annotations` feature.
         code = compile(source, self._name, "exec", dont_inherit=True)
         exec(code, self._module.__dict__)
 
     def _failure(self, error: BaseException) -> Report:
-        """What an exception says of the program, with the program's innermost line."""
+        """Return the report of an exception, with the program's innermost line."""
         name = self._name
-        line = _line_of(error, name)
+        line = _find_line(error, name)
         if isinstance(error, MemoryError):
             return error_report("needs more memory than the limit", line, "memory-limit")
         if isinstance(error, SyntaxError) and error.filename == name:
             message = f"is no Python program: {error.msg}"
             return error_report(message, error.lineno or -1, "syntax")
-        # Lowering, which a program may ask for, names lines itself.
+        # Lowering, which a program may call, reports lines itself.
         if isinstance(error, HubError):
-            found = error.diagnostics[0]
-            told = found.location.line if found.location.file == name else None
-            report = error_report(found.message, told or line, found.code)
-            return report | {"cure": found.cure}
+            finding = error.diagnostics[0]
+            reported_line = finding.location.line if finding.location.file == name else None
+            report = error_report(finding.message, reported_line or line, finding.code)
+            return report | {"cure": finding.cure}
         return error_report(self._message(error), line, "program-failed")
 
     def _message(self, error: BaseException) -> str:
-        """What to tell the user of an exception."""
+        """Return the message for an exception."""
         message = str(error)
-        # The text of a KeyError is the `repr` of what it was given.
+        # The text of a KeyError is the `repr` of its argument.
         if isinstance(error, KeyError) and error.args:
             message = str(error.args[0])
-        told = self._language.message(error)
-        if told:
-            return told
+        explanation = self._language.message(error)
+        if explanation:
+            return explanation
         if self._is_of_language(error):
             return message
         kind = type(error).__name__
         return f"{kind}: {message}" if message else kind
 
     def _is_of_language(self, error: BaseException) -> bool:
-        """Whether the language refuses something, rather than Python or the program itself."""
+        """Whether the exception was raised with a message in the modules of the language."""
         frames = traceback.extract_tb(error.__traceback__)
-        is_own = bool(frames) and frames[-1].filename.startswith(self._language.folder)
-        return is_own and str(error) != ""
+        is_in_language = bool(frames) and frames[-1].filename.startswith(self._language.folder)
+        return is_in_language and str(error) != ""
 
 
-def _text(stream: _PrintedText) -> TextIO:
-    # contextlib asks for a TextIO, of which `print` uses what a TextIOBase has.
+def _to_text_stream(stream: _PrintedText) -> TextIO:
+    # contextlib expects a TextIO; `print` uses only methods of TextIOBase.
     return stream  # type: ignore[return-value]
 
 
-def _exit(end: SystemExit, name: str, said: str) -> Report:
-    """What `sys.exit` means; argparse ends by it too, with its reason on standard error."""
-    line = _line_of(end, name)
+def _report_exit(end: SystemExit, name: str, printed_errors: str) -> Report:
+    """Return the report of `sys.exit`.
+
+    Argparse also exits by it, with the reason on standard error.
+    """
+    line = _find_line(end, name)
     if end.code in (None, 0):
         return {"exit_line": line}
-    words = said.strip().splitlines()
+    words = printed_errors.strip().splitlines()
     if not words and isinstance(end.code, str):
         words = [end.code]
     reason = f": {words[-1]}" if words else ""
     status = end.code if isinstance(end.code, int) else 1
-    # Without a code of its own, as the program speaks for itself.
+    # Without a code, because the message is the program's.
     return {"error": f"the program ends itself with status {status}{reason}", "line": line}
 
 
-def _line_of(error: BaseException, name: str) -> int:
-    """The innermost line of the program that an exception passed, or -1."""
+def _find_line(error: BaseException, name: str) -> int:
+    """Return the innermost line of the program in the traceback of an exception, or -1."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == name]
     return (lines[-1] or -1) if lines else -1

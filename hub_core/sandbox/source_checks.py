@@ -1,4 +1,4 @@
-"""What a reader of programs looks at before and after it executes one."""
+"""Checks of programs before their execution, and of their reports."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hub_core.model import Diagnostic, InputError, Location, Severity, UsageErro
 from hub_core.plugin_api import Source
 from hub_core.sandbox.running import Report
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 def parsed_source(name: str, content: bytes) -> ast.Module:
-    """The syntax tree of a program, which is not executed. Raises `InputError` with its line."""
+    """Parse a program without executing it. Raises `InputError` with the line of a syntax error."""
     place = Location(name)
-    if len(content) > _MOST_BYTES:
+    if len(content) > _MAX_BYTES:
         message = f"{len(content)} bytes are too long for a program"
         raise InputError(message, location=place, code="too-large")
     try:
@@ -31,7 +31,7 @@ def parsed_source(name: str, content: bytes) -> ast.Module:
 
 
 def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
-    """Whether a node imports one of these packages, or a module in one."""
+    """Whether an import statement imports one of these packages, or a module of one."""
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom):
         names = [node.module or ""]
@@ -39,7 +39,7 @@ def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
 
 
 def shell_words(text: str | None) -> list[str]:
-    """Command line arguments of a program as a shell splits them. Raises `UsageError`."""
+    """Split command line arguments like a shell. Raises `UsageError` for unbalanced quotes."""
     if text is None:
         return []
     try:
@@ -49,14 +49,14 @@ def shell_words(text: str | None) -> list[str]:
 
 
 def warn_of_output(source: Source, report: Report) -> None:
-    """Report that the program prints."""
+    """Report a warning if the program prints."""
     printed = report.get("printed")
     if printed:
-        message = f"the program prints, and nobody reads it here: {printed['text']!r}"
+        message = f"the output of the program is ignored: {printed['text']!r}"
         warn_at(source, "program-prints", message, printed["line"])
 
 
 def warn_at(source: Source, code: str, message: str, line: int) -> None:
-    """Report a warning at a line, 0 or less for none."""
+    """Report a warning at a line; 0 or less for no line."""
     place = Location(source.name, line if line > 0 else None)
     source.report(Diagnostic(code, message, Severity.WARNING, place))

@@ -1,10 +1,10 @@
-"""Run a program in a process below this one, and end with it all that it leaves behind.
+"""Run a program in a child process, and stop all processes that it leaves.
 
-A program may start processes of its own, and these may leave its process group and its parent
-(`setsid`, two forks). On Linux this process then becomes their parent (PR_SET_CHILD_SUBREAPER of
-prctl(2)), so that it finds and ends them; and it ends itself with the process that started it
-(PR_SET_PDEATHSIG). It also watches the CPU time, the memory and the number of all these processes
-together. Elsewhere, processes that have left the group are not found.
+A program may start processes, which may leave its process group and its parent (`setsid`, two
+forks). On Linux this process becomes their parent then (PR_SET_CHILD_SUBREAPER of prctl(2)), so
+that it can find and stop them. It is stopped itself when its own parent ends (PR_SET_PDEATHSIG). It
+also monitors CPU time, memory and number of all these processes together. On other systems,
+processes that have left the group are not found.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import NoReturn
 # <linux/prctl.h>
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36
 MAX_PROCESSES = 64
-# Seconds between two looks at the processes of a program.
+# Seconds between two measurements of the processes of a program.
 _WATCH_S, _WATCH_SEVERAL_S = 0.1, 0.02
 _CPU_SLACK_S = 3
 
 
 class EndReason(IntEnum):
-    """Exit status of this process if it ends a program for a limit of all its processes."""
+    """Exit status of this process if it stops a program because of a limit of all its processes."""
 
     TIME = 120
     MEMORY = 121
@@ -40,84 +40,84 @@ class EndReason(IntEnum):
 
 
 def main(child: str, memory_limit_bytes: str, time_limit_s: str) -> None:
-    """Start the program, watch it, end what is left, and end as it did.
+    """Start the program, monitor it, stop its remaining processes, and exit with its status.
 
-    `child`: `module:function` that runs the job. The limits are of all processes of the program
-    together; each of them has limits of its own too.
+    `child`: `module:function` that runs the job. The limits apply to all processes of the program
+    together; each process also has limits of its own.
     """
-    _control(_SET_CHILD_SUBREAPER, 1)
-    _control(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
-    # Before the program starts: its end is waited for by this signal.
+    _set_process_attribute(_SET_CHILD_SUBREAPER, 1)
+    _set_process_attribute(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    # Blocked before the program starts: `sigtimedwait` waits for its end by this signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     worker = os.fork()
     if worker == 0:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        _control(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+        _set_process_attribute(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         module, _, function = child.partition(":")
-        # Only here, as this process needs nothing of the language.
+        # Imported only in the child, because this process does not need the language.
         getattr(importlib.import_module(module), function)()
     _close_streams()
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        """Send the signal on to the program, unless it is gone."""
+        """Forward the signal to the program, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, number)
 
     def stop(_number: int, frame: FrameType | None) -> None:
-        # By name too, as not every system lists children.
+        # Stopped directly as well, because not every system lists children.
         pass_on(signal.SIGKILL, frame)
-        _end_descendants()
+        _stop_descendants()
         os._exit(1)
 
-    # Asked where the program is, which its own process knows; or told to end.
+    # SIGXCPU requests the position of the program, which its process reports; SIGTERM stops it.
     signal.signal(signal.SIGXCPU, pass_on)
     signal.signal(signal.SIGTERM, stop)
-    status = _watch(worker, int(memory_limit_bytes), int(time_limit_s))
-    _end_descendants()
-    _end_like(status)
+    status = _wait_within_limits(worker, int(memory_limit_bytes), int(time_limit_s))
+    _stop_descendants()
+    _exit_like(status)
 
 
-def _watch(worker: int, memory_limit_bytes: int, time_limit_s: int) -> int:
-    """Wait for the end of the program's process; end this one if all together exceed a limit."""
+def _wait_within_limits(worker: int, memory_limit_bytes: int, time_limit_s: int) -> int:
+    """Wait for the end of the program; exit if all its processes together exceed a limit."""
     while True:
         ended, status = os.waitpid(worker, os.WNOHANG)
         if ended:
             return status
-        usage = _tree_usage()
-        # The process itself tells its line at its own limit, so that one comes first.
+        usage = _measure_usage()
+        # The process reports its line at its own limit, so that limit has priority.
         if usage.cpu_s > time_limit_s + _CPU_SLACK_S:
-            _end_for(EndReason.TIME)
+            _exit_for(EndReason.TIME)
         if usage.memory_bytes > memory_limit_bytes:
-            _end_for(EndReason.MEMORY)
+            _exit_for(EndReason.MEMORY)
         if usage.processes > MAX_PROCESSES:
-            _end_for(EndReason.PROCESSES)
-        # Several processes can grow fast; a single one has limits of its own.
+            _exit_for(EndReason.PROCESSES)
+        # Several processes can use memory fast; a single one has limits of its own.
         wait_s = _WATCH_S if usage.processes == 1 else _WATCH_SEVERAL_S
         signal.sigtimedwait({signal.SIGCHLD}, wait_s)
 
 
-def _end_for(reason: EndReason) -> NoReturn:
-    _end_descendants()
+def _exit_for(reason: EndReason) -> NoReturn:
+    _stop_descendants()
     os._exit(reason)
 
 
 @dataclass(frozen=True, slots=True)
 class _Usage:
-    """CPU seconds, resident bytes that are not shared, and number of all processes below this."""
+    """CPU seconds, unshared resident bytes, and number of all descendants of this process."""
 
     cpu_s: float
     memory_bytes: int
     processes: int
 
 
-def _tree_usage() -> _Usage:
-    """Sum over all living processes below this one; the CPU time of ended ones is included."""
+def _measure_usage() -> _Usage:
+    """Sum the usage of all living descendants; CPU time of ended processes is included."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = ended.ru_utime + ended.ru_stime
     memory = processes = 0
-    for process in _descendants():
+    for process in _find_descendants():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = _stat_fields(process)
+            fields = _read_stat(process)
             # utime, stime, and those of children that were waited for: proc_pid_stat(5).
             cpu_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
             _, resident, shared, *_ = Path(f"/proc/{process}/statm").read_text().split()
@@ -126,29 +126,30 @@ def _tree_usage() -> _Usage:
     return _Usage(cpu_s, memory, processes)
 
 
-def _control(option: int, value: int) -> None:
-    """Set an attribute of this process, where the system has such."""
+def _set_process_attribute(option: int, value: int) -> None:
+    """Set an attribute of this process by prctl; no effect on other systems than Linux."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _close_streams() -> None:
-    """Leave the streams to the program: they end when it does."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Close the streams, so that they end with the program."""
+    null_device = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
+        os.dup2(null_device, stream)
 
 
-def _end_descendants() -> None:
-    """End all processes below this one until none is left.
+def _stop_descendants() -> None:
+    """Stop all descendants of this process.
 
-    All are stopped before the first is killed, so that they cannot start others meanwhile.
+    All are suspended before the first one is killed, so that they cannot start new processes in
+    between. Repeated until none is left.
     """
     while True:
         stopped: set[int] = set()
-        while found := set(_descendants()) - stopped:
-            _send(found, signal.SIGSTOP)
-            stopped |= found
+        while running := set(_find_descendants()) - stopped:
+            _send(running, signal.SIGSTOP)
+            stopped |= running
         _send(stopped, signal.SIGKILL)
         try:
             while True:
@@ -164,31 +165,31 @@ def _send(processes: Iterable[int], number: int) -> None:
             os.kill(process, number)
 
 
-def _descendants() -> Iterator[int]:
-    """Numbers of all processes below this one that have not ended."""
+def _find_descendants() -> Iterator[int]:
+    """Yield the process ids of all living descendants of this process."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            state, parent = _stat_fields(int(entry.name))[:2]
+            state, parent = _read_stat(int(entry.name))[:2]
             if state not in "ZX":
                 children.setdefault(int(parent), []).append(int(entry.name))
     below = [os.getpid()]
-    # The list grows while it is read.
+    # The list grows during the loop.
     for process in below:
         below += children.get(process, [])
     yield from below[1:]
 
 
-def _stat_fields(process: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on: proc_pid_stat(5)."""
+def _read_stat(process: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on: proc_pid_stat(5)."""
     text = Path(f"/proc/{process}/stat").read_text(errors="replace")
-    # Before them is the name, in parentheses, which may contain any character.
+    # They follow the name in parentheses, which may contain any character.
     return text.rpartition(")")[2].split()
 
 
-def _end_like(status: int) -> None:
-    """End with the exit status or the signal of the program's process."""
-    # A shell tells a signal from an exit status.
+def _exit_like(status: int) -> None:
+    """Exit with the exit status or the signal of the program's process."""
+    # A shell distinguishes a signal from an exit status.
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         with contextlib.suppress(OSError):
