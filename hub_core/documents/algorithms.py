@@ -127,7 +127,7 @@ def _to_lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
-    """Yield name and values of every column that is required or has a value other than the default."""
+    """Yield name and values of every column that is required or has non-default values."""
     for name in COLUMN_DTYPES:
         column = getattr(steps, name)
         is_needed = name in _REQUIRED_COLUMNS or bool(np.any(column != COLUMN_DEFAULTS[name]))

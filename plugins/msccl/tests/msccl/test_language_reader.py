@@ -241,7 +241,7 @@ def test_output_of_the_program_is_reported_and_kept_off_standard_output(
     run(PROGRAM + "print('hello'); import os; os.write(1, b'x')", reported)
     assert capfd.readouterr() == ("", "")
     assert [str(found) for found in reported] == [
-        "prog.py:3: the program prints, and nobody reads it here: 'hello'"
+        "prog.py:3: the output of the program is ignored: 'hello'"
     ]
 
 
