@@ -1,6 +1,6 @@
-"""Chakra execution traces as columns: bytes of files become arrays of nodes, and the way back.
+"""Chakra execution traces as columns: decode files to arrays of nodes, and encode them.
 
-What needs protobuf, the messages of the schema one by one, is in `hub_core.chakra.trace_records`.
+Only `hub_core.chakra.trace_records`, the messages of the schema as objects, needs protobuf.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checked access to decoded node attributes: every complaint names file, byte and node."""
+"""Checked access to decoded node attributes: every error names file, byte and node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ from hub_core.columns import BoolArray, Int64Array
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """An integer list of three: what its entries are, at most, and in nodes without the list."""
+    """Description of a list of three integers.
+
+    `entries`: their names; `highest`: their maximum values; `absent`: values for nodes without the
+    list.
+    """
 
     entries: tuple[str, str, str]
     highest: tuple[int, int, int]
@@ -31,13 +35,13 @@ class Triple:
 
 
 class NodeFields:
-    """The attributes of a batch of nodes with the checks that a reader of algorithms makes.
+    """Attributes of a batch of nodes, with the checks of a reader of algorithms.
 
     `is_send`, `is_receive`, `is_message`, `is_comp`: bool per node; `rank`: int64 per node.
     """
 
     def __init__(self, nodes: NodeColumns) -> None:
-        """Raises `TraceError` for an attribute that stands twice in a node."""
+        """Raise `TraceError` for an attribute that occurs twice in a node."""
         self.nodes = nodes
         self.is_send = nodes.type == NodeType.COMM_SEND
         self.is_receive = nodes.type == NodeType.COMM_RECV
@@ -45,47 +49,47 @@ class NodeFields:
         self.is_comp = nodes.type == NodeType.COMP
         self.everywhere = np.ones(len(nodes.type), np.bool_)
         self.rank = np.asarray(nodes.batch.ranks, np.int64)[nodes.batch.file_of_node]
-        # All nodes of a shape have the same names: each shape is asked once.
+        # All nodes of a shape have the same names, so each shape is checked once.
         for shape, members in nodes.attributes.groups:
             if name := shape.repeated():
                 message = f"the attribute {name!r} stands twice"
                 raise self.fail(int(members.min()), message, "duplicate-attribute")
 
     def fail(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
-        """An error about one node."""
+        """Create an error about one node."""
         subject = f"{type_name(int(self.nodes.type[node]))} {self.nodes.id[node]}"
         return self.nodes.batch.error_at(node, f"{subject}: {message}", code, cure)
 
     def refuse(self, bad: BoolArray, message: str, code: str) -> None:
-        """Raise an error about the first node where `bad` holds, if there is one."""
+        """Raise an error about the first node for which `bad` is True, if there is one."""
         if bad.any():
             raise self.fail(int(bad.argmax()), message, code)
 
     def has(self, name: str) -> BoolArray:
-        """Where the attribute stands, whatever its kind."""
+        """Return which nodes have the attribute, of any kind."""
         present: BoolArray = self.nodes.attributes.kind[name] != NO_KIND
         return present
 
     def require(self, name: str, where: BoolArray) -> None:
         """Refuse the first node of `where` without the attribute."""
-        # Of any kind: the kind is checked where the value is read.
+        # The kind is checked when the value is read.
         message = f"the attribute {name} is missing"
         self.refuse(where & ~self.has(name), message, "missing-attribute")
 
     def numbers(self, name: str, where: BoolArray, low: int, high: int, default: int) -> Int64Array:
-        """An integer attribute, checked in the nodes of `where`.
+        """Return an integer attribute, checked in the nodes of `where`.
 
-        The value is `default` in all other nodes and where the attribute is absent.
+        The value is `default` in all other nodes, and if the attribute is absent.
         """
         present = where & self.has(name)
-        # The kind goes first: of another one there is no value to compare.
+        # The kind is checked first, because other kinds have no integer value.
         self._check_kind(name, present, _IS_INTEGER, "an integer")
         values = np.where(present, self.nodes.attributes.values[name], default)
         self._check_range(name, present, values, low, high)
         return values
 
     def triple(self, name: str, where: BoolArray, form: Triple) -> tuple[Int64Array, ...]:
-        """Columns of the three entries of an integer list, checked in the nodes of `where`."""
+        """Return the columns of a list of three integers, checked in the nodes of `where`."""
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)
         message = f"the attribute {name} has not the three entries {', '.join(form.entries)}"
@@ -99,7 +103,7 @@ class NodeFields:
         return tuple(columns)
 
     def micros(self) -> Int64Array:
-        """The field duration_micros."""
+        """Return the field duration_micros, checked."""
         values = self.nodes.micros
         self._check_range("duration_micros", values != 0, values, 0, LARGEST // 1000)
         return values
@@ -109,19 +113,19 @@ class NodeFields:
     ) -> None:
         """Refuse the first value of a kind that is not accepted."""
         kind = self.nodes.attributes.kind[name]
-        # Absent attributes are of kind 0, which is in no table, but they are not asked.
+        # Absent attributes have kind 0, which is never accepted, so they are excluded.
         wrong = present & ~accepted[kind]
         if wrong.any():
             node = int(wrong.argmax())
-            found = Kind(kind[node]).field
-            message = f"the attribute {name} is of kind {found}, expected {expected}"
+            kind_name = Kind(kind[node]).field
+            message = f"the attribute {name} is of kind {kind_name}, expected {expected}"
             raise self.fail(node, message, "attribute-kind")
 
     def _check_range(
         self, name: str, present: BoolArray, values: Int64Array, low: int, high: int
     ) -> None:
         """Refuse the first value outside `low..high`."""
-        # Numbers of absent attributes are defaults, which may lie outside.
+        # Values of absent attributes are defaults, which may be outside.
         wrong = present & ((values < low) | (values > high))
         if wrong.any():
             node = int(wrong.argmax())
@@ -129,12 +133,12 @@ class NodeFields:
             raise self.fail(node, message, "attribute-range")
 
 
-def _table(kinds: Iterable[Kind]) -> BoolArray:
-    """Kinds as a mask to look up with a column of kinds, which are bytes."""
+def _create_mask(kinds: Iterable[Kind]) -> BoolArray:
+    """Convert kinds to a mask that is indexed by a column of kinds (bytes)."""
     accepted = np.zeros(256, np.bool_)
     accepted[sorted(kinds)] = True
     return accepted
 
 
-_IS_INTEGER = _table(INTEGER_KINDS)
-_IS_INTEGER_LIST = _table(INTEGER_LIST_KINDS)
+_IS_INTEGER = _create_mask(INTEGER_KINDS)
+_IS_INTEGER_LIST = _create_mask(INTEGER_LIST_KINDS)

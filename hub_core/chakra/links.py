@@ -1,4 +1,4 @@
-"""Turn the ids that nodes wait for into positions; refuse ids that are doubled or not there."""
+"""Resolve ids in dependencies to positions of nodes; refuse repeated and missing ids."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from hub_core.columns import BoolArray, Int64Array, UInt64Array, distinct, group
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Dependencies between nodes by position, ordered by child and as the file lists them."""
+    """Dependencies between nodes by position, ordered by child, then as listed in the file."""
 
     parents: Int64Array
     children: Int64Array
 
-    def only(self, kept: BoolArray) -> Edges:
-        """The edges where `kept` holds."""
-        return self if kept.all() else Edges(self.parents[kept], self.children[kept])
+    def only(self, is_selected: BoolArray) -> Edges:
+        """Return the edges for which `kept` is True."""
+        return (
+            self
+            if is_selected.all()
+            else Edges(self.parents[is_selected], self.children[is_selected])
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedLinks:
-    """All dependencies of a batch, the number of dropped ones, and files to be remembered.
+    """Dependencies of a batch, the number of dropped ones, and files with an irregular form.
 
-    `irregular`: bool per file; ids are not 0..k-1 in file order, a dependency points forward, or a
-    list of dependencies is not ascending.
+    `irregular`: bool per file; the ids are not 0..k-1 in file order, a dependency points forward,
+    or a list of dependencies is not ascending.
     """
 
     data: Edges
@@ -39,8 +43,8 @@ class ResolvedLinks:
 def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
     """Resolve the dependencies of a batch.
 
-    Raises `TraceError` for ids that stand twice and, unless told to drop them, for dependencies on
-    nodes that are not there.
+    Raises `TraceError` for repeated ids and, unless `drop_dangling`, for dependencies on missing
+    nodes.
     """
     index = _Index(nodes.batch, nodes.id)
     data, lost_data = index.resolve(nodes.data, drop_dangling)
@@ -48,7 +52,7 @@ def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
     irregular = ~index.is_plain
     for edges in (data, control):
         is_odd = edges.parents >= edges.children
-        # A parent twice, or a later one before an earlier one, is remembered too.
+        # Also irregular: a repeated parent, and a later parent before an earlier one.
         same_child = edges.children[1:] == edges.children[:-1]
         is_odd[1:] |= same_child & (edges.parents[1:] <= edges.parents[:-1])
         irregular[nodes.batch.file_of_node[edges.children[is_odd]]] = True
@@ -69,9 +73,9 @@ class _Index:
             self._sort()
 
     def _sort(self) -> None:
-        """Number the ids, so that file and id make one integer to search for."""
+        """Number the distinct ids, so that (file, id) is one integer to search for."""
         self._distinct = distinct(self._ids)
-        keys = self._keys(self._batch.file_of_node, self._ids)
+        keys = self._build_keys(self._batch.file_of_node, self._ids)
         self._order = np.argsort(keys, kind="stable")
         self._sorted_keys = keys[self._order]
         doubled = np.flatnonzero(self._sorted_keys[1:] == self._sorted_keys[:-1])
@@ -80,34 +84,34 @@ class _Index:
             message = f"a second node has id {self._ids[node]}"
             raise self._batch.error_at(node, message, "duplicate-id")
 
-    def _keys(self, file: Int64Array, ids: UInt64Array) -> Int64Array:
-        """(file, id) as one number; -1 for an id that no node has."""
+    def _build_keys(self, file: Int64Array, ids: UInt64Array) -> Int64Array:
+        """Combine (file, id) to one number; -1 for an id that no node has."""
         number = rows_of(ids, self._distinct)
         return np.where(number >= 0, file * len(self._distinct) + number, -1)
 
     def resolve(self, dependencies: Dependencies, drop_dangling: bool) -> tuple[Edges, int]:
-        """Edges of one kind, and how many were dropped."""
+        """Return the edges of one kind, and the number of dropped ones."""
         children = group_of_entry(dependencies.indptr)
         file = self._batch.file_of_node[children]
-        place, is_there = self._positions(file, dependencies.ids)
-        # The first one is named, the others are counted.
-        lost = np.flatnonzero(~is_there)
+        position, exists = self._find_positions(file, dependencies.ids)
+        # The error names the first one and counts the others.
+        lost = np.flatnonzero(~exists)
         if len(lost) and not drop_dangling:
             self._refuse(int(children[lost[0]]), int(dependencies.ids[lost[0]]), len(lost))
-        return Edges(place, children).only(is_there), len(lost)
+        return Edges(position, children).only(exists), len(lost)
 
-    def _positions(self, file: Int64Array, wanted: UInt64Array) -> tuple[Int64Array, BoolArray]:
-        """Where the nodes with these ids stand, and whether they are there at all."""
+    def _find_positions(self, file: Int64Array, ids: UInt64Array) -> tuple[Int64Array, BoolArray]:
+        """Return the positions of the nodes with these ids, and whether they exist."""
         if self.is_plain.all():
             # The common case needs no search: the id is the position in the file.
-            is_there: BoolArray = wanted < self._sizes[file].astype(np.uint64)
-            return self._first[file] + np.where(is_there, wanted, 0).astype(np.int64), is_there
-        place = rows_of(self._keys(file, wanted), self._sorted_keys)
-        return self._order[place], place >= 0
+            exists: BoolArray = ids < self._sizes[file].astype(np.uint64)
+            return self._first[file] + np.where(exists, ids, 0).astype(np.int64), exists
+        position = rows_of(self._build_keys(file, ids), self._sorted_keys)
+        return self._order[position], position >= 0
 
     def _refuse(self, child: int, parent_id: int, count: int) -> None:
-        others = f" ({count} such dependencies here)" if count > 1 else ""
+        count_text = f" ({count} such dependencies here)" if count > 1 else ""
         node = f"node {self._ids[child]} depends on node {parent_id}"
         cure = "read with the option drop_dangling to leave such dependencies out"
-        message = f"{node}, which is not in the file{others}"
+        message = f"{node}, which is not in the file{count_text}"
         raise self._batch.error_at(child, message, "dangling-dependency", cure)

@@ -19,14 +19,17 @@ AttributeValue = int | float | bool | str | bytes | tuple["AttributeValue", ...]
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """Record 0 of a file. `attributes`: values by name; `kinds`: None for one without a value."""
+    """Record 0 of a file.
+
+    `attributes`: values by name; `kinds`: None for an attribute without value.
+    """
 
     version: str = ""
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     kinds: Mapping[str, Kind | None] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
-        """An attribute as text, empty where it is absent or of another kind."""
+        """Return an attribute as text; empty if it is absent or of another kind."""
         value = self.attributes.get(name)
         return value if isinstance(value, str) else ""
 
@@ -41,40 +44,44 @@ class MetadataEntry:
 
 
 def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
-    """The framed record in protobuf's own bytes; by hand, so that writers need no protobuf."""
-    body = _field(_VERSION, version.encode()) if version else b""
+    """Encode the framed record as protobuf does; without protobuf, which writers do not need."""
+    body = _encode_field(_VERSION, version.encode()) if version else b""
     for entry in entries:
-        body += _field(_ATTR, _field(_NAME, entry.name.encode()) + _value(entry))
+        body += _encode_field(
+            _ATTR, _encode_field(_NAME, entry.name.encode()) + _encode_value(entry)
+        )
     return varint(len(body)) + body
 
 
-def _field(number: int, content: bytes) -> bytes:
-    """A field of bytes: tag, length, content."""
-    # Kinds of lists and texts have numbers above 15, whose tags are two bytes.
+def _encode_field(number: int, content: bytes) -> bytes:
+    """Encode a field of bytes: tag, length, content."""
+    # Field numbers of lists and texts are above 15, so their tags have two bytes.
     return varint(number << 3 | WireType.BYTES) + varint(len(content)) + content
 
 
-def _value(entry: MetadataEntry) -> bytes:
-    """The field of AttributeProto that holds the value."""
+def _encode_value(entry: MetadataEntry) -> bytes:
+    """Encode the field of AttributeProto with the value."""
     if isinstance(entry.value, str):
-        return _field(entry.kind, entry.value.encode())
+        return _encode_field(entry.kind, entry.value.encode())
     if isinstance(entry.value, int):
         return varint(entry.kind << 3 | WireType.VARINT) + varint(entry.value)
     packed, _ = encode_varints(np.asarray(entry.value, np.int64).view(np.uint64))
     # proto3 writes an empty list as an empty message.
-    return _field(entry.kind, _field(_VALUES, packed.tobytes()) if len(packed) else b"")
+    return _encode_field(
+        entry.kind, _encode_field(_VALUES, packed.tobytes()) if len(packed) else b""
+    )
 
 
 def decode_metadata(body: bytes) -> Metadata:
-    """Decode the body of record 0. Raises `WireError` for other bytes and doubled attributes.
+    """Decode the body of record 0. Raises `WireError` for other bytes and repeated attributes.
 
-    Records of the usual kinds are decoded here. Others are left to protobuf, whose import takes
-    longer (0.1 s) than to read a small trace.
+    Records of the usual kinds are decoded here. Others are decoded by protobuf, whose import takes
+    longer (0.1 s) than reading a small trace.
     """
-    found = _decode_usual(body)
-    if found is None:
-        found = _decode_by_protobuf(body)
-    version, entries = found
+    decoded = _decode_usual(body)
+    if decoded is None:
+        decoded = _decode_by_protobuf(body)
+    version, entries = decoded
     attributes: dict[str, AttributeValue] = {}
     kinds: dict[str, Kind | None] = {}
     for name, kind, value in entries:
@@ -91,23 +98,23 @@ _SIGNED = {Kind.INT32: 1 << 31, Kind.INT64: 1 << 63}
 
 
 def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
-    """(version, attributes) of a record with fields of the schema, each once and in range.
+    """Decode a record whose fields are in the schema, once and in range: (version, attributes).
 
-    None for a record with anything else, or with values that are not texts, integers or booleans.
+    None for any other record, and for values that are not texts, integers or booleans.
     """
     version = ""
     entries: _Entries = []
     try:
-        for number, content in _usual_fields(body):
+        for number, content in _walk_usual_fields(body):
             if not isinstance(content, bytes):
                 return None
             if number == _VERSION and not version:
                 version = content.decode()
             elif number == _ATTR:
-                (name_number, name), (kind, value) = _usual_fields(content)
+                (name_number, name), (kind, value) = _walk_usual_fields(content)
                 if name_number != _NAME or not isinstance(name, bytes):
                     return None
-                entries.append((name.decode(), Kind(kind), _usual_value(Kind(kind), value)))
+                entries.append((name.decode(), Kind(kind), _decode_usual_value(Kind(kind), value)))
             else:
                 return None
     except ValueError:
@@ -115,8 +122,8 @@ def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
     return version, entries
 
 
-def _usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of fields that are varints or bytes. Raises `ValueError` for others."""
+def _walk_usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield (number, value) of fields that are varints or bytes. Raises `ValueError` for others."""
     at = 0
     while at < len(body):
         tag, at = _read_varint(body, at)
@@ -131,7 +138,7 @@ def _usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_varint(body: bytes, at: int) -> tuple[int, int]:
-    """(the number, the place behind it). Raises `ValueError` for one that does not end."""
+    """Read a varint: (number, position after it). Raises `ValueError` if it does not end."""
     number = shift = 0
     while at < len(body) and shift < 64:
         number |= (body[at] & 127) << shift
@@ -142,8 +149,8 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number does not end")
 
 
-def _usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
-    """The value of an attribute. Raises `ValueError` for an unusual kind or number."""
+def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
+    """Decode the value of an attribute. Raises `ValueError` for an unusual kind or number."""
     if isinstance(value, bytes):
         if kind == Kind.BYTES:
             return value
@@ -159,7 +166,7 @@ def _usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
 
 
 def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
-    """(version, attributes) of any record. Raises `WireError`."""
+    """Decode any record: (version, attributes). Raises `WireError`."""
     from google.protobuf.message import DecodeError
 
     from hub_core.chakra.trace_records import message_class
@@ -170,15 +177,15 @@ def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
     except DecodeError:
         reason = "record 0 is not a GlobalMetadata record"
         raise WireError(reason, 0, "malformed-metadata") from None
-    return message.version, [(one.name, *_kind_and_value(one)) for one in message.attr]
+    return message.version, [(each.name, *_get_kind_and_value(each)) for each in message.attr]
 
 
-def _kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:
-    """Kind and value of an AttributeProto; lists become tuples."""
+def _get_kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:
+    """Return kind and value of an AttributeProto; lists become tuples."""
     one_of = attribute.WhichOneof("value")
     if one_of is None:
         return None, None
-    # A kind is the number of its field.
+    # The kind is the number of the field.
     field_number = attribute.DESCRIPTOR.fields_by_name[one_of].number
     value: Any = getattr(attribute, one_of)
     if hasattr(value, "values"):

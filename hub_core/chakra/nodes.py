@@ -1,4 +1,4 @@
-"""Node types, node tables, kinds of attributes, and the error that a damaged trace causes."""
+"""Node types, node tables, kinds of attributes, and the error for a damaged trace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PROPOSED = {8: "STORAGE_NODE", 9: "BATCH_NODE", 10: "CHECKPOINT_NODE"}
 
 
 def type_name(node_type: int) -> str:
-    """The schema's name of a node type."""
+    """Return the schema's name of a node type; a description for unknown types."""
     if node_type in _PROPOSED:
         return f"{_PROPOSED[node_type]} (type {node_type}, so far only proposed for Chakra)"
     if node_type not in set(NodeType):
@@ -36,15 +36,14 @@ def type_name(node_type: int) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeTable(ColumnTable):
-    """The nodes of all ranks in file order: what a simulator of traces needs.
+    """Nodes of all ranks in file order, as simulators of traces need them.
 
-    One entry a node: `node_id` uint64, unique within a rank; `type` uint8 (`NodeType`); `peer`
-    int32 (COMM_SEND: destination, COMM_RECV: source, else -1); `tag` int32; `size` int64, bytes
-    of a message, else 0; `duration_ns` int64, -1 where not stated; `step` int64, the row of the
-    algorithm's step table that the node belongs to, -1 for none. `rank_indptr`
-    int64[num_ranks + 1]. `data_indptr`, `control_indptr` int64[nodes + 1] with `data_indices`,
-    `control_indices` int64: rows of this table that a node waits for, in the order in which the
-    file lists them; they may point forward.
+    One entry per node: `node_id` uint64, unique within a rank; `type` uint8 (`NodeType`); `peer`
+    int32 (COMM_SEND: destination, COMM_RECV: source, else -1); `tag` int32; `size` int64, bytes of
+    a message, else 0; `duration_ns` int64, -1 if unknown; `step` int64, row of the node's step in
+    the step table, -1 for none. `rank_indptr` int64[num_ranks + 1]. `data_indptr`, `control_indptr`
+    int64[nodes + 1] with `data_indices`, `control_indices` int64: rows on which a node depends, in
+    the order of the file; they may point forward.
     """
 
     node_id: UInt64Array
@@ -67,11 +66,11 @@ class NodeTable(ColumnTable):
 
 
 LARGEST = 1 << 62
-"""The largest number that readers take where a format gives no smaller bound."""
+"""Maximum number that readers accept if the format has no smaller limit."""
 
 
 class Kind(IntEnum):
-    """Kinds of attribute values: the number of the field of AttributeProto that holds the value."""
+    """Kinds of attribute values: number of the field of AttributeProto that holds the value."""
 
     DOUBLE = 3
     DOUBLE_LIST = 4
@@ -111,17 +110,17 @@ class Kind(IntEnum):
         return name if name.endswith("_list") else f"{name}_val"
 
 
-# The schema numbers every list by one more than its entries.
+# The number of a list is one more than that of its entries.
 INTEGER_KINDS = frozenset(Kind(number) for number in range(Kind.INT32, Kind.BOOL + 1, 2))
 INTEGER_LIST_KINDS = frozenset(Kind(kind + 1) for kind in INTEGER_KINDS)
 
 
 class TraceError(ValueError):
-    """A file that is no set of traces as readers take them.
+    """A file that is not a valid set of traces.
 
-    `reason`, `cure`: the defect, and how to correct it (empty if unknown). `code`: name of the
-    kind of defect. `file`; `byte`: 0-based offset in it;
-    `rank`: both None where the defect has no such place.
+    `reason`, `cure`: the defect, and how to correct it (empty if unknown). `code`: name of the kind
+    of defect. `file`: its name. `byte`: 0-based offset in it, `rank`: the rank; None if the defect
+    has no such position.
     """
 
     def __init__(

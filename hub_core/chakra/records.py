@@ -1,8 +1,8 @@
-"""Decode the node records of several files at once into columns, whatever dialect they are in.
+"""Decode the node records of several files at once into columns, for all dialects.
 
-The header fields (id, name, type, dependencies, duration) stand before the attributes in all known
-files. They are read for all nodes in step, one field a round, so that records of different length
-cost no more than the longest one; what follows is left to the shapes. Cost: linear in the bytes.
+The header fields (id, name, type, dependencies, duration) precede the attributes in all known
+files. They are read for all nodes together, one field per round, so that the number of rounds is
+that of the longest record. The remaining bytes are decoded by shapes. Cost: linear in the bytes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hub_core.columns import (
     row_pointer,
 )
 
-# The shapes compare 8 bytes at a time, beyond the end of the last record too.
+# Shapes compare 8 bytes at a time, also beyond the end of the last record.
 _SPARE_BYTES = 16
 _PACKED = 2
-# By tag byte (field number and wire type); fields that no one reads have no column.
+# By tag byte (field number and wire type); unused fields have no column.
 _HEADER_TAGS: Mapping[int, str] = {
     0x08: "id",
     0x12: "",  # name
@@ -46,7 +46,7 @@ _LATE_SCALARS = (("id", "node.id"), ("type", "node.type"), ("micros", "node.dura
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """One file: name, rank, bytes, and where its node records start and end."""
+    """A file: name, rank, bytes, and the start and end of its node records."""
 
     name: str
     rank: int
@@ -56,27 +56,27 @@ class RankFile:
 
 
 def located(error: WireError, file: str, offset: int = 0) -> TraceError:
-    """The error of a file; `offset`: where the buffer that it speaks of starts in the file."""
+    """Convert an error to one of a file; `offset`: position of the buffer in the file."""
     return TraceError(error.reason, file, code=error.code, byte=error.position + offset)
 
 
 class Batch:
-    """The node records of consecutive ranks in one buffer.
+    """Node records of consecutive ranks in one buffer.
 
-    `data`: the bytes with spare ones behind; `starts`, `stops`: int64 per node; `file_indptr`:
+    `data`: the bytes, followed by spare bytes; `starts`, `stops`: int64 per node; `file_indptr`:
     int64[files + 1], the nodes of each file; `file_of_node`: int64 per node.
     """
 
     def __init__(self, files: Sequence[RankFile]) -> None:
-        """`files`: of consecutive ranks, each with at least one node."""
+        """Concatenate `files`, of consecutive ranks, each with at least one node."""
         self._names = [file.name for file in files]
         self.ranks = [file.rank for file in files]
         contents = [file.content for file in files]
-        # One buffer, so that all nodes of the batch are addressed alike.
+        # One buffer, so that all nodes have positions in the same array.
         self.data: Bytes = np.frombuffer(b"".join([*contents, bytes(_SPARE_BYTES)]), np.uint8)
         self._bases = row_pointer([len(content) for content in contents])
         self.file_indptr = row_pointer([len(file.starts) for file in files])
-        # Everything per node is in the order of the files.
+        # Arrays per node are in the order of the files.
         self.file_of_node = group_of_entry(self.file_indptr)
         base = self._bases[self.file_of_node]
         self.starts = np.concatenate([file.starts for file in files]) + base
@@ -86,29 +86,29 @@ class Batch:
         return len(self.starts)
 
     def fail(self, error: WireError) -> TraceError:
-        """The error with its file and byte."""
-        # The spare bytes behind the last file are counted to it.
+        """Convert an error in the buffer to one with file and byte."""
+        # The spare bytes count as part of the last file.
         file = int(np.searchsorted(self._bases, error.position, side="right")) - 1
         return located(error, self._names[min(file, len(self._names) - 1)], -int(self._bases[file]))
 
     def bytes_of(self, file: int) -> tuple[str, Int64Array]:
-        """Name of a file, and where its nodes start in it."""
+        """Return the name of a file, and the starts of its nodes in it."""
         start, stop = self.file_indptr[file : file + 2].tolist()
         return self._names[file], self.starts[start:stop] - self._bases[file]
 
     def error_at(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
-        """An error about a node, with its file, byte and rank."""
+        """Create an error about a node, with its file, byte and rank."""
         file = int(self.file_of_node[node])
         byte = int(self.starts[node] - self._bases[file])
-        place = {"byte": byte, "rank": self.ranks[file]}
-        return TraceError(message, self._names[file], code=code, cure=cure, **place)
+        rank = self.ranks[file]
+        return TraceError(message, self._names[file], code=code, cure=cure, byte=byte, rank=rank)
 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Ids that each node waits for, as a CSR table over the nodes of a batch.
+    """Ids on which each node depends, as a CSR table over the nodes of a batch.
 
-    `indptr`: int64[nodes + 1]; `ids`: uint64. Node i waits for `ids[indptr[i]:indptr[i + 1]]`, in
+    `indptr`: int64[nodes + 1]; `ids`: uint64. Node i depends on `ids[indptr[i]:indptr[i + 1]]`, in
     the order of the file.
     """
 
@@ -118,7 +118,7 @@ class Dependencies:
 
 @dataclass(frozen=True, slots=True)
 class NodeColumns:
-    """Decoded nodes of a batch, one entry a node; `micros`: duration_micros, 0 where absent."""
+    """Decoded nodes of a batch, one entry per node; `micros`: duration_micros, 0 if absent."""
 
     batch: Batch
     id: UInt64Array
@@ -130,7 +130,7 @@ class NodeColumns:
 
 
 def decode_nodes(batch: Batch, book: ShapeBook) -> NodeColumns:
-    """Decode a batch. Raises `TraceError` with file and byte for anything malformed."""
+    """Decode a batch. Raises `TraceError` with file and byte for malformed records."""
     try:
         header = _Header(batch)
         attributes = book.decode(batch.data, header.rest, batch.stops)
@@ -149,13 +149,13 @@ def decode_nodes(batch: Batch, book: ShapeBook) -> NodeColumns:
 
 
 class _Header:
-    """The fields of nodes before their attributes; `rest`: where those begin, int64 per node."""
+    """Fields of nodes before their attributes; `rest`: start of the attributes, int64 per node."""
 
     def __init__(self, batch: Batch) -> None:
-        """Reads until all nodes stand at an attribute, or at their end."""
+        """Read fields until all nodes are at an attribute or at their end."""
         self._batch = batch
         self.scalars = {name: np.zeros(len(batch), np.uint64) for name, _ in _LATE_SCALARS}
-        # Runs of dependency varints as (nodes, first bytes, stops), in order of appearance.
+        # Dependency varints as (nodes, first bytes, ends), in order of appearance.
         self._runs: dict[str, list[tuple[Int64Array, Int64Array, Int64Array]]] = {
             "control": [],
             "data": [],
@@ -166,13 +166,13 @@ class _Header:
             pending = self._read_field(pending)
 
     def _read_field(self, nodes: Int64Array) -> Int64Array:
-        """Read the next field of these nodes; return those that may have another one."""
+        """Read the next field of these nodes; return the nodes that may have another one."""
         nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
         tags = self._batch.data[self.rest[nodes]]
-        # By ascending tag; nodes need not stay in order.
+        # By ascending tag; the order of the nodes does not matter.
         going_on = [nodes[:0]]
         for tag in np.flatnonzero(np.bincount(tags)).tolist():
-            # Any other tag ends the header of its node, whether known or not.
+            # Any other tag ends the header of its node.
             if tag in _HEADER_TAGS:
                 rows = nodes[tags == tag]
                 self._read_value(tag, rows)
@@ -196,9 +196,9 @@ class _Header:
         self.rest[nodes] = after
 
     def add_late_fields(self, attributes: AttributeColumns) -> None:
-        """Take over the header fields that stood behind attributes."""
+        """Add the header fields that follow attributes."""
         for name, source in _LATE_SCALARS:
-            # As in every message, the last value of a field counts.
+            # The last value of a field counts, as in every message.
             late = attributes.kind[source] != 0
             self.scalars[name][late] = attributes.values[source][late].view(np.uint64)
         for shape, nodes in attributes.groups:
@@ -207,7 +207,7 @@ class _Header:
                 self._runs[column].append((nodes, start, start + length))
 
     def dependencies(self, column: str) -> Dependencies:
-        """Decode all runs of one kind of dependency."""
+        """Decode all dependencies of one kind."""
         nodes, starts, stops = self._ordered_runs(column)
         data = self._batch.data
         open_ended = np.flatnonzero(data[stops - 1] >= 128)
@@ -215,7 +215,7 @@ class _Header:
             reason = "a dependency list ends inside a number"
             raise WireError(reason, int(starts[open_ended[0]]))
         lengths = stops - starts
-        # All lists are decoded as one; the ends tell which numbers are whose.
+        # All lists are decoded together; their ends assign the numbers to nodes.
         ends = np.cumsum(lengths)
         try:
             ids, first = decode_varints(data[expanded_ranges(starts, lengths)])
@@ -226,11 +226,11 @@ class _Header:
         return Dependencies(group_pointer(owner, len(self._batch)), ids)
 
     def _ordered_runs(self, column: str) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Nodes, first bytes and stops of the runs that are not empty, by node."""
-        nothing = np.zeros(0, np.int64)
-        runs = [(nothing, nothing, nothing), *self._runs[column]]
+        """Return nodes, first bytes and ends of the non-empty runs, ordered by node."""
+        empty = np.zeros(0, np.int64)
+        runs = [(empty, empty, empty), *self._runs[column]]
         nodes, starts, stops = (np.concatenate(part) for part in zip(*runs, strict=True))
-        # Stable: one node may have several runs, which keep their order.
+        # Stable, because several runs of a node keep their order.
         order = np.argsort(nodes, kind="stable")
         order = order[stops[order] > starts[order]]
         return nodes[order], starts[order], stops[order]

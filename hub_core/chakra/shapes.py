@@ -1,8 +1,8 @@
-"""Decode the attributes of many nodes at once: one record teaches how all of its shape are read.
+"""Decode the attributes of many nodes at once, by record shapes.
 
-Two records have one shape when they differ only in the values of numbers, not in field order,
+Two records have the same shape if they differ only in the values of numbers, not in field order,
 names, kinds or varint widths. A trace of a million nodes has some dozens of shapes. The first
-record of a shape is walked field by field; the others are recognised by a masked comparison, 8
+record of a shape is parsed field by field. The others are recognised by a masked comparison, 8
 bytes at a time, and their numbers are read as columns. Cost: records of one length times their
 shapes.
 """
@@ -27,9 +27,9 @@ WRONG_LENGTH = 255
 _ATTRIBUTE = 10
 _LAST_FIELD = 10
 _LANE = 8
-# Beyond this many shapes of one length the next ones are decoded one by one, which keeps hostile
-# input linear.
-_MANY_SHAPES = 256
+# Maximum number of shapes of one length that are kept. Further shapes are parsed one by one, so
+# that hostile input has linear cost.
+_MAX_SHAPES = 256
 _HEADER_SCALARS: Mapping[int, str] = {1: "node.id", 3: "node.type", 7: "node.duration_micros"}
 _DEPENDENCIES: Mapping[int, str] = {4: "control", 5: "data"}
 _WIRE_OF_FIXED: Mapping[Kind, WireType] = {
@@ -49,7 +49,7 @@ _NARROW: Mapping[Kind, type[np.generic]] = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a number stands in every record of a shape, and the column that it goes to."""
+    """Position of a number in every record of a shape, and its column."""
 
     column: str
     start: int
@@ -59,11 +59,11 @@ class Slot:
 
 @dataclass(slots=True)
 class Shape:
-    """What the records of one shape have in common.
+    """Common properties of the records of one shape.
 
-    `attributes`: (name, kind) in order, None for an attribute without a value; `slots`: numbers to
-    read; `segments`: packed dependencies as (column, first byte, bytes); `kinds`: of the wanted
-    attributes. A record has the shape where it equals `template` in the bits of `mask`.
+    `attributes`: (name, kind) in order, None for an attribute without a value. `slots`: numbers to
+    read. `segments`: packed dependencies as (column, first byte, bytes). `kinds`: of the attributes
+    to decode. A record has the shape if it equals `template` in the bits of `mask`.
     """
 
     attributes: list[tuple[str, Kind | None]] = field(default_factory=list)
@@ -74,7 +74,7 @@ class Shape:
     mask: UInt64Array = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def repeated(self) -> str | None:
-        """Name of an attribute that stands more than once."""
+        """Return the name of an attribute that occurs more than once, or None."""
         seen: set[str] = set()
         for name, _ in self.attributes:
             if name in seen:
@@ -85,10 +85,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class AttributeColumns:
-    """Values of the wanted attributes, one entry a node, and the shapes with the nodes of each.
+    """Values of the decoded attributes, one entry per node, and the shapes with their nodes.
 
     `values`: int64; a triple has the columns `name.0`, `name.1` and `name.2`. `kind[name]`: uint8,
-    the `Kind` of the value, NO_KIND where the attribute is absent.
+    the `Kind` of the value, NO_KIND if the attribute is absent.
     """
 
     values: Mapping[str, Int64Array]
@@ -97,25 +97,25 @@ class AttributeColumns:
 
 
 class ShapeBook:
-    """The shapes learnt so far. `scalars` and `triples` name the attributes to decode."""
+    """Shapes so far. `scalars` and `triples` name the attributes to decode."""
 
     def __init__(self, scalars: Iterable[str], triples: Iterable[str]) -> None:
-        """Other attributes are counted, not decoded."""
-        # Sets, for they are asked for every attribute of every new shape.
+        """Other attributes are counted, but not decoded."""
+        # Sets, because they are searched for every attribute of every new shape.
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
-        # By length of the record.
+        # Shapes by length of the record.
         self._known: dict[int, list[Shape]] = {}
 
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
-        """Decode `data[starts[i]:stops[i]]`, with 8 spare bytes behind. Raises `WireError`."""
+        """Decode `data[starts[i]:stops[i]]`, with 8 spare bytes at the end. Raises `WireError`."""
         names = {*self._scalars, *_HEADER_SCALARS.values()}
         entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}
         values = {name: np.zeros(len(starts), np.int64) for name in names | entries}
         kinds = {name: np.zeros(len(starts), np.uint8) for name in names | self._triples}
         columns = AttributeColumns(values, kinds, [])
         lengths = stops - starts
-        # Records of one shape are of one length, so that only these are compared.
+        # Only records of equal length can have the same shape.
         order = np.argsort(lengths, kind="stable")
         for rows in np.split(order, run_starts(lengths[order])[1:]):
             if len(rows) and lengths[rows[0]]:
@@ -133,60 +133,63 @@ class ShapeBook:
         """Decode the records `rows`, which all have this length."""
         padded = -(-length // _LANE) * _LANE
         window = np.lib.stride_tricks.sliding_window_view(data, padded)[starts[rows]]
-        # Positions in `rows` of the records that no shape has taken yet.
+        # Positions in `rows` of the records without a shape so far.
         left = np.arange(len(rows))
         known = self._known.setdefault(length, [])
         for shape in known:
-            left = _take(shape, columns, window, rows, left)
+            left = _decode_matching(shape, columns, window, rows, left)
         while len(left):
             first = int(starts[rows[left[0]]])
-            shape = self._learn(data, first, first + length)
-            if len(known) < _MANY_SHAPES:
+            shape = self._parse_shape(data, first, first + length)
+            if len(known) < _MAX_SHAPES:
                 known.append(shape)
-                left = _take(shape, columns, window, rows, left)
+                left = _decode_matching(shape, columns, window, rows, left)
             else:
-                _take(shape, columns, window, rows, left[:1])
+                _decode_matching(shape, columns, window, rows, left[:1])
                 left = left[1:]
 
-    def _learn(self, data: Bytes, start: int, stop: int) -> Shape:
-        """The shape of the record in `data[start:stop]`; errors name the byte of the buffer."""
+    def _parse_shape(self, data: Bytes, start: int, stop: int) -> Shape:
+        """Parse the record in `data[start:stop]` as a new shape.
+
+        Errors name the byte of the buffer.
+        """
         content = data[start:stop].tobytes()
-        lesson = _Lesson(content, self._scalars, self._triples)
+        lesson = _ShapeParser(content, self._scalars, self._triples)
         try:
             return lesson.shape()
-        # The lesson sees the record alone.
+        # The position in the error is relative to the record.
         except WireError as error:
             raise WireError(error.reason, start + error.position, error.code) from None
 
 
-class _Lesson:
-    """The walk through the first record of a shape."""
+class _ShapeParser:
+    """Parser of the first record of a shape; `content`: the record without its header."""
 
     def __init__(self, content: bytes, scalars: frozenset[str], triples: frozenset[str]) -> None:
-        """`content`: one record without its header."""
+        """Start with all bits of the record fixed."""
         self._shape, self._content = Shape(), content
         self._scalars, self._triples = scalars, triples
         # Bits that all records of the shape have in common.
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
     def shape(self) -> Shape:
-        """Walk through all fields. Raises `WireError`."""
+        """Parse all fields and return the shape. Raises `WireError`."""
         for item in walk(self._content, 0, len(self._content)):
-            self._field(item)
-        # Beyond the record the mask is 0: the bytes there belong to the next one.
+            self._add_field(item)
+        # The mask is 0 after the end of the record, where the next record begins.
         spare = -len(self._content) % _LANE
         content = np.frombuffer(self._content, np.uint8)
         self._shape.mask = np.pad(self._mask, (0, spare)).view(np.uint64)
         self._shape.template = np.pad(content & self._mask, (0, spare)).view(np.uint64)
         return self._shape
 
-    def _field(self, item: Field) -> None:
-        """Learn what a field of Node is, and which of its bytes may differ."""
+    def _add_field(self, item: Field) -> None:
+        """Parse a field of Node, and determine which of its bytes may differ."""
         if item.number > _LAST_FIELD:
             _refuse_foreign_field(item)
         is_bytes, is_number = item.wire is WireType.BYTES, item.wire is WireType.VARINT
         if item.number == _ATTRIBUTE and is_bytes:
-            self._attribute(item)
+            self._add_attribute(item)
         elif item.number in _DEPENDENCIES and (is_bytes or is_number):
             column = _DEPENDENCIES[item.number]
             self._shape.segments.append((column, item.start, item.stop - item.start))
@@ -194,47 +197,47 @@ class _Lesson:
         elif item.number in _HEADER_SCALARS and is_number:
             name = _HEADER_SCALARS[item.number]
             self._shape.kinds[name] = Kind.UINT64
-            self._number(name, name, item, Kind.UINT64)
+            self._add_number(name, name, item, Kind.UINT64)
         else:
-            self._open(item)
+            self._mark_variable(item)
 
-    def _open(self, item: Field) -> None:
-        """Let the value differ between records; varints must stay as wide as this one."""
-        # Of a varint the continuation bits are fixed: they say how wide it is.
+    def _mark_variable(self, item: Field) -> None:
+        """Let the value differ between records; the width of a varint must be equal."""
+        # The continuation bits of a varint are fixed, because they determine its width.
         fixed_bits = 0x80 if item.wire is WireType.VARINT else 0
         self._mask[item.start : item.stop] = fixed_bits
 
-    def _number(self, name: str, column: str, value: Field, kind: Kind) -> None:
+    def _add_number(self, name: str, column: str, value: Field, kind: Kind) -> None:
         """Read this number, an entry of the attribute `name`, into a column."""
         if value.wire is not _WIRE_OF_FIXED.get(kind, WireType.VARINT):
             reason = f"the value of attribute {name} is not encoded as {kind.field}"
             raise WireError(reason, value.start)
-        self._open(value)
+        self._mark_variable(value)
         self._shape.slots.append(Slot(column, value.start, value.stop - value.start, kind))
 
-    def _attribute(self, item: Field) -> None:
-        """Learn an attribute; only the wanted ones get slots."""
-        name, value = self._name_and_value(item)
+    def _add_attribute(self, item: Field) -> None:
+        """Parse an attribute; only attributes to decode get slots."""
+        name, value = self._parse_attribute(item)
         shape = self._shape
         kind = Kind(value.number) if value else None
         shape.attributes.append((name, kind))
         if value is None or kind is None:
             return
-        is_wanted = name in self._scalars or name in self._triples
-        if not is_wanted or name in shape.kinds:
-            self._open(value)
+        is_decoded = name in self._scalars or name in self._triples
+        if not is_decoded or name in shape.kinds:
+            self._mark_variable(value)
             return
         shape.kinds[name] = kind
         if kind in INTEGER_KINDS and name in self._scalars:
-            self._number(name, name, value, kind)
+            self._add_number(name, name, value, kind)
         elif kind in INTEGER_LIST_KINDS and name in self._triples:
-            self._triple(name, value, Kind(kind - 1))
+            self._add_triple(name, value, Kind(kind - 1))
 
-    def _name_and_value(self, item: Field) -> tuple[str, Field | None]:
-        """The last name and the last value of an attribute."""
+    def _parse_attribute(self, item: Field) -> tuple[str, Field | None]:
+        """Return the last name and the last value of an attribute."""
         name = ""
         value = None
-        # Unknown fields of an attribute are skipped, as parsers do.
+        # Unknown fields of an attribute are skipped, as protobuf does.
         for part in walk(self._content, item.start, item.stop):
             if part.number == 1 and part.wire is WireType.BYTES:
                 try:
@@ -243,20 +246,20 @@ class _Lesson:
                     reason = "an attribute name that is not UTF-8"
                     raise WireError(reason, part.start) from None
             elif part.number in _KIND_NUMBERS:
-                # Of several values the last one counts, as in every oneof.
+                # The last of several values counts, as in every oneof.
                 value = part
         return name, value
 
-    def _triple(self, name: str, value: Field, kind: Kind) -> None:
-        """Read a list of three numbers, whatever its encoding."""
-        entries = list(_list_entries(self._content, value, kind))
-        # Whoever wants the attribute refuses the node; the others need not.
+    def _add_triple(self, name: str, value: Field, kind: Kind) -> None:
+        """Read a list of three numbers in any encoding."""
+        entries = list(_parse_entries(self._content, value, kind))
+        # Only readers that use the attribute refuse the node.
         if len(entries) != 3:
             self._shape.kinds[name] = WRONG_LENGTH
             return
-        # The entries are columns of their own.
+        # Each entry has a column.
         for number, entry in enumerate(entries):
-            self._number(name, f"{name}.{number}", entry, kind)
+            self._add_number(name, f"{name}.{number}", entry, kind)
 
 
 _KIND_NUMBERS = frozenset(Kind)
@@ -274,24 +277,24 @@ def _refuse_foreign_field(item: Field) -> None:
     raise WireError(f"{node}, which no schema has", item.start)
 
 
-def _list_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
-    """The entries of a numeric list, packed or not: parsers must take both."""
+def _parse_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
+    """Yield the entries of a numeric list, packed or not: parsers must accept both."""
     wire = _WIRE_OF_FIXED.get(kind, WireType.VARINT)
     for part in walk(content, value.start, value.stop):
-        # Anything but bytes is one entry; a wrong wire type is refused where it is read.
+        # A field that is not bytes is one entry; a wrong wire type is refused when it is read.
         if part.number != 1 or part.wire is not WireType.BYTES:
             yield part
             continue
         # Packed: one field holds all entries, without tags between them.
         position = part.start
         while position < part.stop:
-            end = _entry_end(content, position, part.stop, wire)
+            end = _find_entry_end(content, position, part.stop, wire)
             yield Field(1, wire, position, end)
             position = end
 
 
-def _entry_end(content: bytes, position: int, stop: int, wire: WireType) -> int:
-    """Where the entry of a packed list ends that begins at `position`."""
+def _find_entry_end(content: bytes, position: int, stop: int, wire: WireType) -> int:
+    """Return the end of the entry of a packed list that begins at `position`."""
     if wire is WireType.VARINT:
         end = position + 1
         while end <= stop and content[end - 1] >= 128:
@@ -303,12 +306,12 @@ def _entry_end(content: bytes, position: int, stop: int, wire: WireType) -> int:
     return end
 
 
-def _take(
+def _decode_matching(
     shape: Shape, columns: AttributeColumns, window: Bytes, rows: Int64Array, left: Int64Array
 ) -> Int64Array:
-    """Decode those of the `left` records that have this shape; return the others."""
+    """Decode those of the `left` records that have this shape; return the remaining ones."""
     chosen = window if len(left) == len(window) else window[left]
-    # The bits that the shape fixes: tags, names, lengths, continuation bits.
+    # Bits that the shape fixes: tags, names, lengths, continuation bits.
     fixed = chosen.view(np.uint64) & shape.mask
     is_same = np.all(fixed == shape.template, axis=1)
     hits = rows[left[is_same]]
@@ -316,22 +319,22 @@ def _take(
         return left
     records = chosen if len(hits) == len(chosen) else chosen[is_same]
     for slot in shape.slots:
-        columns.values[slot.column][hits] = _numbers(records, slot)
+        columns.values[slot.column][hits] = _read_numbers(records, slot)
     for name, kind in shape.kinds.items():
         columns.kind[name][hits] = kind
     columns.groups.append((shape, hits))
-    others: Int64Array = left[~is_same]
-    return others
+    remaining: Int64Array = left[~is_same]
+    return remaining
 
 
-def _numbers(records: Bytes, slot: Slot) -> Int64Array:
-    """The numbers of one slot, converted as protobuf converts them for this kind."""
+def _read_numbers(records: Bytes, slot: Slot) -> Int64Array:
+    """Return the numbers of one slot, converted as protobuf converts this kind."""
     bits, digit = (8, 255) if slot.kind in _WIRE_OF_FIXED else (7, 127)
     value = np.zeros(len(records), np.uint64)
     for index in range(slot.width):
         digits = (records[:, slot.start + index] & np.uint8(digit)).astype(np.uint64)
         value |= digits << np.uint64(bits * index)
-    # Parsers cut values of 64 bits down to the kind, without complaint.
+    # Parsers truncate values of 64 bits to the kind, without an error.
     if slot.kind in _NARROW:
         return value.astype(_NARROW[slot.kind]).astype(np.int64)
     if slot.kind in (Kind.SINT32, Kind.SINT64):

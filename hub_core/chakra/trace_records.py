@@ -1,4 +1,7 @@
-"""The Chakra messages as protobuf classes, in a pool that disturbs no other `chakra` import."""
+"""The Chakra messages as protobuf classes, in a separate pool.
+
+The pool does not interfere with other packages that register the same messages.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,22 @@ PACKAGE = "ChakraProtoMsg"
 
 
 def file_descriptor_set() -> descriptor_pb2.FileDescriptorSet:
-    """The compiled form of `schema/chakra_et.proto`, as shipped."""
+    """Read the compiled form of `schema/chakra_et.proto`, as shipped."""
     content = files("hub_core.chakra").joinpath("schema", "chakra_et.binpb").read_bytes()
     return descriptor_pb2.FileDescriptorSet.FromString(content)
 
 
 @cache
 def message_class(name: str) -> type[Message]:
-    """The class of a message by its short name, for example `Node`."""
-    # Made when it is first asked for, once in a process.
+    """Return the class of a message by its short name, for example `Node`."""
+    # Created on first use, once per process.
     descriptor = _pool().FindMessageTypeByName(f"{PACKAGE}.{name}")
     return message_factory.GetMessageClass(descriptor)
 
 
 @cache
 def _pool() -> descriptor_pool.DescriptorPool:
-    # A pool of our own: the official bindings register the same names in the default one.
+    # A separate pool, because the official bindings register the same names in the default one.
     pool = descriptor_pool.DescriptorPool()
     for file in file_descriptor_set().file:
         pool.AddSerializedFile(file.SerializeToString())
@@ -40,10 +43,10 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 
 def encoded_record(message: str, **fields: object) -> bytes:
-    """One record of a trace file: a message of the schema, such as `Node`, behind its length.
+    """Encode one record of a trace file: the length and a message of the schema, such as `Node`.
 
-    `fields` are those of the message; a nested message is a dict. Raises `TypeError` or
-    `ValueError` for fields that the message has not.
+    `fields`: fields of the message; a nested message is a dict. Raises `TypeError` or `ValueError`
+    for unknown fields.
     """
     build = cast("Callable[..., Message]", message_class(message))
     body = build(**fields).SerializeToString(deterministic=True)
@@ -51,9 +54,9 @@ def encoded_record(message: str, **fields: object) -> bytes:
 
 
 def decoded_records(content: bytes, file: str) -> Iterator[Message]:
-    """The messages of a trace file: one `GlobalMetadata`, then `Node` after `Node`.
+    """Yield the messages of a trace file: one `GlobalMetadata`, then each `Node`.
 
-    Raises `TraceError`, with `file` in it, for bytes that are no such records.
+    Raises `TraceError` with `file` for invalid records.
     """
     try:
         starts, stops = record_bounds(content)

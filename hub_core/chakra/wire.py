@@ -1,7 +1,7 @@
-"""The wire format under execution traces: varints, fields and records, singly and as columns.
+"""The wire format of execution traces: varints, fields and records, single and as columns.
 
 Source: the encoding page of Protocol Buffers (protobuf.dev/programming-guides/encoding). A varint
-holds 7 bits a byte, the lowest first; bit 7 says that another byte follows.
+has 7 bits per byte, the lowest first; bit 7 is set if another byte follows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Bytes = npt.NDArray[np.uint8]
 Column = npt.NDArray[np.integer]
 
 MAX_VARINT = 10
-# A tag has 29 bits of field number and 3 of wire type; no record is longer than 32 bits tell.
+# A tag has 29 bits of field number and 3 of wire type; the length of a record has at most 32 bits.
 _MAX_SHORT_VARINT = 5
 _ONE_BYTE = tuple(bytes([value]) for value in range(128))
 
 
 class WireError(ValueError):
-    """Bytes that no encoder writes: what is wrong, and at which position of the buffer."""
+    """Bytes that no encoder writes: the reason, and the position in the buffer."""
 
     def __init__(self, reason: str, position: int, code: str = "malformed-record") -> None:
-        """`code`: that of the finding which the error becomes."""
+        """Store reason and position; `code`: code of the finding that the error becomes."""
         super().__init__(reason)
         self.reason = reason
         self.position = position
@@ -36,7 +36,7 @@ class WireError(ValueError):
 
 
 class Field(NamedTuple):
-    """One field of a message; its value is `start..stop` of the buffer, without a length."""
+    """A field of a message; its value is `start..stop` of the buffer, without a length."""
 
     number: int
     wire: WireType
@@ -45,7 +45,7 @@ class Field(NamedTuple):
 
 
 class WireType(IntEnum):
-    """How the value of a field is laid out."""
+    """Encoding of the value of a field."""
 
     VARINT = 0
     FIXED64 = 1
@@ -55,7 +55,7 @@ class WireType(IntEnum):
 
 def varint(value: int) -> bytes:
     """Encode 0..2^64-1; negative numbers as their two's complement, as in int32 and int64."""
-    # Most numbers of traces have one byte.
+    # Most numbers in traces have one byte.
     if 0 <= value < 128:
         return _ONE_BYTE[value]
     value &= (1 << 64) - 1
@@ -68,7 +68,7 @@ def varint(value: int) -> bytes:
 
 
 def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
-    """Find the records of a file: int64 arrays of where each body starts and ends.
+    """Find the records of a file: int64 arrays of the starts and ends of their bodies.
 
     Raises `WireError` for a file that ends inside a record, a length of more than 5 bytes, and an
     empty record other than the first one.
@@ -82,7 +82,7 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
         position += 1
         if length >= 128:
             following = content[position] if position < size else 128
-            # Nearly all lengths have two bytes at most, and a call takes as long as all the rest.
+            # Nearly all lengths have at most two bytes; a function call would double the time.
             if following < 128:
                 length += (following << 7) - 128
                 position += 1
@@ -120,12 +120,12 @@ def walk(content: bytes, start: int, stop: int) -> Iterator[Field]:
         yield Field(number, WireType(wire), value_at, position)
 
 
-# Not `frozenset(WireType)` in the loop above: members are slow to compare with.
+# Not `frozenset(WireType)`, because comparisons with members are slow.
 _WIRE_TYPES = frozenset(int(wire) for wire in WireType)
 
 
 def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tuple[int, int]:
-    """The number at `position` and the position after it; at most `longest` bytes."""
+    """Read the number at `position`, of at most `longest` bytes: (number, position after it)."""
     value = 0
     at = position
     # The longest varint of 64 bits has 10 bytes, that of 32 bits has 5.
@@ -141,7 +141,7 @@ def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tupl
 
 
 def varint_widths(values: UInt64Array) -> Int64Array:
-    """Bytes that each value takes as a varint: int64, 1..10."""
+    """Compute the number of bytes of each value as a varint: int64, 1..10."""
     widths = np.ones(len(values), np.int64)
     largest = int(values.max(initial=0))
     bound = 128
@@ -152,15 +152,15 @@ def varint_widths(values: UInt64Array) -> Int64Array:
 
 
 def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
-    """Byte number `index` of every value as a varint; `has_more`: whether another one follows."""
+    """Return byte number `index` of every value as a varint; `has_more`: another byte follows."""
     digits = (values >> np.uint64(7 * index)).astype(np.uint8) & np.uint8(127)
     return digits | has_more.astype(np.uint8) << np.uint8(7)
 
 
 def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
-    """Encode many values one after the other: the bytes, and the width of each value."""
+    """Encode many values one after another: the bytes, and the width of each value."""
     widths = varint_widths(values)
-    # A round a byte: number `index` of all values that are so wide.
+    # One round per byte: byte number `index` of all values of that width.
     first = first_positions(widths)
     encoded = np.empty(int(widths.sum()), np.uint8)
     for index in range(int(widths.max(initial=0))):
@@ -171,11 +171,11 @@ def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
 
 
 def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
-    """Decode varints that stand one after the other: values, and where each one starts.
+    """Decode consecutive varints: values, and their starts.
 
     The last byte must end a varint. Raises `WireError` for a varint of more than 10 bytes.
     """
-    # Bytes without bit 7 end a number, so that all places are known at once.
+    # Bytes without bit 7 end a number, so all starts are known at once.
     ends = np.flatnonzero(encoded < 128) + 1
     starts = np.append(0, ends)[:-1]
     values, _ = varints_at(encoded, starts, np.full(len(ends), len(encoded)))
@@ -185,12 +185,12 @@ def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
 def varints_at(data: Bytes, at: Int64Array, stops: Int64Array) -> tuple[UInt64Array, Int64Array]:
     """Decode one varint at every position: values, and the positions after them.
 
-    Raises `WireError` where a varint reaches beyond `stops` or is longer than 10 bytes.
+    Raises `WireError` if a varint extends beyond `stops` or is longer than 10 bytes.
     """
     values = np.zeros(len(at), np.uint64)
     position = at.copy()
     pending = np.arange(len(at))
-    # All numbers are read in step, a byte a round; most end in the first two rounds.
+    # All numbers are read together, one byte per round; most end in the first two rounds.
     for index in range(MAX_VARINT):
         outside = pending[position[pending] >= stops[pending]]
         if len(outside):

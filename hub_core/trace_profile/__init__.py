@@ -1,1 +1,1 @@
-"""Chakra execution traces: the canonical files of algorithms, and what others write."""
+"""Chakra execution traces: the canonical files of algorithms, and traces of other programs."""

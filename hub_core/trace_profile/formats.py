@@ -1,4 +1,4 @@
-"""The execution-trace format as declarations: its reader, its writer and their options."""
+"""Declarations of the execution-trace formats: readers, writer and options."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CHAKRA = Format(
     ),
     suffixes=(".et",),
     # Record 0 is GlobalMetadata: a version string of five characters, or an attribute with a plain
-    # name. What the reader refuses by name is claimed too: a first record that is a node (legacy
-    # files).
+    # name. Files whose first record is a node (legacy files) are claimed as well, so that the
+    # reader can refuse them with a reason.
     signature=rb"(?s)\A.{1,5}(?:\x0a\x05[0-9]\.[0-9]\.[0-9]"
     rb"|\x12.{1,5}\x0a[\x01-\x20][a-z_]{3}"
     rb"|(?:\x08.{1,10})?\x12[\x01-\x40][A-Z][A-Za-z_]{2})",
@@ -33,7 +33,7 @@ CHAKRA_JSON = Format(
     name="chakra-json",
     description="Chakra execution traces in JSON (chakra_jsonizer, feeder), one file a rank",
     suffixes=(".json", ".json.gz"),
-    # GlobalMetadata, which may be empty, has a version and attributes; the first node follows it.
+    # GlobalMetadata, which may be empty, has a version and attributes; the first node follows.
     signature=rb'\A\s*\{\s*(?:\}\s*\{\s*"|"version"\s*:\s*"[^"]{0,20}"\s*\}\s*\{\s*"'
     rb'|(?:"version"\s*:\s*"[^"]{0,20}"\s*,\s*)?"attr"\s*:\s*\[\s*\{\s*"name"\s*:)'
     # The form of the feeder.
@@ -52,23 +52,23 @@ class ChakraReadOptions:
         "drop dependencies on nodes that are not in the file, and count them",
     )
     size: int | None = optional(
-        "size of the collective that a foreign trace with sizes in bytes was made for",
+        "size of the collective of a foreign trace with sizes in bytes",
         OptionType.SIZE,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """How the traces of an algorithm are written, by whatever writer."""
+    """Options of all writers of the traces of an algorithm."""
 
     size: int | None = optional(
-        "size of the collective that comm_size is written for"
-        " (default: the algorithm's own size, else 1 MiB a unit)",
+        "size of the collective, from which comm_size is computed"
+        " (default: the size of the algorithm, else 1 MiB per unit)",
         OptionType.SIZE,
     )
     dialect: str = choice(
         ("both", "absolute", "symbolic"),
-        "how messages state their size: in bytes (absolute), in chunks (symbolic), or both",
+        "unit of message sizes: bytes (absolute), chunks (symbolic), or both",
     )
     flatten: bool = option(
         OptionType.BOOL,
@@ -82,7 +82,7 @@ class ChakraWriteOptions(TraceOptions):
     """Options of the writer `chakra`."""
 
     ranks: str | None = optional(
-        "write the traces of these ranks alone, as 0,17,4000-4010 (default: all)"
+        "write only the traces of these ranks, as 0,17,4000-4010 (default: all)"
     )
 
 

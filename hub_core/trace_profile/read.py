@@ -1,4 +1,4 @@
-"""Read Chakra execution traces, of collective profile v1 or of others, as algorithms."""
+"""Read Chakra execution traces, with or without collective profile v1, as algorithms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from hub_core.trace_profile.formats import ChakraReadOptions
 from hub_core.trace_profile.rank_files import input_errors, rank_parts
 
 SOURCE_EXTENSION = "chakra-source"
-"""Key of `Algorithm.extensions` for what the files say besides the algorithm."""
+"""Key of `Algorithm.extensions` for data of the files that the model does not represent."""
 
 KNOWN_SCALARS = (
     *("comm_size", "comm_src", "comm_dst", "comm_tag", "channel", "lane", "tb_id"),
@@ -50,56 +50,60 @@ KNOWN_SCALARS = (
     *("is_rrc", "comp_kind", "duration_ns", "source_line"),
 )
 KNOWN_REGIONS = ("region", "src_region", "dst_region")
-# Attributes that say nothing that the others do not.
+# Attributes without additional information.
 _REDUNDANT = ("is_cpu_op", "comm_type", "num_ops", "tensor_size")
 _UNDERSTOOD = frozenset({*KNOWN_SCALARS, *KNOWN_REGIONS, *_REDUNDANT})
-_LONGEST_KEPT_TEXT = 256
+_MAX_KEPT_TEXT = 256
 
 
 def read(source: Source, options: ChakraReadOptions) -> Algorithm:
     """Read the rank files of one algorithm.
 
-    Traces without the profile are timing only: buffers UNKNOWN, COMP_NODEs COMPUTE steps, channels
-    tags. Raises `InputError` with file, byte and node for everything that is not an algorithm.
+    Traces without the profile are timing-only: buffers are UNKNOWN, COMP_NODEs become COMPUTE
+    steps, and tags become channels. Raises `InputError` with file, byte and node for traces that
+    are not algorithms.
     """
     with input_errors():
         return _Reader(source, options.drop_dangling).read(options.size)
 
 
 class _Reader:
-    """One reading: files come in order of rank, some at a time, and leave only their steps."""
+    """Reads files in order of rank, in batches, and keeps only their steps."""
 
     def __init__(self, source: Source, drop_dangling: bool) -> None:
-        """`drop_dangling`: leave out dependencies on nodes that are not there."""
+        """`drop_dangling`: omit dependencies on missing nodes."""
         self._name = source.name
         self._parts = rank_parts(source)
-        # Of files that were read: one for each; profiles only where they state one.
+        # One entry per file that was read; profiles only if the files have one.
         self._drop_dangling = drop_dangling
         self._metadata: list[Metadata] = []
         self._profiles: list[RankProfile] = []
         self._book = ShapeBook(KNOWN_SCALARS, KNOWN_REGIONS)
-        # Of all files one behind the other, in order of rank.
+        # Digest of all files in order of rank.
         self._digest = hashlib.sha256()
         self._dropped = 0
         self._left_out: Counter[str] = Counter()
 
     def read(self, size: int | None) -> Algorithm:
-        """Read everything; `size`: that of the collective of a foreign trace."""
-        # Of the bytes nothing is kept beyond a batch.
-        chunks = [self._chunk(files) for files in in_batches(self._files())]
+        """Read all files; `size`: size of the collective of a foreign trace in bytes."""
+        # Only the bytes of one batch are in memory.
+        chunks = [self._decode_chunk(files) for files in in_batches(self._open_files())]
         joined = join(chunks, len(self._parts), self._name)
         if self._profiles:
-            stated = profile_algorithm(self._profiles, joined.steps)
-            found = self._extensions(joined, METADATA_NAMES)
-            return dataclasses.replace(stated, extensions={**stated.extensions, **found})
-        return self._foreign(joined, size)
+            algorithm = profile_algorithm(self._profiles, joined.steps)
+            extensions = {
+                **algorithm.extensions,
+                **self._collect_extensions(joined, METADATA_NAMES),
+            }
+            return dataclasses.replace(algorithm, extensions=extensions)
+        return self._build_foreign(joined, size)
 
-    def _files(self) -> Iterator[RankFile]:
+    def _open_files(self) -> Iterator[RankFile]:
         """Open the files in order; their metadata must agree."""
         for rank, part in enumerate(self._parts):
             content = part.load()
             file, metadata = open_rank_file(part.name, rank, content)
-            # Where one file states a profile, all that follow must.
+            # If one file has a profile, all later files must have one.
             if "profile" in metadata.attributes or self._profiles:
                 profile = RankProfile(metadata, part.name)
                 first = self._profiles[0] if self._profiles else profile
@@ -107,29 +111,29 @@ class _Reader:
                 self._profiles.append(profile)
             self._metadata.append(metadata)
             self._check_foreign(metadata, part.name)
-            # A profile states where it came from; only of others the files are the origin.
+            # A profile contains its origin; for other traces, the files are the origin.
             if not self._profiles:
                 self._digest.update(content)
             yield file
 
     def _check_foreign(self, metadata: Metadata, file: str) -> None:
-        """Refuse a set where only some files state a profile, or whose files differ in origin."""
+        """Refuse a set in which only some files have a profile, or whose files differ in origin."""
         if len(self._profiles) == len(self._metadata):
             return
-        place = Location(file, byte=0)
+        location = Location(file, byte=0)
         if self._profiles:
-            # A profile in the file of rank 0 alone was refused before: the others lack attributes.
+            # If only rank 0 has a profile, the other files lack attributes and were refused before.
             message = "the file of rank 0 is a foreign trace, this one states a profile"
             cure = "give the files of one algorithm"
-            raise InputError(message, location=place, code="rank-files", cure=cure)
+            raise InputError(message, location=location, code="rank-files", cure=cure)
         first = self._metadata[0].attributes
         for name in ("collective", "schema", "input_file"):
             if metadata.attributes.get(name) != first.get(name):
                 message = f"the metadata attribute {name} differs from that of rank 0"
-                raise InputError(message, location=place, code="rank-files", cure=SAME_SET)
+                raise InputError(message, location=location, code="rank-files", cure=SAME_SET)
 
-    def _chunk(self, files: Sequence[RankFile]) -> Chunk:
-        """The steps of some files."""
+    def _decode_chunk(self, files: Sequence[RankFile]) -> Chunk:
+        """Decode the steps of some files."""
         nodes = decode_nodes(Batch(files), self._book)
         fields = NodeFields(nodes)
         if not self._profiles:
@@ -143,15 +147,15 @@ class _Reader:
         if not self._profiles:
             return foreign_chunk(fields, links, len(self._parts))
         first = self._profiles[0]
-        # Only rank 0 is asked: the others agree, or were refused.
+        # Only the metadata of rank 0 is used: the others are equal.
         counts = [self._profiles[file.rank].integer("step_count", 0, 1 << 40) for file in files]
-        stated = StatedSizes(len(self._parts), first.integer("unit_count", 1), first.size())
-        return profile_chunk(fields, links, np.asarray(counts, np.int64), stated)
+        sizes = StatedSizes(len(self._parts), first.integer("unit_count", 1), first.size())
+        return profile_chunk(fields, links, np.asarray(counts, np.int64), sizes)
 
-    def _foreign(self, joined: Joined, size: int | None) -> Algorithm:
+    def _build_foreign(self, joined: Joined, size: int | None) -> Algorithm:
         num_ranks = len(self._parts)
         sizes = foreign_sizes(joined, num_ranks, self._metadata[0], self._name, size)
-        # Offsets and counts are known only now that all ranks are read.
+        # Offsets and counts are known only after all ranks are read.
         steps, scale = joined.steps, sizes.scale[joined.row]
         steps = dataclasses.replace(
             steps,
@@ -166,31 +170,33 @@ class _Reader:
             np.zeros(num_ranks, np.int64),
             Provenance(source_name=name, source_sha256=sha256),
             sizes.collective_bytes,
-            self._extensions(joined, frozenset()),
+            self._collect_extensions(joined, frozenset()),
         )
 
-    def _extensions(self, joined: Joined, known_metadata: frozenset[str]) -> dict[str, JsonValue]:
-        """How the nodes were numbered, and what the files say besides the algorithm."""
-        said: dict[str, JsonValue] = {
-            "metadata": _kept_metadata(self._metadata[0], known_metadata),
+    def _collect_extensions(
+        self, joined: Joined, known_metadata: frozenset[str]
+    ) -> dict[str, JsonValue]:
+        """Collect the numbering of the nodes, and data that the model does not represent."""
+        details: dict[str, JsonValue] = {
+            "metadata": _select_metadata(self._metadata[0], known_metadata),
             "attributes left out": {**dict(sorted(self._left_out.items()))},
             "dangling dependencies dropped": self._dropped,
         }
-        found: dict[str, JsonValue] = {
+        extensions: dict[str, JsonValue] = {
             EXTENSION: joined.numbering(self._name),
-            SOURCE_EXTENSION: {name: value for name, value in said.items() if value},
+            SOURCE_EXTENSION: {name: value for name, value in details.items() if value},
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in extensions.items() if value}
 
 
-def _kept_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonValue]:
-    """Short values that the model has no place for; never a whole source text."""
-    kept: dict[str, JsonValue] = {}
+def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonValue]:
+    """Collect short metadata values without a field in the model; never complete source texts."""
+    selected: dict[str, JsonValue] = {}
     for name, value in metadata.attributes.items():
-        # Converters put whole source files into an attribute.
-        is_long = isinstance(value, str) and len(value) > _LONGEST_KEPT_TEXT
+        # Converters store complete source files in an attribute.
+        is_long = isinstance(value, str) and len(value) > _MAX_KEPT_TEXT
         if name not in known and isinstance(value, str | int | float) and not is_long:
-            kept[name] = value
+            selected[name] = value
     if metadata.version and not known:
-        kept["version"] = metadata.version
-    return kept
+        selected["version"] = metadata.version
+    return selected

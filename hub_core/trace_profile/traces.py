@@ -1,4 +1,7 @@
-"""Execution traces for plugins: algorithms of traces, nodes and files of algorithms."""
+"""Execution traces for plugins:
+
+read algorithms from traces, and convert algorithms to nodes or files.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ __all__ = ["chakra_algorithm", "chakra_bytes", "chakra_nodes", "chakra_traces"]
 
 
 def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
-    """One trace a rank, named `.<rank>.et`, encoded when its content is asked for.
+    """Return one trace per rank, named `.<rank>.et`, encoded when its content is read.
 
     Raises `UsageError` for options that do not fit the algorithm.
     """

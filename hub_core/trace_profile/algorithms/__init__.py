@@ -1,1 +1,1 @@
-"""Collective profile v1: the steps of an algorithm as nodes of execution traces, and back."""
+"""Collective profile v1: conversion of the steps of algorithms to trace nodes, and back."""

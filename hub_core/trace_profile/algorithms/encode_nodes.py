@@ -1,4 +1,4 @@
-"""The records of trace nodes in profile v1, made of byte pieces for many nodes at once.
+"""Records of trace nodes in profile v1, assembled from byte pieces for many nodes at once.
 
 Source of the attributes: docs/profile-v1.md.
 """
@@ -27,10 +27,11 @@ from hub_core.columns import Int64Array, csr, group_of_entry, row_pointer
 from hub_core.model import Algorithm, Buffer, StepKind, message_bytes
 from hub_core.trace_profile.algorithms.profile import CompKind
 
-# Beyond the kinds of steps: the second node of a receive-reduce, and the stand-in of an idle rank.
+# Codes after the kinds of steps: the second node of a receive-reduce, and the placeholder of an
+# idle rank.
 _COMBINE = len(StepKind)
 _IDLE = _COMBINE + 1
-# By kind of step: the name and the type of its nodes, and its `comp_kind`.
+# By kind of step: name and type of its nodes, and their `comp_kind`.
 _LOOKS = (
     ("SEND", NodeType.COMM_SEND, 0),
     ("RECV", NodeType.COMM_RECV, 0),
@@ -49,9 +50,9 @@ _Lists = tuple[Int64Array, UInt64Array]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is written and how: nodes lowered for `bound_bytes`.
+    """Nodes to write, lowered for `bound_bytes`, and how to write them.
 
-    `has_triple`: chunk counts mean something; `is_stated`: the size is not merely a default.
+    `has_triple`: chunk counts are meaningful. `is_stated`: the size is given, not a default.
     """
 
     algorithm: Algorithm
@@ -64,10 +65,10 @@ class Plan:
 
 
 def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
-    """The node records of each of some consecutive ranks."""
+    """Encode the node records of each of some consecutive ranks."""
     nodes = _ProfileNodes(plan, ranks)
     start = [nodes.ids(), *nodes.looks()]
-    # The order of attributes is part of the profile: equal algorithms give equal bytes.
+    # The order of attributes is part of the profile, so that equal algorithms give equal bytes.
     rest = [
         nodes.micros(),
         *nodes.message(),
@@ -83,7 +84,7 @@ def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
 
 
 class _ProfileNodes:
-    """The nodes of consecutive ranks, and columns of the steps that they belong to, by node."""
+    """Nodes of consecutive ranks, and columns of their steps, by node."""
 
     def __init__(self, plan: Plan, ranks: range) -> None:
         self._plan, self._nodes = plan, plan.nodes
@@ -93,39 +94,42 @@ class _ProfileNodes:
         types = plan.nodes.type[self._rows]
         self._is_send = types == NodeType.COMM_SEND
         self._is_message = self._is_send | (types == NodeType.COMM_RECV)
-        # Of the step table only the rows of these ranks are looked at.
+        # Only the rows of these ranks are used.
         first, after = plan.algorithm.steps.rank_indptr[[ranks.start, ranks.stop]].tolist()
         self._step_rows = slice(first, after)
         step = plan.nodes.step[self._rows]
         self._owned = step >= 0
         self._step = np.where(self._owned, step - first, -1)
-        kind = self._column("kind", _IDLE)
+        kind = self._get_column("kind", _IDLE)
         is_pair = kind == StepKind.RECV_REDUCE
         self._is_half = is_pair & self._is_message
         is_combine = is_pair & ~self._is_message
         self._is_first = self._owned & ~is_combine
         self._look = np.where(is_combine, _COMBINE, kind)
-        self._count = self._column("count", 0)
+        self._count = self._get_column("count", 0)
 
-    def _column(self, name: str, default: int) -> Int64Array:
-        """A column of the step table; the stand-ins of idle ranks belong to step -1."""
+    def _get_column(self, name: str, default: int) -> Int64Array:
+        """Return a column of the step table by node.
+
+        `default` for placeholders of idle ranks (step -1).
+        """
         column = getattr(self._plan.algorithm.steps, name)[self._step_rows]
         values = np.append(column.astype(np.int64), default)
         return values[self._step]
 
-    def _of_message(self, name: str) -> Int64Array:
-        """The side of a step that a message carries: what SEND reads, what RECV writes."""
-        # Of a receive-reduce this is the place of the sum; see `placement`.
-        sent, received = self._column(f"src_{name}", 0), self._column(f"dst_{name}", 0)
+    def _get_message_operand(self, name: str) -> Int64Array:
+        """Return the operand that a message carries: read by SEND, written by RECV."""
+        # For a receive-reduce this is the location of the sum; see `placement`.
+        sent, received = self._get_column(f"src_{name}", 0), self._get_column(f"dst_{name}", 0)
         return np.where(self._is_send, sent, received)
 
     def ids(self) -> Piece:
-        """The id of the node; 0 is left out, as proto3 has it."""
+        """Return the piece of the node id; proto3 omits 0."""
         ids = self._nodes.node_id[self._rows]
         return number_field(_ID_TAG, ids, ids != 0)
 
     def looks(self) -> list[Piece]:
-        """Name and type, one of a few byte strings."""
+        """Return the pieces of name and type, one of a few byte strings."""
         texts = [
             bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
             for name, node_type, _ in _LOOKS
@@ -133,15 +137,15 @@ class _ProfileNodes:
         return [Piece(text, present=self._look == look) for look, text in enumerate(texts)]
 
     def micros(self) -> Piece:
-        """The duration, rounded to microseconds: the only unit of the field."""
+        """Return the piece of the duration, rounded to microseconds, the unit of the field."""
         duration = self._nodes.duration_ns[self._rows]
         rounds_up = duration % 1000 >= 500
-        # -1, for a duration that is not stated, becomes 0, which is left out.
+        # An unknown duration, -1, becomes 0, which is omitted.
         micros = np.maximum(duration // 1000 + rounds_up, 0)
         return number_field(_MICROS_TAG, micros, micros > 0)
 
     def message(self) -> list[Piece]:
-        """The attributes that every reader of messages needs."""
+        """Return the pieces of attributes that every reader of messages needs."""
         nodes, is_message = self._nodes, self._is_message
         peer = nodes.peer[self._rows]
         source = np.where(self._is_send, self._rank, peer)
@@ -156,27 +160,27 @@ class _ProfileNodes:
         ]
 
     def dependencies(self) -> list[Ragged]:
-        """Control and data dependencies; flat: one list of both."""
+        """Return control and data dependencies; one list of both if flat."""
         nodes = self._nodes
         control = self._ids(nodes.control_indptr, nodes.control_indices)
         data = self._ids(nodes.data_indptr, nodes.data_indices)
         if self._plan.is_flat:
-            return packed_field(_DATA_TAG, *_union(data, control))
+            return packed_field(_DATA_TAG, *_merge_lists(data, control))
         return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
 
     def _ids(self, indptr: Int64Array, indices: Int64Array) -> _Lists:
-        """Row pointer and ids of the parents of these nodes."""
-        # Parents are rows of the whole table, the file wants their ids.
+        """Return row pointer and ids of the parents of these nodes."""
+        # Parents are rows of the full table; the file needs their ids.
         bounds = indptr[self._rows.start : self._rows.stop + 1]
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
 
     def triple(self) -> list[Piece]:
-        """Sizes in chunks, as a branch of ASTRA-sim reads them; -1 where they mean nothing."""
+        """Return sizes in chunks, for a branch of ASTRA-sim; -1 if they are meaningless."""
         if self._plan.dialect == "absolute":
             return []
         units = np.full(len(self._step), self._plan.algorithm.collective.unit_count)
         columns = {
-            "msg_chunk_idx": self._of_message("offset"),
+            "msg_chunk_idx": self._get_message_operand("offset"),
             "msg_chunk_cnt": self._count,
             "total_chunk_cnt": units,
         }
@@ -188,14 +192,14 @@ class _ProfileNodes:
         ]
 
     def placement(self) -> list[Piece]:
-        """Where a step runs, and which units a message carries."""
+        """Return lane and channel of a step, and the units that a message carries."""
         is_message = self._is_message
-        lane, channel = self._column("lane", -1), self._column("channel", 0)
+        lane, channel = self._get_column("lane", -1), self._get_column("channel", 0)
         has_lane = self._is_first & (lane != -1)
         has_channel = is_message | (self._is_first & (channel != 0))
-        # A receive-reduce stores nothing before its combining half does.
-        buffer = np.where(self._is_half, Buffer.UNKNOWN, self._of_message("buffer"))
-        offset = np.where(self._is_half, 0, self._of_message("offset"))
+        # The receiving half of a receive-reduce stores no data.
+        buffer = np.where(self._is_half, Buffer.UNKNOWN, self._get_message_operand("buffer"))
+        offset = np.where(self._is_half, 0, self._get_message_operand("offset"))
         region = (buffer, offset, self._count)
         ones = np.ones(len(lane), np.int64)
         return [
@@ -206,33 +210,33 @@ class _ProfileNodes:
         ]
 
     def computation(self) -> list[Piece]:
-        """What a COMP node does, to which units, at which cost."""
+        """Return the operation of a COMP node, its operands and its cost."""
         is_comp = ~self._is_message
         comp_kind = _COMP_KINDS[self._look]
         pieces = [number_attribute("comp_kind", Kind.INT32, comp_kind, is_comp)]
         if self._plan.dialect != "symbolic":
             unit_count = self._plan.algorithm.collective.unit_count
             moved = message_bytes(self._plan.bound_bytes, unit_count, self._count)
-            # One operation for every 4 bytes: the element type is not part of an algorithm.
+            # One operation per 4 bytes, because an algorithm does not define the element type.
             operations = np.where(comp_kind == CompKind.REDUCE, -(-moved // 4), 0)
             pieces.append(number_attribute("num_ops", Kind.INT64, operations, is_comp))
             pieces.append(number_attribute("tensor_size", Kind.UINT64, moved, is_comp))
-        return [*pieces, self._operand("src"), self._operand("dst")]
+        return [*pieces, self._encode_operand("src"), self._encode_operand("dst")]
 
-    def _operand(self, side: str) -> Piece:
-        """The region that a COMP node reads or writes."""
-        buffer = self._column(f"{side}_buffer", Buffer.UNKNOWN)
-        offset = self._column(f"{side}_offset", 0)
-        # A side that the model leaves unknown is left out.
+    def _encode_operand(self, side: str) -> Piece:
+        """Return the region that a COMP node reads or writes."""
+        buffer = self._get_column(f"{side}_buffer", Buffer.UNKNOWN)
+        offset = self._get_column(f"{side}_offset", 0)
+        # An operand that is unknown in the model is omitted.
         is_known = (buffer != Buffer.UNKNOWN) | (offset != 0) | (self._count != 0)
         present = ~self._is_message & self._owned & is_known
         region = (buffer, offset, self._count)
         return list_attribute(f"{side}_region", Kind.INT64_LIST, region, present)
 
     def origin(self) -> list[Piece]:
-        """Exact durations and places in the source, where they are stated."""
+        """Return exact durations and lines of the source, if they are known."""
         duration = self._nodes.duration_ns[self._rows]
-        line = self._column("source_line", -1)
+        line = self._get_column("source_line", -1)
         has_line = self._is_first & (line != -1)
         return [
             number_attribute("duration_ns", Kind.INT64, duration, duration >= 0),
@@ -240,13 +244,13 @@ class _ProfileNodes:
         ]
 
 
-def _union(data: _Lists, control: _Lists) -> _Lists:
-    """Data dependencies, then those control dependencies that are not among them."""
+def _merge_lists(data: _Lists, control: _Lists) -> _Lists:
+    """Return data dependencies, followed by the control dependencies that are not among them."""
     owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
     ids = np.concatenate([data[1], control[1]])
     both = np.stack([owner.astype(np.uint64), ids])
     _, first = np.unique(both, axis=1, return_index=True)
-    # The first of equal entries is the data dependency: those were put first.
-    kept = np.sort(first)
-    indptr, order = csr(owner[kept], kept, len(data[0]) - 1)
+    # The first of equal entries is the data dependency.
+    selected = np.sort(first)
+    indptr, order = csr(owner[selected], selected, len(data[0]) - 1)
     return indptr, ids[order]

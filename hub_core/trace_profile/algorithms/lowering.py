@@ -1,4 +1,4 @@
-"""How the steps of an algorithm become nodes of execution traces."""
+"""Lower the steps of an algorithm to nodes of execution traces."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ _TYPE_OF_KIND[[StepKind.RECV, StepKind.RECV_REDUCE]] = NodeType.COMM_RECV
 
 
 def lower(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
-    """Turn steps into nodes, as profile v1 writes them, for a collective of `collective_bytes`.
+    """Lower steps to nodes, as profile v1 writes them, for a collective of `collective_bytes`.
 
     RECV_REDUCE becomes COMM_RECV and a COMP that depends on it; every other step is one node; a
-    rank without steps gets one COMP. Nodes keep the order of the steps, ids count from 0 in every
-    rank. Dependencies of a step sit on its first node, dependants wait for its last one. Where
-    `algorithm.extensions["chakra"]` remembers the ids, the order and the tags of a foreign trace
+    rank without steps gets one COMP. Nodes keep the order of the steps, and ids count from 0 in
+    every rank. The dependencies of a step belong to its first node; its dependants depend on its
+    last node. If `algorithm.extensions["chakra"]` records ids, order and tags of a foreign trace
     (see `numbering`), the nodes get these. Cost: O(n log n).
     """
-    nodes = _plain(algorithm, collective_bytes)
+    nodes = _lower_plain(algorithm, collective_bytes)
     if EXTENSION not in algorithm.extensions:
         return nodes
-    # The stand-in of a rank without steps belongs to step -1.
+    # The placeholder of a rank without steps belongs to step -1.
     channel = np.append(algorithm.steps.channel, np.int32(-1))
     return restore(nodes, algorithm.extensions[EXTENSION], channel[nodes.step])
 
 
-def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
-    """The nodes with ids, order and tags as profile v1 gives them."""
+def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
+    """Create the nodes with ids, order and tags of profile v1."""
     steps = algorithm.steps
     is_pair = steps.kind == StepKind.RECV_REDUCE
-    # Nodes of all steps before each one.
+    # Number of nodes of all earlier steps.
     before = row_pointer(1 + is_pair)
     nodes_of_rank = np.maximum(np.diff(before[steps.rank_indptr]), 1)
     rank_indptr = row_pointer(nodes_of_rank)
-    # Ranks without steps shift the nodes of those behind them.
+    # Placeholders of ranks without steps shift later nodes.
     shift = rank_indptr - before[steps.rank_indptr]
     first = before[:-1] + shift[steps.rank]
-    # The same node, where a step is not a pair.
+    # Equal to `first` for steps of one node.
     last = first + is_pair
     nodes = int(rank_indptr[-1])
-    # A data dependency joins both nodes of a step; it stands behind those of the step itself.
+    # A data dependency connects both nodes of a step; it follows the dependencies of the step.
     behind_own = steps.data_indptr[1:][is_pair]
     data_indices = np.insert(last[steps.data_indices], behind_own, first[is_pair])
     waits = np.bincount(last[is_pair], minlength=nodes)
@@ -67,7 +67,7 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     control_indptr, control_indices = csr(children, parents, nodes)
     return NodeTable(
         counted_positions(nodes_of_rank).astype(np.uint64),
-        **_columns(algorithm, first, last, nodes, collective_bytes),
+        **_build_columns(algorithm, first, last, nodes, collective_bytes),
         rank_indptr=rank_indptr,
         data_indptr=row_pointer(waits),
         data_indices=data_indices,
@@ -76,10 +76,10 @@ def _plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
     )
 
 
-def _columns(
+def _build_columns(
     algorithm: Algorithm, first: Int64Array, last: Int64Array, nodes: int, collective_bytes: int
 ) -> dict[str, Any]:
-    """The columns of `NodeTable` that say something of single nodes."""
+    """Create the columns of `NodeTable` that describe single nodes."""
     steps, unit_count = algorithm.steps, algorithm.collective.unit_count
     columns: dict[str, Any] = {
         "type": np.full(nodes, NodeType.COMP, np.uint8),
@@ -95,36 +95,39 @@ def _columns(
     columns["peer"][at] = steps.peer[messages]
     columns["tag"][at] = message_tags(steps)[messages]
     columns["size"][at] = message_bytes(collective_bytes, unit_count, steps.count[messages])
-    # A receive-reduce takes its time when both operands are there.
+    # A receive-reduce takes its time after both operands are available.
     columns["duration_ns"][last] = steps.duration_ns
     columns["step"][first] = columns["step"][last] = np.arange(len(steps))
     return columns
 
 
 def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
-    """One tag per message: int32 per row, -1 for local steps; equal on a SEND and its RECV.
+    """Compute one tag per message:
 
-    The k-th message of (source, destination, channel) gets tag base + k, where the channels of one
-    (source, destination) occupy consecutive ranges in ascending order. Cost: one sort of the
-    message rows.
+    int32 per row, -1 for local steps; equal for a SEND and its RECV.
+
+    The k-th message of (source, destination, channel) gets tag base + k; the channels of one
+    (source, destination) have consecutive ranges in ascending order. Cost: one sort of the message
+    rows.
     """
     tags = np.full(len(steps), -1, np.int32)
     rows = np.flatnonzero(steps.sends | steps.receives)
     is_send = steps.sends[rows]
     source, destination = steps.ends(rows)
-    # Of broken algorithms a peer may be -1.
+    # The peer may be -1 in invalid algorithms.
     pair = source.astype(np.int64) * (steps.num_ranks + 1) + destination
     channel = steps.channel[rows]
-    # The sort is stable: within a side messages keep the order of the program.
+    # The sort is stable: messages of a side keep program order.
     order = stable_order_by(pair, 2 * channel.astype(np.int64) + is_send)
     pair, channel, is_send = pair[order], channel[order], is_send[order]
     side_lengths = run_lengths(run_starts(pair, channel, is_send), len(rows))
     ordinal = counted_positions(side_lengths)
     connection_starts = run_starts(pair, channel)
     connection_lengths = run_lengths(connection_starts, len(rows))
-    # As many tags as the longer side has messages, so that a broken algorithm gets no tag twice.
-    most = np.maximum.reduceat(ordinal, connection_starts) + 1 if len(rows) else ordinal
-    base = first_positions(most)
+    # The number of tags is that of the longer side, so that no tag is repeated in invalid
+    # algorithms.
+    tag_counts = np.maximum.reduceat(ordinal, connection_starts) + 1 if len(rows) else ordinal
+    base = first_positions(tag_counts)
     pair_of_connection = pair[connection_starts]
     base -= base[np.searchsorted(pair_of_connection, pair_of_connection)]
     tags[rows[order]] = np.repeat(base, connection_lengths) + ordinal

@@ -1,7 +1,7 @@
-"""Collective profile v1: what the metadata of every rank file says of the algorithm.
+"""Collective profile v1: metadata of every rank file.
 
-Source: docs/profile-v1.md. The table `KINDS` is the profile's metadata: what is written, in which
-order, and what readers know.
+Source: docs/profile-v1.md. The table `KINDS` defines the profile's metadata: attributes that are
+written, their order, and attributes that readers know.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class CompKind(IntEnum):
 
 
 def default_bytes(algorithm: Algorithm) -> int:
-    """The size of the collective, in bytes, that traces are written for unless told otherwise.
+    """Return the size of the collective in bytes for traces without another size.
 
-    The algorithm's own, else 1 MiB a unit (a byte a unit above 2^20 units).
+    The size of the algorithm, else 1 MiB per unit (1 byte per unit above 2^20 units).
     """
     if algorithm.collective_bytes is not None:
         return algorithm.collective_bytes
@@ -70,7 +70,7 @@ _OF_ONE_RANK = {"schema", "rank", "step_count", "scratch_units", "input_units", 
 _OF_RANK_0 = {"options", "extensions", *(f"expected_{column}" for column in CONTRACT_COLUMNS)}
 _FREE = {*_OF_ONE_RANK, *_OF_RANK_0, "input_defined", "collective_bytes_is_default"}
 SHARED_NAMES = tuple(name for name in KINDS if name not in _FREE)
-"""Those on which all rank files of a set must agree."""
+"""Attributes that must be equal in all rank files of a set."""
 
 _Value = int | bool | str | Sequence[int] | None
 
@@ -78,9 +78,10 @@ _Value = int | bool | str | Sequence[int] | None
 def metadata_entries(
     algorithm: Algorithm, rank: int, size: int | None, is_stated: bool
 ) -> list[MetadataEntry]:
-    """The attributes of record 0 of one rank.
+    """Create the attributes of record 0 of one rank.
 
-    `size`: what comm_size is for, None without sizes in bytes; `is_stated`: not merely a default.
+    `size`: size for which comm_size is written, None without sizes in bytes. `is_stated`: the size
+    is given, not a default.
     """
     collective = algorithm.collective
     steps = algorithm.steps
@@ -106,22 +107,22 @@ def metadata_entries(
         values["input_defined"] = bool(contract.defined[rank])
     for name in ORIGIN_FIELDS:
         text: str = getattr(algorithm.provenance, name)
-        # UTF-8 must carry it: file names may hold lone surrogates.
+        # File names may contain lone surrogates, which UTF-8 cannot encode.
         values[name] = text.encode("utf-8", "backslashreplace").decode()
-    # What would be bulky in every file stands in that of rank 0 only.
-    values |= _values_of_rank_0(algorithm) if rank == 0 else {}
-    found = {name: value for name, value in values.items() if value is not None}
-    return [MetadataEntry(name, KINDS[name], value) for name, value in found.items()]
+    # Large values are only in the file of rank 0.
+    values |= _collect_rank_0_values(algorithm) if rank == 0 else {}
+    present = {name: value for name, value in values.items() if value is not None}
+    return [MetadataEntry(name, KINDS[name], value) for name, value in present.items()]
 
 
-def _values_of_rank_0(algorithm: Algorithm) -> dict[str, _Value]:
-    """Options and extensions as JSON, and the table of a contract."""
-    # What the file itself shows (ids, order, tags) is read from there again.
-    kept = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
+def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
+    """Return options and extensions as JSON, and the table of a contract."""
+    # Ids, order and tags are read from the nodes.
+    extensions = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
     values: dict[str, _Value] = {}
-    for name, stated in (("options", algorithm.provenance.options), ("extensions", kept)):
-        text = json.dumps(dict(stated), sort_keys=True, separators=(",", ":"))
-        values[name] = text if stated else None
+    for name, members in (("options", algorithm.provenance.options), ("extensions", extensions)):
+        text = json.dumps(dict(members), sort_keys=True, separators=(",", ":"))
+        values[name] = text if members else None
     contract = algorithm.collective.contract
     if contract is not None and contract.expected is not None:
         for column in CONTRACT_COLUMNS:

@@ -1,4 +1,4 @@
-"""Read what the metadata of the rank files of collective profile v1 say together."""
+"""Build an algorithm from the metadata of the rank files of collective profile v1."""
 
 from __future__ import annotations
 
@@ -38,55 +38,58 @@ SAME_SET = "give the rank files of one algorithm"
 
 
 class RankProfile:
-    """Typed access to the attributes of one file; every complaint names the file."""
+    """Typed access to the attributes of one file; every error names the file."""
 
     def __init__(self, metadata: Metadata, file: str) -> None:
         self._metadata = metadata
         self._file = file
 
     def fail(self, message: str, code: str = "invalid-metadata", cure: str = "") -> InputError:
-        """An error about record 0 of this file."""
-        place = Location(self._file, byte=0)
-        return InputError(message, location=place, code=code, cure=cure)
+        """Create an error about record 0 of this file."""
+        location = Location(self._file, byte=0)
+        return InputError(message, location=location, code=code, cure=cure)
 
     def has(self, name: str) -> bool:
-        """Whether the attribute stands in the file."""
+        """Return whether the file has the attribute."""
         return name in self._metadata.attributes
 
     def value(self, name: str) -> AttributeValue:
-        """An attribute of any kind, None where it is absent."""
+        """Return an attribute of any kind; None if it is absent."""
         return self._metadata.attributes.get(name)
 
     def integer(self, name: str, low: int = 0, high: int = LARGEST) -> int:
-        """An attribute of any integer kind within bounds."""
+        """Return an attribute of any integer kind within limits. Raises `InputError`."""
         value = self._get(name, "an integer")
         if isinstance(value, int) and low <= value <= high:
             return value
         raise self.fail(f"metadata attribute {name} is {value!r}, expected {low}..{high}")
 
     def size(self) -> int | None:
-        """What comm_size is written for; None in a trace without sizes in bytes."""
+        """Return the size for which comm_size is written.
+
+        None for a trace without sizes in bytes.
+        """
         return self.integer("collective_bytes", 1) if self.has("collective_bytes") else None
 
     def string(self, name: str) -> str:
-        """An attribute of kind string."""
+        """Return an attribute of kind string."""
         return str(self._get(name, "a string"))
 
     def one_of(self, name: str, names: type[_Name]) -> _Name:
-        """An attribute of kind string that is one of these names."""
+        """Return an attribute of kind string that is a member of `names`. Raises `InputError`."""
         value = self.string(name)
         if value not in list(names):
-            # An enumeration of texts: its members are equal to their names.
+            # Members of a StrEnum are equal to their names.
             expected = f"expected one of {', '.join(names)}"
             raise self.fail(f"metadata attribute {name} is {value!r}, {expected}")
         return names(value)
 
     def integers(self, name: str) -> Int64Array:
-        """An attribute of kind int64_list."""
+        """Return an attribute of kind int64_list."""
         return np.asarray(self._get(name, "an int64_list"), np.int64)
 
     def json_object(self, name: str) -> dict[str, JsonValue]:
-        """An attribute that holds a JSON object as text; empty where it is absent."""
+        """Return an attribute that contains a JSON object as text; empty if it is absent."""
         try:
             value = json.loads(self.string(name)) if self.has(name) else {}
         # Deep nesting exhausts the stack of the parser.
@@ -97,26 +100,26 @@ class RankProfile:
         return value
 
     def _get(self, name: str, expected: str) -> AttributeValue:
-        """The value of an attribute of the profile, of the kind that the profile gives it."""
+        """Return an attribute after checking its kind. Raises `InputError`."""
         if not self.has(name):
             raise self.fail(f"metadata attribute {name} is missing", "missing-metadata")
         kind = self._metadata.kinds[name]
-        # Whoever writes may choose among the kinds of integers.
-        wanted = KINDS[name]
-        both_are_integers = kind in INTEGER_KINDS and wanted in INTEGER_KINDS
-        if kind is not wanted and not both_are_integers:
-            found = kind.field if kind else "without a value"
-            message = f"metadata attribute {name} is {found}, expected {expected}"
+        # Writers may choose any kind of integers.
+        expected_kind = KINDS[name]
+        both_are_integers = kind in INTEGER_KINDS and expected_kind in INTEGER_KINDS
+        if kind is not expected_kind and not both_are_integers:
+            actual = kind.field if kind else "without a value"
+            message = f"metadata attribute {name} is {actual}, expected {expected}"
             raise self.fail(message, "attribute-kind")
         return self._metadata.attributes[name]
 
 
 def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorithm:
-    """The algorithm of which the metadata of all files state a part. Raises `InputError`."""
+    """Build the algorithm from the metadata of all files. Raises `InputError`."""
     first = ranks[0]
-    collective = _collective(ranks)
+    collective = _build_collective(ranks)
     scratch = [rank.integer("scratch_units") for rank in ranks]
-    # A default is what was written for want of a size; it is none of the algorithm.
+    # A default size is not a property of the algorithm.
     size = None if first.has("collective_bytes_is_default") else first.size()
     extensions = first.json_object("extensions")
     options = cast(Mapping[str, str], first.json_object("options"))
@@ -130,27 +133,27 @@ def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorit
     return Algorithm(collective, steps, scratch_units, provenance, size, extensions)
 
 
-def check_rank(other: RankProfile, first: RankProfile, rank: int, files: int) -> None:
-    """Refuse the file of a rank that does not belong to the set of `files` files of `first`."""
-    # The version goes first: nothing else is known of another profile.
-    if (profile := other.string("profile")) != PROFILE:
+def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, files: int) -> None:
+    """Refuse a file that does not belong to the set of `files` files of `first`."""
+    # The version is checked first, because other profiles have unknown attributes.
+    if (profile := profile_of_rank.string("profile")) != PROFILE:
         cure = f"this release reads {PROFILE}"
-        raise other.fail(f"the profile {profile!r} is not known", "unknown-profile", cure)
-    if (claimed := other.integer("num_ranks", 1)) != files:
+        raise profile_of_rank.fail(f"the profile {profile!r} is not known", "unknown-profile", cure)
+    if (claimed := profile_of_rank.integer("num_ranks", 1)) != files:
         message = f"the metadata claims {claimed} ranks, {files} files are there"
-        raise other.fail(message, "rank-files", "give all rank files of one algorithm")
+        raise profile_of_rank.fail(message, "rank-files", "give all rank files of one algorithm")
     for name in SHARED_NAMES:
-        found, expected = other.value(name), first.value(name)
-        if found != expected:
-            message = f"{name} is {found!r}, but {expected!r} in the file of rank 0"
-            raise other.fail(message, "rank-files", SAME_SET)
-    if (stated := other.integer("rank")) != rank:
-        message = f"the metadata says rank {stated}, the file name rank {rank}"
-        raise other.fail(message, "rank-files")
+        actual, expected = profile_of_rank.value(name), first.value(name)
+        if actual != expected:
+            message = f"{name} is {actual!r}, but {expected!r} in the file of rank 0"
+            raise profile_of_rank.fail(message, "rank-files", SAME_SET)
+    if (declared := profile_of_rank.integer("rank")) != rank:
+        message = f"the metadata says rank {declared}, the file name rank {rank}"
+        raise profile_of_rank.fail(message, "rank-files")
 
 
-def _collective(ranks: Sequence[RankProfile]) -> Collective:
-    """The collective; what the model refuses is reported at the file of rank 0."""
+def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
+    """Build the collective; errors of the model are reported for the file of rank 0."""
     first = ranks[0]
     kind = first.one_of("collective", CollectiveKind)
     try:
@@ -162,33 +165,33 @@ def _collective(ranks: Sequence[RankProfile]) -> Collective:
             in_place=bool(first.integer("in_place", 0, 1)),
             out_of_place=bool(first.integer("out_of_place", 0, 1)),
             reduce_op=first.one_of("reduce_op", ReduceOp),
-            contract=_contract(ranks) if kind is CollectiveKind.CUSTOM else None,
+            contract=_read_contract(ranks) if kind is CollectiveKind.CUSTOM else None,
         )
     except InputError as error:
-        # The model complains without a place; ours name one already.
+        # The model does not know the file.
         if error.diagnostics[0].location.file:
             raise
         raise first.fail(error.diagnostics[0].message) from None
 
 
-def _contract(ranks: Sequence[RankProfile]) -> CustomContract:
+def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:
     sizes = [
         np.asarray([rank.integer(name) for rank in ranks], np.int64)
         for name in ("input_units", "output_units")
     ]
     defined = np.asarray([rank.integer("input_defined", 0, 1) for rank in ranks], np.bool_)
     has_table = ranks[0].has(f"expected_{CONTRACT_COLUMNS[0]}")
-    expected = _expected(ranks[0], len(ranks)) if has_table else None
+    expected = _read_expected(ranks[0], len(ranks)) if has_table else None
     return CustomContract(sizes[0], sizes[1], defined, expected)
 
 
-def _expected(first: RankProfile, num_ranks: int) -> Contributions:
-    """The table of a contract, held within the ranks; offsets are left to the model."""
+def _read_expected(first: RankProfile, num_ranks: int) -> Contributions:
+    """Read the table of a contract, with ranks in range; the model checks the offsets."""
     columns = {name: first.integers(f"expected_{name}") for name in CONTRACT_COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
         raise first.fail("the columns of the contract differ in length")
     for name, column in columns.items():
-        # -1 abbreviates one row a rank.
+        # -1 abbreviates one row per rank.
         low = -1 if name == "source_rank" else 0
         stop = num_ranks if name in ("rank", "source_rank") else LARGEST
         if len(column) and not (low <= int(column.min()) and int(column.max()) < stop):

@@ -1,1 +1,1 @@
-"""Execution traces of algorithms that others wrote, without the profile."""
+"""Execution traces of algorithms without the profile, written by other programs."""
