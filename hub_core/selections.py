@@ -13,20 +13,20 @@ def first_of_kinds(selection: Selection) -> tuple[list[SelectedCollective], list
 
     The libraries do not distinguish calls in place from calls out of place.
     """
-    found: dict[CollectiveKind, SelectedCollective] = {}
+    selected_by_kind: dict[CollectiveKind, SelectedCollective] = {}
     losses = []
     for selected in selection.collectives:
         kind = selected.collective.kind
-        if kind in found:
+        if kind in selected_by_kind:
             reason = "calls in and out of place are served alike, by what was selected in place"
             losses.append(Loss("out_of_place", str(kind), reason))
-        found.setdefault(kind, selected)
-    return list(found.values()), losses
+        selected_by_kind.setdefault(kind, selected)
+    return list(selected_by_kind.values()), losses
 
 
 def own_windows(
     selected: SelectedCollective,
-    own: Mapping[str, object],
+    names: Mapping[str, object],
     library: str,
     otherwise: str = "it chooses itself",
 ) -> tuple[Sequence[SelectedWindow], list[Loss]]:
@@ -34,9 +34,9 @@ def own_windows(
 
     `otherwise`: how the library serves calls without a window.
     """
-    windows = selected.windows(own) if own else ()
+    windows = selected.windows(names) if names else ()
     if windows:
-        return windows, list(_losses(selected, windows, own, library))
+        return windows, list(_losses(selected, windows, names, library))
     kind = str(selected.collective.kind)
     reason = f"no algorithm of {library} was compared and fits; {otherwise}"
     return (), [Loss("collective", kind, reason)]
@@ -45,17 +45,17 @@ def own_windows(
 def _losses(
     selected: SelectedCollective,
     windows: Sequence[SelectedWindow],
-    own: Mapping[str, object],
+    names: Mapping[str, object],
     library: str,
 ) -> Iterator[Loss]:
     """Yield a loss for each window in which the library lacks the fastest algorithm."""
     for best in selected.windows(None):
         for window in windows:
             sizes = [size for size in best.sizes if size in window.sizes]
-            if not sizes or best.algorithm in own:
+            if not sizes or best.algorithm in names:
                 continue
             slowdown = selected.slowdowns(sizes).get(window.algorithm)
             times = f"{slowdown:.2f} times the time of the fastest" if slowdown else "longer"
             where = " to ".join(dict.fromkeys(map(format_bytes, (sizes[0], sizes[-1]))))
-            what = f"{library} has no {best.algorithm}; {window.algorithm} takes {times}"
-            yield Loss("algorithm", f"{selected.collective.kind}, {where}", what)
+            text = f"{library} has no {best.algorithm}; {window.algorithm} takes {times}"
+            yield Loss("algorithm", f"{selected.collective.kind}, {where}", text)

@@ -47,11 +47,11 @@ def assign(
     option of pairs is assigned to every component that declares `name`. Raises `UsageError` with
     the closest option for a key that no component declares.
     """
-    given: dict[str, dict[str, str]] = {component: {} for component in declared}
+    values_by_component: dict[str, dict[str, str]] = {component: {} for component in declared}
     for key, value in sorted(assignments.items(), key=lambda item: "." in item[0]):
         if pairs := _find_pairs(key, declared):
             for component, name in pairs.items():
-                given[component][name] = value
+                values_by_component[component][name] = value
             continue
         prefix, _, name = key.replace("-", "_").rpartition(".")
         components = [
@@ -66,8 +66,8 @@ def assign(
                 code="unknown-option",
             )
         for component in components:
-            given[component][name] = value
-    return given
+            values_by_component[component][name] = value
+    return values_by_component
 
 
 def _find_pairs(key: str, declared: Mapping[str, Sequence[Option]]) -> dict[str, str]:
@@ -107,7 +107,7 @@ def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
 
 
 def give_symbol_sizes(
-    size_text: str | None, options: Sequence[Option], given: dict[str, str]
+    size_text: str | None, options: Sequence[Option], values: dict[str, str]
 ) -> str | None:
     """Pass `--size B=8,S=1024` to a reader of programs with symbols, as its option `sizes`.
 
@@ -119,7 +119,7 @@ def give_symbol_sizes(
     if size_text is None:
         return None
     if any(option.name == "sizes" for option in options):
-        given.setdefault("sizes", size_text)
+        values.setdefault("sizes", size_text)
         return None
     if "=" in size_text:
         message = f"--size {size_text:.60}: IN has no symbols, to which this would give sizes"

@@ -65,7 +65,7 @@ def _admit_algorithm(
         if outcome.method == "none":
             report(_create_note(name, outcome.diagnostics))
         return outcome
-    errors = [each for each in outcome.diagnostics if each.severity is Severity.ERROR]
+    errors = [finding for finding in outcome.diagnostics if finding.severity is Severity.ERROR]
     causes = with_path(errors[:_MAX_CAUSES], algorithm, name)
     if policy is VerifyPolicy.WARN:
         _warn(causes, report)
@@ -107,7 +107,7 @@ def find_workload_defects(workload: Workload, name: str, registry: Registry) -> 
 
 def _create_note(name: str, diagnostics: tuple[Diagnostic, ...]) -> Diagnostic:
     """Create the note on an input whose contents cannot be verified, with the reason if known."""
-    notes = [each.message for each in diagnostics if each.severity is Severity.NOTE]
+    notes = [finding.message for finding in diagnostics if finding.severity is Severity.NOTE]
     reason = f": {notes[0]}" if notes else ""
     message = f"nothing wrong found, contents not judged{reason}"
     return Diagnostic("contents-not-judged", message, Severity.NOTE, Location(name))

@@ -52,9 +52,9 @@ class SessionInputs(SessionState):
 
     def read_model(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm | Workload:
         """Read the algorithm or workload in an opened input, without verification."""
-        given = self._add_program_arguments(opened, options)
+        all_options = self._add_program_arguments(opened, options)
         with output.progress(f"reading {opened.name}"):
-            return cast("OpenedAlgorithm", opened).read_any(given)
+            return cast("OpenedAlgorithm", opened).read_any(all_options)
 
     def read_verified(
         self, opened: OpenedInput, options: Mapping[str, str]

@@ -198,8 +198,8 @@ class SessionOutputs(SessionState):
         from hub_core.pipeline.outputs import Written
         from hub_core.plugin_api import Format
 
-        place = destination(out, Format("file", "", ()), force=True)
-        return Written(place.put([Content("", content)]), ())
+        target = destination(out, Format("file", "", ()), force=True)
+        return Written(target.put([Content("", content)]), ())
 
 
 def _policy(is_strict: bool) -> LossPolicy:

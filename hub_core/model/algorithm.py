@@ -86,16 +86,16 @@ class Algorithm:
 
     def differences(self, other: Algorithm) -> list[str]:
         """Return the names of the parts that differ, including provenance; [] if equal."""
-        found = self.steps.differences(other.steps)
+        differing = self.steps.differences(other.steps)
         names = ("provenance", "collective_bytes", "extensions")
-        found += [name for name in names if getattr(self, name) != getattr(other, name)]
+        differing += [name for name in names if getattr(self, name) != getattr(other, name)]
         if not np.array_equal(self.scratch_units, other.scratch_units):
-            found.append("scratch_units")
+            differing.append("scratch_units")
         mine, theirs = self.collective, other.collective
         for part in fields(mine):
             if not _are_same(getattr(mine, part.name), getattr(theirs, part.name)):
-                found.append(part.name)
-        return found
+                differing.append(part.name)
+        return differing
 
 
 # Below 2^63 by more than the rounding of a float.
@@ -114,20 +114,20 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) ->
     if total >= _MAX_TOTAL_BYTES:
         message = f"the messages have {total:.3g} bytes together, more than can be counted"
         raise InputError(message, cure="choose a smaller size", code="size-range")
-    whole, rest = divmod(collective_bytes, unit_count)
+    full_units, rest = divmod(collective_bytes, unit_count)
     if rest * int(counts.max(initial=0)) < 2**62:
         rounded_up = -(-counts * np.int64(rest) // np.int64(unit_count))
-        return counts * np.int64(whole) + rounded_up
+        return counts * np.int64(full_units) + rounded_up
     # The products do not fit 64 bits: Python's integers.
     sizes = [-(-count * collective_bytes // unit_count) for count in counts.tolist()]
     return np.asarray(sizes, np.int64)
 
 
-def _are_same(one: object, other: object) -> bool:
+def _are_same(first: object, second: object) -> bool:
     """Compare values, also arrays and dataclasses with arrays as fields."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
-    if is_dataclass(one) and type(one) is type(other):
-        names = [part.name for part in fields(one)]
-        return all(_are_same(getattr(one, name), getattr(other, name)) for name in names)
-    return one == other
+    if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
+        return np.array_equal(first, second)
+    if is_dataclass(first) and type(first) is type(second):
+        names = [part.name for part in fields(first)]
+        return all(_are_same(getattr(first, name), getattr(second, name)) for name in names)
+    return first == second

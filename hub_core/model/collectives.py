@@ -226,18 +226,18 @@ class Collective:
         """
         scratch = np.asarray(scratch_units, np.int64)
         size = np.stack([self.input_units(), self.output_units(), scratch], axis=1)
-        apart = self._buffers_apart(in_place)
+        separate = self._buffers_apart(in_place)
         # Aliased buffers occupy the size of the larger one.
         both = size[:, Buffer.INPUT], size[:, Buffer.OUTPUT]
-        span = np.where(apart, both[0] + both[1], np.maximum(*both))
+        span = np.where(separate, both[0] + both[1], np.maximum(*both))
         shift = np.zeros_like(size)
         traits = self.kind.traits
         if in_place and (traits.input_is_part or traits.output_is_part):
             # The buffer that is a part of the other one starts at this part.
             part = Buffer.INPUT if traits.input_is_part else Buffer.OUTPUT
             shift[:, part] = np.arange(self.num_ranks) * self.units_per_rank
-        shift[apart, Buffer.INPUT] = 0
-        shift[apart, Buffer.OUTPUT] = size[apart, Buffer.INPUT]
+        shift[separate, Buffer.INPUT] = 0
+        shift[separate, Buffer.OUTPUT] = size[separate, Buffer.INPUT]
         shift[:, Buffer.SCRATCH] = span
         borders = row_pointer(span + scratch)
         return MemoryLayout(borders[:-1, None] + shift, size, int(borders[-1]))

@@ -46,17 +46,17 @@ class Location:
     step: int | None = None
 
     def __str__(self) -> str:
-        place = self.file or ""
+        text = self.file or ""
         # Readers use -1 for an unknown line.
         if self.line is not None and self.line >= 0:
-            place = f"{place}:{self.line}" if place else f"line {self.line}"
+            text = f"{text}:{self.line}" if text else f"line {self.line}"
         byte = f"byte {self.byte}" if self.byte is not None else ""
         within = []
         if self.rank is not None:
             within.append(f"rank {self.rank}")
         if self.step is not None:
             within.append(f"step {self.step}")
-        return ": ".join(part for part in (place, byte, ", ".join(within)) if part)
+        return ": ".join(part for part in (text, byte, ", ".join(within)) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Diagnostic:
     cure: str = ""
 
     def __str__(self) -> str:
-        place = str(self.location)
-        text = f"{place}: {self.message}" if place else self.message
+        lead = str(self.location)
+        text = f"{lead}: {self.message}" if lead else self.message
         return f"{text}; {self.cure}" if self.cure else text
 
 
@@ -91,11 +91,11 @@ class HubError(Exception):
     ) -> None:
         if isinstance(message, str):
             # Without a code, that of the class is used.
-            code, place = code or self.default_code, location or Location()
-            message = Diagnostic(code, message, location=place, cure=cure)
-        found = (message,) if isinstance(message, Diagnostic) else tuple(message)
-        self.diagnostics: tuple[Diagnostic, ...] = found
-        super().__init__(str(found[0]))
+            code, known_location = code or self.default_code, location or Location()
+            message = Diagnostic(code, message, location=known_location, cure=cure)
+        diagnostics = (message,) if isinstance(message, Diagnostic) else tuple(message)
+        self.diagnostics: tuple[Diagnostic, ...] = diagnostics
+        super().__init__(str(diagnostics[0]))
 
     # By default, an exception is pickled as its message, from which it cannot be created again.
     def __reduce__(self) -> tuple[type[HubError], tuple[tuple[Diagnostic, ...]]]:

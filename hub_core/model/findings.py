@@ -66,8 +66,8 @@ class Findings:
 
     def note(self, code: str, message: str) -> None:
         """Add a note on the entire file; notes are not errors."""
-        place = Location(self.file)
-        self.add(code, message, place, severity=Severity.NOTE)
+        location = Location(self.file)
+        self.add(code, message, location, severity=Severity.NOTE)
 
     def has(self, code: str) -> bool:
         """Whether there is a finding of this code."""

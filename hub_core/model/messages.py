@@ -107,7 +107,7 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
     """
     is_message = is_send | steps.receives
     outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))
-    own = is_message & (steps.peer == steps.rank)
+    is_to_self = is_message & (steps.peer == steps.rank)
 
     def say_outside(row: int) -> str:
         expected = f"expected 0..{steps.num_ranks - 1}"
@@ -117,15 +117,17 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
         return f"the peer of a message is the rank itself: {action(steps, row)}"
 
     findings.add_rows("peer-range", steps, np.flatnonzero(outside), say_outside)
-    findings.add_rows("self-message", steps, np.flatnonzero(own), say_own, cure="use a local copy")
-    addressed: BoolArray = is_message & ~outside & ~own
+    findings.add_rows(
+        "self-message", steps, np.flatnonzero(is_to_self), say_own, cure="use a local copy"
+    )
+    addressed: BoolArray = is_message & ~outside & ~is_to_self
     return addressed
 
 
 def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> None:
     def say(row: int) -> str:
-        place = f"rank {int(steps.peer[row])} on channel {int(steps.channel[row])}"
-        return f"nothing at {place} matches this {action(steps, row)}"
+        partner = f"rank {int(steps.peer[row])} on channel {int(steps.channel[row])}"
+        return f"nothing at {partner} matches this {action(steps, row)}"
 
     findings.add_rows("unmatched-send", steps, messages.lonely_sends, say)
     findings.add_rows("unmatched-receive", steps, messages.lonely_receives, say)

@@ -97,12 +97,12 @@ def format_time(nanoseconds: float) -> str:
 
 
 def _split(
-    text: str, units: dict[str, float] | dict[str, int], what: str, example: str
+    text: str, units: dict[str, float] | dict[str, int], quantity: str, example: str
 ) -> tuple[str, str]:
     """Split a quantity into its number, as text, and its unit. Raises `UsageError` if invalid."""
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
-        message = f"{what} {text[:64]!r} is not a number with a unit"
+        message = f"{quantity} {text[:64]!r} is not a number with a unit"
         raise UsageError(message, cure=f"write for example {example}")
     number, unit = match.groups()
     if unit not in units:
@@ -110,9 +110,13 @@ def _split(
         meant = _meanings(number, unit, units)
         cure = f"did you mean {' or '.join(meant)}?" if meant else ""
         # One spelling per unit: `b` and `ps` are further spellings of bits and rates.
-        named_units = [one for one in units if not one.endswith("ps") and "b/s" not in one]
+        named_units = [
+            each_unit
+            for each_unit in units
+            if not each_unit.endswith("ps") and "b/s" not in each_unit
+        ]
         cure = cure or f"use one of {', '.join(named_units)}, for example {example}"
-        raise UsageError(f"{what} {text!r} {named}", cure=cure)
+        raise UsageError(f"{quantity} {text!r} {named}", cure=cure)
     return number, unit
 
 

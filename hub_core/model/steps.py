@@ -129,8 +129,8 @@ class StepTable(RankTable):
 
     def ends(self, rows: Int64Array) -> tuple[IntArray, IntArray]:
         """Return (source ranks, destination ranks) of message rows, sends or receives."""
-        is_send, here, peer = self.sends[rows], self.rank[rows], self.peer[rows]
-        return np.where(is_send, here, peer), np.where(is_send, peer, here)
+        is_send, rank_of_row, peer = self.sends[rows], self.rank[rows], self.peer[rows]
+        return np.where(is_send, rank_of_row, peer), np.where(is_send, peer, rank_of_row)
 
     @classmethod
     def from_columns(
@@ -156,20 +156,22 @@ class StepTable(RankTable):
         if rows and (int(rank.min()) < 0 or int(rank.max()) >= num_ranks):
             message = f"a step names a rank outside 0..{num_ranks - 1}"
             raise InputError(message, location=Location(file), code="rank-range")
-        given = [(np.asarray(p, np.int64), np.asarray(c, np.int64)) for p, c in (data, control)]
-        for edges in given:
+        edge_tables = [
+            (np.asarray(p, np.int64), np.asarray(c, np.int64)) for p, c in (data, control)
+        ]
+        for edges in edge_tables:
             _check_edges(table, edges, file)
         if not is_sorted(rank):
-            table, given = _reordered(table, given, np.argsort(rank, kind="stable"))
+            table, edge_tables = _reordered(table, edge_tables, np.argsort(rank, kind="stable"))
         indptr = group_pointer(table["rank"], num_ranks)
         # Most tables are in order and need no search for one.
-        if any(bool(np.any(parents >= children)) for parents, children in given):
+        if any(bool(np.any(parents >= children)) for parents, children in edge_tables):
             # Imported here, because workloads use this module but have no steps.
             from hub_core.model.program_order import ordered_rows
 
-            order = ordered_rows(table["rank"], indptr, given, table["source_line"], file)
-            table, given = _reordered(table, given, order)
-        data_csr, control_csr = (csr_of_pairs(*edges, rows) for edges in given)
+            order = ordered_rows(table["rank"], indptr, edge_tables, table["source_line"], file)
+            table, edge_tables = _reordered(table, edge_tables, order)
+        data_csr, control_csr = (csr_of_pairs(*edges, rows) for edges in edge_tables)
         return cls(
             **table,
             rank_indptr=indptr,
@@ -207,10 +209,10 @@ class StepTableBuilder:
         """
         handle = len(self._columns["rank"])
         row = {**COLUMN_DEFAULTS, **values, "rank": rank, "kind": kind}
-        for name, least in (("rank", 0), ("peer", -1)):
-            if not least <= row[name] < self._num_ranks:
+        for name, minimum in (("rank", 0), ("peer", -1)):
+            if not minimum <= row[name] < self._num_ranks:
                 wrong = (
-                    f"step {handle}: {name} {row[name]} is not in {least}..{self._num_ranks - 1}"
+                    f"step {handle}: {name} {row[name]} is not in {minimum}..{self._num_ranks - 1}"
                 )
                 raise InputError(wrong, code="rank-range")
         for name, column in self._columns.items():
@@ -252,10 +254,10 @@ def typed_column(
 
     Raises `InputError` for a wrong number of rows and for values out of range.
     """
-    dtype, given = rules.dtypes[name], columns.get(name)
-    if given is None:
+    dtype, column = rules.dtypes[name], columns.get(name)
+    if column is None:
         return np.full(rows, rules.defaults[name], dtype)
-    values = np.asarray(given)
+    values = np.asarray(column)
     if len(values) != rows:
         message = f"column {name} has {len(values)} rows, rank has {rows}"
         raise InputError(message, location=Location(file))
@@ -275,17 +277,17 @@ def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) ->
     parents, children = edges
     if not len(parents):
         return
-    ends = np.concatenate(edges)
-    if int(ends.min()) < 0 or int(ends.max()) >= len(rank):
+    endpoints = np.concatenate(edges)
+    if int(endpoints.min()) < 0 or int(endpoints.max()) >= len(rank):
         message = "a dependency names a step that does not exist"
         raise InputError(message, location=Location(file), code="dangling")
     # Between ranks only messages can order steps.
     crossing = np.flatnonzero(rank[parents] != rank[children])
     if len(crossing):
         child = int(children[crossing[0]])
-        place = Location(file, int(table["source_line"][child]), None, int(rank[child]))
+        location = Location(file, int(table["source_line"][child]), None, int(rank[child]))
         message = "a dependency names a step of another rank"
-        raise InputError(message, location=place, code="crossing-dependency")
+        raise InputError(message, location=location, code="crossing-dependency")
 
 
 def _reordered(

@@ -33,5 +33,5 @@ def action(steps: StepTable, row: int) -> str:
 def describe(steps: StepTable, row: int) -> str:
     """Describe the position and the action of a row."""
     line = int(steps.source_line[row])
-    place = f"line {line}, " if line >= 0 else ""
-    return f"{place}rank {int(steps.rank[row])}, step {steps.step_of(row)} ({action(steps, row)})"
+    lead = f"line {line}, " if line >= 0 else ""
+    return f"{lead}rank {int(steps.rank[row])}, step {steps.step_of(row)} ({action(steps, row)})"

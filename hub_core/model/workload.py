@@ -204,31 +204,31 @@ class Workload:
 
     def differences(self, other: Workload) -> list[str]:
         """Return the names of the parts that differ, including provenance; [] if equal."""
-        found = self.nodes.differences(other.nodes)
+        differing = self.nodes.differences(other.nodes)
         names = ("names", "groups", "extras", "provenance", "extensions")
-        found += [name for name in names if getattr(self, name) != getattr(other, name)]
+        differing += [name for name in names if getattr(self, name) != getattr(other, name)]
         pairs = list(zip(self.algorithms, other.algorithms, strict=False))
         is_longer = len(self.algorithms) != len(other.algorithms)
-        if is_longer or any(one.differences(two) for one, two in pairs):
-            found.append("algorithms")
-        return found
+        if is_longer or any(first.differences(second) for first, second in pairs):
+            differing.append("algorithms")
+        return differing
 
 
 def _edges(
-    given: tuple[npt.ArrayLike, npt.ArrayLike], position: Int64Array, rank: Array, file: str | None
+    edges: tuple[npt.ArrayLike, npt.ArrayLike], position: Int64Array, rank: Array, file: str | None
 ) -> tuple[Int64Array, Int64Array]:
     """Return a CSR table (indptr, indices) of the parents of every row, in the given order.
 
     Raises `InputError` for rows that do not exist and for edges between ranks.
     """
-    ends = [np.asarray(side, np.int64) for side in given]
-    if any(bool(np.any((side < 0) | (side >= len(rank)))) for side in ends):
+    sides = [np.asarray(side, np.int64) for side in edges]
+    if any(bool(np.any((side < 0) | (side >= len(rank)))) for side in sides):
         message = "a dependency names a node that does not exist"
         raise InputError(message, location=Location(file), code="dangling")
-    parents, children = (position[side] for side in ends)
+    parents, children = (position[side] for side in sides)
     crossing = np.flatnonzero(rank[parents] != rank[children])
     if len(crossing):
-        place = Location(file, rank=int(rank[children[crossing[0]]]))
+        location = Location(file, rank=int(rank[children[crossing[0]]]))
         message = "a dependency names a node of another rank"
-        raise InputError(message, location=place, code="crossing-dependency")
+        raise InputError(message, location=location, code="crossing-dependency")
     return csr(children, parents, len(rank))

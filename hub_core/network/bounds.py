@@ -113,9 +113,9 @@ def distance_bounds_ps(
     sum of bytes times length that the links carry.
     """
     links = _links(collective, topology, npus)
-    far, capacity = links.distances(length)
+    distance, capacity = links.distances(length)
     traffics = (Traffic(collective, size) for size in sizes)
-    return tuple(_whole_ps(_byte_lengths(far, traffic) / capacity) for traffic in traffics)
+    return tuple(_whole_ps(_byte_lengths(distance, traffic) / capacity) for traffic in traffics)
 
 
 def _links(collective: Collective, topology: Topology, npus: Sequence[int] | None) -> _Links:
@@ -151,8 +151,8 @@ class _Links:
         bounds = [self._latency_ns, self._distance_ns(traffic)]
         for label in self._partitions:
             bounds += self.partition_ns(label, traffic)
-        for place in self._orders:
-            bounds += self._order_ns(place, traffic)
+        for position in self._orders:
+            bounds += self._order_ns(position, traffic)
         return max(bounds)
 
     @cached_property
@@ -162,8 +162,11 @@ class _Links:
     @cached_property
     def _orders(self) -> list[Int64Array]:
         # Switches without a position are last.
-        found = (np.where(place >= 0, place, place.max() + 1) for place in orders(self.topology))
-        return [place for place in found if place.max() > 0]
+        candidates = (
+            np.where(position >= 0, position, position.max() + 1)
+            for position in orders(self.topology)
+        )
+        return [position for position in candidates if position.max() > 0]
 
     @cached_property
     def _is_member(self) -> BoolArray:
@@ -180,34 +183,34 @@ class _Links:
         topology, latency = self.topology, self.topology.latency_ns
         before = topology.arcs().lengths_from(self._is_member, latency)[topology.source]
         arcs = topology.arcs(backwards=True)
-        behind = arcs.lengths_from(self._is_member, latency)[topology.destination]
-        return before + latency + behind
+        remaining = arcs.lengths_from(self._is_member, latency)[topology.destination]
+        return before + latency + remaining
 
     def partition_ns(self, label: Int64Array, traffic: Traffic) -> Iterator[float]:
         """Yield bounds in ns: sending and receiving of single blocks, and of all together."""
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)
-        others = traffic.complements(sets)
-        begins, ends = label[topology.source], label[topology.destination]
+        complements = traffic.complements(sets)
+        begins, last = label[topology.source], label[topology.destination]
         rate = topology.bandwidth_bytes_per_s
-        leaving = leaving_rate(begins, ends, rate, count)
-        entering = leaving_rate(ends, begins, rate, count)
-        crosses = begins != ends
-        needs = traffic.leaving(sets), traffic.leaving(others)
+        leaving = leaving_rate(begins, last, rate, count)
+        entering = leaving_rate(last, begins, rate, count)
+        crosses = begins != last
+        needs = traffic.leaving(sets), traffic.leaving(complements)
         for block in self._slowest(needs[0], leaving, begins, crosses):
             yield self._fill_ns(crosses & (begins == block), needs[0][block])
-        for block in self._slowest(needs[1], entering, ends, crosses):
-            yield self._fill_ns(crosses & (ends == block), needs[1][block])
+        for block in self._slowest(needs[1], entering, last, crosses):
+            yield self._fill_ns(crosses & (last == block), needs[1][block])
         between = traffic.between(sets)
         sent = float(needs[0].sum()) if topology.multicast else between
         received = float(needs[1].sum()) if topology.reduction else between
         # Blocks without a rank only forward: messages neither start nor finish there.
         has_rank = np.append(sets.ranks > 0, False)
         yield self._fill_ns(crosses & has_rank[begins], sent)
-        yield self._fill_ns(crosses & has_rank[ends], received)
+        yield self._fill_ns(crosses & has_rank[last], received)
 
     def _slowest(
-        self, needs: Float64Array, rates: Float64Array, near: Int64Array, crosses: BoolArray
+        self, needs: Float64Array, rates: Float64Array, nearest: Int64Array, crosses: BoolArray
     ) -> list[int]:
         """Return the blocks with the longest times without latencies, and those with long delays.
 
@@ -216,8 +219,8 @@ class _Links:
         with np.errstate(divide="ignore", invalid="ignore"):
             times = np.where(needs > 0, needs / rates, 0.0)
         # In a regular network all blocks are equal: one is examined instead of thousands.
-        usable = crosses & (near >= 0) & np.isfinite(self._delay_ns)
-        delays = np.bincount(near[usable], self._delay_ns[usable], len(needs))
+        usable = crosses & (nearest >= 0) & np.isfinite(self._delay_ns)
+        delays = np.bincount(nearest[usable], self._delay_ns[usable], len(needs))
         keys = np.stack([np.round(times, 12), np.round(delays, 3)])
         _, first = np.unique(keys, axis=1, return_index=True)
         needed = first[needs[first] > 0]
@@ -225,14 +228,17 @@ class _Links:
         by_delay = needed[np.argsort(-delays[needed], kind="stable")][:_EXAMINED_SETS]
         return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))
 
-    def _order_ns(self, place: Int64Array, traffic: Traffic) -> Iterator[float]:
+    def _order_ns(self, position: Int64Array, traffic: Traffic) -> Iterator[float]:
         """Yield bounds in ns of the slowest prefixes of an order, and of their complements."""
-        topology, count = self.topology, int(place.max()) + 1
-        one = traffic.sets_of(place[self.members], count)
-        columns = (np.cumsum(column)[:-1] for column in (one.ranks, one.shares, one.has_root))
+        topology, count = self.topology, int(position.max()) + 1
+        set_columns = traffic.sets_of(position[self.members], count)
+        columns = (
+            np.cumsum(column)[:-1]
+            for column in (set_columns.ranks, set_columns.shares, set_columns.has_root)
+        )
         sets = RankSets(*columns)
-        ends = place[topology.source], place[topology.destination]
-        for side, (low, high) in ((sets, ends), (traffic.complements(sets), ends[::-1])):
+        last = position[topology.source], position[topology.destination]
+        for side, (low, high) in ((sets, last), (traffic.complements(sets), last[::-1])):
             needs = traffic.leaving(side)
             rates = beginnings_rate(low, high, topology.bandwidth_bytes_per_s, count)
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -278,7 +284,10 @@ class _Links:
 
     def _distance_ns(self, traffic: Traffic) -> float:
         """Return the largest of the inexpensive bounds by distances in ns; 0 if there are none."""
-        times = (_byte_lengths(far, traffic) / capacity for far, capacity in self._plain_distances)
+        times = (
+            _byte_lengths(distance, traffic) / capacity
+            for distance, capacity in self._plain_distances
+        )
         return max(times, default=0.0)
 
     @cached_property

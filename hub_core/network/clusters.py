@@ -35,14 +35,14 @@ def below_network(
         message = f"{name}: {machines.name} is no cluster of machines that switches join"
         raise UsageError(message, cure="write for example dgx-h100:4?network=leaf-spine:4,8,4")
     _check_network(name, network, len(ports))
-    place = np.arange(len(ports))
+    position = np.arange(len(ports))
     if by_rail:
         # Sorted by the position of a port in its machine, then by machine.
         first = np.searchsorted(machine_of_port, machine_of_port)
-        place[np.lexsort((machine_of_port, place - first))] = np.arange(len(ports))
-    kept = np.setdiff1d(np.arange(machines.num_nodes), between)
+        position[np.lexsort((machine_of_port, position - first))] = np.arange(len(ports))
+    selected = np.setdiff1d(np.arange(machines.num_nodes), between)
     number = np.full(machines.num_nodes, -1, np.int64)
-    number[kept] = np.arange(len(kept))
+    number[selected] = np.arange(len(selected))
     inner = (number[machines.source] >= 0) & (number[machines.destination] >= 0)
     parts = [
         Links(
@@ -54,9 +54,9 @@ def below_network(
     ]
     # NPUs of the network without a port are removed with their links.
     node = np.full(network.num_nodes, -1, np.int64)
-    node[place] = number[ports]
+    node[position] = number[ports]
     switches = network.num_nodes - network.num_npus
-    node[network.num_npus :] = len(kept) + np.arange(switches)
+    node[network.num_npus :] = len(selected) + np.arange(switches)
     outer = (node[network.source] >= 0) & (node[network.destination] >= 0)
     rates, latencies = network.bandwidth_bytes_per_s[outer], network.latency_s[outer]
     if not has_bandwidths:
@@ -66,13 +66,13 @@ def below_network(
     parts.append(
         Links(node[network.source[outer]], node[network.destination[outer]], rates, latencies)
     )
-    names = [machines.node_name(old) for old in kept.tolist()]
+    names = [machines.node_name(old) for old in selected.tolist()]
     names += [network.node_name(switch) for switch in range(network.num_npus, network.num_nodes)]
     joined = Links.joined(parts).by_source()
     return joined.topology(
         name,
         machines.num_npus,
-        len(kept) + switches,
+        len(selected) + switches,
         node_names=tuple(names),
         groups=machines.groups,
     )
@@ -92,15 +92,15 @@ def group_of_nodes(topology: Topology) -> Int64Array:
         joins = (group[topology.source] >= 0) & is_open[topology.destination]
         if not joins.any():
             return group
-        switch, near = topology.destination[joins], group[topology.source[joins]]
-        least = np.full(topology.num_nodes, topology.num_nodes, np.int64)
-        most = np.full(topology.num_nodes, -1, np.int64)
-        np.minimum.at(least, switch, near)
-        np.maximum.at(most, switch, near)
+        switch, neighbour_group = topology.destination[joins], group[topology.source[joins]]
+        minimum = np.full(topology.num_nodes, topology.num_nodes, np.int64)
+        maximum = np.full(topology.num_nodes, -1, np.int64)
+        np.minimum.at(minimum, switch, neighbour_group)
+        np.maximum.at(maximum, switch, neighbour_group)
         # A switch reached from one group joins it; one reached from several never gets a group.
         reached = distinct(switch)
-        own = reached[least[reached] == most[reached]]
-        group[own] = most[own]
+        unique = reached[minimum[reached] == maximum[reached]]
+        group[unique] = maximum[unique]
         is_open[reached] = False
 
 

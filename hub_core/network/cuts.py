@@ -44,9 +44,9 @@ def partitions(topology: Topology) -> Iterator[Int64Array]:
             continue
         # Blocks with an NPU are numbered from 0, the others dropped.
         used = distinct(label[:npus])
-        place = np.full(int(label.max()) + 1, NO_BLOCK, np.int64)
-        place[used] = np.arange(len(used))
-        numbered = np.where(label >= 0, place[label], NO_BLOCK)
+        position = np.full(int(label.max()) + 1, NO_BLOCK, np.int64)
+        position[used] = np.arange(len(used))
+        numbered = np.where(label >= 0, position[label], NO_BLOCK)
         yield _with_switches(topology, numbered)
         only_npus = numbered.copy()
         only_npus[npus:] = NO_BLOCK
@@ -68,28 +68,28 @@ def orders(topology: Topology) -> Iterator[Int64Array]:
 
 
 def leaving_rate(
-    begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
+    begins: Int64Array, block: Int64Array, rate: Float64Array, count: int
 ) -> Float64Array:
     """Return the bytes per second of the links that leave each of `count` blocks: float64[count].
 
     `begins`, `ends`: int64[links], blocks of the source and destination of every link.
     """
-    leaves = (begins >= 0) & (begins != ends)
+    leaves = (begins >= 0) & (begins != block)
     return np.bincount(begins[leaves], rate[leaves], count).astype(np.float64)
 
 
 def beginnings_rate(
-    begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
+    begins: Int64Array, block: Int64Array, rate: Float64Array, count: int
 ) -> Float64Array:
     """Return the bytes per second of the links that leave each prefix of an order: float64.
 
     Prefix k has the nodes at positions 0..k, for k = 0..count-2. `begins`, `ends`: int64[links],
     positions of the source and destination of every link.
     """
-    forward = begins < ends
+    forward = begins < block
     # A link from position a to position b leaves the prefixes a, ..., b - 1.
     steps = np.bincount(begins[forward], rate[forward], count)
-    steps -= np.bincount(ends[forward], rate[forward], count)
+    steps -= np.bincount(block[forward], rate[forward], count)
     # Rounding errors of the sums must not give negative rates.
     return np.maximum(np.cumsum(steps)[: count - 1], 0.0)
 
@@ -122,16 +122,16 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
 def _components(topology: Topology, mask: BoolArray) -> Int64Array:
     """Return the components of the links of `mask`: int64[nodes], the smallest node of each."""
     label = np.arange(topology.num_nodes)
-    ends = np.concatenate([topology.source[mask], topology.destination[mask]])
-    others = np.concatenate([topology.destination[mask], topology.source[mask]])
+    sources = np.concatenate([topology.source[mask], topology.destination[mask]])
+    targets = np.concatenate([topology.destination[mask], topology.source[mask]])
     while True:
-        least = label.copy()
-        np.minimum.at(least, ends, label[others])
+        minimum = label.copy()
+        np.minimum.at(minimum, sources, label[targets])
         # Pointer jumping: the number of rounds is the logarithm of the diameter.
-        least = least[least]
-        if np.array_equal(least, label):
+        minimum = minimum[minimum]
+        if np.array_equal(minimum, label):
             return label
-        label = least
+        label = minimum
 
 
 def _levels(topology: Topology) -> Int64Array:
@@ -185,17 +185,17 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
         if not len(free) or not joins.any():
             break
         key = topology.destination[joins] * count + extended[topology.source[joins]]
-        pairs, place = np.unique(key, return_inverse=True)
-        held = np.bincount(place.ravel(), topology.bandwidth_bytes_per_s[joins])
+        pairs, pair_index = np.unique(key, return_inverse=True)
+        bandwidth = np.bincount(pair_index.ravel(), topology.bandwidth_bytes_per_s[joins])
         total = np.bincount(topology.destination, topology.bandwidth_bytes_per_s, len(label))
         switch = pairs // count
         # With half of it, no more leaves the block than before.
-        near = 2 * held >= total[switch]
+        is_majority = 2 * bandwidth >= total[switch]
         # A switch with two such blocks stays between them.
-        near &= np.bincount(switch[near], minlength=len(label))[switch] == 1
-        if not near.any():
+        is_majority &= np.bincount(switch[is_majority], minlength=len(label))[switch] == 1
+        if not is_majority.any():
             break
-        extended[switch[near]] = pairs[near] % count
+        extended[switch[is_majority]] = pairs[is_majority] % count
         free = np.flatnonzero(extended[npus:] < 0) + npus
     return extended
 
@@ -205,8 +205,10 @@ def _distances(topology: Topology) -> Iterator[Int64Array]:
     nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
     start = 0
     for _ in range(2):
-        far = topology.arcs().lengths_from(nodes == start, ones)
-        links: Int64Array = np.where(np.isfinite(far), far, topology.num_nodes).astype(np.int64)
+        distance = topology.arcs().lengths_from(nodes == start, ones)
+        links: Int64Array = np.where(np.isfinite(distance), distance, topology.num_nodes).astype(
+            np.int64
+        )
         yield links
         start = int(np.argmax(links[: topology.num_npus]))
 
@@ -227,5 +229,5 @@ def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
     for column in range(1, min(1 + _EIGENVECTORS, nodes)):
         # Rounded, so that nodes with equal values up to rounding errors keep their order.
         value = np.round(vectors[:, column], 9)
-        place: Int64Array = np.argsort(np.argsort(value, kind="stable"), kind="stable")
-        yield place
+        position: Int64Array = np.argsort(np.argsort(value, kind="stable"), kind="stable")
+        yield position

@@ -28,16 +28,18 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
     sizes = [dimension.size for dimension in dimensions]
     npus = math.prod(sizes)
     # Checked before arrays are allocated: sizes typed by users may exceed the memory.
-    if npus > MAX_NODES or sum(npus * _links_per_npu(one) for one in dimensions) > MAX_LINKS:
+    if npus > MAX_NODES or sum(npus * _links_per_npu(each) for each in dimensions) > MAX_LINKS:
         cure = f"stay below {MAX_NODES} NPUs and {MAX_LINKS} links"
         raise UsageError(f"topology {name!r} is too large", cure=cure)
     parts: list[Links] = []
     nodes = npus
     strides = itertools.accumulate([1, *sizes], operator.mul)
     for dimension, stride in zip(dimensions, strides, strict=False):
-        ends = _dimension_links(dimension, stride, npus, nodes)
-        parts.append(Links.uniform(*ends, dimension.bandwidth_bytes_per_s, dimension.latency_s))
-        nodes = max(nodes, int(ends[0].max(initial=0)) + 1)
+        endpoints = _dimension_links(dimension, stride, npus, nodes)
+        parts.append(
+            Links.uniform(*endpoints, dimension.bandwidth_bytes_per_s, dimension.latency_s)
+        )
+        nodes = max(nodes, int(endpoints[0].max(initial=0)) + 1)
     links = Links.joined(parts).by_source(npus)
     return links.topology(name, npus, nodes, dimensions=tuple(dimensions))
 
@@ -46,8 +48,8 @@ def _links_per_npu(dimension: Dimension) -> int:
     """Return the number of links of a dimension per NPU, an upper bound for lines."""
     if dimension.kind is DimensionKind.SWITCH:
         return 2
-    others = dimension.size - 1
-    return others if dimension.kind is DimensionKind.FULLY_CONNECTED else min(2, others)
+    neighbours = dimension.size - 1
+    return neighbours if dimension.kind is DimensionKind.FULLY_CONNECTED else min(2, neighbours)
 
 
 def _dimension_links(
@@ -56,26 +58,26 @@ def _dimension_links(
     """Return sources and destinations of the links of one dimension, ordered by node."""
     node = np.arange(npus, dtype=np.int64)
     # Links of a dimension change this coordinate only.
-    here = node // stride % dimension.size
+    coordinate = node // stride % dimension.size
     if dimension.kind is DimensionKind.SWITCH:
         # NPUs that are equal in all other coordinates share a switch.
-        groups = np.unique(node - here * stride, return_inverse=True)[1]
+        groups = np.unique(node - coordinate * stride, return_inverse=True)[1]
         switch = first_switch + groups
         return np.stack([node, switch], 1).ravel(), np.stack([switch, node], 1).ravel()
-    there = _neighbours(dimension.kind, here, dimension.size)
-    is_inside = (there >= 0) & (there < dimension.size)
-    row, column = np.nonzero(is_inside & (there != here[:, None]))
-    return node[row], node[row] + (there[row, column] - here[row]) * stride
+    neighbour = _neighbours(dimension.kind, coordinate, dimension.size)
+    is_inside = (neighbour >= 0) & (neighbour < dimension.size)
+    row, column = np.nonzero(is_inside & (neighbour != coordinate[:, None]))
+    return node[row], node[row] + (neighbour[row, column] - coordinate[row]) * stride
 
 
-def _neighbours(kind: DimensionKind, here: Int64Array, size: int) -> Int64Array:
+def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64Array:
     """Return candidate coordinates of neighbours, one row per node, in link order.
 
     The caller removes candidates outside 0..size-1 and the node itself.
     """
     if kind is DimensionKind.FULLY_CONNECTED:
-        return np.broadcast_to(np.arange(size, dtype=np.int64), (len(here), size))
-    steps: Int64Array = here[:, None] + np.asarray([1, -1], np.int64)
+        return np.broadcast_to(np.arange(size, dtype=np.int64), (len(coordinate), size))
+    steps: Int64Array = coordinate[:, None] + np.asarray([1, -1], np.int64)
     if kind is DimensionKind.LINE:
         return steps
     around: Int64Array = steps % size

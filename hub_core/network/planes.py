@@ -43,8 +43,8 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     # Reversed, so that the group of the first part overwrites the others.
     groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
     stated = tuple(names) if any(part.node_names for part in parts) else ()
-    whole = Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
-    return replace(whole, multicast=tuple(multicast), reduction=tuple(reduction))
+    joined = Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
+    return replace(joined, multicast=tuple(multicast), reduction=tuple(reduction))
 
 
 def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:

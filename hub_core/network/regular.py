@@ -17,12 +17,12 @@ def regular(text: TopologyText) -> Topology:
     """
     sizes = text.sizes()
     kind = _PRODUCTS.get(text.name) or DIMENSIONS[text.name]
-    most = MAX_DIMENSIONS if text.name in _PRODUCTS else 1
-    if len(sizes) > most:
+    max_dimensions = MAX_DIMENSIONS if text.name in _PRODUCTS else 1
+    if len(sizes) > max_dimensions:
         cure = "use fewer"
-        if most == 1:
+        if max_dimensions == 1:
             cure = f"join dimensions by *, as in {text.name}:4*{text.name}:4"
-        raise text.error(f"{len(sizes)} dimensions where {most} can be", cure)
+        raise text.error(f"{len(sizes)} dimensions where {max_dimensions} can be", cure)
     constants = text.per_dimension(len(sizes))
     dimensions = [Dimension(kind, n, *pair) for n, pair in zip(sizes, constants, strict=True)]
     return grid(text.text, dimensions)

@@ -38,25 +38,25 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
     """Find the routes of all pairs on a topology with one plane, as `Topology.routes` does."""
     direct = _direct_links(topology, sources, destinations)
     # Neighbours need no search; in fully connected networks all pairs are neighbours.
-    near = np.flatnonzero(direct >= 0)
+    direct_rows = np.flatnonzero(direct >= 0)
     distant = np.flatnonzero((direct < 0) & (sources != destinations))
-    found = [(near, Routes(np.arange(len(near) + 1), direct[near]))]
+    parts = [(direct_rows, Routes(np.arange(len(direct_rows) + 1), direct[direct_rows]))]
     if len(distant):
-        found += _distant_routes(topology, sources, destinations, distant)
-    return joined_routes(len(sources), found)
+        parts += _distant_routes(topology, sources, destinations, distant)
+    return joined_routes(len(sources), parts)
 
 
-def joined_routes(count: int, found: Sequence[tuple[Int64Array, Routes]]) -> Routes:
+def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Routes:
     """Combine routes of subsets of `count` pairs; pairs in no subset get an empty route.
 
     `found`: (indices of pairs, their routes) of each subset.
     """
     length = np.zeros(count, np.int64)
-    for pairs, routes in found:
+    for pairs, routes in parts:
         length[pairs] = np.diff(routes.indptr)
     indptr = row_pointer(length)
     links = np.empty(int(indptr[-1]), np.int64)
-    for pairs, routes in found:
+    for pairs, routes in parts:
         links[expanded_ranges(indptr[pairs], length[pairs])] = routes.links
     return Routes(indptr, links)
 
@@ -76,17 +76,17 @@ def _distant_routes(
     # Pairs of one destination share its search.
     pairs = pairs[np.argsort(destinations[pairs], kind="stable")]
     goals, first = np.unique(destinations[pairs], return_index=True)
-    ends = np.append(first, len(pairs))
+    bounds = np.append(first, len(pairs))
     search = _RouteSearch(topology)
     batch = max(1, _SEARCH_CELLS // max(topology.num_links, topology.num_nodes))
-    found = []
+    parts = []
     for start in range(0, len(goals), batch):
         stop = min(start + batch, len(goals))
-        chosen = pairs[ends[start] : ends[stop]]
-        goal_of_pair = group_of_entry(ends[start : stop + 1])
+        chosen = pairs[bounds[start] : bounds[stop]]
+        goal_of_pair = group_of_entry(bounds[start : stop + 1])
         routes = search.routes(goals[start:stop], goal_of_pair, sources[chosen])
-        found.append((chosen, routes))
-    return found
+        parts.append((chosen, routes))
+    return parts
 
 
 class _RouteSearch:
@@ -148,8 +148,8 @@ class _RouteSearch:
         """
         rows, tails, first = self._links
         tail = np.repeat(tails, run_lengths(first, len(rows)))
-        behind = distance[:, self._topology.destination[rows]]
-        is_useful = (behind >= 0) & (behind == distance[:, tail] - 1)
+        remaining = distance[:, self._topology.destination[rows]]
+        is_useful = (remaining >= 0) & (remaining == distance[:, tail] - 1)
         count = np.zeros(distance.shape, np.int64)
         count[:, tails] = np.add.reduceat(is_useful, first, axis=1, dtype=np.int64)
         # `np.nonzero` lists useful links row by row of the (goal, link) table.

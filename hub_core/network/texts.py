@@ -75,7 +75,10 @@ class TopologyText:
                 raise self.error(f"{named} without network", "add for example network=fat-tree:4")
             return ""
         text = ",".join(values.pop("network"))
-        pairs = [f"{key.removeprefix('network-')}={','.join(one)}" for key, one in values.items()]
+        pairs = [
+            f"{key.removeprefix('network-')}={','.join(values_of_key)}"
+            for key, values_of_key in values.items()
+        ]
         return f"{text}?{'&'.join(pairs)}" if pairs else text
 
     def _stated(self, query: str) -> dict[str, list[str]]:
@@ -84,8 +87,8 @@ class TopologyText:
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")
             if key not in KEYS:
-                near = get_close_matches(key, KEYS, 1)
-                cure = f"did you mean {near[0]}=?" if near else f"use {', '.join(KEYS)}"
+                close_keys = get_close_matches(key, KEYS, 1)
+                cure = f"did you mean {close_keys[0]}=?" if close_keys else f"use {', '.join(KEYS)}"
                 raise self.error(f"unknown key {key!r}", cure)
             if key in stated:
                 cure = "separate the values of several dimensions by commas"
@@ -129,11 +132,11 @@ class TopologyText:
 
     def parameters(self, count: int, separator: str, example: str) -> tuple[int, ...]:
         """Parse exactly `count` sizes. Raises `UsageError` with `example` for another number."""
-        found = self.sizes(None, separator, example)
-        if len(found) != count:
-            message = f"{len(found)} numbers where {count} were expected"
+        sizes = self.sizes(None, separator, example)
+        if len(sizes) != count:
+            message = f"{len(sizes)} numbers where {count} were expected"
             raise self.error(message, self._write(example))
-        return found
+        return sizes
 
     def without_argument(self) -> None:
         """Raise `UsageError` if the text has an argument."""
@@ -144,21 +147,27 @@ class TopologyText:
         self,
         count: int,
         default_bandwidths: Sequence[float] = (DEFAULT_BANDWIDTH_BYTES_PER_S,),
-        what: str = "dimensions",
+        quantity: str = "dimensions",
     ) -> list[tuple[float, float]]:
         """Return (bandwidth in bytes/s, latency in s) of each of `count` dimensions.
 
         A single value, given or default, applies to all. Raises `UsageError` for any other number
         of values; the message calls the counted objects `what`.
         """
-        bandwidths = self._spread(count, self.bandwidths or default_bandwidths, "bandwidths", what)
-        latencies = self._spread(count, self.latencies or (DEFAULT_LATENCY_S,), "latencies", what)
+        bandwidths = self._spread(
+            count, self.bandwidths or default_bandwidths, "bandwidths", quantity
+        )
+        latencies = self._spread(
+            count, self.latencies or (DEFAULT_LATENCY_S,), "latencies", quantity
+        )
         return list(zip(bandwidths, latencies, strict=True))
 
-    def _spread(self, count: int, values: Sequence[float], name: str, what: str) -> Sequence[float]:
+    def _spread(
+        self, count: int, values: Sequence[float], name: str, quantity: str
+    ) -> Sequence[float]:
         """Repeat a single value `count` times. Raises `UsageError` for another number of values."""
         if len(values) not in (1, count):
-            message = f"{len(values)} {name} for {count} {what}"
+            message = f"{len(values)} {name} for {count} {quantity}"
             raise self.error(message, f"state one value, or {count}")
         return [values[0]] * count if len(values) == 1 else values
 
@@ -192,8 +201,8 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
         raise UsageError(message, cure="write a topology file")
     parts = []
     for part in map(TopologyText, PLANE_SEPARATOR.split(text)):
-        whole = part.declared(_built(part, find_builder))
-        parts.append(whole if part.npus is None else whole.subset(part.npus))
+        plane = part.declared(_built(part, find_builder))
+        parts.append(plane if part.npus is None else plane.subset(part.npus))
     return parts[0] if len(parts) == 1 else side_by_side(text, parts)
 
 
@@ -253,5 +262,5 @@ def _is_size(text: str) -> bool:
 def _without(text: str, keys: Sequence[str]) -> str:
     """Return a topology text without some keys of its query."""
     shape, _, query = text.partition("?")
-    kept = [item for item in query.split("&") if item and item.partition("=")[0] not in keys]
-    return f"{shape}?{'&'.join(kept)}" if kept else shape
+    remaining = [item for item in query.split("&") if item and item.partition("=")[0] not in keys]
+    return f"{shape}?{'&'.join(remaining)}" if remaining else shape

@@ -101,8 +101,8 @@ class Topology:
 
     def _columns(self) -> tuple[Int64Array | Float64Array, ...]:
         """Return all columns of the links."""
-        ends = (self.source, self.destination)
-        return *ends, self.bandwidth_bytes_per_s, self.latency_s, self.plane
+        endpoints = (self.source, self.destination)
+        return *endpoints, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 
     def _links_defect(self) -> str | None:
         """Return the first defect of the links (lengths, ends, rates, latencies), or None."""
@@ -110,8 +110,8 @@ class Topology:
             return "needs at least one NPU"
         if len({len(column) for column in self._columns()}) != 1:
             return "link columns differ in length"
-        ends = np.concatenate([self.source, self.destination])
-        if len(ends) and (int(ends.min()) < 0 or int(ends.max()) >= self.num_nodes):
+        endpoints = np.concatenate([self.source, self.destination])
+        if len(endpoints) and (int(endpoints.min()) < 0 or int(endpoints.max()) >= self.num_nodes):
             return f"a link ends at a node outside 0..{self.num_nodes - 1}"
         loops = self.source[self.source == self.destination]
         if len(loops):
@@ -169,17 +169,17 @@ class Topology:
         """
         plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
         names = (*plain, "multicast", "reduction")
-        found = [name for name in names if getattr(self, name) != getattr(other, name)]
-        rows, others = self._rows(), other._rows()
-        if not np.array_equal(rows, others):
-            one, another = (each[:, np.lexsort(each)] for each in (rows, others))
-            found.append("link_order" if np.array_equal(one, another) else "links")
-        return found
+        differing = [name for name in names if getattr(self, name) != getattr(other, name)]
+        rows, other_rows = self._rows(), other._rows()
+        if not np.array_equal(rows, other_rows):
+            first, another = (table[:, np.lexsort(table)] for table in (rows, other_rows))
+            differing.append("link_order" if np.array_equal(first, another) else "links")
+        return differing
 
     def _rows(self) -> Float64Array:
         """Return the links as one table: float64[5, links]."""
-        ends = (self.source, self.destination, self.plane)
-        return np.stack([*ends, self.bandwidth_bytes_per_s, self.latency_ns])
+        keys = (self.source, self.destination, self.plane)
+        return np.stack([*keys, self.bandwidth_bytes_per_s, self.latency_ns])
 
     def subset(self, npus: Sequence[int]) -> Topology:
         """Return the network restricted to these NPUs; NPU `npus[i]` gets number i.
@@ -189,11 +189,11 @@ class Topology:
         for an NPU that is listed twice or does not exist.
         """
         self._check_subset(npus)
-        kept = np.concatenate([np.asarray(npus), np.arange(self.num_npus, self.num_nodes)])
-        number = positions_in(kept, self.num_nodes)
+        nodes = np.concatenate([np.asarray(npus), np.arange(self.num_npus, self.num_nodes)])
+        number = positions_in(nodes, self.num_nodes)
         source, destination = number[self.source], number[self.destination]
         rows = np.flatnonzero((source >= 0) & (destination >= 0))
-        names = tuple(self.node_names[node] for node in kept) if self.node_names else ()
+        names = tuple(self.node_names[node] for node in nodes) if self.node_names else ()
         # Python integers, because groups are compared and printed.
         numbers = number.tolist()
         groups = {
@@ -203,7 +203,7 @@ class Topology:
             rows,
             name=self._name_of_subset(format_ranks(npus)),
             num_npus=len(npus),
-            num_nodes=len(kept),
+            num_nodes=len(nodes),
             source=source[rows],
             destination=destination[rows],
             node_names=names,
@@ -310,13 +310,13 @@ class Topology:
         sources, destinations = np.asarray(sources, np.int64), np.asarray(destinations, np.int64)
         if self.num_planes == 1:
             return shortest_routes(self, sources, destinations)
-        wanted = np.zeros(len(sources), np.int64)
+        pending = np.zeros(len(sources), np.int64)
         if channels is not None:
-            wanted = np.asarray(channels, np.int64) % self.num_planes
-        found = []
-        for plane in distinct(wanted).tolist():
-            pairs, rows = np.flatnonzero(wanted == plane), np.flatnonzero(self.plane == plane)
+            pending = np.asarray(channels, np.int64) % self.num_planes
+        parts = []
+        for plane in distinct(pending).tolist():
+            pairs, rows = np.flatnonzero(pending == plane), np.flatnonzero(self.plane == plane)
             part = self.on_plane(plane)
             routes = shortest_routes(part, sources[pairs], destinations[pairs])
-            found.append((pairs, Routes(routes.indptr, rows[routes.links])))
-        return joined_routes(len(sources), found)
+            parts.append((pairs, Routes(routes.indptr, rows[routes.links])))
+        return joined_routes(len(sources), parts)

@@ -42,8 +42,8 @@ class Traffic:
         """Bytes of the share of every rank, float64[ranks]."""
         n = self.collective.num_ranks
         # Python integers: size times ranks may exceed 64 bits.
-        ends = [self.size * rank // n for rank in range(n + 1)]
-        return np.diff(np.asarray(ends, np.float64))
+        borders = [self.size * rank // n for rank in range(n + 1)]
+        return np.diff(np.asarray(borders, np.float64))
 
     @property
     def is_known(self) -> bool:
@@ -53,9 +53,9 @@ class Traffic:
     def sets_of(self, label: Int64Array, count: int) -> RankSets:
         """Build `count` sets: set k has the ranks with `label` k (int64[ranks], -1 for no set)."""
         inside = label >= 0
-        place = label[inside]
-        ranks = np.bincount(place, minlength=count).astype(np.float64)
-        shares = np.bincount(place, self.share[inside], count).astype(np.float64)
+        set_index = label[inside]
+        ranks = np.bincount(set_index, minlength=count).astype(np.float64)
+        shares = np.bincount(set_index, self.share[inside], count).astype(np.float64)
         has_root = np.zeros(count)
         root = self.collective.root
         if root is not None and label[root] >= 0:

@@ -229,6 +229,6 @@ def _describe_first_difference(
     pairs = zip(artifacts[name].splitlines(), expected[name].splitlines(), strict=False)
     for number, (actual_line, expected_line) in enumerate(pairs, 1):
         if actual_line != expected_line:
-            place = f"{name or 'the file'}:{number}"
-            return f"{place}: {actual_line!r:.80}, expected {expected_line!r:.80}"
+            position = f"{name or 'the file'}:{number}"
+            return f"{position}: {actual_line!r:.80}, expected {expected_line!r:.80}"
     return f"{name or 'the file'} is shorter or longer than expected"

@@ -119,8 +119,8 @@ def _compute_paths(
     sends = np.flatnonzero(steps.sends)
     counts = steps.count[sends]
     sizes = message_bytes(collective_bytes, algorithm.collective.unit_count, counts).tolist()
-    ends = (steps.rank, steps.peer, steps.channel)
-    routes = topology.routes(*(column[sends].astype(np.int64) for column in ends))
+    endpoints = (steps.rank, steps.peer, steps.channel)
+    routes = topology.routes(*(column[sends].astype(np.int64) for column in endpoints))
     paths = {}
     for i, row in enumerate(sends.tolist()):
         links = routes.links[routes.indptr[i] : routes.indptr[i + 1]]

@@ -63,8 +63,8 @@ def check_cabling(topology: Topology) -> None:
         AssertionError: As by `check_routes`, or a link has no opposite link.
     """
     check_routes(topology)
-    ends = set(_list_ends(topology))
-    unpaired = sorted(link for link in ends if link[::-1] not in ends)
+    endpoints = set(_list_ends(topology))
+    unpaired = sorted(link for link in endpoints if link[::-1] not in endpoints)
     assert not unpaired, f"links without a link in the opposite direction: {unpaired}"
 
 
@@ -110,4 +110,4 @@ def _list_ends(topology: Topology) -> list[tuple[int, int]]:
 def _list_links(topology: Topology) -> list[tuple[int, int, float]]:
     """(source, destination, bandwidth in bytes/s) of every link."""
     rates = topology.bandwidth_bytes_per_s.tolist()
-    return [(*ends, rate) for ends, rate in zip(_list_ends(topology), rates, strict=True)]
+    return [(*endpoints, rate) for endpoints, rate in zip(_list_ends(topology), rates, strict=True)]

@@ -56,8 +56,8 @@ def run_on_samples(
         except HubError as error:
             refusals.append(error)
         changed = before.differences(algorithm)
-        place = f"{title(offer)}, sample {sample}"
-        assert not changed, f"{place}: the algorithm was changed: {', '.join(changed)}"
+        label = f"{title(offer)}, sample {sample}"
+        assert not changed, f"{label}: the algorithm was changed: {', '.join(changed)}"
     if results:
         return results, ()
     # A missing program or device is no defect of the plugin.

@@ -145,11 +145,11 @@ def _check_coverage(
                     for calls in served
                     if getattr(calls, mode) and _is_served(calls, kind, size)
                 ]
-                place = f"{kind}, {mode.replace('_', ' ')}, {size} bytes"
+                label = f"{kind}, {mode.replace('_', ' ')}, {size} bytes"
                 if len(serving) > 1:
-                    yield f"{place}: served twice"
+                    yield f"{label}: served twice"
                 if not serving and not has_losses:
-                    yield f"{place}: not served, and no loss is declared"
+                    yield f"{label}: not served, and no loss is declared"
 
 
 def _is_served(calls: ServedCalls, kind: object, size: int) -> bool:

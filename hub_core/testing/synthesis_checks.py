@@ -49,8 +49,8 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
             problem = problem or _find_partial_problem(synthesizer, request)
             if problem:
                 npus = format_ranks(request.npus)
-                place = f"{request.collective.kind} among NPUs {npus} of {request.topology.name}"
-                yield f"{title(synthesizer)}, {place}: {problem}"
+                label = f"{request.collective.kind} among NPUs {npus} of {request.topology.name}"
+                yield f"{title(synthesizer)}, {label}: {problem}"
         if not num_results:
             yield f"{title(synthesizer)} refuses every collective on {', '.join(_TOPOLOGIES)}"
 

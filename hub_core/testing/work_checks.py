@@ -357,16 +357,16 @@ def bounds_hold(subject: CheckedPlugin) -> Iterator[str | Skip]:
                 topology = parse_topology(text)
                 if collective.kind not in offer.kinds or topology.num_npus != RANKS:
                     continue
-                place = f"{title(offer)}, {sample} on {text}"
+                label = f"{title(offer)}, {sample} on {text}"
                 result = call(offer, BoundRequest(collective, topology, _BOUND_SIZES))
                 if not isinstance(result, BoundResult):
-                    yield f"{place}: returned {type(result).__name__}, expected BoundResult"
+                    yield f"{label}: returned {type(result).__name__}, expected BoundResult"
                     continue
                 if len(result.times_ps) not in (0, len(_BOUND_SIZES)):
-                    yield f"{place}: {len(result.times_ps)} times for {len(_BOUND_SIZES)} sizes"
+                    yield f"{label}: {len(result.times_ps)} times for {len(_BOUND_SIZES)} sizes"
                 if list(result.times_ps) != sorted(result.times_ps):
-                    yield f"{place}: a larger size has a lower bound"
+                    yield f"{label}: a larger size has a lower bound"
                 for size, bound_ps in zip(_BOUND_SIZES, result.times_ps, strict=False):
                     time_ps = 1000 * (simulate_time_ns(algorithm, topology, size, _OCCUPANCY) or 0)
                     if bound_ps > time_ps + 1:
-                        yield f"{place}: {bound_ps} ps at {size} bytes, an algorithm {time_ps} ps"
+                        yield f"{label}: {bound_ps} ps at {size} bytes, an algorithm {time_ps} ps"

@@ -133,8 +133,8 @@ def sample_topologies() -> Mapping[str, Topology]:
 def _build_fat_tree() -> Topology:
     """Four NPUs at two leaf switches, which are connected by two spine switches."""
     cables = np.asarray([(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (4, 7), (5, 6), (5, 7)])
-    ends = np.stack([cables, cables[:, ::-1]], axis=1).reshape(-1, 2)
-    links = Links.uniform(ends[:, 0], ends[:, 1], 50e9, 1e-6)
+    endpoints = np.stack([cables, cables[:, ::-1]], axis=1).reshape(-1, 2)
+    links = Links.uniform(endpoints[:, 0], endpoints[:, 1], 50e9, 1e-6)
     names = ("a", "b", "c", "d", "leaf 0", "leaf 1", "spine 0", "spine 1")
     groups = {"left": (0, 1), "right": (2, 3)}
     return links.topology("two leaves", 4, 8, node_names=names, groups=groups)

@@ -39,9 +39,9 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
     row_at = np.empty(nodes, np.int64)
     row_at[position[runs]] = runs
     keys = _sort_keys(atoms, position[row[owner]], is_write[owner], nodes)
-    block, place = np.divmod(keys >> 1, max(nodes, 1))
+    block, place_in_order = np.divmod(keys >> 1, max(nodes, 1))
     earlier, later = _pair_neighbours(block, (keys & 1).astype(np.bool_))
-    earlier, later = place[earlier], place[later]
+    earlier, later = place_in_order[earlier], place_in_order[later]
     # If accesses were split, two steps may share several atoms.
     if len(atoms) > len(start):
         earlier, later = np.divmod(distinct(earlier * nodes + later), nodes)
@@ -110,21 +110,21 @@ def _pair_neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array
     an access, running minima from the end the next write after it. Two writes with reads between
     them form no pair: the pairs with these reads imply their order.
     """
-    here = np.arange(len(block))
-    if not len(here):
-        return here, here
-    none = len(here)
+    index = np.arange(len(block))
+    if not len(index):
+        return index, index
+    none = len(index)
     is_first = run_mask(block)
-    first = np.maximum.accumulate(np.where(is_first, here, 0))
-    write_so_far = np.maximum.accumulate(np.where(is_write, here, -1))
+    first = np.maximum.accumulate(np.where(is_first, index, 0))
+    write_so_far = np.maximum.accumulate(np.where(is_write, index, -1))
     last_write = np.concatenate([[-1], write_so_far[:-1]])
     # A write is paired with the write before it only if they are adjacent.
-    is_direct = ~is_write | (last_write == here - 1)
+    is_direct = ~is_write | (last_write == index - 1)
     after_write = (last_write >= first) & is_direct
     is_end = np.roll(is_first, -1)
-    end = suffix_least(np.where(is_end, here, none))
-    next_write = suffix_least(np.where(is_write, here, none))
+    end = suffix_least(np.where(is_end, index, none))
+    next_write = suffix_least(np.where(is_write, index, none))
     # A read is paired with the next write of its block, if there is one.
     before_write = ~is_write & (next_write <= end)
-    earlier = np.concatenate([last_write[after_write], here[before_write]])
-    return earlier, np.concatenate([here[after_write], next_write[before_write]])
+    earlier = np.concatenate([last_write[after_write], index[before_write]])
+    return earlier, np.concatenate([index[after_write], next_write[before_write]])

@@ -68,17 +68,17 @@ def check_contents(
     cell_address, cell = _find_output_cells(stage, expected, findings)
     is_inside = cell >= 0
     rows, cell = expected.where(is_inside), cell[is_inside]
-    wanted = values.expected(index, rows, len(cell_address), cell)
-    wrong = np.flatnonzero(np.any(memory[cell_address] != wanted, axis=1))
+    expected_values = values.expected(index, rows, len(cell_address), cell)
+    wrong = np.flatnonzero(np.any(memory[cell_address] != expected_values, axis=1))
     # Explaining one cell may take a column over the entire memory.
     named = wrong[: max(1, min(CAP, _EXPLAINED_CELLS // max(1, program.cells)))]
     if len(wrong):
         explanation = _Explanation(stage, index, program, findings)
-        held = explanation.held(values, memory, cell_address[named])
-        for which, found in zip(named.tolist(), held, strict=True):
-            explanation.report(int(cell_address[which]), rows.where(cell == which), found)
+        actual = explanation.held(values, memory, cell_address[named])
+        for output, contributions in zip(named.tolist(), actual, strict=True):
+            explanation.report(int(cell_address[output]), rows.where(cell == output), contributions)
     findings.count("wrong-output", len(wrong) - len(named))
-    return ContentsComparison(values.name, values.error_probability(wanted))
+    return ContentsComparison(values.name, values.error_probability(expected_values))
 
 
 def _initial_contributions(stage: Stage, index: InputIndex) -> tuple[Int64Array, Int64Array]:
@@ -130,8 +130,8 @@ def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -
         # One undefined unit per step is reported.
         if row not in seen and len(seen) < CAP:
             seen.add(row)
-            place = _describe_address(stage, int(steps.rank[row]), address)
-            message = f"this {action(steps, row)} reads {place}, which is undefined"
+            location = _describe_address(stage, int(steps.rank[row]), address)
+            message = f"this {action(steps, row)} reads {location}, which is undefined"
             findings.add("undefined-read", message, steps.location(row, findings.file))
     findings.count("undefined-read", reads.count - len(seen))
 
@@ -162,48 +162,52 @@ class _Explanation:
         """
         # Exact values are multiplicities; the last column marks defined units.
         if isinstance(values, ExactValues):
-            held = memory[addresses, :-1].astype(np.float64)
+            counts = memory[addresses, :-1].astype(np.float64)
         else:
-            held = np.zeros((len(addresses), self.index.total))
+            counts = np.zeros((len(addresses), self.index.total))
             start, contribution = _initial_contributions(self.stage, self.index)
-            held[:, contribution] = origins(self.program, addresses)[start].T
+            counts[:, contribution] = origins(self.program, addresses)[start].T
         # A reduction with an undefined operand is undefined.
-        held[memory[addresses, -1] == 0] = np.nan
-        return held
+        counts[memory[addresses, -1] == 0] = np.nan
+        return counts
 
-    def report(self, address: int, wanted: Contributions, held: Float64Array) -> None:
+    def report(self, address: int, expected: Contributions, actual: Float64Array) -> None:
         """Add a finding for one wrong output unit: expected and actual contents, and the last
         writer.
         """
         steps, findings, unit = self.stage.algorithm.steps, self.findings, self.stage.unit
-        _, contributions = self.index.expand(wanted)
-        is_undefined = bool(np.isnan(held).any())
-        what = "is undefined" if is_undefined else self._describe_difference(held, contributions)
-        rank, offset = int(wanted.rank[0]), int(wanted.offset[0])
-        claim = f"{region(Buffer.OUTPUT, offset * unit, unit)} {what}"
+        _, contributions = self.index.expand(expected)
+        is_undefined = bool(np.isnan(actual).any())
+        defect = (
+            "is undefined" if is_undefined else self._describe_difference(actual, contributions)
+        )
+        rank, offset = int(expected.rank[0]), int(expected.offset[0])
+        claim = f"{region(Buffer.OUTPUT, offset * unit, unit)} {defect}"
         writer = self.program.last_writer(address)
         if writer is None:
-            place = Location(findings.file, rank=rank)
-            findings.add("wrong-output", f"{claim}; no step writes it", place)
+            location = Location(findings.file, rank=rank)
+            findings.add("wrong-output", f"{claim}; no step writes it", location)
         else:
             message = f"{claim} after its last write, this {action(steps, writer)}"
             findings.add("wrong-output", message, steps.location(writer, findings.file))
 
-    def _describe_difference(self, held: Float64Array, contributions: Int64Array) -> str:
+    def _describe_difference(self, actual: Float64Array, contributions: Int64Array) -> str:
         """Describe missing, duplicate and foreign contributions of a unit.
 
         `held`: float64[contributions], actual multiplicities. `contributions`: numbers of the
         expected ones, -1 for units that no INPUT has.
         """
         exists = contributions[contributions >= 0]
-        wanted = np.bincount(exists, minlength=self.index.total)
-        found = (
-            ("lacks", (held < wanted) & (wanted > 0)),
-            ("holds more than once", (held > wanted) & (wanted > 0)),
-            ("holds as foreign", (held > 0) & (wanted == 0)),
+        expected_counts = np.bincount(exists, minlength=self.index.total)
+        differences = (
+            ("lacks", (actual < expected_counts) & (expected_counts > 0)),
+            ("holds more than once", (actual > expected_counts) & (expected_counts > 0)),
+            ("holds as foreign", (actual > 0) & (expected_counts == 0)),
         )
         parts = [
-            f"{verb} {self._list_names(np.flatnonzero(mask))}" for verb, mask in found if mask.any()
+            f"{verb} {self._list_names(np.flatnonzero(mask))}"
+            for verb, mask in differences
+            if mask.any()
         ]
         # A text of an expectation may name units that the collective does not have.
         if absent := len(contributions) - len(exists):

@@ -56,8 +56,8 @@ def _parse_assignments(text: str, collective: Collective) -> Contributions:
         pairs += _parse_pairs(assignment, collective.num_ranks)
     units = collective.unit_count
     offset = np.tile(np.arange(units, dtype=np.int64), len(pairs))
-    ends = np.asarray(pairs, np.int64).reshape(-1, 2)
-    destination, source = np.repeat(ends, units, axis=0).T
+    pairs_array = np.asarray(pairs, np.int64).reshape(-1, 2)
+    destination, source = np.repeat(pairs_array, units, axis=0).T
     return Contributions(destination, offset, source, offset)
 
 

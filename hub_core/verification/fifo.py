@@ -150,8 +150,8 @@ def fused_pairs(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64
 
 
 def _pair_transfers(
-    one: Int64Array, other: Int64Array, transfers: Int64Array, first: Int64Array
+    first_row: Int64Array, second_row: Int64Array, transfers: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return the nodes of the k-th transfers of paired rows, for every k that both rows have."""
-    count = np.minimum(transfers[one], transfers[other])
-    return expanded_ranges(first[one], count), expanded_ranges(first[other], count)
+    count = np.minimum(transfers[first_row], transfers[second_row])
+    return expanded_ranges(first[first_row], count), expanded_ranges(first[second_row], count)

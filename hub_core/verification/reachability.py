@@ -65,10 +65,10 @@ def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
     earlier, later = _contract(graph, earlier, later)
     ordered = _are_on_a_chain(graph, earlier, later)
     for part, start, stop in _generate_searches(graph, earlier, later):
-        asked = np.flatnonzero(~ordered)
-        if not len(asked):
+        open_pairs = np.flatnonzero(~ordered)
+        if not len(open_pairs):
             break
-        ordered[asked] = _reach(graph, start[asked], stop[asked], part)
+        ordered[open_pairs] = _reach(graph, start[open_pairs], stop[open_pairs], part)
     return ordered
 
 
@@ -135,11 +135,11 @@ class _Marks:
         """Number of columns."""
         return int(self.column.max()) + 1
 
-    def has(self, found: _Array, starts: Int64Array) -> BoolArray:
+    def has(self, marks: _Array, starts: Int64Array) -> BoolArray:
         """Whether starts reach their ends; `found`: marks at the ends in the starts' columns."""
         value = self.value[starts]
         is_bit = self.join is np.bitwise_or
-        reached: BoolArray = (found & value) != 0 if is_bit else found >= value
+        reached: BoolArray = (marks & value) != 0 if is_bit else marks >= value
         return reached
 
 
@@ -168,12 +168,12 @@ def _reach(
     width = max(1, _CLOCK_BYTES // (marks.value.itemsize * (len(graph) + 1)))
     column = marks.column[earlier]
     for first in range(0, marks.width, width):
-        asked = np.flatnonzero((column >= first) & (column < first + width))
-        if not len(asked):
+        selected = np.flatnonzero((column >= first) & (column < first + width))
+        if not len(selected):
             continue
-        starts, ends = earlier[asked], later[asked]
-        block, base = _propagate(graph, edges, marks, (first, width), (starts, ends))
-        reached[local[asked]] = marks.has(block[ends - base, column[asked] - first], starts)
+        starts, last = earlier[selected], later[selected]
+        block, base = _propagate(graph, edges, marks, (first, width), (starts, last))
+        reached[local[selected]] = marks.has(block[last - base, column[selected] - first], starts)
     return reached
 
 
@@ -204,7 +204,7 @@ def _propagate(
     edges: tuple[Int64Array, Int64Array],
     marks: _Marks,
     columns: tuple[int, int],
-    asked: tuple[Int64Array, Int64Array],
+    targets: tuple[Int64Array, Int64Array],
 ) -> tuple[_Array, int]:
     """Propagate marks; return (marks, first node) for the levels from the starts to the ends.
 
@@ -214,7 +214,7 @@ def _propagate(
     # Columns of this block count from 0; all others fall outside 0..width-1.
     column = marks.column - columns[0]
     width = min(columns[1], int(column.max()) + 1)
-    span = [asked[0].min(), asked[1].max()]
+    span = [targets[0].min(), targets[1].max()]
     low, high = np.searchsorted(graph.level_indptr, span, side="right").tolist()
     base, end = int(graph.level_indptr[low - 1]), int(graph.level_indptr[high])
     # The additional last row represents all nodes before the first level: no marks.
@@ -224,9 +224,9 @@ def _propagate(
     borders = np.searchsorted(own_nodes, graph.level_indptr[low - 1 : high + 1])
     for level in range(low - 1, high):
         _join_parents(block, base, graph.level_indptr[level : level + 2], edges, marks.join)
-        own = own_nodes[borders[level - low + 1] : borders[level - low + 2]]
-        cells = (own - base, column[own])
-        block[cells] = marks.join(block[cells], marks.value[own])
+        level_nodes = own_nodes[borders[level - low + 1] : borders[level - low + 2]]
+        cells = (level_nodes - base, column[level_nodes])
+        block[cells] = marks.join(block[cells], marks.value[level_nodes])
     return block, base
 
 
@@ -246,10 +246,10 @@ def _join_parents(
     nodes = np.arange(int(level[0]), int(level[1]))
     degree = indptr[nodes + 1] - indptr[nodes]
     for k in range(min(int(degree.max(initial=0)), _PARENTS_AT_ONCE)):
-        some = nodes[degree > k]
+        selected = nodes[degree > k]
         # Parents before the first level become -1: the last row, which nothing marks.
-        parents = np.maximum(indices[indptr[some] + k] - base, -1)
-        block[some - base] = join(block[some - base], block[parents])
+        parents = np.maximum(indices[indptr[selected] + k] - base, -1)
+        block[selected - base] = join(block[selected - base], block[parents])
     for node in nodes[degree > _PARENTS_AT_ONCE].tolist():
         parents = np.maximum(indices[int(indptr[node]) : int(indptr[node + 1])] - base, -1)
         block[node - base] = join.reduce(block[parents], axis=0)

@@ -72,8 +72,8 @@ def _find_outside(
     is_outside &= steps.is_kind(*kinds) & ~is_empty & (buffer != Buffer.UNKNOWN)
 
     def say(row: int) -> str:
-        place = region(int(buffer[row]), int(offset[row]), int(steps.count[row]))
-        claim = f"{verb} {place}, but that buffer has {int(size[row])} units"
+        text = region(int(buffer[row]), int(offset[row]), int(steps.count[row]))
+        claim = f"{verb} {text}, but that buffer has {int(size[row])} units"
         return f"{claim}: {action(steps, row)}"
 
     findings.add_rows("out-of-bounds", steps, np.flatnonzero(is_outside), say)

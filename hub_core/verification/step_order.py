@@ -57,14 +57,14 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
     parents, children = relation.parents[runs], relation.children[runs]
     indptr, by_level = csr(order.position[parents], np.arange(len(parents)), len(order.nodes))
     borders = indptr[order.level_indptr]
-    turn = np.zeros(len(order.position), np.int64)
+    position_in_order = np.zeros(len(order.position), np.int64)
     for start, stop in pairwise(borders.tolist()):
         edges = by_level[start:stop]
         parent, child = parents[edges], children[edges]
         # A message of a higher rank is available only in the next round.
-        np.maximum.at(turn, child, turn[parent] + (parent > child))
+        np.maximum.at(position_in_order, child, position_in_order[parent] + (parent > child))
     rows = np.sort(order.nodes)
-    in_turns = rows[np.argsort(turn[rows], kind="stable")]
+    in_turns = rows[np.argsort(position_in_order[rows], kind="stable")]
     return positions_in(in_turns, len(order.position))
 
 

@@ -93,15 +93,15 @@ def compile_steps(
     target = np.where(sends, slot, regions.destination)
     works = regions.is_valid & ~steps.is_kind(StepKind.COMPUTE)
     # Invalid regions are findings of `check_regions`; COMPUTE accesses no memory.
-    kept = np.flatnonzero(works[order.nodes])
-    rows = order.nodes[kept]
+    selected = np.flatnonzero(works[order.nodes])
+    rows = order.nodes[selected]
     return StepProgram(
         first=first[rows],
         second=second[rows],
         target=target[rows],
         count=regions.count[rows],
         row=rows,
-        batches=distinct(np.searchsorted(kept, order.level_indptr)),
+        batches=distinct(np.searchsorted(selected, order.level_indptr)),
         memory=regions.total,
         cells=cells,
     )
@@ -135,10 +135,10 @@ def run_steps(program: StepProgram, values: Values, memory: _Array) -> Undefined
         borders = np.searchsorted(adding, part.batches).tolist()
         for batch, (low, high) in enumerate(pairwise(part.batches.tolist())):
             taken = memory[part.first[low:high]]
-            some = adding[borders[batch] : borders[batch + 1]]
-            if len(some):
-                added = memory[part.second[some]]
-                taken[some - low] = values.combine(taken[some - low], added)
+            selected = adding[borders[batch] : borders[batch + 1]]
+            if len(selected):
+                added = memory[part.second[selected]]
+                taken[selected - low] = values.combine(taken[selected - low], added)
             if not taken[:, -1].all():
                 _note_undefined(program, memory, part, (low, high), undefined)
             memory[part.target[low:high]] = taken
@@ -184,18 +184,18 @@ def _generate_operations(
 
     With `backwards`, the last batches come first; within a part the order is unchanged.
     """
-    ends = row_pointer(program.count)
+    stops = row_pointer(program.count)
     if not len(program.batches):
         return
     # Batches are not split, because all their reads precede their writes.
-    starts = run_starts(ends[program.batches[:-1]] // _OPERATIONS_AT_ONCE)
+    starts = run_starts(stops[program.batches[:-1]] // _OPERATIONS_AT_ONCE)
     cuts = [*starts.tolist(), len(program.batches) - 1]
     parts = list(pairwise(cuts))
     for first, after in reversed(parts) if backwards else parts:
-        yield _expand(program, ends, program.batches[first : after + 1])
+        yield _expand(program, stops, program.batches[first : after + 1])
 
 
-def _expand(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _UnitOperations:
+def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _UnitOperations:
     """Expand the entries `borders[0]:borders[-1]` to operations on single cells."""
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]
@@ -208,7 +208,7 @@ def _expand(program: StepProgram, ends: Int64Array, borders: Int64Array) -> _Uni
         first, target = np.repeat(first, count) + within, np.repeat(target, count) + within
         second = np.repeat(second, count)
         second = np.where(second >= 0, second + within, -1)
-    return _UnitOperations(first, second, target, ends[borders] - ends[low], entry)
+    return _UnitOperations(first, second, target, stops[borders] - stops[low], entry)
 
 
 def origins(program: StepProgram, cells: Int64Array) -> Float64Array:

@@ -85,12 +85,12 @@ class ExactValues:
         memory[addresses, -1] = 1
         return memory
 
-    def combine(self, one: _Array, other: _Array) -> _Array:
+    def combine(self, first: _Array, second: _Array) -> _Array:
         """Return the union of two arrays of multisets; undefined if one operand is undefined."""
-        total = one + other
+        total = first + second
         # A uint8 sum below its first operand has overflowed.
-        total[total < one] = 255
-        is_undefined = (one[:, -1] == 0) | (other[:, -1] == 0)
+        total[total < first] = 255
+        is_undefined = (first[:, -1] == 0) | (second[:, -1] == 0)
         total[is_undefined] = 0
         return total
 
@@ -141,13 +141,13 @@ class FingerprintValues:
         memory[addresses, 1] = 1
         return memory
 
-    def combine(self, one: _Array, other: _Array) -> _Array:
+    def combine(self, first: _Array, second: _Array) -> _Array:
         """As of `ExactValues`."""
-        total: _Array = one + other
+        total: _Array = first + second
         # The count saturates, so that it never wraps around to a small one. The sums may wrap: they
         # are taken mod 2^64.
         np.minimum(total[:, 1], _SATURATED, out=total[:, 1])
-        is_undefined = (one[:, 1] == 0) | (other[:, 1] == 0)
+        is_undefined = (first[:, 1] == 0) | (second[:, 1] == 0)
         if is_undefined.any():
             total[is_undefined] = 0
         return total
@@ -166,8 +166,8 @@ class FingerprintValues:
         np.add.at(values[:, 1], everyones, np.uint64(len(index.sizes)))
         singles = cell[~is_everyone]
         row, contribution = index.expand(rows.where(~is_everyone))
-        held = contribution >= 0
-        np.add.at(values[:, 0], singles[row[held]], self.weights[contribution[held]])
+        is_present = contribution >= 0
+        np.add.at(values[:, 0], singles[row[is_present]], self.weights[contribution[is_present]])
         np.add.at(values[:, 1], singles[row], np.uint64(1))
         return values
 
@@ -182,8 +182,8 @@ class FingerprintValues:
         if bool(np.all(index.sizes == longest)):
             # INPUTs have equal sizes in all standard collectives except scatter.
             table = self.weights.reshape(len(index.sizes), longest)
-            whole: _UintArray = table.sum(axis=0, dtype=np.uint64)
-            return whole
+            total: _UintArray = table.sum(axis=0, dtype=np.uint64)
+            return total
         sums = np.zeros(longest, np.uint64)
         np.add.at(sums, counted_positions(index.sizes), self.weights)
         return sums

@@ -55,7 +55,7 @@ def verify(
 
 
 def verify_input(
-    given: VerificationInput,
+    verification_input: VerificationInput,
     expected: Contributions | None = None,
     fifo_capacity: int | None = None,
     fifo_units: int | None = None,
@@ -67,25 +67,27 @@ def verify_input(
     With `claimed_only`, only the modes that the algorithm claims are verified and reported, which
     takes half the time if it claims one mode.
     """
-    steps = given.algorithm.steps
-    findings = given.findings
-    report_deadlock(steps, given.relation, findings)
+    steps = verification_input.algorithm.steps
+    findings = verification_input.findings
+    report_deadlock(steps, verification_input.relation, findings)
     # A deadlock with unbounded buffers is also one with bounded buffers.
-    if fifo_capacity is not None and given.relation.order.is_complete:
+    if fifo_capacity is not None and verification_input.relation.order.is_complete:
         with _convert_refusal_to_finding(findings):
-            report_fifo_deadlock(steps, given.messages, fifo_capacity, fifo_units, findings)
-    task = _build_task(given, expected)
+            report_fifo_deadlock(
+                steps, verification_input.messages, fifo_capacity, fifo_units, findings
+            )
+    task = _build_task(verification_input, expected)
     _note_omitted_checks(task, findings)
-    collective = given.algorithm.collective
+    collective = verification_input.algorithm.collective
     claims = {"in_place": collective.in_place, "out_of_place": collective.out_of_place}
     judged = [mode for mode in claims if claims[mode] or not claimed_only]
     outcomes: dict[str, _Outcome] = {}
     for mode in judged:
-        found, comparison = _check_mode(task, mode == "in_place", findings.file)
-        outcomes[mode] = found, comparison
+        findings_of_mode, comparison = _check_mode(task, mode == "in_place", findings.file)
+        outcomes[mode] = findings_of_mode, comparison
         # Regions that overlap out of place also overlap in place: if all conflicts in place are
         # ordered, the conflicts out of place are too.
-        is_race_free = comparison is not NOT_COMPARED and not found.has("race")
+        is_race_free = comparison is not NOT_COMPARED and not findings_of_mode.has("race")
         task = replace(task, is_race_free=is_race_free)
     return _build_report(claims, findings, outcomes)
 
@@ -116,19 +118,19 @@ class _Task:
         return sum(float(size.astype(np.float64).sum()) for size in sizes)
 
 
-def _build_task(given: VerificationInput, expected: Contributions | None) -> _Task:
+def _build_task(verification_input: VerificationInput, expected: Contributions | None) -> _Task:
     """Build the task with the largest possible blocks.
 
     Blocks have one unit if an expectation is given or the collective has a contract.
     """
-    algorithm, collective = given.algorithm, given.algorithm.collective
-    if not given.has_contents:
-        return _Task(given, collective, None, 1)
+    algorithm, collective = verification_input.algorithm, verification_input.algorithm.collective
+    if not verification_input.has_contents:
+        return _Task(verification_input, collective, None, 1)
     if expected is None and collective.contract is not None:
         expected = collective.contract.expected
     # The rows of an expectation are single units.
     unit = 1 if expected is not None else common_unit(algorithm)
-    task = _Task(given, _convert_to_blocks(collective, unit), expected, unit)
+    task = _Task(verification_input, _convert_to_blocks(collective, unit), expected, unit)
     # Above the limit contents are refused, and the table would fill the memory.
     if expected is None and task.memory_units <= MAX_CELLS:
         return replace(task, expected=task.collective.postcondition())
@@ -161,8 +163,8 @@ def _convert_refusal_to_finding(findings: Findings) -> Iterator[None]:
         yield
     except InputError as error:
         reason = error.diagnostics[0]
-        place, cure = Location(findings.file), "verify a smaller instance"
-        findings.add(reason.code, reason.message, place, cure=cure)
+        location, cure = Location(findings.file), "verify a smaller instance"
+        findings.add(reason.code, reason.message, location, cure=cure)
 
 
 def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
@@ -176,61 +178,73 @@ def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
 
 def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
     """Add findings on races and contents in one mode. Raises `InputError` if they are too large."""
-    given, units = task.given, task.memory_units
-    algorithm = given.algorithm
+    verification_input, units = task.given, task.memory_units
+    algorithm = verification_input.algorithm
     # Races need addresses only, contents a value per address: the limits differ.
     if units >= _MAX_ADDRESSES:
         message = f"too large to check races and contents: {units:.3g} units of memory"
         raise InputError(message, code="too-large")
     layout = task.collective.memory_layout(in_place, task.scratch_units)
-    regions = find_regions(algorithm, layout, given.is_valid, task.unit)
-    order = given.relation.order
+    regions = find_regions(algorithm, layout, verification_input.is_valid, task.unit)
+    order = verification_input.relation.order
     if not task.is_race_free:
-        earlier, later = _find_races(given, regions)
-        _report_races(given, earlier, later, findings)
+        earlier, later = _find_races(verification_input, regions)
+        _report_races(verification_input, earlier, later, findings)
         # Contents are compared in one sequential run, so that a race is not also a wrong result.
-        order = order_with(given.relation, earlier, later) if len(earlier) else order
+        order = order_with(verification_input.relation, earlier, later) if len(earlier) else order
     if units > MAX_CELLS:
         message = f"too large to check contents: {units:.0f} units of memory (limit {MAX_CELLS})"
         raise InputError(message, code="too-large")
-    program = compile_steps(algorithm.steps, given.messages, order, regions)
+    program = compile_steps(algorithm.steps, verification_input.messages, order, regions)
     stage = Stage(algorithm, task.collective, layout, task.unit)
     return check_contents(stage, program, task.expected, findings)
 
 
-def _find_races(given: VerificationInput, regions: Regions) -> tuple[Int64Array, Int64Array]:
+def _find_races(
+    verification_input: VerificationInput, regions: Regions
+) -> tuple[Int64Array, Int64Array]:
     """Return unordered conflicts (earlier rows, later rows).
 
     If there are any, they are neighbours in the sequential run of `sequential_positions`.
     """
-    earlier, later = _find_unordered_conflicts(given, regions, given.relation.order.position)
+    earlier, later = _find_unordered_conflicts(
+        verification_input, regions, verification_input.relation.order.position
+    )
     if len(earlier):
-        in_turns = sequential_positions(given.relation)
-        earlier, later = _find_unordered_conflicts(given, regions, in_turns)
+        in_turns = sequential_positions(verification_input.relation)
+        earlier, later = _find_unordered_conflicts(verification_input, regions, in_turns)
     return earlier, later
 
 
 def _find_unordered_conflicts(
-    given: VerificationInput, regions: Regions, position: Int64Array
+    verification_input: VerificationInput, regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
     """Return rows (earlier, later) of conflicts, neighbours by `position`, that have no order."""
     earlier, later = adjacent_conflicts(regions, position)
     # Most conflicts are ordered; all are decided in one call.
-    racing = unordered_in(given.graph, earlier, later)
+    racing = unordered_in(verification_input.graph, earlier, later)
     return earlier[racing], later[racing]
 
 
 def _report_races(
-    given: VerificationInput, earlier: Int64Array, later: Int64Array, findings: Findings
+    verification_input: VerificationInput,
+    earlier: Int64Array,
+    later: Int64Array,
+    findings: Findings,
 ) -> None:
     """Add findings for the first races, and count the remaining ones."""
-    steps = given.algorithm.steps
+    steps = verification_input.algorithm.steps
     first = np.lexsort((earlier, later))[:CAP]
-    for one, other in zip(earlier[first].tolist(), later[first].tolist(), strict=True):
-        order = f"nothing orders this {action(steps, other)} after {describe(steps, one)}"
+    for first_row, second_row in zip(earlier[first].tolist(), later[first].tolist(), strict=True):
+        order = (
+            f"nothing orders this {action(steps, second_row)} after {describe(steps, first_row)}"
+        )
         message = f"{order}, which touches the same units"
-        place, cure = steps.location(other, findings.file), "add a dependency between the two"
-        findings.add("race", message, place, cure=cure)
+        location, cure = (
+            steps.location(second_row, findings.file),
+            "add a dependency between the two",
+        )
+        findings.add("race", message, location, cure=cure)
     findings.count("race", len(earlier) - CAP)
 
 
@@ -239,11 +253,11 @@ def _build_report(
 ) -> VerifyReport:
     """Build the report from common findings and the findings of the modes."""
     modes = {}
-    for name, (found, _) in outcomes.items():
+    for name, (mode_findings, _) in outcomes.items():
         # A race is a separate verdict: the contents may be correct in one order.
-        is_wrong = findings.has_errors() or found.has_errors(besides="race")
-        said = ["wrong"] * is_wrong + ["race"] * found.has("race")
-        modes[name] = ModeReport(claims[name], "+".join(said) or "ok", tuple(found))
+        is_wrong = findings.has_errors() or mode_findings.has_errors(besides="race")
+        verdicts = ["wrong"] * is_wrong + ["race"] * mode_findings.has("race")
+        modes[name] = ModeReport(claims[name], "+".join(verdicts) or "ok", tuple(mode_findings))
     listed = list(findings)
     for name, mode in modes.items():
         if mode.is_claimed:
