@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, Severity
+from hub_core.pipeline.bounded_reads import (
+    HEAD_BYTES,
+    MAX_FILE_BYTES,
+    check_head,
+    convert_read_errors,
+    create_read_error,
+    load_file,
+    open_file,
+    read_bounded,
+    read_head,
+)
 from hub_core.plugin_api import Format, Layout, Source, SourcePart, decompressed
 from hub_core.plugin_api.sources import decompress_head, is_gzip
 
 STANDARD_STREAM = "-"
-HEAD_BYTES = 4096
-MAX_FILE_BYTES = 4 << 30
-MAX_STREAM_BYTES = 1 << 30
 MAX_FOLDER_FILES = 1 << 16
 MAX_MARKERS = 64
-_CHUNK_BYTES = 1 << 20
 _READABLE_LAYOUTS = {
     Layout.FILE: (Layout.FILE, Layout.PREFIX),
     Layout.PREFIX: (Layout.PREFIX,),
@@ -82,7 +88,7 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
             return folder
         parts = tuple(_create_part(member.file, member.rank) for member in members)
         source = Source(str(prefix), parts, report)
-        return _create_input(source, _read_head(members[0].file), Layout.PREFIX)
+        return _create_input(source, read_head(members[0].file), Layout.PREFIX)
     if path_object.is_dir():
         if not any(format.layout is Layout.FOLDER for format in formats):
             raise _create_empty_folder_error(path_object, "rank files")
@@ -93,7 +99,7 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
 def open_rank_files(paths: Sequence[str], report: Report) -> Input:
     """Open files as the rank files of one job; their contents determine the ranks."""
     parts = tuple(_create_part(Path(path)) for path in paths)
-    return _create_input(Source(paths[0], parts, report), _read_head(Path(paths[0])), Layout.PREFIX)
+    return _create_input(Source(paths[0], parts, report), read_head(Path(paths[0])), Layout.PREFIX)
 
 
 def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
@@ -106,7 +112,7 @@ def are_rank_files(paths: Sequence[str], formats: Sequence[Format]) -> bool:
         return False
     if any(_find_set(file, formats) for file in places):
         return False
-    heads = [_create_input(Source("", ()), _read_head(file), Layout.FILE).head for file in places]
+    heads = [_create_input(Source("", ()), read_head(file), Layout.FILE).head for file in places]
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     return any(all(has_signature(head, format) for head in heads) for format in sets)
 
@@ -175,7 +181,7 @@ def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
     sharing = [each for each in formats if member.file.name.lower().endswith(each.suffixes)]
     if all(each.layout is Layout.PREFIX for each in sharing):
         return True
-    head = _create_input(Source("", ()), _read_head(member.file), Layout.PREFIX).head
+    head = _create_input(Source("", ()), read_head(member.file), Layout.PREFIX).head
     sets = [each for each in sharing if each.layout is Layout.PREFIX]
     return any(has_signature(head, each) for each in sets)
 
@@ -204,7 +210,7 @@ def _require_one_set(path: Path, members: list[_Member]) -> list[_Member]:
         folder = members[0].file.parent
         names = ", ".join(str(folder / f"{prefix}.0{suffix}") for prefix, suffix in sets[:6])
         message = f"names {len(sets)} sets of rank files"
-        raise _create_fault(str(path), message, f"name one by a member: {names}")
+        raise create_read_error(str(path), message, f"name one by a member: {names}")
     return members
 
 
@@ -213,12 +219,12 @@ def _create_pattern(suffixes: Sequence[str]) -> str:
 
 
 def _open_single(path: Path, report: Report) -> Input:
-    file = _open(path)
+    file = open_file(path)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         return _open_stream(file, str(path), report, is_ours=True)
     file.close()
     return _create_input(
-        Source(str(path), (_create_part(path),), report), _read_head(path), Layout.FILE
+        Source(str(path), (_create_part(path),), report), read_head(path), Layout.FILE
     )
 
 
@@ -279,7 +285,7 @@ def _open_folder(path: Path, name: str, head: bytes, report: Report) -> Input:
         itertools.islice((file for file in path.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1)
     )
     if len(files) > MAX_FOLDER_FILES:
-        raise _create_fault(
+        raise create_read_error(
             str(path),
             f"holds more than {MAX_FOLDER_FILES} files",
             "name a folder with fewer files, or the format with --from",
@@ -291,23 +297,23 @@ def _open_folder(path: Path, name: str, head: bytes, report: Report) -> Input:
 
 def _create_empty_folder_error(path: Path, missing: str) -> InputError:
     cure = "name one file, or a set of rank files by its prefix"
-    return _create_fault(str(path), f"is a folder without {missing}", cure)
+    return create_read_error(str(path), f"is a folder without {missing}", cure)
 
 
 def _create_part(file: Path, rank: int | None = None) -> SourcePart:
-    with _convert_read_errors(str(file)):
+    with convert_read_errors(str(file)):
         size = file.stat().st_size
-    return SourcePart(str(file), partial(_load, file), rank, size, partial(_open_part, file))
+    return SourcePart(str(file), partial(load_file, file), rank, size, partial(_open_part, file))
 
 
 def _open_part(file: Path) -> BinaryIO:
     """Open a file as a stream; a file that is not regular is loaded."""
-    opened = _open(file)
+    opened = open_file(file)
     status = os.fstat(opened.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size:
         return opened
     opened.close()
-    return io.BytesIO(_load(file))
+    return io.BytesIO(load_file(file))
 
 
 def _decompress_part(part: SourcePart) -> SourcePart:
@@ -318,32 +324,17 @@ def _decompress_part(part: SourcePart) -> SourcePart:
 
     def load() -> bytes:
         with open_content() as content:
-            return _read_bounded(content, part.name, b"", MAX_FILE_BYTES)
+            return read_bounded(content, part.name, b"", MAX_FILE_BYTES)
 
     return replace(part, load=load, open=open_content, size=None)
-
-
-def _load(file: Path) -> bytes:
-    """Load a file of at most 4 GiB."""
-    name = str(file)
-    with _open(file) as opened, _convert_read_errors(name):
-        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-            return _read_bounded(opened, name, b"")
-        if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
-            message = f"is larger than {MAX_FILE_BYTES >> 30} GiB"
-            raise _create_fault(name, message, "split it, or name another file")
-        content = opened.read()
-    if not content:
-        raise _create_fault(name, "is empty", "name a file with content")
-    return content
 
 
 def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
     """Create a source of one part from a pipe: reads the head now, and the rest on `load`, once."""
     try:
-        with _convert_read_errors(name):
+        with convert_read_errors(name):
             head = file.read(HEAD_BYTES)
-        _check_head(name, head)
+        check_head(name, head)
     except InputError:
         if is_ours:
             file.close()
@@ -352,62 +343,9 @@ def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = Fals
 
     def load() -> bytes:
         if not read:
-            read.append(_read_bounded(file, name, head))
+            read.append(read_bounded(file, name, head))
             if is_ours:
                 file.close()
         return read[0]
 
     return _create_input(Source(name, (SourcePart(name, load),), report), head, Layout.FILE)
-
-
-def _read_bounded(file: BinaryIO, name: str, head: bytes, limit: int = MAX_STREAM_BYTES) -> bytes:
-    """Read the rest of a stream and return it after `head`.
-
-    Raises `InputError` above `limit` bytes.
-    """
-    content = io.BytesIO()
-    content.write(head)
-    while chunk := file.read(_CHUNK_BYTES):
-        content.write(chunk)
-        if content.tell() > limit:
-            message = f"gives more than {limit >> 30} GiB"
-            raise _create_fault(name, message, "save it as a file and name that")
-    return content.getvalue()
-
-
-def _read_head(file: Path) -> bytes:
-    with _open(file) as opened, _convert_read_errors(str(file)):
-        head = opened.read(HEAD_BYTES)
-    _check_head(str(file), head)
-    return head
-
-
-def _check_head(name: str, head: bytes) -> None:
-    if not head:
-        raise _create_fault(name, "is empty", "name a file with content")
-    # Files of zeros are refused before they are loaded.
-    if len(head) == HEAD_BYTES and not any(head):
-        message = f"begins with {HEAD_BYTES} zero bytes, as no format does"
-        raise _create_fault(name, message, "write the file again")
-
-
-def _open(file: Path) -> BinaryIO:
-    with _convert_read_errors(str(file)):
-        return open(file, "rb")
-
-
-@contextlib.contextmanager
-def _convert_read_errors(name: str) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        message = "there is no such file or set of rank files"
-        raise _create_fault(name, message, "check the path") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        cure = "check the path and its permissions"
-        raise _create_fault(name, f"cannot be read: {reason}", cure) from None
-
-
-def _create_fault(name: str, message: str, cure: str) -> InputError:
-    return InputError(message, location=Location(name), cure=cure, code="unreadable-input")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hub_core.model.diagnostics import Diagnostic, InputError
-from hub_core.pipeline import sources
+from hub_core.pipeline import bounded_reads, sources
 from hub_core.pipeline.sources import Input, open_input
 from hub_core.plugin_api import Format, Layout
 
@@ -168,7 +168,7 @@ def test_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
 
 
 def test_endless_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "MAX_STREAM_BYTES", 1 << 22)
+    monkeypatch.setattr(bounded_reads, "MAX_STREAM_BYTES", 1 << 22)
     with open("/dev/urandom", "rb") as endless:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(endless))
         with pytest.raises(InputError, match="<stdin>: gives more than"):

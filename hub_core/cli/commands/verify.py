@@ -390,12 +390,8 @@ def _print_modes(report: VerifyReport) -> None:
         for name, mode in report.modes.items()
     ]
     print_table(("mode", "claim", "verdict"), rows)
-    print_line(f"contents compared by: {report.method}" + _format_probability(report))
-
-
-def _format_probability(report: VerifyReport) -> str:
-    return (
-        f" (a wrong output passes with probability at most {report.error_probability:.1g})"
-        if report.error_probability
-        else ""
-    )
+    probability = ""
+    if report.error_probability:
+        bound = f"{report.error_probability:.1g}"
+        probability = f" (a wrong output passes with probability at most {bound})"
+    print_line(f"contents compared by: {report.method}{probability}")

@@ -1,0 +1,92 @@
+"""Read files and streams with limits of their size; every error names the file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from hub_core.model.diagnostics import InputError, Location
+
+HEAD_BYTES = 4096
+MAX_FILE_BYTES = 4 << 30
+MAX_STREAM_BYTES = 1 << 30
+_CHUNK_BYTES = 1 << 20
+
+
+def load_file(file: Path) -> bytes:
+    """Load a file of at most 4 GiB."""
+    name = str(file)
+    with open_file(file) as opened, convert_read_errors(name):
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            return read_bounded(opened, name, b"")
+        if os.fstat(opened.fileno()).st_size > MAX_FILE_BYTES:
+            message = f"is larger than {MAX_FILE_BYTES >> 30} GiB"
+            raise create_read_error(name, message, "split it, or name another file")
+        content = opened.read()
+    if not content:
+        raise create_read_error(name, "is empty", "name a file with content")
+    return content
+
+
+def read_bounded(file: BinaryIO, name: str, head: bytes, limit: int | None = None) -> bytes:
+    """Read the rest of a stream and return it after `head`.
+
+    Raises `InputError` for more than `limit` bytes (default: `MAX_STREAM_BYTES`).
+    """
+    limit = MAX_STREAM_BYTES if limit is None else limit
+    content = io.BytesIO()
+    content.write(head)
+    while chunk := file.read(_CHUNK_BYTES):
+        content.write(chunk)
+        if content.tell() > limit:
+            message = f"gives more than {limit >> 30} GiB"
+            raise create_read_error(name, message, "save it as a file and name that")
+    return content.getvalue()
+
+
+def read_head(file: Path) -> bytes:
+    """Read the first 4096 bytes of a file, checked as `check_head` does."""
+    with open_file(file) as opened, convert_read_errors(str(file)):
+        head = opened.read(HEAD_BYTES)
+    check_head(str(file), head)
+    return head
+
+
+def check_head(name: str, head: bytes) -> None:
+    """Raise `InputError` for an empty file and for one that begins with 4096 zero bytes."""
+    if not head:
+        raise create_read_error(name, "is empty", "name a file with content")
+    # Files of zeros are refused before they are loaded.
+    if len(head) == HEAD_BYTES and not any(head):
+        message = f"begins with {HEAD_BYTES} zero bytes, as no format does"
+        raise create_read_error(name, message, "write the file again")
+
+
+def open_file(file: Path) -> BinaryIO:
+    """Open a file for reading. Raises `InputError`."""
+    with convert_read_errors(str(file)):
+        return open(file, "rb")
+
+
+@contextlib.contextmanager
+def convert_read_errors(name: str) -> Iterator[None]:
+    """Convert errors of the file system in the body to `InputError` on the file `name`."""
+    try:
+        yield
+    except FileNotFoundError:
+        message = "there is no such file or set of rank files"
+        raise create_read_error(name, message, "check the path") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        cure = "check the path and its permissions"
+        raise create_read_error(name, f"cannot be read: {reason}", cure) from None
+
+
+def create_read_error(name: str, message: str, cure: str) -> InputError:
+    """Create the error for a file that cannot be read."""
+    return InputError(message, location=Location(name), cure=cure, code="unreadable-input")
