@@ -147,19 +147,15 @@ class TopologyText:
         self,
         count: int,
         default_bandwidths: Sequence[float] = (DEFAULT_BANDWIDTH_BYTES_PER_S,),
-        quantity: str = "dimensions",
+        what: str = "dimensions",
     ) -> list[tuple[float, float]]:
         """Return (bandwidth in bytes/s, latency in s) of each of `count` dimensions.
 
         A single value, given or default, applies to all. Raises `UsageError` for any other number
         of values; the message calls the counted objects `what`.
         """
-        bandwidths = self._spread(
-            count, self.bandwidths or default_bandwidths, "bandwidths", quantity
-        )
-        latencies = self._spread(
-            count, self.latencies or (DEFAULT_LATENCY_S,), "latencies", quantity
-        )
+        bandwidths = self._spread(count, self.bandwidths or default_bandwidths, "bandwidths", what)
+        latencies = self._spread(count, self.latencies or (DEFAULT_LATENCY_S,), "latencies", what)
         return list(zip(bandwidths, latencies, strict=True))
 
     def _spread(
