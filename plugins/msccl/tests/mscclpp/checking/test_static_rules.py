@@ -593,3 +593,28 @@ def test_operations_of_two_blocks_need_no_block_barrier() -> None:
     blocks.append({**blocks[0], "id": 1, "ops": [copied(chunk("s", 0), chunk("o", 0))]})
     report = checked(plan)
     assert {one.code for one in report.diagnostics} == {"race"}
+
+
+@pytest.mark.parametrize("kind", ["memory", "port"])
+@pytest.mark.parametrize("has_partner", [True, False])
+def test_nobody_raises_the_counter_of_a_channel_without_a_partner(
+    kind: str, has_partner: bool
+) -> None:
+    """`setupConnections`: the executor creates a dummy for the missing partner."""
+
+    def sync(name: str) -> Json:
+        return {"name": name, "channel_type": kind, "channel_ids": [0]}
+
+    plan = connected(1, sync("signal"), sync("wait"), kind=kind)
+    first, second = plan["gpus"]
+    listed = [{"channel_type": kind, "channel_ids": [0]}]
+    block = {"id": 0, "channels": listed, "remote_buffer_refs": []}
+    second["threadblocks"] = [{**block, "ops": [sync("signal"), sync("wait")]}]
+    if not has_partner:
+        # Rank 1 is connected to itself instead.
+        second["channels"][0]["connected_to"] = [1]
+    report = checked(plan)
+    assert report.verdict == ("ok" if has_partner else "deadlock")
+    stuck = [one.location.rank for one in report.errors if one.code == "deadlock"]
+    assert stuck == ([] if has_partner else [0, 1])
+    assert first["channels"][0]["connected_to"] == [1]
