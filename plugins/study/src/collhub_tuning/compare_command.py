@@ -125,6 +125,7 @@ def compare(
     elif csv_out != "-":
         rows = report.comparison_rows(outcome)
         context.print_table(report.HEADER, rows, report.RIGHT)
+        _print_baseline(context, outcome)
         if varied:
             _print_sensitivity(context, outcome, varied)
     failures = report.comparison_failures(outcome)
@@ -142,6 +143,20 @@ def compare(
         written = context.draw_report(create_picture_request(outcome), picture_out)
         context.say_written(written)
     return ExitCode.DONE if has_winner else ExitCode.INVALID
+
+
+def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None:
+    """Print what NCCL does today at each size, on a machine that is known."""
+    from collhub_tuning import baseline
+
+    baselines = baseline.find_baselines(outcome)
+    if not baselines:
+        return
+    context.print_line("")
+    rows = baseline.baseline_rows(outcome, baselines)
+    context.print_table(baseline.HEADER, rows, baseline.RIGHT)
+    if not baseline.models_machines(outcome):
+        context.say(baseline.NO_GAIN_NOTE)
 
 
 def _require_collective(arguments: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from collhub_execution import algorithm_bandwidth, bus_bandwidth
 
+from collhub_tuning.baseline import baselines_to_json, find_baselines
 from collhub_tuning.questions import ComparisonQuestion, Measurement
 from hub_core import Diagnostic, ProvenBound, beaten_bound, best_bounds, cut_objects
 from hub_core.model import PluginError, UsageError, format_bandwidth, format_bytes, format_time
@@ -132,9 +133,11 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
         dict(measurement_fields(outcome, measurement)) for measurement in outcome.measurements
     ]
     winners: list[JsonValue] = []
+    winner_times_ns: dict[int, int | None] = {}
     for size in question.sizes:
         ranking = outcome.ranking(size)
         winners.append(ranking[0].algorithm if ranking else None)
+        winner_times_ns[size] = ranking[0].time_ns if ranking else None
     return {
         "schema": "collhub/report-compare-1",
         "collective": question.kind,
@@ -148,6 +151,7 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
             None if bound is None else bound.method for bound in outcome.bounds.values()
         ],
         "winners": winners,
+        "baselines": baselines_to_json(outcome, find_baselines(outcome), winner_times_ns),
         "results": results,
         "is_partial": bool(outcome.cuts),
         "cut": cut_objects(outcome.cuts),

@@ -140,6 +140,7 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
         context.print_json(report.tuning_document(outcome))
     else:
         context.print_table(report.HEADER, report.create_tuning_rows(outcome), report.RIGHT)
+        _print_baseline(context, outcome)
     for line in report.create_tuning_notes(outcome):
         context.say(line)
     for collective in outcome.tuned:
@@ -150,6 +151,19 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
             f"wrote {arguments['out']}: {len(paths)} files; {page} says how they are loaded"
         )
     return ExitCode.DONE if outcome.has_windows else ExitCode.INVALID
+
+
+def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
+    """Print what NCCL does today in each window, on a machine that is known."""
+    from collhub_tuning import baseline
+
+    rows = baseline.tuned_baseline_rows(outcome.tuned)
+    if not rows:
+        return
+    context.print_line("")
+    context.print_table(baseline.TUNED_HEADER, rows, ("gain",))
+    if not baseline.models_machines(outcome.tuned[0].outcome):
+        context.say(baseline.NO_GAIN_NOTE)
 
 
 def _check(context: CommandContext, folder: str, arguments: dict[str, Any], as_json: bool) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from collhub_machine_profiles.nccl_communicators import count_nodes
+
 from collhub_tuning.comparison_report import ComparisonOutcome
 from collhub_tuning.measuring import create_verified_algorithm
 from collhub_tuning.questions import ComparedAlgorithm
@@ -200,14 +202,6 @@ def create_selection(tuned: Sequence[TunedCollective], registry: Registry) -> Se
     selected = [collective.selected(registry) for collective in tuned if collective.windows]
     nodes = count_nodes(topology)
     return Selection(topology.name, topology.num_npus, nodes, tuple(selected), topology)
-
-
-def count_nodes(topology: Topology) -> int:
-    """Count the groups of a topology if they have equal sizes and contain every NPU; else 1."""
-    members = [npu for group in topology.groups.values() for npu in group]
-    sizes = {len(group) for group in topology.groups.values()}
-    is_complete = sorted(members) == list(range(topology.num_npus))
-    return len(topology.groups) if is_complete and len(sizes) == 1 else 1
 
 
 def _create_synthesis(

@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from collhub_machine_profiles.nccl_communicators import count_nodes
+
+from collhub_tuning.baseline import (
+    TUNED_HEADER,
+    baselines_to_json,
+    find_baselines,
+    tuned_baseline_rows,
+)
 from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.coverage import format_server, format_sizes
-from collhub_tuning.tuned_collectives import TunedCollective, count_nodes
+from collhub_tuning.tuned_collectives import TunedCollective
 from hub_core import cut_fields, cut_objects, loss_object
 from hub_core.model import CollectiveKind, format_bytes, format_time
 from hub_core.plugin_api import SelectedWindow, ServedCalls, WriteResult
@@ -107,6 +115,9 @@ def tuning_page(outcome: TuningOutcome) -> str:
         "",
         *_write_table(HEADER, create_tuning_rows(outcome)),
     ]
+    baseline = tuned_baseline_rows(outcome.tuned)
+    if baseline:
+        lines += ["", "## What NCCL does today", "", *_write_table(TUNED_HEADER, baseline)]
     left_out = [
         f"- {tuned.label}: {line}"
         for tuned in outcome.tuned
@@ -179,7 +190,19 @@ def _collective_to_json(tuned: TunedCollective) -> dict[str, JsonValue]:
         "root": question.root,
         "mode": question.mode,
         "windows": [_window_to_json(tuned, window) for window in tuned.windows],
+        "baselines": baselines_to_json(
+            tuned.outcome, find_baselines(tuned.outcome), _window_times_ns(tuned)
+        ),
         "left_out": list(comparison_failures(tuned.outcome)),
+    }
+
+
+def _window_times_ns(tuned: TunedCollective) -> dict[int, int | None]:
+    """Return the time of the chosen algorithm by size."""
+    return {
+        size: tuned.times.time_ns(window.algorithm, size)
+        for window in tuned.windows
+        for size in window.sizes
     }
 
 

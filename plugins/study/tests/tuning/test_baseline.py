@@ -1,0 +1,84 @@
+"""The baseline of compare and tune: what NCCL does today, and gains over it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from collhub_tuning import baseline
+from collhub_tuning.comparison_report import ComparisonOutcome, comparison_document
+from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.tuned_collectives import TunedCollective
+from collhub_tuning.tuning_report import TuningOutcome, tuning_document, tuning_page
+
+import hub_core
+
+MIB = 2**20
+SIZES = (MIB, 2 * MIB)
+
+
+def _outcome(topology: str, backend: str, times_us: tuple[float, ...]) -> ComparisonOutcome:
+    network = hub_core.parse_topology(topology)
+    question = ComparisonQuestion(
+        "all-reduce", None, topology, network.num_npus, SIZES, backend, "both"
+    )
+    measurements = [
+        Measurement("ours", size, round(time * 1e3))
+        for size, time in zip(SIZES, times_us, strict=True)
+    ]
+    return ComparisonOutcome(question, network, measurements, hub_core.run_registry())
+
+
+def test_gains_compare_the_winner_with_nccl_on_the_machine() -> None:
+    pytest.importorskip("collhub_machine_timing")
+    outcome = _outcome("dgx-h100", "machine", (20.0, 50.0))
+    baselines = baseline.find_baselines(outcome)
+    assert [one.name for one in baselines.values()] == ["ring ll", "nvls simple"]
+    entries = comparison_document(outcome)["baselines"]
+    assert isinstance(entries, list)
+    for entry, time_us in zip(entries, (20.0, 50.0), strict=True):
+        assert entry["gain"] == pytest.approx(entry["time_ns"] / 1e3 / time_us - 1, abs=1e-3)
+    rows = baseline.baseline_rows(outcome, baselines)
+    assert rows[0][-1].startswith("+")
+    assert rows[1][-1].startswith("-")
+
+
+def test_nominal_links_have_no_gains() -> None:
+    outcome = _outcome("dgx-h100", "analytical", (2.0, 5.0))
+    entries = comparison_document(outcome)["baselines"]
+    assert isinstance(entries, list)
+    assert [entry["gain"] for entry in entries] == [None, None]
+    assert entries[0]["method"] in {"measured", "interpolated"}
+    assert entries[0]["machine"] == "h100"
+
+
+def test_unknown_machines_have_no_baseline() -> None:
+    outcome = _outcome("ring:8", "analytical", (2.0, 5.0))
+    assert comparison_document(outcome)["baselines"] == [None, None]
+
+
+def test_tune_reports_the_baseline_of_every_window() -> None:
+    pytest.importorskip("collhub_machine_timing")
+    outcome = _outcome("dgx-h100", "machine", (20.0, 30.0))
+    tuned = TunedCollective(outcome, [ComparedAlgorithm("ours", is_file=True)], 0.02)
+    (row,) = baseline.tuned_baseline_rows([tuned])
+    assert (row[0], row[2], row[3]) == ("all-reduce", "ours", "ring ll, nvls simple")
+    assert row[4].count("+") == 2
+    report = TuningOutcome([tuned], "both", 0.02)
+    assert "## What NCCL does today" in tuning_page(report)
+    collectives = tuning_document(report)["collectives"]
+    assert isinstance(collectives, list)
+    gains = [entry["gain"] for entry in collectives[0]["baselines"]]  # type: ignore[index,call-overload,union-attr]
+    assert all(gain > 0 for gain in gains)
+
+
+def test_compare_prints_what_nccl_does_today(collhub) -> None:
+    arguments = ("compare", "--collective", "all-reduce", "--topology", "dgx-h100", "--size")
+    run = collhub(*arguments, "1MiB", "--with", "ring", "--no-cache")
+    if run.code == 3:
+        pytest.skip("no simulator is installed")
+    assert "NCCL today" in run.out
+    assert "ring ll" in run.out
+    report = json.loads(collhub(*arguments, "1MiB", "--with", "ring", "--no-cache", "--json").out)
+    (entry,) = report["baselines"]
+    assert (entry["algorithm"], entry["protocol"], entry["channels"]) == ("ring", "ll", 24)
