@@ -9,7 +9,8 @@ its plugins that no input reached before are mutated further. The number of exec
 limits the work, so that a seed gives the same inputs on every machine; `--seconds` may end a run
 earlier, which the report says.
 
-An execution is `collhub inspect FILE` or `collhub topology show FILE`. Defects: an exit code other
+An execution is `collhub inspect FILE`, `collhub topology show FILE` or, for measured times,
+`collhub calibrate FILE`. Defects: an exit code other
 than 0, 1 and 2; a traceback; control characters in messages; an error that does not name the input;
 a process, a connection or a file outside the folder of the input; more than 5 s of CPU time, or
 500 MB more memory than before; the end of the process. `--keep` stores the inputs of defects, and
@@ -48,10 +49,12 @@ from hub_core.plugin_api import (
     FormatReader,
     FormatWriter,
     Layout,
+    MeasurementReader,
     Source,
     TopologyReader,
     WorkloadReader,
     WorkloadWriter,
+    resolve,
 )
 from hub_core.testing import sample_workloads
 from hub_core.testing.checked_plugin import load_declared_samples, render, render_samples, to_source
@@ -62,6 +65,19 @@ MAX_MEMORY_BYTES = 500 * 10**6
 # Of samples and of corpus files; larger ones take longer and reach nothing else.
 MAX_SEED_BYTES = 40_000
 MAX_INPUT_BYTES = 100_000
+
+# Facts that files of measured times may lack are given for all of them.
+CALIBRATE = (
+    *("calibrate", "--collective", "all-reduce", "--ranks", "8", "--nodes", "1", "--like", "H100"),
+    *("--check", "h100"),
+)
+COMMANDS: dict[type[Any], tuple[str, ...]] = {
+    FormatReader: ("inspect",),
+    WorkloadReader: ("inspect",),
+    TopologyReader: ("topology", "show"),
+    MeasurementReader: CALIBRATE,
+}
+FOLDER_PREFIXES = {"inspect": "", "topology": "topology-", "calibrate": "measurements-"}
 
 Parts = Mapping[str, bytes]
 """The files of an input by name, relative to its folder."""
@@ -98,7 +114,7 @@ class Target:
     @property
     def folder(self) -> str:
         """The folder of this reader in the corpus; readers of one name may be of two kinds."""
-        return self.name if self.command[0] == "inspect" else f"topology-{self.name}"
+        return FOLDER_PREFIXES[self.command[0]] + self.name
 
 
 @dataclass
@@ -134,13 +150,11 @@ def targets() -> list[Target]:
     """All installed readers that do not execute their input."""
     registry = hub_core.discover()
     found: dict[str, Target] = {}
-    for kind in (FormatReader, WorkloadReader, TopologyReader):
+    for kind, command in COMMANDS.items():
         for provided in registry.all(kind):
             offer: Any = provided.offer
             if getattr(offer, "executes_source", False):
                 continue
-            is_topology = isinstance(offer, TopologyReader)
-            command = ("topology", "show") if is_topology else ("inspect",)
             suffix = offer.format.suffixes[0] if offer.format.suffixes else ""
             target = Target(provided.name, offer.format.layout, suffix, command)
             found.setdefault(target.folder, target)
@@ -151,11 +165,13 @@ def seeds_of(target: Target) -> list[Parts]:
     """Valid inputs of a reader: its samples, writers' outputs, and the stored corpus."""
     registry = hub_core.discover()
     sources: list[Source] = []
-    kinds = (TopologyReader,) if target.command[0] == "topology" else (FormatReader, WorkloadReader)
-    for kind in kinds:
+    for kind in (kind for kind, command in COMMANDS.items() if command == target.command):
         for provided in registry.all(kind):
-            if provided.name == target.name:
-                offer: Any = provided.offer
+            offer: Any = provided.offer
+            if provided.name == target.name and isinstance(offer, MeasurementReader):
+                requests: Any = resolve(offer.samples)()
+                sources += [request.source for request in requests]
+            elif provided.name == target.name:
                 sources += load_declared_samples(offer).values()
     if target.command[0] == "inspect":
         sources += _written(target)

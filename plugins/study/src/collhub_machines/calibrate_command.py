@@ -170,7 +170,7 @@ def _given_machine(context: CommandContext, request: _Request) -> _GivenMachine:
         if gpu is None:
             cure = f"known: {', '.join(GPUS)}, and the profiles {', '.join(shipped_names())}"
             raise UsageError(f"--like {like!r:.80} is not a known GPU", cure=cure)
-        is_profile = profile is not None and profile.name == like.lower()
+        is_profile = profile is not None and profile.name == like.lower() != gpu.name.lower()
         return _GivenMachine(gpu, profile.label if profile and is_profile else gpu.name)
     if topology is not None:
         network = context.read_topology(topology)

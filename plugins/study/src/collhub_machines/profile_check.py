@@ -15,7 +15,7 @@ from collhub_machine_profiles.prediction import (
 )
 
 from collhub_machines.reading import counted
-from hub_core.model import Diagnostic, InputError, Severity
+from hub_core.model import Diagnostic, InputError, Location, Severity
 from hub_core.plugin_api import Measurement
 
 CHECK_SCHEMA = "collhub/report-calibrate-check-1"
@@ -132,7 +132,8 @@ def _own_points(
         labels = ", ".join(sorted({machine_label(point.machine) for point in points})[:4])
         message = f"the profile is of {profile.label}, the results are of {labels}"
         cure = "calibrate this machine, or name another profile"
-        raise InputError(message, cure=cure, code="other-machine")
+        place = Location(points[0].file) if points else Location()
+        raise InputError(message, location=place, cure=cure, code="other-machine")
     others = len(points) - len(used)
     if not others:
         return used, []
