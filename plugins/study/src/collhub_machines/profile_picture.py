@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from collhub_machine_profiles.calls import CollectiveCall
+
 from collhub_machines.profile_check import CheckedPoint, ProfileCheck
 from hub_core.plugin_api import BandwidthComparison, BandwidthSeries
 
@@ -35,20 +37,21 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
     series = []
     for name, points in sorted(groups.items()):
         for label, time_of in values:
-            by_size = {one.point.size_bytes: _bus_bandwidth(one, time_of(one)) for one in points}
+            by_size = {
+                one.point.size_bytes: bus_bandwidth(one.point, time_of(one)) for one in points
+            }
             if any(by_size.values()):
                 bandwidths = tuple(by_size.get(size) for size in sizes)
                 series.append(BandwidthSeries(f"{name}: {label}", bandwidths))
     return BandwidthComparison(f"{machine}: measured and predicted", sizes=sizes, series=series)
 
 
-def _bus_bandwidth(one: CheckedPoint, time_us: float | None) -> float | None:
-    """Return the bus bandwidth in bytes per second as nccl-tests define it."""
+def bus_bandwidth(call: CollectiveCall, time_us: float | None) -> float | None:
+    """Return the bus bandwidth in bytes per second as nccl-tests define it; None without a time."""
     if not time_us:
         return None
-    point = one.point
-    share = (point.ranks - 1) / point.ranks
-    factor = 2 * share if point.collective == "all-reduce" else 1.0
-    if point.collective in _SHARED:
+    share = (call.ranks - 1) / call.ranks
+    factor = 2 * share if call.collective == "all-reduce" else 1.0
+    if call.collective in _SHARED:
         factor = share
-    return point.size_bytes / (time_us * 1e-6) * factor
+    return call.size_bytes / (time_us * 1e-6) * factor

@@ -86,6 +86,12 @@ def test_an_unknown_name_is_no_shipped_profile() -> None:
         shipped_profile("../machine")
 
 
+def test_the_chart_of_the_readme_shows_the_shipped_profiles() -> None:
+    pytest.importorskip("collhub_pictures", reason="it draws comparisons")
+    chart = runpy.run_path(str(SCRIPT.with_name("chart.py")))
+    assert chart["draw"]() == chart["PICTURE"].read_bytes()
+
+
 def test_shipped_profiles_are_those_that_the_public_points_give(corpus: Path) -> None:
     """The script is repeatable; the last digits depend on numpy's version."""
     script = runpy.run_path(str(SCRIPT))
