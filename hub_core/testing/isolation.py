@@ -29,6 +29,7 @@ _AUDITED = (
 _IMPORTERS = ("importlib", "importlib_metadata")
 _METADATA_READER = "hub_core.installed"
 _MAX_TEXT_LENGTH = 120
+_MEMORY_DATABASE = ("sqlite3.connect", (":memory:",))
 
 
 def capture_output(work: Callable[[], object]) -> str:
@@ -68,6 +69,9 @@ class _Watch(threading.local):
         if self.accesses is None or not _is_access(event):
             return
         if event == "open" and self._is_allowed_read(*arguments[:2]):
+            return
+        # A database in memory is no file; the handle belongs to a connection that was reported.
+        if event == "sqlite3.connect/handle" or (event, arguments[:1]) == _MEMORY_DATABASE:
             return
         # Imports open files too.
         if any(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from hub_core.registry.discovery import discover
 from hub_core.testing.conformance import RULES, RuleResult, Verdict, check_plugin, check_rule
+from hub_core.testing.isolation import record_accesses
 
 MakePlugin = Callable[..., object]
 PLUGINS = (
@@ -538,3 +541,12 @@ def read(source):
     result = _result("subject", "selections-come-back")
     assert (result.verdict is Verdict.FAILED) == (problem is not None), result.details
     assert problem is None or any(problem in line for line in result.details)
+
+
+def test_a_database_in_memory_is_no_file(tmp_path: Path) -> None:
+    def connect(place: str) -> None:
+        sqlite3.connect(place).close()
+
+    assert record_accesses(lambda: connect(":memory:"), ()) == []
+    path = str(tmp_path / "x.sqlite")
+    assert record_accesses(lambda: connect(path), ()) == [f"sqlite3.connect {path!r}"[:120]]

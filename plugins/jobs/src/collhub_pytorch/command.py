@@ -101,8 +101,8 @@ def profile(
     last one; which ranks the others wait for; how the time of each rank divides into computation,
     communication, memory work and idle time. With --topology, what the collectives of another
     network or other algorithms would save. Without times, as in execution traces, the collectives
-    are counted. The files are profiles or execution traces of PyTorch, or records of NCCL's
-    Inspector or profiler plugin.
+    are counted. The files are profiles or execution traces of PyTorch, exports of Nsight Systems
+    (SQLite), or records of NCCL: of its Inspector, its profiler plugin, or its log.
     """
     if algorithms and topology_text is None:
         raise UsageError("--collective has no meaning without --topology", cure="give both")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collhub_pytorch.options import EXECUTION_TRACE, INSPECTOR, KINETO, NCCL_CALLS, PROFILER
+from collhub_pytorch.options import EXECUTION_TRACE, INSPECTOR, KINETO, NCCL_CALLS, NSYS, PROFILER
 from hub_core.plugin_api import Format, Layout
 
 KINETO_FORMAT = Format(
@@ -41,5 +41,12 @@ NCCL_CALLS_FORMAT = Format(
     "calls in logs of NCCL and RCCL (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,COLL), without times",
     (".nccl.log", ".nccl.log.gz"),
     rb"[\w.\-]+:\d+:\d+ \[-?\d+\][^\n]{0,300}? NCCL (?:INFO|WARN) ",
+    Layout.PREFIX,
+)
+NSYS_FORMAT = Format(
+    NSYS,
+    "SQLite exports of Nsight Systems (nsys export --type sqlite), one file a rank or for several",
+    (".sqlite",),
+    rb"\ASQLite format 3\x00",
     Layout.PREFIX,
 )

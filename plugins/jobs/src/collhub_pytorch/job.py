@@ -116,7 +116,8 @@ def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> N
     is_true = is_stated.astype(np.bool_)
     return NodeColumns.from_columns(
         len(sources),
-        {name: np.concatenate([one[name] for one in columns]) for name in columns[0]},
+        # Each column is dropped when it is joined: those of all ranks together are large.
+        {name: np.concatenate([one.pop(name) for one in columns]) for name in list(columns[0])},
         (before[is_true], after[is_true]),
         (before[~is_true], after[~is_true]),
         file=file,

@@ -8,6 +8,7 @@ from hub_core.plugin_api import OptionType, option
 
 # Names of the formats, and of the producers in the provenance of workloads.
 KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
+NSYS = "nsys"
 INSPECTOR, PROFILER, NCCL_CALLS = "nccl-inspector", "nccl-profiler", "nccl-calls"
 
 
@@ -43,15 +44,21 @@ class ClockOptions(RankOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileOptions(ClockOptions):
-    """Selection of the iteration, alignment of the clocks of the ranks, classes of idle time."""
+class NsysOptions(ClockOptions):
+    """Alignment of the clocks of the ranks, classes of idle time."""
 
-    step: int | None = option(
-        OptionType.INT, None, "only this ProfilerStep (default: all of the profile)", minimum=0
-    )
     kernel_delay_factor: float = option(
         OptionType.FLOAT,
         1.0,
         "idle gaps of a stream below 30 ns times this count as the usual delay between two kernels",
         minimum=0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOptions(NsysOptions):
+    """Selection of the iteration, alignment of the clocks of the ranks, classes of idle time."""
+
+    step: int | None = option(
+        OptionType.INT, None, "only this ProfilerStep (default: all of the profile)", minimum=0
     )

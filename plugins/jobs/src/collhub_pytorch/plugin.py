@@ -9,9 +9,10 @@ from collhub_pytorch.formats import (
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
     NCCL_CALLS_FORMAT,
+    NSYS_FORMAT,
     PROFILER_FORMAT,
 )
-from collhub_pytorch.options import ClockOptions, ProfileOptions, RankOptions
+from collhub_pytorch.options import ClockOptions, NsysOptions, ProfileOptions, RankOptions
 from hub_core.plugin_api import Command, WorkloadReader, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -54,6 +55,13 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             RankOptions,
             samples="collhub_pytorch.nccl.samples:log_lines",
             claims="collhub_pytorch.nccl.read:has_calls",
+        ),
+        WorkloadReader(
+            NSYS_FORMAT,
+            "collhub_pytorch.nsys.read:read",
+            NsysOptions,
+            lines="collhub_pytorch.report:lines",
+            samples="collhub_pytorch.nsys.samples:exports",
         ),
     ]
 

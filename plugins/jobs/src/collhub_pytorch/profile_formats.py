@@ -12,10 +12,12 @@ from collhub_pytorch.formats import (
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
     NCCL_CALLS_FORMAT,
+    NSYS_FORMAT,
     PROFILER_FORMAT,
 )
 from collhub_pytorch.kineto import read as kineto
 from collhub_pytorch.nccl import read as nccl
+from collhub_pytorch.nsys import read as nsys
 from collhub_pytorch.options import EXECUTION_TRACE, ProfileOptions
 from collhub_pytorch.trace_files import TraceFile, open_decompressed
 from hub_core.model import InputError, Location, Provenance, Workload
@@ -42,6 +44,7 @@ class ProfileFormat:
 
 # Kineto is the last one: it reports the defects of files that no format recognises.
 _FORMATS = (
+    ProfileFormat(NSYS_FORMAT, "exports of Nsight Systems", nsys.workload_of),
     ProfileFormat(INSPECTOR_FORMAT, "records of NCCL's Inspector", nccl.workload_of),
     ProfileFormat(PROFILER_FORMAT, "events of NCCL's profiler plugin", nccl.workload_of),
     ProfileFormat(NCCL_CALLS_FORMAT, "logs of NCCL", nccl.workload_of),

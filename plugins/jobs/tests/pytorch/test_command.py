@@ -31,6 +31,7 @@ def test_offers() -> None:
         "nccl-inspector",
         "nccl-profiler",
         "nccl-calls",
+        "nsys",
     ]
     assert [one.name for one in collhub_commands()] == ["profile"]
 

@@ -33,6 +33,9 @@ PARAMETERS = {
 OPTIONS = {field.name for field in dataclasses.fields(ProfileOptions)}
 SHARED_OPTIONS = {field.name for field in dataclasses.fields(RankOptions)}
 
+# Options of `nsys profile` and `nsys export` in cures.
+NSYS_OPTIONS = {"trace", "type"}
+
 
 def texts() -> list[str]:
     """All texts of the plugin but docstrings, which are no messages."""
@@ -49,7 +52,7 @@ def test_messages_name_options_that_exist() -> None:
     assert {"step", "ranks_missing", "clocks", "clock_residual"} <= named <= OPTIONS
     spelled = {name for text in texts() for name in COMMAND_OPTION.findall(text)}
     assert "topology" in spelled
-    assert spelled <= PARAMETERS
+    assert spelled <= PARAMETERS | NSYS_OPTIONS
 
 
 def test_the_command_names_its_own_options() -> None:

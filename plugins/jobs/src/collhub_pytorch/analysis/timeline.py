@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -61,8 +62,9 @@ def timeline(workload: Workload, meeting: Int64Array, sizes: Int64Array, ends: E
     _check_durations(workload, meeting)
     nodes = workload.nodes
     indptr, children, open_parents = _build_children(workload)
-    duration, of_node = nodes.duration_ns.tolist(), meeting.tolist()
-    start, end = [0] * len(nodes), [0] * len(nodes)
+    # Arrays take a fifth of the memory of lists of numbers.
+    duration, of_node = _to_array(nodes.duration_ns), _to_array(meeting)
+    start, end = array("q", bytes(8 * len(nodes))), array("q", bytes(8 * len(nodes)))
     arrived: list[list[int]] = [[] for _ in range(len(sizes))]
     missing = sizes.tolist()
     ready = [row for row, count in enumerate(open_parents) if not count]
@@ -95,7 +97,11 @@ def timeline(workload: Workload, meeting: Int64Array, sizes: Int64Array, ends: E
     return Timeline(np.array(start, np.int64), np.array(end, np.int64))
 
 
-def _build_children(workload: Workload) -> tuple[list[int], list[int], list[int]]:
+def _to_array(column: Int64Array) -> array[int]:
+    return array("q", np.ascontiguousarray(column, np.int64).tobytes())
+
+
+def _build_children(workload: Workload) -> tuple[array[int], array[int], array[int]]:
     """Build the children of every node as (indptr, children), and the counts of parents."""
     nodes = workload.nodes
     tables = [
@@ -105,7 +111,7 @@ def _build_children(workload: Workload) -> tuple[list[int], list[int], list[int]
     children = np.concatenate([group_of_entry(indptr) for indptr, _ in tables])
     indptr, ordered = csr(parents, children, len(nodes))
     counts = np.bincount(children, minlength=len(nodes))
-    return indptr.tolist(), ordered.tolist(), counts.tolist()
+    return _to_array(indptr), _to_array(ordered), _to_array(counts)
 
 
 def _check_durations(workload: Workload, meeting: Int64Array) -> None:

@@ -250,7 +250,7 @@ def _add_kernel(events: RankEvents, record: Record) -> None:
         events.kernel_calls[len(events.device.start)] = _parse_call(events, args)
     elif name not in events.names:
         # Kernels of one name are classified once.
-        if _CUSTOM_COMMUNICATION.search(name):
+        if is_custom_communication(name):
             events.communication_names.add(name)
         elif _MEMORY_KERNEL.match(name):
             events.memory_names.add(name)
@@ -260,6 +260,11 @@ def _add_kernel(events: RankEvents, record: Record) -> None:
 @lru_cache(maxsize=1 << 14)
 def _is_library_kernel(name: str) -> bool:
     return _COMMUNICATION_KERNEL.match(name) is not None
+
+
+def is_custom_communication(name: str) -> bool:
+    """Return whether a kernel communicates without a library of collectives."""
+    return _CUSTOM_COMMUNICATION.search(name) is not None
 
 
 def _add_memory_work(events: RankEvents, record: Record) -> None:
@@ -312,14 +317,16 @@ def _correlation(args: Mapping[str, Any]) -> int:
 
 
 def _add_runtime_call(events: RankEvents, record: Record) -> None:
-    name = str(record["name"])
-    kind = LAUNCH
-    if _BLOCKING.search(name):
-        kind = BLOCK
-    elif _STREAM_WAIT.search(name):
-        kind = STREAM_WAIT
+    kind = classify_runtime_call(str(record["name"]))
     correlation = _correlation(record["args"])
     events.calls.add(record, _thread(events, record), correlation, kind)
+
+
+def classify_runtime_call(name: str) -> int:
+    """Return the kind of a call of the runtime: BLOCK, STREAM_WAIT, else LAUNCH."""
+    if _BLOCKING.search(name):
+        return BLOCK
+    return STREAM_WAIT if _STREAM_WAIT.search(name) else LAUNCH
 
 
 def _add_operator(events: RankEvents, record: Record) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from collhub_pytorch.analysis import fit_clocks, has_times, match_communications, measured_timeline
 from collhub_pytorch.job import EXTENSION, fact_list, has_device, is_host_group, join_ranks
+from collhub_pytorch.kineto.activities import RankProfile
 from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents, read_events
 from collhub_pytorch.kineto.graph import build_nodes
@@ -62,7 +63,7 @@ def workload_of(
     Clocks are aligned if the files record times of collectives.
     """
     parts = [_rank_nodes(file, order, options) for order, file in enumerate(files)]
-    lines: list[JsonValue] = [*_describe_facts(parts)]
+    lines: list[JsonValue] = [*describe_facts(parts)]
     assumptions: list[JsonValue] = list(ASSUMPTIONS)
     extension: dict[str, JsonValue] = {"assumptions": assumptions, "notes": lines}
     workload = join_ranks(parts, options, provenance, extension)
@@ -103,8 +104,14 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
         profile = add_host_calls(device_profile(events, window, delay_ns), events, window)
     else:
         profile = host_profile(events, window)
+    return nodes_of_profile(events, profile)
+
+
+def nodes_of_profile(events: RankEvents, profile: RankProfile) -> RankNodes:
+    """Build the nodes of a rank, with the facts about its file."""
     nodes = build_nodes(profile)
     is_recorded = profile.is_recorded
+    has_device = bool(events.device.start)
     nodes.facts = RankFacts(
         has_device,
         profile.unknown,
@@ -118,7 +125,7 @@ def _rank_nodes(file: TraceFile, order: int, options: ProfileOptions) -> RankNod
     return nodes
 
 
-def _describe_facts(parts: Sequence[RankNodes]) -> list[str]:
+def describe_facts(parts: Sequence[RankNodes]) -> list[str]:
     """Format notes on the files: treatment of unusual work, and missing data."""
     facts = [(part.rank, part.facts) for part in parts]
     lines = [

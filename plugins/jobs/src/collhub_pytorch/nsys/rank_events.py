@@ -1,0 +1,227 @@
+"""Convert the contents of one file to the events of each of its ranks, as of a Kineto profile."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from collhub_nccl_records import Member
+
+from collhub_pytorch.calls import Call, GroupRecord, kind_of
+from collhub_pytorch.kineto.events import EventColumns, RankEvents, is_custom_communication
+from collhub_pytorch.nsys.activities import (
+    MEMORY_WORK,
+    Activities,
+    Merger,
+    RuntimeCalls,
+    read_activities,
+    read_runtime_calls,
+)
+from collhub_pytorch.nsys.database import Database
+from collhub_pytorch.nsys.ranges import (
+    CallRange,
+    KernelCalls,
+    NcclRanges,
+    assign_calls,
+    read_ranges,
+)
+from collhub_pytorch.rank_nodes import NONE
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import InputError, Location
+
+
+@dataclass(slots=True)
+class FileRank:
+    """One device of one process of a file, with its memberships in communicators.
+
+    `calls`: the calls of NCCL, whose groups are named by the hash of the communicator and whose
+    bytes, roots and peers are those of the API; `extra_streams`: numbers of streams that hold
+    further messages of a kernel.
+    """
+
+    process: str
+    events: RankEvents
+    members: list[Member] = field(default_factory=list)
+    extra_streams: int = 0
+
+
+@dataclass(slots=True)
+class FileContents:
+    """Ranks of a file, and counts for the notes."""
+
+    ranks: list[FileRank]
+    undecodable: int = 0
+    without_payload: int = 0
+    merger: Merger | None = None
+    added: int = 0
+
+
+def read_file(database: Database) -> FileContents:
+    """Read all ranks of a file. Raises `InputError` without work of a device."""
+    activities = read_activities(database)
+    if not len(activities.start):
+        message = "the file has no kernels of a device"
+        cure = "profile with nsys profile --trace cuda,nvtx, and export with --type sqlite"
+        raise InputError(message, location=Location(database.name), cure=cure, code="empty")
+    runtime = read_runtime_calls(database, activities)
+    ranges = read_ranges(database)
+    launch = _find_launches(activities, runtime)
+    calls = assign_calls(ranges, _nccl_launches(activities, runtime, launch))
+    contents = FileContents(
+        [], ranges.undecodable, ranges.without_payload, activities.merger, calls.added
+    )
+    keys = activities.pid << 32 | activities.device
+    for key in np.unique(keys).tolist():
+        rows = np.flatnonzero(keys == key)
+        devices = np.unique(activities.device[activities.pid == key >> 32])
+        contents.ranks.append(
+            _file_rank(database.name, rows, len(devices), (activities, runtime, ranges, calls))
+        )
+    return contents
+
+
+def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
+    """Return the last call with the correlation of each activity in its process, or -1."""
+    keys = runtime.pid << 40 ^ runtime.correlation
+    order = np.lexsort((runtime.start, keys))
+    wanted = activities.pid << 40 ^ activities.correlation
+    place = np.searchsorted(keys[order], wanted, "right") - 1
+    is_known = (place >= 0) & (activities.correlation >= 0)
+    launch = np.full(len(wanted), NONE, np.int64)
+    candidates = order[place[is_known]] if len(order) else np.empty(0, np.int64)
+    if len(order):
+        launch[is_known] = np.where(keys[candidates] == wanted[is_known], candidates, NONE)
+    return launch
+
+
+def _nccl_launches(
+    activities: Activities, runtime: RuntimeCalls, launch: Int64Array
+) -> list[tuple[int, int, int, str]]:
+    """List row, thread, launch time and name of the kernels of NCCL."""
+    rows = np.flatnonzero(activities.is_nccl & (launch >= 0))
+    return [
+        (
+            row,
+            int(runtime.thread[launch[row]]),
+            int(runtime.start[launch[row]]),
+            activities.texts.get(int(activities.name[row]), ""),
+        )
+        for row in rows.tolist()
+    ]
+
+
+def _file_rank(
+    file: str,
+    rows: Int64Array,
+    device_count: int,
+    contents: tuple[Activities, RuntimeCalls, NcclRanges, KernelCalls],
+) -> FileRank:
+    """Build the events of one device of a process."""
+    activities, runtime, ranges, calls = contents
+    pid, device = int(activities.pid[rows[0]]), int(activities.device[rows[0]])
+    process = f"{file}:{pid}" + (f":{device}" if device_count > 1 else "")
+    events = RankEvents(process if device_count > 1 else file)
+    rank = FileRank(process, events)
+    for of_pid, payload in ranges.members:
+        is_own = device_count == 1 or payload.device == device
+        if of_pid == pid and is_own:
+            rank.members.append(
+                Member(process, payload.communicator, payload.rank, payload.rank_count)
+            )
+    _add_names(events, activities, rows)
+    _add_device_work(rank, activities, rows, calls)
+    is_used = runtime.pid == pid
+    if device_count > 1:
+        is_used &= np.isin(runtime.correlation, activities.correlation[rows]) | (runtime.kind > 0)
+    _add_runtime_calls(events, runtime, is_used)
+    return rank
+
+
+def _add_names(events: RankEvents, activities: Activities, rows: Int64Array) -> None:
+    for number in np.unique(activities.name[rows]).tolist():
+        text = activities.texts.get(number, f"kernel {number}")
+        events.names.setdefault(text, len(events.names))
+        if number in MEMORY_WORK:
+            events.memory_names.add(text)
+        elif is_custom_communication(text):
+            events.communication_names.add(text)
+
+
+def _add_device_work(
+    rank: FileRank, activities: Activities, rows: Int64Array, calls: KernelCalls
+) -> None:
+    """Add kernels and copies; further messages of a kernel get streams of their own."""
+    events = rank.events
+    numbers = np.unique(activities.name[rows])
+    labels = np.array(
+        [events.names[activities.texts.get(n, f"kernel {n}")] for n in numbers.tolist()], np.int64
+    )
+    label = labels[np.searchsorted(numbers, activities.name[rows])]
+    streams, place = np.unique(activities.stream[rows], return_inverse=True)
+    device = int(activities.device[rows[0]])
+    events.streams = {(device, stream): one for one, stream in enumerate(streams.tolist())}
+    columns = events.device
+    _extend(columns.start, activities.start[rows])
+    _extend(columns.duration, activities.end[rows] - activities.start[rows])
+    _extend(columns.place, place)
+    _extend(columns.correlation, activities.correlation[rows])
+    _extend(columns.label, label)
+    for position in np.flatnonzero(activities.is_nccl[rows]).tolist():
+        performed = calls.of_kernel.get(int(rows[position]), [])
+        merged = _merge_calls(performed)
+        events.kernel_calls[position] = merged[0] if merged else None
+        for number, call in enumerate(merged[1:]):
+            rank.extra_streams = max(rank.extra_streams, number + 1)
+            stream = events.streams.setdefault((device, -1 - number), len(events.streams))
+            _copy_row(columns, position, stream)
+            events.kernel_calls[len(columns.start) - 1] = call
+
+
+def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
+    """Convert the calls of one kernel; collectives of one kind and communicator become one."""
+    merged: dict[tuple[object, ...], Call] = {}
+    for number, one in enumerate(calls):
+        kind = kind_of(one.operation)
+        if kind is None:
+            continue
+        payload = one.payload
+        group = GroupRecord(payload.communicator)
+        key: tuple[object, ...] = (number,)
+        if kind[1] >= 0:
+            key = (kind, payload.communicator, payload.target)
+        known = merged.get(key)
+        size = payload.bytes if known is None else known.bytes + max(payload.bytes, 0)
+        is_message = kind[1] < 0
+        merged[key] = Call(
+            one.operation,
+            *kind,
+            size,
+            group=group,
+            peer=payload.target if is_message else NONE,
+            root=NONE if is_message else payload.target,
+        )
+    return list(merged.values())
+
+
+def _add_runtime_calls(events: RankEvents, runtime: RuntimeCalls, is_used: BoolArray) -> None:
+    threads, place = np.unique(runtime.thread[is_used], return_inverse=True)
+    events.threads = {str(thread): one for one, thread in enumerate(threads.tolist())}
+    _extend(events.calls.start, runtime.start[is_used])
+    _extend(events.calls.duration, runtime.end[is_used] - runtime.start[is_used])
+    _extend(events.calls.place, place)
+    _extend(events.calls.correlation, runtime.correlation[is_used])
+    _extend(events.calls.label, runtime.kind[is_used])
+
+
+def _copy_row(columns: EventColumns, row: int, place: int) -> None:
+    columns.start.append(columns.start[row])
+    columns.duration.append(columns.duration[row])
+    columns.place.append(place)
+    columns.correlation.append(columns.correlation[row])
+    columns.label.append(columns.label[row])
+
+
+def _extend(column: array[int], values: Int64Array) -> None:
+    column.frombytes(np.ascontiguousarray(values, np.int64).tobytes())

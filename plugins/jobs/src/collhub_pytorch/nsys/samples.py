@@ -1,0 +1,153 @@
+"""Small exports for the conformance kit and for tests, with the tables that nsys writes."""
+
+from __future__ import annotations
+
+import sqlite3
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hub_core.plugin_api import Source, SourcePart
+
+COMMUNICATOR = 0xFEDCBA9876543210
+# Small pages keep small exports small.
+_SCHEMA = """
+PRAGMA page_size = 512;
+CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL(start INTEGER NOT NULL, end INTEGER NOT NULL,
+  deviceId INTEGER NOT NULL, contextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER,
+  globalPid INTEGER, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME(start INTEGER NOT NULL, end INTEGER NOT NULL,
+  globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER);
+CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY(start INTEGER NOT NULL, end INTEGER NOT NULL,
+  deviceId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
+  bytes INTEGER, copyKind INTEGER);
+CREATE TABLE NVTX_EVENTS(start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL,
+  text TEXT, globalTid INTEGER, textId INTEGER, domainId INTEGER, binaryData BLOB);
+CREATE TABLE NVTX_PAYLOAD_SCHEMAS(domainId INTEGER, schemaId INTEGER, name TEXT, type INTEGER,
+  flags INTEGER, numEntries INTEGER, payloadSize INTEGER, alignTo INTEGER);
+CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES(domainId INTEGER NOT NULL, schemaId INTEGER NOT NULL,
+  idx INTEGER NOT NULL, flags INTEGER, type INTEGER, name TEXT, description TEXT,
+  arrayOrUnionDetail INTEGER, offset INTEGER);
+"""
+_U64, _SIZE, _INT, _OPERATOR = 18, 22, 5, 16777240
+_SCHEMAS: Mapping[int, tuple[int, tuple[tuple[int, str, int | None], ...]]] = {
+    16777221: (24, (
+        (_U64, "NCCL communicator ID", None), (_SIZE, "Message size [bytes]", 8),
+        (_OPERATOR, "Reduction operation", 16),
+    )),
+    16777225: (24, (
+        (_U64, "NCCL communicator ID", None), (_SIZE, "Message size [bytes]", 8),
+        (_INT, "Peer rank", 16),
+    )),
+    16777227: (24, (
+        (_U64, "NCCL communicator ID", None), (_INT, "No. of ranks", 8), (_INT, "Rank", 12),
+        (_INT, "CUDA device", 16),
+    )),
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Export:
+    """Export of one process that is filled step by step. Times in ns."""
+
+    pid: int = 4096
+    device: int = 0
+    connection: sqlite3.Connection = field(init=False)
+    _correlation: int = 0
+
+    def __post_init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+        self.connection.executescript(_SCHEMA)
+        for schema, (size, entries) in _SCHEMAS.items():
+            self._insert("NVTX_PAYLOAD_SCHEMAS", (1, schema, None, 1, None, 3, size, None))
+            for index, (code, name, offset) in enumerate(entries):
+                row = (1, schema, index, None, code, name, None, None, offset)
+                self._insert("NVTX_PAYLOAD_SCHEMA_ENTRIES", row)
+
+    def initialise(self, rank: int, ranks: int, communicator: int = COMMUNICATOR) -> None:
+        """Add the range of the initialisation of a communicator."""
+        content = struct.pack("<QiiiI", communicator, ranks, rank, self.device, 0)
+        self._range("ncclCommInitRankConfig", 1000, 5000, 16777227, content)
+
+    def launch(self, name: str, start: int, end: int, *, stream: int, called: int) -> None:
+        """Add a kernel and its launch, which takes 200 ns."""
+        self._correlation += 1
+        number = self._correlation
+        row = (start, end, self.device, 1, stream, number, self.pid << 24, *[self._text(name)] * 2)
+        self._insert("CUPTI_ACTIVITY_KIND_KERNEL", row)
+        self.runtime("cudaLaunchKernelExC", called, called + 200, number)
+
+    def runtime(self, name: str, start: int, end: int, correlation: int = 0) -> None:
+        """Add a call of the runtime."""
+        row = (start, end, self._thread, correlation, self._text(name), 0)
+        self._insert("CUPTI_ACTIVITY_KIND_RUNTIME", row)
+
+    def call(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        size: int,
+        *,
+        peer: int | None = None,
+        communicator: int = COMMUNICATOR,
+    ) -> None:
+        """Add the range of a collective (sum) or, with `peer`, of a message."""
+        schema = 16777221 if peer is None else 16777225
+        content = struct.pack("<QQiI", communicator, size, peer or 0, 0)
+        self._range(name, start, end, schema, content)
+
+    def mark(self, name: str, start: int, end: int) -> None:
+        """Add a range without a payload, as of `ncclGroupStart`."""
+        row = (start, end, 59, None, self._thread, self._text(name), 1, None)
+        self._insert("NVTX_EVENTS", row)
+
+    def content(self) -> bytes:
+        """Return the file."""
+        self.connection.commit()
+        return self.connection.serialize()
+
+    @property
+    def _thread(self) -> int:
+        return self.pid << 24 | 100
+
+    def _range(self, name: str, start: int, end: int, schema: int, fields: bytes) -> None:
+        content = struct.pack("<QQQQ", 1, schema, len(fields), 32) + fields
+        row = (start, end, 59, None, self._thread, self._text(name), 1, content)
+        self._insert("NVTX_EVENTS", row)
+
+    def _text(self, text: str) -> int:
+        found = self.connection.execute("SELECT id FROM StringIds WHERE value = ?", (text,))
+        if (row := found.fetchone()) is not None:
+            return int(row[0])
+        number = self.connection.execute("SELECT COUNT(*) FROM StringIds").fetchone()[0] + 1
+        self._insert("StringIds", (number, text))
+        return int(number)
+
+    def _insert(self, table: str, row: Sequence[object]) -> None:
+        marks = ",".join("?" * len(row))
+        self.connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+
+
+def exports() -> Sequence[Source]:
+    """A step of two ranks in which rank 0 waits for rank 1: compute, all-reduce, compute."""
+    parts = []
+    for rank, start in enumerate((100_000, 140_000)):
+        content = step_of(rank, start).content()
+        name = f"report.{rank}.sqlite"
+        parts.append(SourcePart(name, lambda content=content: content, rank, len(content)))  # type: ignore[misc]
+    return [Source("report", tuple(parts), report=lambda finding: None)]
+
+
+def step_of(rank: int, start: int) -> Export:
+    """Build the export of a rank whose all-reduce starts at `start` and ends at 200 us."""
+    export = Export(pid=4096 + rank, device=rank)
+    export.initialise(rank, 2)
+    export.launch("gemm", start - 80_000, start - 10_000, stream=7, called=start - 90_000)
+    export.call("ncclAllReduce", start - 61_000, start - 59_000, 4 << 20)
+    name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    export.launch(name, start, 200_000, stream=20, called=start - 60_000)
+    export.runtime("cudaStreamWaitEvent", start - 50_000, start - 49_000)
+    export.launch("relu", 201_000, 231_000, stream=7, called=start - 40_000)
+    return export
