@@ -74,7 +74,7 @@ LOG_READER = FormatReader(
         rb"[\w.\-]+:\d+:\d+ \[-?\d+\][^\n]{0,300}? NCCL (?:INFO|WARN) ",
         Layout.PREFIX,
     ),
-    "collhub_nccl.logs.read_log:read",
+    "collhub_nccl.graphs.read_log:read",
     LogReadOptions,
     samples="collhub_nccl.samples:log_samples",
 )

@@ -22,8 +22,7 @@ from collhub_machine_profiles.nccl_costs import Alternative, Communicator
 from collhub_nccl_records import TreeNode
 
 from collhub_nccl.explain.calls import CallRequest, ExplainedCall, explain_call
-from collhub_nccl.graphs.ring_algorithm import ring_algorithm
-from collhub_nccl.logs.tree_algorithm import tree_algorithm
+from collhub_nccl.graphs.channel_algorithms import ring_algorithm, tree_algorithm
 from collhub_nccl.options import NcclSynthesisOptions
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError

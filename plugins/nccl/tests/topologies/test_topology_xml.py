@@ -13,7 +13,7 @@ from collhub_nccl.options import MachineXmlOptions
 from collhub_nccl.plugin import TOPOLOGY_XML
 from collhub_nccl.samples import xml_samples
 from collhub_nccl.topologies import bandwidths
-from collhub_nccl.topologies.profiles import PROFILES
+from collhub_nccl.topologies.bandwidths import PROFILES
 from collhub_nccl.topologies.topology_xml import read
 
 from hub_core.model import Diagnostic, InputError, UsageError

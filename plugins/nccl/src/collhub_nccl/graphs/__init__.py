@@ -1,1 +1,1 @@
-"""Recognise rings within a node in algorithms, and write them as XML for `NCCL_GRAPH_FILE`."""
+"""Rings and trees of NCCL: read from graph files and logs, recognised in algorithms, written."""

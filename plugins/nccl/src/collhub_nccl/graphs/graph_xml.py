@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import gcd
 from types import MappingProxyType
 
-from collhub_nccl.graphs.ring_algorithm import ring_algorithm
+from collhub_nccl.graphs.channel_algorithms import ring_algorithm
 from collhub_nccl.graphs.ring_graph import (
     EXTENSION,
     MAX_CHANNELS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from collhub_nccl.graphs.ring_algorithm import ring_algorithm
+from collhub_nccl.graphs.channel_algorithms import ring_algorithm
 from collhub_nccl.graphs.ring_graph import (
     DEFAULT_ATTRIBUTES,
     EXTENSION,

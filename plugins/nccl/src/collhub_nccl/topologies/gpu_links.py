@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.bandwidths import PROFILES, GpuProfile
 from collhub_nccl.topologies.elements import Element
 from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
-from collhub_nccl.topologies.profiles import PROFILES, GpuProfile
+from collhub_nccl.topologies.xml_entries import TargetKind, bus_of, target_kind
 from collhub_nccl.topologies.xml_machine import Gpu, XmlMachine
-from collhub_nccl.topologies.xml_nodes import TargetKind, bus_of, target_kind
 from hub_core.model import Location, UsageError
 
 _LINKS = ("nvlink", "xgmi", "c2c")

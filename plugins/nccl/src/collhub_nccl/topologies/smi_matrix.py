@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from collhub_nccl.topologies.profiles import PROFILES
+from collhub_nccl.topologies.bandwidths import PROFILES
 from hub_core.model import InputError, Location
 
 # Far above any machine; the text grows with the square of the number of devices.

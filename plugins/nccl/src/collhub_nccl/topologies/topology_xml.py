@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from collhub_networks import NetworkFindings
 
 from collhub_nccl.options import MachineXmlOptions
+from collhub_nccl.topologies.bandwidths import PROFILES
 from collhub_nccl.topologies.elements import Element, parse
 from collhub_nccl.topologies.fabric import Fabric, gigabytes_per_s, topology_of
-from collhub_nccl.topologies.flatten import flatten_switches
 from collhub_nccl.topologies.gpu_links import join_gpus
-from collhub_nccl.topologies.link_rates import LinkRates
-from collhub_nccl.topologies.profiles import PROFILES
+from collhub_nccl.topologies.xml_entries import (
+    LinkRates,
+    bus_number,
+    flatten_switches,
+    is_gpu_class,
+)
 from collhub_nccl.topologies.xml_machine import FileFacts, Gpu, XmlMachine, build
-from collhub_nccl.topologies.xml_nodes import bus_number, is_gpu_class
 from hub_core.model import UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import Source

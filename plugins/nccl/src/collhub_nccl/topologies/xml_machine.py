@@ -13,9 +13,8 @@ from collhub_networks import NetworkFindings
 
 from collhub_nccl.topologies import bandwidths
 from collhub_nccl.topologies.elements import Element
-from collhub_nccl.topologies.link_rates import LinkRates
 from collhub_nccl.topologies.machine import LinkType, Machine, NodeKind
-from collhub_nccl.topologies.xml_nodes import TargetKind, bus_of, device_kind
+from collhub_nccl.topologies.xml_entries import LinkRates, TargetKind, bus_of, device_kind
 
 # Children that NCCL reads, by element.
 _KNOWN = {

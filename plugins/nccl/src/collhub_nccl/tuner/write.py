@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from collhub_nccl.options import TunerOptions
-from collhub_nccl.tuner.tuner_names import (
+from collhub_nccl.tuner.read import (
     ANY,
     COLLECTIVES,
     FILE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from collhub_nccl.logs.read_log import read
+from collhub_nccl.graphs.read_log import read
 from collhub_nccl.options import LogReadOptions
 from collhub_nccl.samples import log_samples
 from collhub_nccl_records import NcclLog, read_lines

@@ -14,8 +14,7 @@ from collhub_nccl_records import (
     read_lines,
 )
 
-from collhub_nccl.graphs.ring_algorithm import ring_algorithm
-from collhub_nccl.logs.tree_algorithm import tree_algorithm
+from collhub_nccl.graphs.channel_algorithms import ring_algorithm, tree_algorithm
 from collhub_nccl.options import LogReadOptions
 from hub_core import installed_version
 from hub_core.model import (

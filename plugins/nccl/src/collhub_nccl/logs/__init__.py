@@ -1,1 +1,0 @@
-"""Rings and trees of NCCL's logs as algorithms."""

@@ -1,0 +1,209 @@
+"""Interpret entries of a topology file: kinds of devices, switches of two levels, rates of links.
+
+Broadcom's two-level PCI switches are merged into one switch, like in NCCL: both levels are one chip
+(`ncclTopoFlattenBcmSwitches` in `src/graph/topo.cc`). Every assumption about missing facts is
+reported."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from collhub_networks import NetworkFindings
+
+from collhub_nccl.topologies import bandwidths
+from collhub_nccl.topologies.bandwidths import GpuProfile
+from collhub_nccl.topologies.elements import Element
+
+
+class TargetKind(StrEnum):
+    """Kind of device of a PCI class."""
+
+    BRIDGE = "bridge"
+    NVSWITCH = "nvswitch"
+    CPU = "cpu"
+    GPU = "gpu"
+    NIC = "nic"
+
+
+# Prefixes in the order in which NCCL compares them (`src/graph/topo.cc`); the last one is RCCL's.
+# 0x068001 is the NVLink bridge of POWER machines, which leads to the CPU.
+_CLASSES = (
+    ("0x060400", TargetKind.BRIDGE),
+    ("0x080100", TargetKind.BRIDGE),
+    ("0x068000", TargetKind.NVSWITCH),
+    ("0x068001", TargetKind.CPU),
+    ("0x03", TargetKind.GPU),
+    ("0x02", TargetKind.NIC),
+    ("0x120000", TargetKind.GPU),
+)
+# Domain, bus, device and function in hexadecimal; some files omit the first, the last or both.
+_BUS_ID = re.compile(r"\s*[0-9a-fA-F]{1,8}(:[0-9a-fA-F]{1,2}){1,2}(\.[0-9a-fA-F])?\s*\Z")
+
+
+def device_kind(pci_class: str) -> TargetKind:
+    """Kind of a PCI device; an unknown class counts as a bridge."""
+    return _kind_of_class(pci_class) or TargetKind.BRIDGE
+
+
+def target_kind(pci_class: str) -> TargetKind:
+    """Kind of the target of an NVLink or xGMI link; an unknown class counts as NVSwitch."""
+    kind = _kind_of_class(pci_class)
+    if kind in (TargetKind.GPU, TargetKind.CPU):
+        return kind
+    return TargetKind.NVSWITCH
+
+
+def _kind_of_class(pci_class: str) -> TargetKind | None:
+    """Kind of the first matching prefix, None without a match."""
+    for prefix, kind in _CLASSES:
+        if pci_class.startswith(prefix):
+            return kind
+    return None
+
+
+def is_gpu_class(pci_class: str) -> bool:
+    """Whether a PCI class denotes a GPU."""
+    return device_kind(pci_class) is TargetKind.GPU
+
+
+def bus_number(text: str) -> int | None:
+    """A bus id such as `0000:07:00.0` or `07:00.0` as a number; None for any other text."""
+    if not _BUS_ID.match(text):
+        return None
+    head, _, function = text.strip().partition(".")
+    parts = [int(part, 16) for part in head.split(":")]
+    # Short texts omit the PCI domain, which is 0 on most machines.
+    domain, bus, device = parts if len(parts) == 3 else (0, *parts)
+    return domain << 20 | bus << 12 | device << 4 | int(function or "0", 16)
+
+
+def bus_of(element: Element, name: str = "busid") -> int:
+    """Bus id in an attribute of an element. Raises `InputError` for an invalid one."""
+    number = bus_number(element.text(name))
+    if number is None:
+        element.fail_value(name, "a bus id such as 0000:07:00.0")
+    return number
+
+
+_IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
+_BROADCOM = 0x1000
+_GENERATION_4 = 0xC010
+_GENERATION_5 = 0xC030
+_UPPER, _LOWER = 0, 1
+
+
+def flatten_switches(element: Element) -> None:
+    """Move the children of every lower switch to the upper switch above it, in place,
+    recursively."""
+    generation = _generation(element, _UPPER)
+    if generation:
+        element.children = _without_lower_switches(element.children, generation)
+    for child in element.children:
+        flatten_switches(child)
+
+
+def _without_lower_switches(children: list[Element], generation: int) -> list[Element]:
+    """The children, with each lower switch of this generation replaced by its children."""
+    kept: list[Element] = []
+    for child in children:
+        if _generation(child, _LOWER) == generation:
+            kept += child.children
+        else:
+            kept.append(child)
+    return kept
+
+
+def _generation(element: Element, level: int) -> int:
+    """PCI generation (4 or 5) of a Broadcom switch chip at this level, else 0."""
+    if element.name != "pci":
+        return 0
+    vendor, device, subsystem_vendor, subsystem = (element.whole(name) or 0 for name in _IDS)
+    if (vendor, subsystem_vendor) != (_BROADCOM, _BROADCOM):
+        return 0
+    family = subsystem & 0xF000
+    # Generation 4 has the same family at both levels, generation 5 the level itself.
+    if device == _GENERATION_4 and family == 0xA000:
+        return 4
+    if device == _GENERATION_5 and family == level << 12:
+        return 5
+    return 0
+
+
+# PCI Express defines links of up to 32 lanes; a larger width is an error in the file.
+_MOST_LANES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """Rates in GB/s per direction, from the elements of a file.
+
+    `profile`: the GPU model, if the option gives one; `cpu_bandwidth`: between two CPUs, instead of
+    the derived one.
+    """
+
+    is_rccl: bool
+    profile: GpuProfile | None
+    cpu_bandwidth: float | None
+    findings: NetworkFindings
+
+    def of_pci(self, element: Element) -> float:
+        """Rate of the link from a PCI device to its parent.
+
+        Raises `InputError` for an invalid width.
+        """
+        speed, width = element.text("link_speed"), element.whole("link_width")
+        if not speed:
+            return self._assumed_pci(element)
+        if width is not None and not 0 <= width <= _MOST_LANES:
+            element.fail_value("link_width", "a number of lanes of at most 64")
+        return bandwidths.pci(speed, width or 0)
+
+    def _assumed_pci(self, element: Element) -> float:
+        if self.profile is None:
+            rate = bandwidths.DEFAULT_PCI
+            cure = "with FILE?profile= the GPU's PCI generation is taken"
+        else:
+            rate, cure = self.profile.pci, ""
+        message = f"a PCI device states no link_speed; {rate:g} GB/s is assumed"
+        self.findings.warn("no-link-speed", element.place, message, cure)
+        return rate
+
+    def of_port(self, port: Element, net_bandwidth: float | None) -> float:
+        """Rate of the link of a network port, from the option `net_bandwidth`, else from its
+        speed."""
+        rate = net_bandwidth
+        if rate is None:
+            rate = bandwidths.net(port.whole("speed"))
+        # Occurs in RCCL's models of machines, which give some port speeds in kb/s.
+        if rate > bandwidths.UNLIMITED:
+            self.findings.warn(
+                "port-speed",
+                port.place,
+                f"a port of {port.text('speed')} Mb/s is faster than any that is sold; "
+                "it is taken as written",
+                "state the speed with FILE?net_bandwidth=200Gbit/s",
+            )
+        return rate
+
+    def between_sockets(self, cpu: Element) -> float:
+        """Rate of the link from a CPU to another CPU of its machine."""
+        if self.cpu_bandwidth is not None:
+            return self.cpu_bandwidth
+        architecture, vendor = cpu.text("arch"), cpu.text("vendor")
+        # Only x86_64 has several vendors with different rates.
+        if not architecture or (architecture == "x86_64" and not vendor):
+            self._warn_of_unknown_cpu(cpu)
+        family = cpu.whole("familyid") or 0
+        model = cpu.whole("modelid") or 0
+        return bandwidths.socket_to_socket(architecture, vendor, family, model, self.is_rccl)
+
+    def _warn_of_unknown_cpu(self, cpu: Element) -> None:
+        self.findings.warn(
+            "unknown-cpu",
+            cpu.place,
+            "a CPU states no architecture or vendor; "
+            f"{bandwidths.UNLIMITED:g} GB/s between CPUs are assumed, which limits nothing",
+            "state the bandwidth with FILE?cpu_bandwidth=22GB/s",
+        )
