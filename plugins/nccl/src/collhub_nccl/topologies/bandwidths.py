@@ -3,7 +3,8 @@
 Source: the constants and tables of `src/graph/topo.h` and `src/graph/topo.cc` of NCCL 2.30, and of
 the same files of RCCL for AMD's machines. NCCL computes with these values, which are not the
 hardware's, so a topology of the hub ranks links like NCCL. GPU models serve files that contain
-neither the GPU model nor the NVLink or xGMI wiring."""
+neither the GPU model nor the NVLink or xGMI wiring.
+"""
 
 from __future__ import annotations
 

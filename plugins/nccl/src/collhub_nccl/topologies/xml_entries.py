@@ -2,7 +2,8 @@
 
 Broadcom's two-level PCI switches are merged into one switch, like in NCCL: both levels are one chip
 (`ncclTopoFlattenBcmSwitches` in `src/graph/topo.cc`). Every assumption about missing facts is
-reported."""
+reported.
+"""
 
 from __future__ import annotations
 

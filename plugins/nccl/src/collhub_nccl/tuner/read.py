@@ -1,12 +1,16 @@
 """Find the calls that a configuration of NCCL's example tuner serves, and lines that it misreads.
 
 Source of the names: `plugins/tuner/example` of NCCL 2.30.7. It silently replaces unknown names by
-allreduce, ring and simple, so the names must be exact."""
+allreduce, ring and simple, so the names must be exact.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from collhub_machine_profiles.nccl_constants import ALGORITHMS, PROTOCOLS
+from collhub_machine_profiles.nccl_costs import ALGORITHMS_OF, WITH_LL
 
 from hub_core.model import CollectiveKind, Diagnostic, Location, Severity, format_bytes
 from hub_core.plugin_api import ServedCalls, Source
@@ -23,21 +27,12 @@ COLLECTIVES: Mapping[str, CollectiveKind] = {
     "allgather": CollectiveKind.ALL_GATHER,
     "reducescatter": CollectiveKind.REDUCE_SCATTER,
 }
-ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
-PROTOCOLS = ("ll", "ll128", "simple")
 # The tuner starts with one channel; -1 keeps it, 0 selects NCCL's default number.
 OWN_CHANNELS = "0"
-# NCCL skips a line with any other algorithm, and with ll or ll128 for algorithms not listed in
-# WITH_LL.
-_GATHERING = frozenset({"ring", "nvls", "collnet_direct", "pat"})
+# NCCL skips a line with another algorithm, and with ll or ll128 for algorithms not in WITH_LL.
 ALLOWED: Mapping[CollectiveKind, frozenset[str]] = {
-    CollectiveKind.ALL_REDUCE: frozenset(ALGORITHMS) - {"pat"},
-    CollectiveKind.ALL_GATHER: _GATHERING,
-    CollectiveKind.REDUCE_SCATTER: _GATHERING,
-    CollectiveKind.BROADCAST: frozenset({"ring"}),
-    CollectiveKind.REDUCE: frozenset({"ring"}),
+    kind: ALGORITHMS_OF[str(kind)] for kind in COLLECTIVES.values()
 }
-WITH_LL = frozenset({"tree", "ring"})
 
 # NCCL runs one ring on every channel, so several rings correspond to its ring too.
 _RINGS = {"ring": "ring", "rings": "ring"}
