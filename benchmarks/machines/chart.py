@@ -16,7 +16,7 @@ from collhub_machine_profiles.prediction import predict_by_model
 from collhub_machines.profile_picture import bus_bandwidth
 from collhub_pictures.comparisons.picture import write_picture
 
-from hub_core.plugin_api import BandwidthSeries, NoOptions, ReportRequest
+from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, NoOptions
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "machines.svg"
 MACHINES = {"a100": 8, "h100": 8, "b200": 8, "gb200": 4}
@@ -48,8 +48,8 @@ def draw() -> bytes:
             ),
         ]
     title = "All-reduce on one node: measured and predicted bus bandwidth"
-    request = ReportRequest(title, sizes=SIZES, series=series)
-    (artifact,) = write_picture(request, NoOptions()).artifacts
+    comparison = BandwidthComparison(title, SIZES, series)
+    (artifact,) = write_picture(comparison, NoOptions()).artifacts
     return artifact.content()
 
 

@@ -64,15 +64,16 @@ def find_profile(machine: str | Topology) -> MachineProfile | None:
 
 
 def load_profile(name_or_file: str) -> MachineProfile:
-    """Return the profile of a file or, without such a file, the shipped one of the name.
+    """Return the profile of a file or, without such a file, the shipped one (`find_profile`).
 
     Raises `InputError` if there is neither, and for a defect of the file.
     """
     from collhub_machine_profiles.machine_profile import read_profile
 
     if not Path(name_or_file).exists():
-        if name_or_file in shipped_names():
-            return shipped_profile(name_or_file)
+        profile = find_profile(name_or_file)
+        if profile is not None:
+            return profile
         cure = f"give a file of 'collhub calibrate' or one of {', '.join(shipped_names())}"
         message = f"there is no machine profile {name_or_file!r:.80}"
         raise InputError(message, cure=cure, code="unknown-machine")
