@@ -1,4 +1,4 @@
-"""`collhub diagnose`: the ranks that make a job hang, by its Flight Recorder dumps."""
+"""`collhub diagnose`: the ranks that make a job hang, by dumps of its ranks and output of NCCL."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def diagnose(context: CommandContext, /, dumps: tuple[str, ...], as_json: bool) -> ExitCode:
     """Find the ranks that make a job hang, by Flight Recorder dumps of its ranks.
 
-    DUMP is a file or a folder; the rank is the number at the end of the file name. Reports the
-    culprits, the ranks that only wait for them, and the questions that remain open because dumps
+    DUMP is a file or a folder; the rank is the number at the end of the file name. JSON of NCCL's
+    RAS subsystem and lines of its Inspector are further evidence. Reports the culprits, the ranks that only wait for them, and the questions that remain open because dumps
     are missing or entries were overwritten. Pickles are read without being executed. Exit 1 if a
     fault is found.
     """

@@ -1,4 +1,4 @@
-"""Read the dumps of a job: files or folders, one file per rank, pickle or JSON."""
+"""Read the evidence of a hang: dumps of ranks, and the output of NCCL's RAS and Inspector."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from collhub_diagnosis.dump_entries import MAX_RANK, parse_dump
+from collhub_diagnosis.nccl_evidence import (
+    RasReport,
+    combine_evidence,
+    is_ras_report,
+    parse_ras,
+    read_inspector,
+)
 from collhub_diagnosis.pickle_values import parse_pickle
 from collhub_diagnosis.records import Dump, Records, Tables
 from hub_core import parse_json_object
@@ -18,33 +25,61 @@ MAX_FILE_BYTES = 1 << 27
 MAX_FILES = 1 << 17
 
 _RANK = re.compile(r"(\d{1,12})(?:\.(?:json|pkl|pickle|bin|dump))?\Z", re.ASCII)
+_INSPECTOR_FILE = re.compile(r"-pid\d+\.log\Z", re.ASCII)
+# The keys of a line of the Inspector; dumps and RAS output have others.
+_INSPECTOR_LINE = re.compile(rb'\s*\{\s*"header"\s*:')
 _NO_RANK = "a dump is named PREFIX and its rank, for example comm_lib_trace_rank_0"
 
 
 def read_dumps(paths: Sequence[str]) -> Records:
-    """Return the operations of all ranks. A folder gives its files whose names end with a rank.
+    """Return the operations of all ranks, and the evidence of NCCL's RAS and Inspector.
 
-    Raises `InputError` for files that are not dumps and for two files of one rank.
+    A folder gives its files whose names end with a rank, and those of the Inspector. Raises
+    `InputError` for files of other formats and for two dumps of one rank.
     """
-    files = [file for path in paths for file in _files(path)]
-    tables, dumps = Tables(), dict[int, Dump]()
+    reader = _Reader()
     with _no_cycle_search():
-        _read_all(files, tables, dumps)
-    return Records(dumps, tables)
+        for path in paths:
+            for file in _files(path):
+                reader.read(file)
+    evidence = combine_evidence(reader.ras_reports, reader.notes)
+    return Records(reader.dumps, reader.tables, evidence)
 
 
-def _read_all(files: Sequence[str], tables: Tables, dumps: dict[int, Dump]) -> None:
-    for file in files:
+class _Reader:
+    """Reads files of several formats, which are distinguished by their content."""
+
+    def __init__(self) -> None:
+        self.tables = Tables()
+        self.dumps: dict[int, Dump] = {}
+        self.ras_reports: list[RasReport] = []
+        self.notes: list[str] = []
+
+    def read(self, file: str) -> None:
+        """Read one file. A pickle is recognized by its first byte, JSON by its keys."""
+        content = _read_content(file)
+        if content[:64].lstrip()[:1] != b"{":
+            if content[:1] not in (b"\x80", b"}", b"("):
+                message = "this is neither a pickle nor a JSON object" if content else "the file is empty"
+                cure = "name Flight Recorder dumps, one file per rank, or output of NCCL's RAS"
+                raise InputError(message, location=Location(file), code="invalid-dump", cure=cure)
+            self.add_dump(parse_pickle(content, file), file)
+        elif _INSPECTOR_LINE.match(content[:4096]):
+            self.notes += read_inspector(content, file)
+        else:
+            root = parse_json_object(content, file)
+            if is_ras_report(root):
+                self.ras_reports.append(parse_ras(root, file))
+            else:
+                self.add_dump(root, file)
+
+    def add_dump(self, root: object, file: str) -> None:
         rank = rank_of(file)
-        if rank in dumps:
-            message = f"two dumps of rank {rank}: the other one is {dumps[rank].file}"
-            raise InputError(
-                message,
-                location=Location(file),
-                code="duplicate-rank",
-                cure="name the files of one job",
-            )
-        dumps[rank] = read_dump(file, rank, tables)
+        if rank in self.dumps:
+            message = f"two dumps of rank {rank}: the other one is {self.dumps[rank].file}"
+            cure = "name the files of one job"
+            raise InputError(message, location=Location(file), code="duplicate-rank", cure=cure)
+        self.dumps[rank] = parse_dump(root, rank, file, self.tables)
 
 
 @contextmanager
@@ -68,42 +103,33 @@ def rank_of(file: str) -> int:
     return int(match[1])
 
 
-def read_dump(file: str, rank: int, tables: Tables) -> Dump:
-    """Read one file; pickles and JSON are distinguished by the first byte."""
+def _read_content(file: str) -> bytes:
     try:
         size = Path(file).stat().st_size
         if size > MAX_FILE_BYTES:
             message = f"the file has {size} bytes; at most {MAX_FILE_BYTES} are read"
             raise InputError(message, location=Location(file), code="too-large")
-        content = Path(file).read_bytes()
+        return Path(file).read_bytes()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{file}: {reason}", code="not-readable") from None
-    start = content[:64].lstrip()
-    if start[:1] == b"{":
-        root: object = parse_json_object(content, file)
-    elif content[:1] in (b"\x80", b"}", b"("):
-        root = parse_pickle(content, file)
-    else:
-        message = "this is neither a pickle nor a JSON object" if content else "the file is empty"
-        cure = "name Flight Recorder dumps, one file per rank"
-        raise InputError(message, location=Location(file), code="invalid-dump", cure=cure)
-    return parse_dump(root, rank, file, tables)
 
 
 def _files(path: str) -> list[str]:
-    """The dumps of a folder by rank and name, or the file itself."""
+    """Return the dumps of a folder by rank, and its Inspector files, or the file itself."""
     try:
         if not Path(path).is_dir():
             return [path]
-        names = [one for one in Path(path).iterdir() if one.is_file() and _RANK.search(one.name)]
+        files = [one for one in Path(path).iterdir() if one.is_file()]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{path}: {reason}", code="not-readable") from None
-    if not names:
+    names = [one for one in files if _RANK.search(one.name)]
+    logs = sorted(str(one) for one in files if _INSPECTOR_FILE.search(one.name))
+    if not names and not logs:
         message = "the folder has no file whose name ends with a rank"
         raise InputError(message, location=Location(path), code="no-dumps", cure=_NO_RANK)
     if len(names) > MAX_FILES:
         raise InputError(f"{path}: more than {MAX_FILES} files", code="too-large")
     ordered = sorted(names, key=lambda one: (rank_of(str(one)), one.name))
-    return [str(one) for one in ordered]
+    return [*(str(one) for one in ordered), *logs]

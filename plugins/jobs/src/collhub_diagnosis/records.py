@@ -11,6 +11,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from collhub_diagnosis.nccl_evidence import NO_EVIDENCE, NcclEvidence
+
 Value = TypeVar("Value", bound=Hashable)
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -185,12 +187,17 @@ class Records:
 
     dumps: dict[int, Dump]
     tables: Tables
+    evidence: NcclEvidence = NO_EVIDENCE
 
     @cached_property
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """The columns of all dumps one after another, by ascending rank, and `rank`."""
         order = [self.dumps[rank] for rank in sorted(self.dumps)]
-        columns = {name: np.concatenate([dump.columns[name] for dump in order]) for name in _TYPES}
+        columns = to_columns([])
+        if order:
+            columns = {
+                name: np.concatenate([dump.columns[name] for dump in order]) for name in _TYPES
+            }
         counts = [len(dump) for dump in order]
         columns["rank"] = np.repeat(np.array([dump.rank for dump in order], np.int64), counts)
         return columns

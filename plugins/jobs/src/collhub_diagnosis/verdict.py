@@ -125,6 +125,7 @@ class _Diagnosis:
             *self.mismatches(),
             *self.order_deadlocks(),
             *self.late_ranks(),
+            *self.ras_findings(),
             *self.gathered(),
             *self.skews(),
         ]
@@ -139,9 +140,12 @@ class _Diagnosis:
         kind = min((one.kind for one in causes), key=KINDS.index)
         main = [one for one in causes if one.kind == kind]
         culprits = sorted({rank for one in main for rank in one.culprits})
-        waiting = [
-            rank for rank, front in self.graph.fronts.items() if front.rows and rank not in culprits
-        ]
+        behind = {rank for one in self.records.evidence.behind for rank in one.waiting}
+        waiting = sorted(
+            {rank for rank, front in self.graph.fronts.items() if front.rows}
+            | (set() if self.records.dumps else behind)
+        )
+        waiting = [rank for rank in waiting if rank not in culprits]
         ordered = sorted(findings, key=lambda one: (one not in main, one.is_past))
         return Verdict(
             kind,
@@ -243,6 +247,28 @@ class _Diagnosis:
             findings.append(self.finding("late", row, text, tuple(ranks)))
         return findings
 
+    def ras_findings(self) -> list[Finding]:
+        """Processes that do not respond to RAS, and ranks that stay behind in two queries.
+
+        A rank that has issued all collectives of another communicator, in which ranks are behind,
+        waits there and is no culprit.
+        """
+        evidence = self.records.evidence
+        findings = [
+            Finding("late", f"RAS: rank {rank}: {reason}", (rank,))
+            for rank, reason in sorted(evidence.unresponsive.items())
+        ]
+        waiting = {rank for one in evidence.behind for rank in one.waiting}
+        for one in evidence.behind:
+            culprits = tuple(rank for rank in one.ranks if rank not in waiting)
+            # Flight Recorder dumps show more than the counts of RAS.
+            if culprits and not self.records.dumps:
+                text = (
+                    f"RAS: {format_ranks(culprits)} stay behind in communicator {one.communicator}"
+                )
+                findings.append(Finding("late", text, culprits, one.group))
+        return findings
+
     def awaiting_row(self, rank: int) -> int:
         """The oldest operation that waits for a late rank, one that waits only for such if any."""
         sources = set(self.graph.sources)
@@ -282,7 +308,9 @@ class _Diagnosis:
             elif not waiting or backend == "gloo":
                 text = f"all ranks are in {self.name(row)}, and none completes it"
                 kind = "network" if partners else "device"
-                findings.append(self.finding(kind, row, text, () if partners else tuple(states)))
+                dead = tuple(sorted(self.records.evidence.unresponsive.keys() & states))
+                culprits = dead if partners else tuple(states)
+                findings.append(self.finding(kind, row, text, culprits))
             elif len(waiting) < len(states):
                 verb = "has" if len(waiting) == 1 else "have"
                 text = f"{format_ranks(waiting)} {verb} not started {self.name(row)}, others have"
@@ -337,7 +365,9 @@ class _Diagnosis:
             )
             text = f"ranks wait in {self.name(row)}; undecided: {', '.join(reasons)}"
             findings.append(self.finding("undecided", row, text))
-        if not findings and self.records.missing_dumps:
+        if not findings and not self.records.dumps:
+            findings.append(Finding("undecided", "NCCL's counts do not show where ranks wait"))
+        elif not findings and self.records.missing_dumps:
             text = "no fault in these dumps, but no dump of "
             text += format_ranks(self.records.missing_dumps)
             findings.append(Finding("undecided", text))
@@ -373,6 +403,7 @@ class _Diagnosis:
         """Limits of the evidence."""
         for rank in sorted(self.records.dumps):
             yield from self.records.dumps[rank].notes
+        yield from self.records.evidence.notes
         missing = self.records.missing_dumps
         if missing:
             yield f"no dump of {format_ranks(missing)}"

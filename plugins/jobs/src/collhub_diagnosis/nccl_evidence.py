@@ -1,0 +1,280 @@
+"""Evidence of NCCL about a hang: the RAS subsystem's JSON, and the Inspector's JSON lines.
+
+RAS (NCCL 2.28.7 and later, `ncclras -v -f json`) names processes that do not respond and counts the
+collectives of every rank. The Inspector lists completed collectives only. Both number ranks per
+communicator: the rank of a process in the largest communicator is taken as its rank in the job.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from collhub_nccl_records import SkippedLine, read_inspector_lines, read_lines
+
+from hub_core.model import InputError, Location
+
+MAX_COMMUNICATORS = 1 << 16
+MAX_RANKS = 1 << 20
+
+Process = tuple[str, int, int]
+"""Host, process number and device of a rank."""
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """A communicator as RAS saw it. `counts`: collectives by rank; `missing`: reason by rank."""
+
+    name: str
+    size: int
+    processes: Mapping[int, Process]
+    counts: Mapping[int, int]
+    missing: Mapping[int, str]
+    problems: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class RasReport:
+    """One query of RAS."""
+
+    file: str
+    communicators: tuple[Communicator, ...]
+
+
+@dataclass(frozen=True)
+class BehindRanks:
+    """Ranks of the job that have issued fewer collectives of a communicator than its others."""
+
+    communicator: str
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    group: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class NcclEvidence:
+    """Conclusions from all RAS and Inspector files.
+
+    `unresponsive`: reason by rank of the job. `behind`: communicators whose counts were unequal and
+    the same in two queries.
+    """
+
+    unresponsive: Mapping[int, str]
+    behind: tuple[BehindRanks, ...]
+    notes: tuple[str, ...]
+
+
+NO_EVIDENCE = NcclEvidence({}, (), ())
+
+
+def is_ras_report(root: Mapping[str, object]) -> bool:
+    """Whether a JSON object is the output of RAS."""
+    return isinstance(root.get("communicators"), list) and "entries" not in root
+
+
+def parse_ras(root: Mapping[str, object], file: str) -> RasReport:
+    """Return the communicators of a query. Raises `InputError` that names the wrong field."""
+    return _RasParser(file).parse(root)
+
+
+def read_inspector(content: bytes, file: str) -> list[str]:
+    """Return notes on the last completed collectives; lines that are not records are noted too.
+
+    Raises `InputError` if no line is a record.
+    """
+    last: dict[str, dict[int, int]] = {}
+    notes: list[str] = []
+    for record in read_inspector_lines(read_lines(io.BytesIO(content)), file):
+        if isinstance(record, SkippedLine):
+            notes.append(f"{file}:{record.line}: {record.message}")
+        elif not record.is_message:
+            numbers = last.setdefault(record.member.communicator, {})
+            rank = record.member.rank
+            numbers[rank] = max(numbers.get(rank, -1), record.sequence)
+    if not last and notes:
+        message = "no line is a record of NCCL's Inspector"
+        raise InputError(message, location=Location(file), code="invalid-inspector")
+    for communicator, numbers in sorted(last.items()):
+        newest, oldest = max(numbers.values()), min(numbers.values())
+        text = f"Inspector: communicator {communicator}: "
+        if newest == oldest:
+            text += f"all {len(numbers)} recorded ranks completed collective {newest}"
+        else:
+            slow = sorted(rank for rank, number in numbers.items() if number == oldest)
+            shown = ", ".join(map(str, slow[:8])) + (", ..." if len(slow) > 8 else "")
+            text += (
+                f"the last recorded collective is {oldest} on ranks {shown}, else up to {newest}"
+            )
+        notes.append(text)
+    return notes
+
+
+def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> NcclEvidence:
+    """Return the conclusions from all queries in the order of their files."""
+    unresponsive: dict[int, str] = {}
+    all_notes = list(notes)
+    unequal: dict[str, tuple[tuple[int, int], ...]] = {}
+    behind: dict[str, BehindRanks] = {}
+    for report in reports:
+        rank_of = _ranks_of_job(report)
+        for communicator in report.communicators:
+            job_rank = {
+                rank: rank_of[process]
+                for rank, process in communicator.processes.items()
+                if process in rank_of
+            }
+            for rank, reason in communicator.missing.items():
+                if rank in job_rank:
+                    unresponsive.setdefault(job_rank[rank], reason)
+            for rank, problem in sorted(communicator.problems.items()):
+                name = f"rank {job_rank.get(rank, rank)}"
+                all_notes.append(f"RAS: communicator {communicator.name}: {name} {problem}")
+            seen = len(communicator.counts) + len(communicator.missing)
+            if seen < communicator.size:
+                size = f"{seen} of {communicator.size} ranks"
+                all_notes.append(f"RAS: communicator {communicator.name} lists {size}")
+            counts = tuple(sorted(communicator.counts.items()))
+            is_unequal = len(set(communicator.counts.values())) > 1
+            if is_unequal and unequal.get(communicator.name) == counts:
+                behind[communicator.name] = _behind_ranks(communicator, job_rank)
+            elif is_unequal:
+                all_notes.append(_describe_counts(communicator, job_rank))
+            unequal[communicator.name] = counts
+    return NcclEvidence(unresponsive, tuple(behind.values()), tuple(all_notes))
+
+
+def _ranks_of_job(report: RasReport) -> dict[Process, int]:
+    """Return the rank of every process in the largest communicator."""
+    if not report.communicators:
+        return {}
+    largest = max(report.communicators, key=lambda one: one.size)
+    return {process: rank for rank, process in largest.processes.items()}
+
+
+def _behind_ranks(communicator: Communicator, job_rank: Mapping[int, int]) -> BehindRanks:
+    newest = max(communicator.counts.values())
+    ranks = {rank: count == newest for rank, count in communicator.counts.items()}
+    named = {rank: job_rank[rank] for rank in ranks if rank in job_rank}
+    return BehindRanks(
+        communicator.name,
+        tuple(sorted(named[rank] for rank in named if not ranks[rank])),
+        tuple(sorted(named[rank] for rank in named if ranks[rank])),
+        tuple(sorted(job_rank.values())),
+    )
+
+
+def _describe_counts(communicator: Communicator, job_rank: Mapping[int, int]) -> str:
+    newest = max(communicator.counts.values())
+    slow = [
+        f"rank {job_rank.get(rank, rank)} by {newest - count}"
+        for rank, count in sorted(communicator.counts.items())
+        if count < newest
+    ]
+    shown = ", ".join(slow[:8]) + (", ..." if len(slow) > 8 else "")
+    return (
+        f"RAS: communicator {communicator.name}: fewer collectives than other ranks: {shown}; this "
+        "is a fault only if a second query shows the same numbers"
+    )
+
+
+class _RasParser:
+    """Checks the fields of the output of RAS."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.ranks_left = MAX_RANKS
+
+    def parse(self, root: Mapping[str, object]) -> RasReport:
+        communicators = self.objects(root, "communicators", "")
+        if len(communicators) > MAX_COMMUNICATORS:
+            self.fail("communicators", f"at most {MAX_COMMUNICATORS} are read")
+        return RasReport(
+            self.file,
+            tuple(
+                self.communicator(one, f"communicators[{number}]")
+                for number, one in enumerate(communicators)
+            ),
+        )
+
+    def communicator(self, value: Mapping[str, object], where: str) -> Communicator:
+        names = [value.get(key) for key in ("hash", "secondary_hash")]
+        if not isinstance(names[0], str) or not isinstance(names[1], str | None):
+            self.fail(f"{where}.hash", "it is not a text")
+        processes: dict[int, Process] = {}
+        counts: dict[int, int] = {}
+        missing: dict[int, str] = {}
+        problems: dict[int, str] = {}
+        for rank, entry, place in self.ranks(value, "ranks", where, processes):
+            kinds = self.child(entry, "collective_counts", place)
+            counts[rank] = sum(
+                self.integer(kinds, key, f"{place}.collective_counts") for key in kinds
+            )
+            problem = self.problem(self.child(entry, "status", place), f"{place}.status")
+            if problem:
+                problems[rank] = problem
+        for rank, entry, place in self.ranks(value, "missing_ranks", where, processes):
+            status = self.child(entry, "status", place)
+            host, pid, _ = processes[rank]
+            state = "is considered dead" if status.get("considered_dead") is True else "is missing"
+            if status.get("unresponsive") is True and state == "is missing":
+                state = "does not respond"
+            missing[rank] = f"the process {pid} on {host} {state}"
+        size = self.integer(value, "size", where)
+        # The second hash distinguishes communicators with the same ranks.
+        name = f"{names[0]:.40}" if names[1] is None else f"{names[0]:.40} {names[1]:.80}"
+        return Communicator(name, size, processes, counts, missing, problems)
+
+    def ranks(
+        self, value: Mapping[str, object], key: str, where: str, processes: dict[int, Process]
+    ) -> Iterator[tuple[int, Mapping[str, object], str]]:
+        """Yield rank, object and place of the ranks of a list; add their processes."""
+        entries = self.objects(value, key, where)
+        self.ranks_left -= len(entries)
+        if self.ranks_left < 0:
+            self.fail(f"{where}.{key}", f"at most {MAX_RANKS} ranks are read")
+        for number, entry in enumerate(entries):
+            place = f"{where}.{key}[{number}]"
+            rank = self.integer(entry, "rank", place)
+            if rank in processes:
+                self.fail(f"{place}.rank", f"rank {rank} appears twice")
+            host = entry.get("host")
+            if not isinstance(host, str):
+                self.fail(f"{place}.host", "it is not a text")
+            device = self.integer(entry, "cuda_dev", place)
+            processes[rank] = f"{host:.200}", self.integer(entry, "pid", place), device
+            yield rank, entry, place
+
+    def problem(self, status: Mapping[str, object], where: str) -> str:
+        """Return an error or an unfinished phase of a communicator on a rank."""
+        error = self.integer(status, "async_error", where)
+        state = self.integer(status, "init_state", where)
+        problems = [f"has the asynchronous error {error}"] * (error not in (0, 7))
+        if state:
+            problems.append("is being initialized" if state == 7 else f"failed to start ({state})")
+        problems += ["was aborted"] * (status.get("abort_flag") is True)
+        return ", ".join(problems)
+
+    def objects(
+        self, value: Mapping[str, object], key: str, where: str
+    ) -> list[Mapping[str, object]]:
+        entries = value.get(key, [])
+        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+            self.fail(f"{where}.{key}".lstrip("."), "it is not a list of objects")
+        return entries
+
+    def child(self, value: Mapping[str, object], key: str, where: str) -> Mapping[str, object]:
+        entry = value.get(key, {})
+        if not isinstance(entry, dict):
+            self.fail(f"{where}.{key}", "it is not an object")
+        return entry
+
+    def integer(self, value: Mapping[str, object], key: str, where: str) -> int:
+        number = value.get(key, 0)
+        if type(number) is not int or not 0 <= number < 1 << 62:
+            self.fail(f"{where}.{key}", f"{number!r:.40} is not an integer from 0 to 2^62")
+        return number
+
+    def fail(self, place: str, message: str) -> NoReturn:
+        raise InputError(f"{place}: {message}", location=Location(self.file), code="invalid-ras")
