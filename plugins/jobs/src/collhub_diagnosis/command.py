@@ -21,19 +21,19 @@ def diagnose(context: CommandContext, /, dumps: tuple[str, ...], as_json: bool) 
     """Find the ranks that make a job hang, by Flight Recorder dumps of its ranks.
 
     DUMP is a file or a folder; the rank is the number at the end of the file name. JSON of NCCL's
-    RAS subsystem and lines of its Inspector are further evidence. Reports the culprits, the ranks that only wait for them, and the questions that remain open because dumps
-    are missing or entries were overwritten. Pickles are read without being executed. Exit 1 if a
-    fault is found.
+    RAS subsystem and lines of its Inspector are further evidence. Reports the culprits, the ranks
+    that only wait for them, and the questions that remain open because dumps are missing or
+    entries were overwritten. Pickles are read without being executed. Exit 1 if a fault is found.
     """
     # Imported here: the help of a command needs no numpy.
     from collhub_diagnosis import report
-    from collhub_diagnosis.read_dumps import read_dumps
-    from collhub_diagnosis.verdict import diagnose_records
+    from collhub_diagnosis.read_evidence import read_evidence
+    from collhub_diagnosis.verdict import diagnose_evidence
 
     with context.progress("reading dumps"):
-        records = read_dumps(dumps)
+        evidence = read_evidence(dumps)
     with context.progress("matching operations"):
-        verdict = diagnose_records(records)
+        verdict = diagnose_evidence(evidence)
     if as_json:
         context.print_json(report.verdict_document(verdict))
     else:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NoReturn, cast
 
-from collhub_diagnosis.records import (
+from collhub_waits.records import (
     Call,
     Dump,
     Frame,
@@ -22,6 +22,7 @@ from collhub_diagnosis.records import (
     Tables,
     to_columns,
 )
+
 from hub_core.model import InputError, Location
 
 MAX_TENSORS = 4096

@@ -66,9 +66,6 @@ class NcclEvidence:
     notes: tuple[str, ...]
 
 
-NO_EVIDENCE = NcclEvidence({}, (), ())
-
-
 def is_ras_report(root: Mapping[str, object]) -> bool:
     """Whether a JSON object is the output of RAS."""
     return isinstance(root.get("communicators"), list) and "entries" not in root

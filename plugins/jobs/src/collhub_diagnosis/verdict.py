@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from collhub_waits.matching import Arrival, Matching
+from collhub_waits.mismatches import Mismatch, RankSizes
+from collhub_waits.records import State
+from collhub_waits.waiting import Wait, WaitGraph, walk_cycle
+
 from collhub_diagnosis.dump_entries import describe_calls
-from collhub_diagnosis.matching import Arrival, Matching
-from collhub_diagnosis.mismatches import Mismatch, RankSizes
-from collhub_diagnosis.records import Records, State
-from collhub_diagnosis.waiting import Wait, WaitGraph
+from collhub_diagnosis.nccl_evidence import NcclEvidence
+from collhub_diagnosis.read_evidence import Evidence
 
 # The first kind of which there is a finding is the verdict.
 KINDS = (
@@ -88,17 +91,18 @@ class Verdict:
         return self.kind not in NO_FAULT and (self.kind != "undecided" or bool(self.waiting))
 
 
-def diagnose_records(records: Records) -> Verdict:
+def diagnose_evidence(evidence: Evidence) -> Verdict:
     """Return the verdict on the operations of all ranks."""
-    matching = Matching(records)
-    return _Diagnosis(WaitGraph(matching)).verdict()
+    graph = WaitGraph(Matching(evidence.records))
+    return _Diagnosis(graph, evidence.nccl).verdict()
 
 
 class _Diagnosis:
     """Collects findings of every kind; the most specific kind is the verdict."""
 
-    def __init__(self, graph: WaitGraph) -> None:
+    def __init__(self, graph: WaitGraph, nccl: NcclEvidence) -> None:
         self.graph = graph
+        self.nccl = nccl
         self.records = graph.records
         self.mismatched_rows: set[int] = set()
         # Awaited ranks by row; for every awaited rank one row per operation.
@@ -140,7 +144,7 @@ class _Diagnosis:
         kind = min((one.kind for one in causes), key=KINDS.index)
         main = [one for one in causes if one.kind == kind]
         culprits = sorted({rank for one in main for rank in one.culprits})
-        behind = {rank for one in self.records.evidence.behind for rank in one.waiting}
+        behind = {rank for one in self.nccl.behind for rank in one.waiting}
         waiting = sorted(
             {rank for rank, front in self.graph.fronts.items() if front.rows}
             | (set() if self.records.dumps else behind)
@@ -203,7 +207,7 @@ class _Diagnosis:
             if any(wait.row in self.mismatched_rows for wait in waits):
                 continue
             culprits = self.deviating(ranks, waits)
-            steps = _cycle(waits)
+            steps = walk_cycle(waits)
             text = "ranks wait for each other: " + "; ".join(
                 f"rank {step.rank} waits in {self.name(step.row)} for rank {step.awaited}"
                 for step in steps[:MAX_STEPS]
@@ -253,7 +257,7 @@ class _Diagnosis:
         A rank that has issued all collectives of another communicator, in which ranks are behind,
         waits there and is no culprit.
         """
-        evidence = self.records.evidence
+        evidence = self.nccl
         findings = [
             Finding("late", f"RAS: rank {rank}: {reason}", (rank,))
             for rank, reason in sorted(evidence.unresponsive.items())
@@ -308,7 +312,7 @@ class _Diagnosis:
             elif not waiting or backend == "gloo":
                 text = f"all ranks are in {self.name(row)}, and none completes it"
                 kind = "network" if partners else "device"
-                dead = tuple(sorted(self.records.evidence.unresponsive.keys() & states))
+                dead = tuple(sorted(self.nccl.unresponsive.keys() & states))
                 culprits = dead if partners else tuple(states)
                 findings.append(self.finding(kind, row, text, culprits))
             elif len(waiting) < len(states):
@@ -403,7 +407,7 @@ class _Diagnosis:
         """Limits of the evidence."""
         for rank in sorted(self.records.dumps):
             yield from self.records.dumps[rank].notes
-        yield from self.records.evidence.notes
+        yield from self.nccl.notes
         missing = self.records.missing_dumps
         if missing:
             yield f"no dump of {format_ranks(missing)}"
@@ -467,17 +471,6 @@ class _Diagnosis:
 
 
 _NO_FINDING = Finding("none", "all operations are complete and agree")
-
-
-def _cycle(waits: Sequence[Wait]) -> list[Wait]:
-    """A shortest-first walk along waits until a rank repeats: the waits of one cycle."""
-    by_rank = {wait.rank: wait for wait in reversed(waits)}
-    path: list[Wait] = []
-    wait = waits[0]
-    while wait not in path:
-        path.append(wait)
-        wait = by_rank[wait.awaited]
-    return path[path.index(wait) :]
 
 
 def format_ranks(ranks: Sequence[int]) -> str:

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 from collhub_job_traces import EXTENSION, collectives_in_order
+from collhub_waits.workloads import find_deadlock
 
 from hub_core import Diagnostic, Location, UsageError
 from hub_core.columns import (
-    BoolArray,
     Int64Array,
     distinct,
     labels,
-    ordinals,
     topological_levels,
 )
 from hub_core.model import JobCollective, NodeKind, Workload
@@ -114,81 +113,18 @@ def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
 
 
 def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
-    """Find a dependency cycle through several ranks, such as two groups in opposite orders.
-
-    All calls of a collective end together, and a receive ends after its send begins: a cycle
-    in the graph with one vertex per collective never finishes on any network.
-    """
-    nodes = workload.nodes
-    vertex = _merge_collective_calls(workload)
-    parents, children = nodes.edges()
-    sends, receives = _find_unique_messages(workload)
-    edges = np.concatenate([parents, sends]), np.concatenate([children, receives])
-    order = topological_levels(len(nodes), vertex[edges[0]], vertex[edges[1]])
-    stuck = order.position[vertex] < 0
-    if not stuck.any():
+    """Find ranks that wait for one another, such as in two groups in opposite orders."""
+    blocked = find_deadlock(workload)
+    if not blocked:
         return []
-    path = _walk_cycle(vertex, edges, stuck)
-    first = path[0]
     waits = ", ".join(
-        f"rank {nodes.rank[parent]}: {describe_node(workload, parent)}"
-        f" before {describe_node(workload, child)}"
-        for parent, child in zip(path[::2], path[1::2], strict=True)
+        f"rank {one.rank}: {describe_node(workload, one.waits_in)}"
+        f" before {describe_node(workload, one.awaited)}"
+        for one in blocked
     )
     message = f"ranks wait for one another for ever: {waits}"
     cure = "issue collectives and messages in the same order on all ranks that share them"
-    return [_make_finding(workload, first, "deadlock", message, cure)]
-
-
-def _merge_collective_calls(workload: Workload) -> Int64Array:
-    """Return the vertex of every node: its row, or the row of its collective's first call."""
-    nodes = workload.nodes
-    vertex = np.arange(len(nodes))
-    issued = collectives_in_order(nodes)
-    if len(issued):
-        groups = nodes.group[issued].astype(np.int64)
-        turn = ordinals((groups + 1) * nodes.num_ranks + nodes.rank[issued])
-        call = labels(groups + 1, turn)
-        first = np.full(int(call.max()) + 1, len(nodes))
-        np.minimum.at(first, call, issued)
-        vertex[issued] = first[call]
-    return vertex
-
-
-def _find_unique_messages(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """Return (send, receive) rows of messages with unique ranks, tag and bytes."""
-    nodes = workload.nodes
-    rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
-    if not len(rows):
-        return rows, rows
-    is_send = nodes.kind[rows] == NodeKind.SEND
-    source = np.where(is_send, nodes.rank[rows], nodes.peer[rows])
-    destination = np.where(is_send, nodes.peer[rows], nodes.rank[rows])
-    key = labels(source, destination, nodes.tag[rows], nodes.bytes[rows])
-    is_single = np.bincount(key)[key] == 2
-    # Each key occurs once per side: sort both sides by key.
-    sends, receives = np.flatnonzero(is_single & is_send), np.flatnonzero(is_single & ~is_send)
-    return rows[sends[np.argsort(key[sends])]], rows[receives[np.argsort(key[receives])]]
-
-
-def _walk_cycle(
-    vertex: Int64Array, edges: tuple[Int64Array, Int64Array], stuck: BoolArray
-) -> list[int]:
-    """Return the edges of one cycle as rows: parent, child, parent, child, ...
-
-    Every stuck vertex has a stuck parent, so walking from parent to parent reaches a cycle.
-    """
-    is_inner = stuck[edges[0]] & stuck[edges[1]]
-    parents, children = edges[0][is_inner], edges[1][is_inner]
-    # Any edge into a vertex leads back to a cycle.
-    edge_into = dict(zip(vertex[children].tolist(), range(len(children)), strict=True))
-    walked: dict[int, int] = {}
-    at = int(vertex[children[0]])
-    while at not in walked:
-        walked[at] = len(walked)
-        at = int(vertex[parents[edge_into[at]]])
-    cycle = [edge_into[one] for one in walked if walked[one] >= walked[at]]
-    return [int(row) for edge in reversed(cycle) for row in (parents[edge], children[edge])]
+    return [_make_finding(workload, blocked[0].waits_in, "deadlock", message, cure)]
 
 
 def _collectives(workload: Workload) -> list[Diagnostic]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_diagnosis.read_dumps import read_dumps
-from collhub_diagnosis.verdict import Verdict, diagnose_records
+from collhub_diagnosis.read_evidence import read_evidence
+from collhub_diagnosis.verdict import Verdict, diagnose_evidence
 
 START_NS = 1_700_000_000_000_000_000
 Groups = dict[str, tuple[str, tuple[int, ...]]]
@@ -132,7 +132,7 @@ class Job:
                 (folder / f"rank_{rank}.json").write_text(json.dumps(dump))
             else:
                 (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
-        return diagnose_records(read_dumps([str(folder)]))
+        return diagnose_evidence(read_evidence([str(folder)]))
 
 
 def _last(entries: Sequence[dict[str, Any]], states: tuple[str, ...]) -> int:

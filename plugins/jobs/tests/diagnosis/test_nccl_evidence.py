@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collhub_diagnosis.read_dumps import read_dumps
-from collhub_diagnosis.verdict import Verdict, diagnose_records
+from collhub_diagnosis.read_evidence import read_evidence
+from collhub_diagnosis.verdict import Verdict, diagnose_evidence
 from simulated_job import STOP, Call, SimulatedJob
 
 COUNTS = {"Broadcast": 1, "Reduce": 0, "AllGather": 5, "ReduceScatter": 5}
@@ -48,7 +48,7 @@ def diagnose(folder: Path, *reports: Sequence[dict[str, Any]]) -> Verdict:
         file = folder / f"query{number}.json"
         file.write_text(json.dumps({"nccl_version": "2.29.1", "communicators": report}))
         paths.append(str(file))
-    return diagnose_records(read_dumps(paths))
+    return diagnose_evidence(read_evidence(paths))
 
 
 def hanging_job(folder: Path, stopped: int, without: Sequence[int] = ()) -> None:

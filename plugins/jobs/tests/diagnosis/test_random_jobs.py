@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from collhub_diagnosis.read_dumps import read_dumps
-from collhub_diagnosis.verdict import Verdict, diagnose_records
+from collhub_diagnosis.read_evidence import read_evidence
+from collhub_diagnosis.verdict import Verdict, diagnose_evidence
 from dump_variants import Change, keep_active, keep_newest, write_json_values, write_version
 from random_jobs import FAULTS, Truth, random_job
 from simulated_job import SimulatedJob
@@ -22,7 +22,7 @@ WITHOUT_DTYPES = ("1.1", "1.2", "2.0", "2.1")
 
 def diagnose(job: SimulatedJob, folder: Path, change: Change | None = None) -> Verdict:
     job.write(folder, change=change)
-    return diagnose_records(read_dumps([str(folder)]))
+    return diagnose_evidence(read_evidence([str(folder)]))
 
 
 def check_verdict(verdict: Verdict, job: SimulatedJob, truth: Truth) -> None:
@@ -61,7 +61,7 @@ def test_old_format_versions_give_the_same_verdict(tmp_path: Path, seed: int) ->
 def test_json_dumps_give_the_same_verdict(tmp_path: Path, seed: int) -> None:
     job, truth, _ = random_job(seed)
     job.write(tmp_path, change=write_json_values, as_json=True)
-    check_verdict(diagnose_records(read_dumps([str(tmp_path)])), job, truth)
+    check_verdict(diagnose_evidence(read_evidence([str(tmp_path)])), job, truth)
 
 
 @pytest.mark.parametrize("seed", VARIANT_SEEDS)
@@ -81,7 +81,7 @@ def test_missing_dumps_never_cause_the_blame_of_another_rank(tmp_path: Path, see
     job, truth, _ = random_job(seed)
     choose = random.Random(seed)
     job.write(tmp_path, without=choose.sample(range(job.size), choose.randrange(1, job.size)))
-    verdict = diagnose_records(read_dumps([str(tmp_path)]))
+    verdict = diagnose_evidence(read_evidence([str(tmp_path)]))
     check_part(verdict, truth)
     assert verdict.kind != "none"
 

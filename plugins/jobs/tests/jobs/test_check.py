@@ -163,3 +163,21 @@ def test_messages_of_equal_keys_are_not_judged() -> None:
 @pytest.mark.parametrize("name", sample_workloads())
 def test_right_jobs_have_no_deadlock(name: str) -> None:
     assert run(_rows(sample_workloads()[name]), NoOptions()).ok
+
+
+def test_a_later_collective_that_is_ready_hides_no_deadlock() -> None:
+    # Rank 1 can call the second collective of a group before the first one, which waits.
+    chains = _chains(
+        [_all_reduce(0), _all_reduce(0), _all_reduce(1)],
+        [_all_reduce(1), _all_reduce(0), _all_reduce(0)],
+        [],
+        groups=PAIRS,
+    )
+    columns = {name: getattr(chains.nodes, name) for name in ("rank", "kind", "collective")}
+    columns |= {name: getattr(chains.nodes, name) for name in ("bytes", "group", "tag", "on_host")}
+    edges = np.array([0, 2, 3]), np.array([2, 1, 4])
+    nodes = NodeColumns.from_columns(3, columns, edges)
+    report = run(_rows(Workload(nodes, groups=PAIRS)), NoOptions())
+    (finding,) = report.diagnostics
+    assert "rank 0: node 0 (all-reduce) before node 2 (all-reduce)" in finding.message
+    assert "rank 1: node 0 (all-reduce) before node 1 (all-reduce)" in finding.message

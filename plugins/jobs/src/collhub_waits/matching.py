@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collhub_diagnosis.mismatches import (
+from collhub_waits.mismatches import (
     Mismatch,
     compare_calls,
     compare_message,
     find_contradiction,
     is_all_to_all,
 )
-from collhub_diagnosis.records import Call, Records, State
+from collhub_waits.records import Call, Records, State
 
 
 class Arrival(Enum):

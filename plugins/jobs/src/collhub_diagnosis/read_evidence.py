@@ -6,10 +6,14 @@ import gc
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+
+from collhub_waits.records import Dump, Records, Tables
 
 from collhub_diagnosis.dump_entries import MAX_RANK, parse_dump
 from collhub_diagnosis.nccl_evidence import (
+    NcclEvidence,
     RasReport,
     combine_evidence,
     is_ras_report,
@@ -17,7 +21,6 @@ from collhub_diagnosis.nccl_evidence import (
     read_inspector,
 )
 from collhub_diagnosis.pickle_values import parse_pickle
-from collhub_diagnosis.records import Dump, Records, Tables
 from hub_core import parse_json_object
 from hub_core.model import InputError, Location
 
@@ -31,7 +34,15 @@ _INSPECTOR_LINE = re.compile(rb'\s*\{\s*"header"\s*:')
 _NO_RANK = "a dump is named PREFIX and its rank, for example comm_lib_trace_rank_0"
 
 
-def read_dumps(paths: Sequence[str]) -> Records:
+@dataclass(frozen=True)
+class Evidence:
+    """The operations in the dumps of all ranks, and conclusions from output of NCCL."""
+
+    records: Records
+    nccl: NcclEvidence
+
+
+def read_evidence(paths: Sequence[str]) -> Evidence:
     """Return the operations of all ranks, and the evidence of NCCL's RAS and Inspector.
 
     A folder gives its files whose names end with a rank, and those of the Inspector. Raises
@@ -42,8 +53,8 @@ def read_dumps(paths: Sequence[str]) -> Records:
         for path in paths:
             for file in _files(path):
                 reader.read(file)
-    evidence = combine_evidence(reader.ras_reports, reader.notes)
-    return Records(reader.dumps, reader.tables, evidence)
+    nccl = combine_evidence(reader.ras_reports, reader.notes)
+    return Evidence(Records(reader.dumps, reader.tables), nccl)
 
 
 class _Reader:
@@ -60,7 +71,9 @@ class _Reader:
         content = _read_content(file)
         if content[:64].lstrip()[:1] != b"{":
             if content[:1] not in (b"\x80", b"}", b"("):
-                message = "this is neither a pickle nor a JSON object" if content else "the file is empty"
+                message = "this is neither a pickle nor a JSON object"
+                if not content:
+                    message = "the file is empty"
                 cure = "name Flight Recorder dumps, one file per rank, or output of NCCL's RAS"
                 raise InputError(message, location=Location(file), code="invalid-dump", cure=cure)
             self.add_dump(parse_pickle(content, file), file)

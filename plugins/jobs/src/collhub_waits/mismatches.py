@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collhub_diagnosis.records import Call, Shapes
+from collhub_waits.records import Call, Shapes
 from hub_core.columns import BoolArray
 
 MAX_SIZES = 8

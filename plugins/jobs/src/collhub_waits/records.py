@@ -11,8 +11,6 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from collhub_diagnosis.nccl_evidence import NO_EVIDENCE, NcclEvidence
-
 Value = TypeVar("Value", bound=Hashable)
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -187,7 +185,6 @@ class Records:
 
     dumps: dict[int, Dump]
     tables: Tables
-    evidence: NcclEvidence = NO_EVIDENCE
 
     @cached_property
     def columns(self) -> dict[str, NDArray[np.generic]]:

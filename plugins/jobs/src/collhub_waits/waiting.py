@@ -8,14 +8,15 @@ wait for no rank are the cause; a cycle is an order deadlock.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from collhub_diagnosis.matching import Arrival, Matching, Partner
-from collhub_diagnosis.records import State
+from collhub_waits.matching import Arrival, Matching, Partner
+from collhub_waits.records import State
 
 # Dumps of a job are taken some seconds apart, by watchdogs that look at intervals.
 MAX_SKEW_NS = 60 * 10**9
@@ -245,6 +246,20 @@ class WaitGraph:
         # Scheduled behind an earlier operation of its rank.
         front = self.fronts[partner.rank]
         return bool(front.rows) and partner.row not in front.rows
+
+
+def walk_cycle(waits: Sequence[Wait]) -> list[Wait]:
+    """Return the waits of one cycle: each one waits for the rank of the next one.
+
+    Requires that every awaited rank waits, too.
+    """
+    by_rank = {wait.rank: wait for wait in reversed(waits)}
+    path: list[Wait] = []
+    wait = waits[0]
+    while wait not in path:
+        path.append(wait)
+        wait = by_rank[wait.awaited]
+    return path[path.index(wait) :]
 
 
 def _components(graph: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
