@@ -182,9 +182,9 @@ def _cheapest_modelled(call: ExplainedCall, algorithm: str) -> Alternative:
     """Return the cheapest allowed alternative that is a ring or a tree."""
     allowed = _MODELLED if algorithm == "auto" else {algorithm}
     return next(
-        one.alternative
-        for one in call.alternatives
-        if one.time_us is not None and one.alternative.algorithm in allowed
+        row.alternative
+        for row in call.alternatives
+        if row.time_us is not None and row.alternative.algorithm in allowed
     )
 
 

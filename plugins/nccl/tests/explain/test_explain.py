@@ -9,7 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 from collhub_machine_profiles.gpus import GPUS
-from collhub_machine_profiles.nccl_costs import Communicator, NodeNetwork
+from collhub_machine_profiles.nccl_constants import ALGORITHMS
+from collhub_machine_profiles.nccl_costs import Communicator, NodeNetwork, list_alternatives
 from collhub_machine_profiles.nccl_symmetric import list_symmetric_launches
 from collhub_nccl.explain.calls import CallRequest, explain_call
 from collhub_nccl.explain.log_check import check_log
@@ -430,3 +431,54 @@ def test_a_single_channel_of_a_tuner_has_the_time_of_the_model(collhub, tmp_path
     assert tuned["expected_by"] == "model"
     assert tuned["choice"]["channels"] == 1
     assert tuned["expected_us"] > 10 * usual["expected_us"]
+
+
+_WORDS = {"nvls_tree": "NVLSTree", "collnet_direct": "CollNetDirect", "pat": "PAT"}
+_TITLES = {
+    "broadcast": "Broadcast", "reduce": "Reduce", "all-gather": "AllGather",
+    "reduce-scatter": "ReduceScatter", "all-reduce": "AllReduce",
+}  # fmt: skip
+
+
+def _table_of(communicator: Communicator) -> str:
+    """Return the cost table that NCCL logs for a communicator: three algorithms in each block."""
+    lines = [
+        f"NCCL version {communicator.version}+cuda12.6",
+        f"comm 0x1 rank 0 nRanks {communicator.ranks} nNodes {communicator.nodes} localRanks 8",
+    ]
+    for first in range(0, len(ALGORITHMS), 3):
+        block = ALGORITHMS[first : first + 3]
+        titles = " | ".join(_WORDS.get(name, name.capitalize()).center(48) for name in block)
+        lines.append(f"  Algorithm   | {titles} |")
+        lines.append(f"  Protocol    | {' | '.join(['LL', 'LL128', 'Simple'] * len(block))} |")
+        for collective, title in _TITLES.items():
+            cells = [
+                f"{one.latency_us:8.1f}/{one.bandwidth:6.1f}"
+                for one in list_alternatives(communicator, collective)
+                if one.algorithm in block
+            ]
+            lines.append(f"{title:>13} | {' | '.join(cells)} |")
+    return "".join(f"h:1:1 [0] NCCL INFO {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("version", ["2.18.5", "2.22.3", "2.23.4", "2.27.7", "2.30.7"])
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "nodes"), [("A100", 8, 1), ("H100", 4, 1), ("B200", 16, 2), ("GH200", 8, 8)]
+)
+def test_entire_tables_are_read_and_agree(version: str, gpu: str, ranks: int, nodes: int) -> None:
+    communicator = Communicator(GPUS[gpu], ranks, nodes, version, NodeNetwork(8, 50.0))
+    log = read_tuning_log(_table_of(communicator).encode(), "nccl.log")
+    assert len(log.costs) == 5 * 3 * len(ALGORITHMS)
+    assert (log.ranks, log.nodes, log.version) == (ranks, nodes, version)
+    check = check_log(log, lambda *_: communicator)
+    assert [one for one in check.findings if not one.agrees] == []
+
+
+@pytest.mark.parametrize("version", ["2.20.3", "2.28.3"])
+def test_a_table_of_another_version_is_explained_by_its_constants(version: str) -> None:
+    logged = Communicator(GPUS["H100"], 8, 1, version)
+    log = read_tuning_log(_table_of(logged).encode(), "nccl.log")
+    check = check_log(log, lambda *_: H100_OF_LOG)
+    differing = [one for one in check.findings if not one.agrees]
+    assert differing
+    assert all("constants of NCCL" in one.explanation for one in differing)

@@ -115,15 +115,15 @@ def _cost_alternatives(request: CallRequest) -> list[CostedAlternative]:
     applied = request.settings.apply(collective, listed)
     costed = [
         CostedAlternative(
-            one,
-            None if one.refusal else cost_us(communicator, collective, one, request.size_bytes),
+            row,
+            None if row.refusal else cost_us(communicator, collective, row, request.size_bytes),
         )
-        for one in applied
+        for row in applied
     ]
 
-    def order(one: CostedAlternative) -> tuple[bool, bool, float]:
-        is_last = is_last_resort(communicator, one.alternative.algorithm, request.dtype)
-        return one.time_us is None, is_last, one.time_us or 0.0
+    def order(row: CostedAlternative) -> tuple[bool, bool, float]:
+        is_last = is_last_resort(communicator, row.alternative.algorithm, request.dtype)
+        return row.time_us is None, is_last, row.time_us or 0.0
 
     return sorted(costed, key=order)
 
@@ -133,7 +133,7 @@ def _decide(
 ) -> tuple[Choice | None, float | None, str, list[str]]:
     """Return choice, time, deciding rule and notes."""
     excluding = _excluding_settings(costed)
-    allowed = [one for one in costed if one.time_us is not None]
+    allowed = [row for row in costed if row.time_us is not None]
     if not allowed:
         return _decide_without_alternatives(request, excluding)
     notes: list[str] = []
@@ -158,9 +158,9 @@ def _decide(
 
 def _excluding_settings(costed: Sequence[CostedAlternative]) -> str:
     """Return the settings that exclude alternatives, separated by commas."""
-    refusals = {one.alternative.refusal for one in costed}
+    refusals = {row.alternative.refusal for row in costed}
     prefix = "excluded by "
-    return ", ".join(sorted(one.removeprefix(prefix) for one in refusals if prefix in one))
+    return ", ".join(sorted(row.removeprefix(prefix) for row in refusals if prefix in row))
 
 
 def _describe_default(request: CallRequest, choice: Choice) -> list[str]:
@@ -185,10 +185,10 @@ def _find_matching_rule(
         is_of_call = str(rule.kind) == request.collective and rule.fits(numbers)
         if not is_of_call or not rule.sizes[0] <= request.size_bytes <= rule.sizes[1]:
             continue
-        for one in allowed:
-            named = one.alternative
+        for row in allowed:
+            named = row.alternative
             if (named.algorithm, named.protocol) == (rule.algorithm, rule.protocol):
-                return rule, one
+                return rule, row
         name = f"{rule.algorithm} {rule.protocol}"
         notes.append(f"tuner line {rule.line} is skipped: NCCL does not allow {name} here")
     return None
@@ -204,9 +204,9 @@ def _decide_without_alternatives(
     excluded = {key: by for key, by in request.settings.excluded.items() if key[1] != "ring"}
     settings = replace(request.settings, excluded=excluded)
     rings = [
-        one
-        for one in _cost_alternatives(replace(request, settings=settings))
-        if one.time_us is not None and one.alternative.algorithm == "ring"
+        row
+        for row in _cost_alternatives(replace(request, settings=settings))
+        if row.time_us is not None and row.alternative.algorithm == "ring"
     ]
     best = rings[0]
     choice = launch_of(

@@ -368,8 +368,10 @@ def _read_tuner(context: CommandContext, file: str | None) -> Sequence[TunerRule
         return None
     rules, diagnostics = read_rules(_read_file(file), file, as_interpreted=True)
     context.report(
-        replace(one, severity=Severity.WARNING) if one.severity is Severity.ERROR else one
-        for one in diagnostics
+        replace(finding, severity=Severity.WARNING)
+        if finding.severity is Severity.ERROR
+        else finding
+        for finding in diagnostics
     )
     return rules
 

@@ -87,14 +87,16 @@ def check_log(
         communicator = _with_channels(communicator, log.channels)
     settings = parse_settings(log.settings) if log.settings else NO_SETTINGS
     findings = [_check_cost(cost, log, communicator, settings) for cost in log.costs]
-    findings += [_check_choice(one, communicator, settings) for one in log.choices]
-    findings += [_check_kernel(one, communicator) for one in log.kernels]
+    findings += [_check_choice(entry, communicator, settings) for entry in log.choices]
+    findings += [_check_kernel(entry, communicator) for entry in log.kernels]
     findings += list(_check_threads(log))
     findings += [
-        LogFinding(one.location.line or 0, "line", "", "", False, f"not understood: {one.message}")
-        for one in log.unread
+        LogFinding(
+            entry.location.line or 0, "line", "", "", False, f"not understood: {entry.message}"
+        )
+        for entry in log.unread
     ]
-    findings.sort(key=lambda one: one.line)
+    findings.sort(key=lambda entry: entry.line)
     return LogCheck(log, communicator, tuple(findings), tuple(notes))
 
 
@@ -117,13 +119,13 @@ def _infer_communicator(
     log: TuningLog, ranks: int | None, nodes: int, version: str
 ) -> Communicator:
     """Return the known machine whose ring and tree costs are those of the log."""
-    used = [one for one in log.costs if one.bandwidth and one.algorithm in {"ring", "tree"}]
+    used = [entry for entry in log.costs if entry.bandwidth and entry.algorithm in {"ring", "tree"}]
     if used and ranks is not None and nodes == 1:
         for name in _LIKELY_GPUS:
             if ranks > GPUS[name].gpus_per_node:
                 continue
             communicator = Communicator(GPUS[name], ranks, 1, version)
-            if all(_cost_agrees(one, communicator) for one in used):
+            if all(_cost_agrees(entry, communicator) for entry in used):
                 return communicator
     reason = "its cost table is that of no known machine" if used else "it has no cost table"
     raise InputError(
@@ -142,7 +144,9 @@ def _find_alternative(
     communicator: Communicator, collective: str, algorithm: str, protocol: str, dtype: str = ""
 ) -> Alternative:
     rows = list_alternatives(communicator, collective, dtype)
-    return next(one for one in rows if (one.algorithm, one.protocol) == (algorithm, protocol))
+    return next(
+        entry for entry in rows if (entry.algorithm, entry.protocol) == (algorithm, protocol)
+    )
 
 
 def _cost_agrees(cost: LoggedCost, communicator: Communicator) -> bool:
@@ -182,8 +186,8 @@ def _explain_cost(
     cost: LoggedCost, row: Alternative, log: TuningLog, communicator: Communicator
 ) -> str:
     """Return the changed version, search, number of ranks or constant that gives the cost."""
-    for label, other in _list_hypotheses(cost, log, communicator):
-        if _cost_agrees(cost, other):
+    for label, changed in _list_hypotheses(cost, log, communicator):
+        if _cost_agrees(cost, changed):
             return label
     parts = []
     if abs(row.latency_us - cost.latency_us) > _ROUNDING:
@@ -396,7 +400,7 @@ def _check_kernel(logged: LoggedKernel, communicator: Communicator) -> LogFindin
         return LogFinding(logged.line, subject, logged_text, "none", False, "; ".join(parts))
     best = launches[0]
     predicted = f"{best.kernel}, {_count_blocks(best.blocks)}"
-    row = next((one for one in launches if one.kernel == logged.kernel), None)
+    row = next((entry for entry in launches if entry.kernel == logged.kernel), None)
     if row is None:
         parts.append(f"{logged.kernel} is not a known kernel")
     elif row is not best:

@@ -109,9 +109,9 @@ def _check_point(
 def _explain(point: Measurement, call: ExplainedCall, profile: MachineProfile) -> str:
     """Return the other choice, or the constant of the model, that gives the measured time."""
     parts = []
-    other = _find_other_choice(point, call, profile)
-    if other is not None:
-        choice, time_us = other
+    fitting = _find_other_choice(point, call, profile)
+    if fitting is not None:
+        choice, time_us = fitting
         name = f"{choice.algorithm} {choice.protocol}"
         parts.append(f"{name} would take {time_us:.2f} us: a setting or a tuner")
     constant = _find_constant(point, call, profile)
@@ -127,10 +127,10 @@ def _find_other_choice(
     """Return the alternative whose modelled time is within 5 % of the measured one."""
     communicator = call.request.communicator
     nearest: tuple[float, Choice, float] | None = None
-    for one in call.alternatives:
-        if one.time_us is None:
+    for row in call.alternatives:
+        if row.time_us is None:
             continue
-        choice = launch_of(communicator, point.collective, one.alternative, point.size_bytes)
+        choice = launch_of(communicator, point.collective, row.alternative, point.size_bytes)
         if choice == call.choice:
             continue
         time_us = expected_time_of_choice_us(

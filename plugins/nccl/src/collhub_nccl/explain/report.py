@@ -100,19 +100,19 @@ def _call_document(call: ExplainedCall, expected: tuple[float, str] | None) -> d
         "decided_by": call.decided_by,
         "alternatives": [
             {
-                "algorithm": one.alternative.algorithm,
-                "protocol": one.alternative.protocol,
-                "allowed": one.time_us is not None,
-                "nccl_time_us": _round(one.time_us),
-                "latency_us": _round(one.alternative.latency_us) if one.time_us else None,
-                "bandwidth_GBps": _round(one.alternative.bandwidth) if one.time_us else None,
-                "reason": one.alternative.refusal or None,
+                "algorithm": entry.alternative.algorithm,
+                "protocol": entry.alternative.protocol,
+                "allowed": entry.time_us is not None,
+                "nccl_time_us": _round(entry.time_us),
+                "latency_us": _round(entry.alternative.latency_us) if entry.time_us else None,
+                "bandwidth_GBps": _round(entry.alternative.bandwidth) if entry.time_us else None,
+                "reason": entry.alternative.refusal or None,
             }
-            for one in call.alternatives
+            for entry in call.alternatives
         ],
         "symmetric_kernels": [
-            {"kernel": one.kernel, "blocks": one.blocks, "nccl_time_us": _round(one.time_us)}
-            for one in call.symmetric
+            {"kernel": entry.kernel, "blocks": entry.blocks, "nccl_time_us": _round(entry.time_us)}
+            for entry in call.symmetric
         ],
         "notes": list(call.notes),
     }
@@ -151,36 +151,36 @@ def alternative_rows(calls: Sequence[ExplainedCall]) -> list[list[str]]:
     return [
         [
             format_bytes(call.request.size_bytes),
-            one.alternative.algorithm,
-            one.alternative.protocol,
-            _format_us(one.time_us),
-            f"{one.alternative.latency_us:.1f} us",
-            f"{one.alternative.bandwidth:.1f} GB/s",
+            entry.alternative.algorithm,
+            entry.alternative.protocol,
+            _format_us(entry.time_us),
+            f"{entry.alternative.latency_us:.1f} us",
+            f"{entry.alternative.bandwidth:.1f} GB/s",
         ]
         for call in calls
-        for one in call.alternatives
-        if one.time_us is not None
+        for entry in call.alternatives
+        if entry.time_us is not None
     ] + [
         [
             format_bytes(call.request.size_bytes),
-            one.kernel,
-            f"symmetric, {one.blocks} blocks" if one.blocks > 1 else "symmetric, 1 block",
-            _format_us(one.time_us),
+            entry.kernel,
+            f"symmetric, {entry.blocks} blocks" if entry.blocks > 1 else "symmetric, 1 block",
+            _format_us(entry.time_us),
             "",
             "",
         ]
         for call in calls
-        for one in call.symmetric
+        for entry in call.symmetric
     ]
 
 
 def refusal_rows(call: ExplainedCall) -> list[list[str]]:
     """Return the alternatives that NCCL does not use; equal reasons of an algorithm share a row."""
     reasons: dict[tuple[str, str], list[str]] = {}
-    for one in call.alternatives:
-        if one.time_us is None:
-            key = (one.alternative.algorithm, one.alternative.refusal)
-            reasons.setdefault(key, []).append(one.alternative.protocol)
+    for entry in call.alternatives:
+        if entry.time_us is None:
+            key = (entry.alternative.algorithm, entry.alternative.refusal)
+            reasons.setdefault(key, []).append(entry.alternative.protocol)
     return [
         [algorithm, ", ".join(protocols), reason]
         for (algorithm, reason), protocols in reasons.items()
@@ -194,7 +194,7 @@ def evidence_document(
     return {
         "schema": LOG_SCHEMA,
         "logs": [_log_document(check) for check in checks],
-        "measured": [_measured_document(one) for one in measured],
+        "measured": [_measured_document(entry) for entry in measured],
     }
 
 
@@ -222,19 +222,21 @@ def _measured_document(finding: MeasuredFinding) -> dict[str, object]:
 def measured_rows(findings: Sequence[MeasuredFinding]) -> list[list[str]]:
     """Return one row per measured call."""
     rows = []
-    for one in findings:
-        choice = None if one.call is None else one.call.choice
+    for entry in findings:
+        choice = None if entry.call is None else entry.call.choice
         rows.append(
             [
-                str(one.point.line or ""),
-                one.point.collective,
-                str(one.point.ranks),
-                format_bytes(one.point.size_bytes),
-                _format_us(one.point.time_us),
-                _format_us(one.expected_us),
-                "" if one.difference is None else f"{100 * one.difference:+.1f} %",
+                str(entry.point.line or ""),
+                entry.point.collective,
+                str(entry.point.ranks),
+                format_bytes(entry.point.size_bytes),
+                _format_us(entry.point.time_us),
+                _format_us(entry.expected_us),
+                "" if entry.difference is None else f"{100 * entry.difference:+.1f} %",
                 "" if choice is None else f"{choice.algorithm} {choice.protocol}",
-                one.explanation if one.agrees is None else _verdict(one.agrees, one.explanation),
+                entry.explanation
+                if entry.agrees is None
+                else _verdict(entry.agrees, entry.explanation),
             ]
         )
     return rows
@@ -247,14 +249,14 @@ def _log_document(check: LogCheck) -> dict[str, object]:
         "settings": list(check.log.settings),
         "findings": [
             {
-                "line": one.line,
-                "value": one.subject,
-                "logged": one.logged,
-                "predicted": one.predicted,
-                "agrees": one.agrees,
-                "explanation": one.explanation or None,
+                "line": entry.line,
+                "value": entry.subject,
+                "logged": entry.logged,
+                "predicted": entry.predicted,
+                "agrees": entry.agrees,
+                "explanation": entry.explanation or None,
             }
-            for one in check.findings
+            for entry in check.findings
         ],
         "notes": list(check.notes),
     }
@@ -264,13 +266,13 @@ def log_rows(check: LogCheck) -> list[list[str]]:
     """Return one row per compared value."""
     return [
         [
-            str(one.line),
-            one.subject,
-            one.logged,
-            one.predicted,
-            _verdict(one.agrees, one.explanation),
+            str(entry.line),
+            entry.subject,
+            entry.logged,
+            entry.predicted,
+            _verdict(entry.agrees, entry.explanation),
         ]
-        for one in check.findings
+        for entry in check.findings
     ]
 
 

@@ -39,7 +39,7 @@ class NcclSettings:
 
     def apply(self, collective: str, alternatives: Sequence[Alternative]) -> list[Alternative]:
         """Refuse the alternatives that a setting excludes."""
-        return [self._apply(collective, one) for one in alternatives]
+        return [self._apply(collective, row) for row in alternatives]
 
     def _apply(self, collective: str, alternative: Alternative) -> Alternative:
         if alternative.refusal:

@@ -144,8 +144,10 @@ class _Reader:
         elif _TUNING.search(text) and not self._read_choice(number, text.strip()):
             message = "the line has no form of a choice that is known"
             cure = "give the log of NCCL 2.20 to 2.30"
-            place = Location(self.file, number)
-            self.unread.append(Diagnostic("unknown-line", message, Severity.WARNING, place, cure))
+            location = Location(self.file, number)
+            self.unread.append(
+                Diagnostic("unknown-line", message, Severity.WARNING, location, cure)
+            )
 
     def _read_table(self, number: int, text: str) -> None:
         title, *cells = (cell.strip() for cell in text.split("|"))
@@ -156,8 +158,8 @@ class _Reader:
             self.algorithms = [_TITLE_WORDS.get(word, word) for word in words]
         elif title == "Protocol":
             protocols = [cell.lower() for cell in cells]
-            each = max(1, len(protocols) // max(1, len(self.algorithms)))
-            names = [name for name in self.algorithms for _ in range(each)]
+            columns_each = max(1, len(protocols) // max(1, len(self.algorithms)))
+            names = [name for name in self.algorithms for _ in range(columns_each)]
             self.columns = list(zip(names, protocols, strict=False))
         elif title == "Max NThreads":
             numbers = [int(cell) if re.fullmatch(r"\d{1,5}", cell) else 0 for cell in cells]
