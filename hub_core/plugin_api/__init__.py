@@ -53,6 +53,8 @@ from hub_core.plugin_api.outputs import (
     ServedCalls,
     Shown,
     TopologyDrawing,
+    WaitForGraph,
+    WaitingRanks,
     WriteResult,
 )
 from hub_core.plugin_api.runs import (
@@ -169,6 +171,8 @@ __all__ = [
     "TopologyDrawing",
     "TopologyReader",
     "TopologyWriter",
+    "WaitForGraph",
+    "WaitingRanks",
     "WarmOptions",
     "WorkloadGenerator",
     "WorkloadReader",

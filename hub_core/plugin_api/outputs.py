@@ -64,13 +64,14 @@ class Shown(StrEnum):
 
     TOPOLOGY: `TopologyDrawing`, of `topology draw`. RUN: `RunTimeline`, of `simulate --timeline`
     and `run --timeline`. JOB: `JobTimeline`, the same for a workload. COMPARISON:
-    `BandwidthComparison`, of `compare --picture`.
+    `BandwidthComparison`, of `compare --picture`. WAITS: `WaitForGraph`, of `diagnose --picture`.
     """
 
     TOPOLOGY = "topology"
     RUN = "run"
     JOB = "job"
     COMPARISON = "comparison"
+    WAITS = "wait-for graph"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,29 @@ class BandwidthComparison:
     bound: BandwidthSeries | None = None
 
 
-ReportSubject = TopologyDrawing | RunTimeline | JobTimeline | BandwidthComparison
+@dataclass(frozen=True, slots=True)
+class WaitingRanks:
+    """Ranks that wait in one operation, and the ranks for which they wait there, both sorted."""
+
+    ranks: tuple[int, ...]
+    awaited: tuple[int, ...]
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForGraph:
+    """Which ranks of a hung job wait for which, for a picture.
+
+    `culprits`: sorted ranks that cause the hang; they may wait, too, as in a deadlock.
+    """
+
+    shows: ClassVar[Shown] = Shown.WAITS
+    title: str
+    culprits: tuple[int, ...]
+    waits: Sequence[WaitingRanks]
+
+
+ReportSubject = TopologyDrawing | RunTimeline | JobTimeline | BandwidthComparison | WaitForGraph
 """Any record that a report writer may get; `shows` names its kind."""
 
 

@@ -73,6 +73,7 @@ _SHOWN = {
     Shown.RUN: "draw timeline",
     Shown.JOB: "draw timeline of job",
     Shown.COMPARISON: "draw comparison",
+    Shown.WAITS: "draw waits",
 }
 _PATTERNS = {Layout.FILE: "*{}", Layout.PREFIX: "PREFIX.<rank>{}", Layout.FOLDER: "folder"}
 

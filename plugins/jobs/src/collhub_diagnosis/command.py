@@ -15,9 +15,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("dumps", metavar="DUMP [DUMP ...]", type=FILE, nargs=-1, required=True)
+@click.option(
+    "--picture",
+    metavar="FILE",
+    type=FILE,
+    help="Also draw the ranks that wait for others, with the culprits in red, such as waits.svg.",
+)
 @json_flag
 @click.pass_obj
-def diagnose(context: CommandContext, /, dumps: tuple[str, ...], as_json: bool) -> ExitCode:
+def diagnose(
+    context: CommandContext, /, dumps: tuple[str, ...], picture: str | None, as_json: bool
+) -> ExitCode:
     """Find the ranks that make a job hang, by Flight Recorder dumps of its ranks.
 
     DUMP is a file or a folder; the rank is the number at the end of the file name. JSON of NCCL's
@@ -38,6 +46,8 @@ def diagnose(context: CommandContext, /, dumps: tuple[str, ...], as_json: bool) 
         context.print_json(report.verdict_document(verdict))
     else:
         _print(context, verdict)
+    if picture is not None:
+        context.say_written(context.draw_report(report.create_picture(verdict), picture))
     return ExitCode.INVALID if verdict.has_fault else ExitCode.DONE
 
 

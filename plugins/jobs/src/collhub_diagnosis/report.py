@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collhub_diagnosis.verdict import Finding, Verdict, WaitLine, format_ranks
+from hub_core.plugin_api import WaitForGraph, WaitingRanks
 
 SCHEMA = "collhub/report-diagnose-1"
 MAX_LINES = 40
@@ -39,6 +40,16 @@ def verdict_document(verdict: Verdict) -> dict[str, object]:
         "dumps": verdict.dumps,
         "operations": verdict.operations,
     }
+
+
+def create_picture(verdict: Verdict) -> WaitForGraph:
+    """Return the wait-for graph of a verdict for a picture."""
+    waits = [
+        WaitingRanks(line.ranks, line.awaited, f"{line.operation} ({line.sequence})")
+        for line in verdict.waits
+    ]
+    title = f"{verdict.kind}: {_MEANINGS[verdict.kind]}"
+    return WaitForGraph(title, verdict.culprits, waits)
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, str]:

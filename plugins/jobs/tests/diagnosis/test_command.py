@@ -201,3 +201,14 @@ def test_unknown_versions_are_read_with_a_note(collhub, tmp_path: Path) -> None:
     run = collhub("diagnose", tmp_path)
     assert "note: " in run.err
     assert "version '3.0' is not known, read by key" in run.err
+
+
+def test_the_wait_for_graph_is_drawn(collhub, samples: Path, tmp_path: Path) -> None:
+    pytest.importorskip("collhub_pictures")
+    out = tmp_path / "waits.svg"
+    run = collhub("diagnose", samples / "subgroup_hang", "--picture", out)
+    assert run.code == 1
+    assert f"wrote {out}" in run.err
+    content = out.read_text()
+    assert ">rank 3</text>" in content
+    assert ">all_reduce (1)</text>" in content

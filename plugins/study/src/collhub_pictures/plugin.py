@@ -27,6 +27,8 @@ _COMPARISON_PAGE = Format(
     "comparison-html", "page with the picture and the numbers of a comparison", (".html",)
 )
 
+_WAITS = Format("waits-svg", "SVG picture of the wait-for graph of a hung job", (".svg",))
+
 
 @hookimpl
 def collhub_consumers() -> Sequence[ReportWriter]:
@@ -41,4 +43,5 @@ def collhub_consumers() -> Sequence[ReportWriter]:
         ReportWriter(
             _COMPARISON_PAGE, Shown.COMPARISON, "collhub_pictures.comparisons.picture:write_page"
         ),
+        ReportWriter(_WAITS, Shown.WAITS, "collhub_pictures.waits.picture:write"),
     ]

@@ -16,7 +16,7 @@ TOPOLOGY = "ring:4?bandwidth=50GB/s&latency=500ns"
 RING_NS = 6 * 5742 + 3
 
 
-def test_networks_runs_and_comparisons_have_writers() -> None:
+def test_every_kind_of_subject_has_a_writer() -> None:
     offers = {one.name: one.shows for one in collhub_consumers()}
     assert offers == {
         "svg": Shown.TOPOLOGY,
@@ -24,6 +24,7 @@ def test_networks_runs_and_comparisons_have_writers() -> None:
         "job-chrome-trace": Shown.JOB,
         "comparison-svg": Shown.COMPARISON,
         "comparison-html": Shown.COMPARISON,
+        "waits-svg": Shown.WAITS,
     }
 
 

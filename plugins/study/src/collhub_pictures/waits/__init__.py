@@ -1,0 +1,1 @@
+"""Pictures of wait-for graphs."""
