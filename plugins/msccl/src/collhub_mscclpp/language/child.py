@@ -1,4 +1,4 @@
-"""Execute a program of `mscclpp.language` in a process of its own and report its plans.
+"""Execute a program of `mscclpp.language` in a separate process and report its plans.
 
 Our implementation is importable as `mscclpp.language` only in that process.
 """
