@@ -125,7 +125,10 @@ class _StepReader:
         """One transfer per send, in the order of time."""
         document = self._document
         sends = document.sends
-        moment = _order_in_time(sends)
+        # Steps of TACCL contain sends with different times.
+        rows = np.stack([sends.step.astype(np.float64), sends.time], axis=1)
+        _, inverse = np.unique(rows, axis=0, return_inverse=True)
+        moment: Int64Array = inverse.ravel().astype(np.int64)
         chunk = self._find_chunks(sends.address)
         reduces = sends.reduces
         if reduces is None:
@@ -174,15 +177,6 @@ class _StepReader:
         """Error about this file."""
         location = Location(self._source.name)
         return InputError(message, location=location, cure=cure, code="sccl-algorithm")
-
-
-def _order_in_time(sends: Sends) -> Int64Array:
-    """Position in time of every send, int64: by step, within a step by start time."""
-    # Steps of TACCL contain sends with different times.
-    rows = np.stack([sends.step.astype(np.float64), sends.time], axis=1)
-    _, moment = np.unique(rows, axis=0, return_inverse=True)
-    positions: Int64Array = moment.ravel().astype(np.int64)
-    return positions
 
 
 def samples() -> Sequence[Source]:

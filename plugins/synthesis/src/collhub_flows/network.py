@@ -88,7 +88,9 @@ class FlowNetwork:
         """
         npus = topology.num_npus
         if topology.num_nodes == npus:
-            source, destination = _list_neighbours(topology)
+            # Pairs that a link connects, each once.
+            key = topology.source * topology.num_nodes + topology.destination
+            source, destination = np.divmod(np.unique(key), topology.num_nodes)
         else:
             source, destination = np.nonzero(~np.eye(npus, dtype=np.bool_))
         # Simulators use these routes, so a flow on other routes could not be executed.
@@ -116,11 +118,3 @@ class FlowNetwork:
         links = self.routes.links[expanded_ranges(first, lengths)]
         routes = Routes(row_pointer(lengths), links)
         return FlowNetwork(self.topology, self.source[direct], self.destination[direct], routes)
-
-
-def _list_neighbours(topology: Topology) -> tuple[Int64Array, Int64Array]:
-    """List the (source, destination) pairs of links, each pair once."""
-    key = topology.source * topology.num_nodes + topology.destination
-    pairs = np.unique(key)
-    source, destination = np.divmod(pairs, topology.num_nodes)
-    return source, destination

@@ -1,6 +1,6 @@
 """Read execution plans as algorithms: the steps of one launch, in the order of its rules.
 
-Also a small correct plan, for the conformance kit and for compiling all kernels beforehand.
+Also a small correct plan, for the conformance kit and for compiling all kernels in advance.
 """
 
 from __future__ import annotations

@@ -49,7 +49,10 @@ def direct_exchange(kind: CollectiveKind, num_ranks: int, *, in_place: bool) -> 
 def _store(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """Add steps that store all units in the output after the sends `sent`; `own_unit` is local."""
+    """Add steps that store all units in the output after the sends `sent`.
+
+    `own_unit`: the unit of the input that is copied within the rank.
+    """
     steps.add(
         rank,
         StepKind.COPY,
@@ -77,7 +80,7 @@ def _store(
 def _add_up(
     steps: StepTableBuilder, rank: int, peers: list[int], sent: list[int], own_unit: int
 ) -> None:
-    """Add steps that sum the local unit and all received ones after the sends `sent`."""
+    """Add steps that sum input unit `own_unit` and all received units after the sends `sent`."""
     buffer, offset, before = Buffer.INPUT, own_unit, sent
     for peer in peers:
         row = steps.add(

@@ -50,7 +50,10 @@ def read(source: Source) -> Sequence[ServedCalls]:
                 for diagnostic in error.diagnostics:
                     source.report(diagnostic)
     try:
-        registration = _read_registration(contents)
+        if REGISTER not in contents:
+            message = f"{REGISTER} is missing: no plan is registered"
+            raise InputError(message, code="missing-file")
+        registration = parse_register_text(contents[REGISTER])
     except InputError as error:
         for diagnostic in error.diagnostics:
             source.report(diagnostic)
@@ -61,14 +64,6 @@ def read(source: Source) -> Sequence[ServedCalls]:
     for name in sorted(set(plans) - registered):
         source.report(Diagnostic("not-registered", f"{name}: {REGISTER} does not name it"))
     return list(_list_served_calls(source, registration, plans))
-
-
-def _read_registration(contents: Mapping[str, bytes]) -> Registration:
-    """Read the table of `register.py`. Raises `InputError` if it is missing or was changed."""
-    if REGISTER not in contents:
-        message = f"{REGISTER} is missing: no plan is registered"
-        raise InputError(message, code="missing-file")
-    return parse_register_text(contents[REGISTER])
 
 
 def _parse_correct_plan(name: str, content: bytes) -> Plan:

@@ -48,7 +48,8 @@ def group_steps(draft: Draft, rows: Sequence[int]) -> list[StepGroup]:
     for row in rows:
         last = groups[-1] if groups else None
         if last and _is_of_switch(draft, last, row):
-            _add_to_switch_group(draft, last, row)
+            is_send = int(draft.work.steps.kind[row]) == _SEND
+            (last.sends if is_send else last.terms).append(row)
         elif last and _is_term(draft, last, row):
             last.terms.append(row)
         elif last and _is_joined_send(draft, last, row):
@@ -71,11 +72,6 @@ def _is_of_switch(draft: Draft, group: StepGroup, row: int) -> bool:
     if any(int(switches.multicast[member]) == multicast for member in group.rows):
         return True
     return switches.joined.get(int(switches.total[group.row])) == multicast
-
-
-def _add_to_switch_group(draft: Draft, group: StepGroup, row: int) -> None:
-    is_send = int(draft.work.steps.kind[row]) == _SEND
-    (group.sends if is_send else group.terms).append(row)
 
 
 def _uses_switch(draft: Draft, group: StepGroup) -> bool:

@@ -137,7 +137,11 @@ def _join_neighbours(
 def _find_switched(
     topology: Topology, fastest: Mapping[int, float], *, is_with_hosts: bool
 ) -> list[list[int]]:
-    """List groups of NPUs whose fastest medium is links of one bandwidth to the same switch."""
+    """List groups of NPUs whose fastest medium is links of one bandwidth to the same switch.
+
+    With hosts, links count only with evidence of NVLink (rule 2 of the module); without hosts,
+    switches that equally fast links connect count as one.
+    """
     npus = topology.num_npus
     switch = list(range(topology.num_nodes))
     columns = (topology.source, topology.destination, topology.bandwidth_bytes_per_s)

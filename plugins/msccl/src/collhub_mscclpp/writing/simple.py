@@ -99,15 +99,11 @@ def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
         if int(steps.kind[row]) in _RECEIVING:
             _greet_sender(draft, writer, row)
         elif int(steps.kind[row]) == _SEND and not draft.landing.is_pulled[row]:
-            _await_launch(draft, writer, row)
-
-
-def _await_launch(draft: Draft, writer: BlockWriter, row: int) -> None:
-    """Wait for the receiver, once per channel: it may still read data of the last launch."""
-    channel_type, channel = draft.channel_type(row), draft.channel(row, writer.part)
-    if channel not in writer.waited_for[channel_type]:
-        writer.waited_for[channel_type].add(channel)
-        writer.wait("rlxwait", channel_type, channel)
+            # Once per channel: the receiver may still read data of the last launch.
+            channel_type, channel = draft.channel_type(row), draft.channel(row, writer.part)
+            if channel not in writer.waited_for[channel_type]:
+                writer.waited_for[channel_type].add(channel)
+                writer.wait("rlxwait", channel_type, channel)
 
 
 def _greet_sender(draft: Draft, writer: BlockWriter, row: int) -> None:

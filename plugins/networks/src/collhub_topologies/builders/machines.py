@@ -13,7 +13,6 @@ from collhub_topologies.builders.networks import (
     check_npus,
     list_group_npus,
 )
-from hub_core.columns import Int64Array
 from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
 
 Lanes = Mapping[tuple[int, int], int]
@@ -247,7 +246,11 @@ def _build_nvswitch_machine(text: TopologyText, gpus: int, bandwidth_per_gpu: fl
 
 def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float, float]) -> Links:
     """Build the links within all machines, machine by machine, sorted by their endpoints."""
-    source, destination, count = _list_lanes(lanes)
+    forward = [(*pair, count) for pair, count in lanes.items()]
+    reverse = [(high, low, count) for low, high, count in forward]
+    # Sorted by their endpoints, since the order of links decides ties in routing.
+    rows = sorted(forward + reverse)
+    source, destination, count = np.asarray(rows, np.int64).T
     bandwidth, latency = lane
     first_gpus = np.arange(machines, dtype=np.int64) * gpus
     first = np.repeat(first_gpus, len(source))
@@ -257,15 +260,6 @@ def _build_lane_links(lanes: Lanes, machines: int, gpus: int, lane: tuple[float,
         np.tile(bandwidth * count, machines),
         np.full(len(first), latency),
     )
-
-
-def _list_lanes(lanes: Lanes) -> Int64Array:
-    """List source, destination and lanes of all links of a machine, int64[3, links]."""
-    forward = [(*pair, count) for pair, count in lanes.items()]
-    reverse = [(high, low, count) for low, high, count in forward]
-    # Sorted by their endpoints, since the order of links decides ties in routing.
-    rows = sorted(forward + reverse)
-    return np.asarray(rows, np.int64).T
 
 
 def _name_nvswitches(machines: int) -> list[str]:

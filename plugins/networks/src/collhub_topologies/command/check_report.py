@@ -81,21 +81,16 @@ def check_network(context: CommandContext, network: Topology, size: int | None) 
     With a size, also compute bounds for usable networks.
     """
     with context.progress("checking"):
-        findings = _collect_findings(context, network)
+        # Checks of all installed plugins.
+        request = CheckRequest(name=network.name, topology=network)
+        findings: list[Diagnostic] = []
+        for report in context.run_checks(Subject.TOPOLOGY, request):
+            findings += report.diagnostics
     verdict = NetworkVerdict(network, tuple(findings), size, {})
     if size is None or not verdict.is_usable:
         return verdict
     with context.progress("computing lower bounds"):
         return replace(verdict, bounds=_compute_bounds(context, network, size))
-
-
-def _collect_findings(context: CommandContext, network: Topology) -> list[Diagnostic]:
-    """Collect the findings of all installed checks of networks, also those of other plugins."""
-    request = CheckRequest(name=network.name, topology=network)
-    findings: list[Diagnostic] = []
-    for report in context.run_checks(Subject.TOPOLOGY, request):
-        findings += report.diagnostics
-    return findings
 
 
 def _compute_bounds(

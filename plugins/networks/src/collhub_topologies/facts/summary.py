@@ -62,7 +62,12 @@ def _find_distinct_starts(topology: Topology) -> Int64Array:
     The remaining ones have the same distances; two, because the distance between such NPUs counts
     too.
     """
-    source, destination = _find_distinct_pairs(topology)
+    order = np.lexsort((topology.destination, topology.source))
+    source = topology.source[order]
+    destination = topology.destination[order]
+    # Parallel links count once.
+    is_new = run_mask(source, destination)
+    source, destination = source[is_new], destination[is_new]
     neighbours = np.bincount(source, minlength=topology.num_nodes)
     is_npu = source < topology.num_npus
     has_one_neighbour = neighbours[source] == 1
@@ -70,15 +75,6 @@ def _find_distinct_starts(topology: Topology) -> Int64Array:
     is_third = ordinals(destination[is_leaf]) >= 2
     redundant = source[is_leaf][is_third]
     return np.setdiff1d(np.arange(topology.num_npus), redundant)
-
-
-def _find_distinct_pairs(topology: Topology) -> tuple[Int64Array, Int64Array]:
-    """Find the (source, destination) pairs of links, parallel links once."""
-    order = np.lexsort((topology.destination, topology.source))
-    source = topology.source[order]
-    destination = topology.destination[order]
-    is_new = run_mask(source, destination)
-    return source[is_new], destination[is_new]
 
 
 def compute_longest_distance(
@@ -91,7 +87,11 @@ def compute_longest_distance(
     and a round passes the bits of every tail to its heads: rounds times arcs times starts / 8
     bytes.
     """
-    arc_sets = _split_arcs(arcs)
+    # Each set has every head at most once: an assignment to repeated rows keeps only the last one.
+    ordinal = ordinals(arcs.head)
+    indptr, rows = csr(ordinal, np.arange(len(ordinal)), int(ordinal.max(initial=-1)) + 1)
+    parts = np.split(rows, indptr[1:-1]) if len(rows) else []
+    arc_sets = [(arcs.tail[part], arcs.head[part]) for part in parts]
     # Big-endian within a byte, as packbits does it.
     bit = np.arange(len(starts))
     all_starts = np.packbits(np.ones(len(starts), np.bool_))
@@ -111,17 +111,6 @@ def compute_longest_distance(
             return None
         hops += 1
     return hops, done
-
-
-def _split_arcs(arcs: Arcs) -> list[tuple[Int64Array, Int64Array]]:
-    """Split the arcs into sets of (tails, heads) with each head at most once per set.
-
-    An assignment to repeated rows would keep only the last value.
-    """
-    ordinal = ordinals(arcs.head)
-    indptr, rows = csr(ordinal, np.arange(len(ordinal)), int(ordinal.max(initial=-1)) + 1)
-    parts = np.split(rows, indptr[1:-1]) if len(rows) else []
-    return [(arcs.tail[part], arcs.head[part]) for part in parts]
 
 
 # Kinds of nodes, indexed by whether the node is a switch.
@@ -189,18 +178,7 @@ def find_link_classes(topology: Topology) -> list[LinkClass]:
     """Find the classes of links, sorted by number (decreasing), kinds of endpoints, bandwidth."""
     if not topology.num_links:
         return []
-    table = _build_link_table(topology)
-    distinct, counts = np.unique(table, axis=1, return_counts=True)
-    classes = []
-    for row, count in zip(distinct.T.tolist(), counts.tolist(), strict=True):
-        source, destination, bandwidth, latency = row
-        kinds = _KINDS[int(source)], _KINDS[int(destination)]
-        classes.append(LinkClass(*kinds, bandwidth, latency, count))
-    return sorted(classes, key=_class_key)
-
-
-def _build_link_table(topology: Topology) -> Float64Array:
-    """Build float64[4, links] in which links of one class have equal columns."""
+    # Links of one class have equal columns in the table.
     from_switch = topology.source >= topology.num_npus
     to_switch = topology.destination >= topology.num_npus
     columns = (
@@ -209,7 +187,14 @@ def _build_link_table(topology: Topology) -> Float64Array:
         topology.bandwidth_bytes_per_s,
         topology.latency_s,
     )
-    return np.stack(columns)
+    table = np.stack(columns)
+    distinct, counts = np.unique(table, axis=1, return_counts=True)
+    classes = []
+    for row, count in zip(distinct.T.tolist(), counts.tolist(), strict=True):
+        source, destination, bandwidth, latency = row
+        kinds = _KINDS[int(source)], _KINDS[int(destination)]
+        classes.append(LinkClass(*kinds, bandwidth, latency, count))
+    return sorted(classes, key=_class_key)
 
 
 def _class_key(link_class: LinkClass) -> tuple[int, str, str, float, float]:
