@@ -18,8 +18,15 @@ from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, m
 from collhub_machine_profiles.machine_profile import ErrorSummary
 from collhub_machine_profiles.network_model import is_between_nodes
 from collhub_machine_profiles.node_model import call_columns, is_modelled, predict
+from collhub_machine_profiles.prediction import Method, predict_by_table
 from collhub_machines.calibration import CalibrationRequest, calibrate_machines
-from collhub_machines.fitting import fit_node, held_out_errors, machine_prior, start_prior
+from collhub_machines.fitting import (
+    every_second_size,
+    fit_node,
+    held_out_errors,
+    machine_prior,
+    start_prior,
+)
 from collhub_machines.measured_points import make_tables, read_points
 from collhub_machines.network_fit import fit_networks
 from collhub_machines.profile_check import check_profile
@@ -65,11 +72,33 @@ def halves(points: Sequence[Measurement]) -> None:
             show(f"model, prior {title}: {label[:32]}", errors)
             total += errors
         show(f"model, prior {title}: all", total, "bar: 6 and 18")
+    tables_between_knots(points)
     tables = [one for group in machines_of(points).values() for one in make_tables(group)]
     one_node = [one for one in tables if one.nodes == 1]
     errors_of = [error for one in one_node for error in one.errors_between_knots()]
     # The bar is for knots 4 times apart, tested between them; it needs the held-out files.
-    show("table, one node, knots 16 times apart", errors_of, "(bar for 4 times: 3 and 18)")
+    show("table, linear, one node, knots 16 times apart", errors_of, "(at 4 times: 3 and 18)")
+
+
+def tables_between_knots(points: Sequence[Measurement]) -> None:
+    """Errors of tables on one node, with the shape of the model, at every second size left out."""
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    one_node = [one for one in points if one.nodes == 1]
+    for group in machines_of(one_node).values():
+        held = every_second_size(group)
+        kept = [one for one, is_held in zip(group, held, strict=True) if not is_held]
+        tested = [one for one, is_held in zip(group, held, strict=True) if is_held]
+        read = MeasurementSet(kept)
+        for machine in calibrate_machines(read, CalibrationRequest(hold_out=False)) if kept else []:
+            for point in tested:
+                predicted = predict_by_table(machine.profile, point)
+                if predicted is not None and predicted.method is Method.INTERPOLATED:
+                    has_model = bool(machine.profile.constants)
+                    errors[has_model].append(predicted.time_us / point.time_us - 1)
+    bar = "(at 4 times: 3 and 18)"
+    show("table, shape of the model, knots 16 times apart", errors[True], bar)
+    show("table, machines without a model, knots 16 times apart", errors[False], bar)
+    show("table, one node, knots 16 times apart", [*errors[True], *errors[False]], bar)
 
 
 def machines_left_out(points: Sequence[Measurement]) -> None:

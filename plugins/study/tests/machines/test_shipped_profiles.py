@@ -8,14 +8,19 @@ import runpy
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
 from collhub_machine_profiles.calls import PlannedCall
 from collhub_machine_profiles.machine_profile import MachineProfile, profile_bytes
 from collhub_machine_profiles.prediction import Method, predict_time
+from collhub_machine_profiles.table import envelope
+from collhub_machines.calibration import CalibrationRequest, calibrate_machines
+from collhub_machines.fitting import every_second_size
 from collhub_machines.measured_points import read_points
 
 from hub_core import parse_topology
+from hub_core.plugin_api import MeasurementSet
 
 SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "machines" / "build_profiles.py"
 TABLE_ONLY = {"l40s", "rtx-pro-6000"}
@@ -145,6 +150,45 @@ def test_large_messages_on_several_nodes_have_the_nominal_rate_of_the_cards(
     assert prediction
     assert prediction.method is Method.NOMINAL
     assert size / prediction.time_us / 1e3 == pytest.approx(rate, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["a100", "h100", "b200", "gb200"])
+def test_times_between_knots_are_between_those_of_the_knots(name: str) -> None:
+    profile = shipped_profile(name)
+    for table in profile.tables:
+        times = envelope(table.times_us)
+        for place in range(len(table.sizes) - 1):
+            for share in (0.01, 0.3, 0.9):
+                low, high = table.sizes[place : place + 2]
+                size = int(low * (high / low) ** share)
+                call = PlannedCall(table.collective, table.ranks, table.nodes, size)
+                prediction = predict_time(profile, call)
+                assert prediction
+                assert times[place] * 0.999 <= prediction.time_us <= times[place + 1] * 1.001
+
+
+def test_the_shape_of_the_model_reduces_errors_between_knots(corpus: Path) -> None:
+    """Every second size left out of tables and fit: sizes that remain are 16 times apart."""
+    shaped, linear = [], []
+    for name in ("8x H100-SXM5", "8x H200-SXM", "8x B200-SXM", "GB200 tray"):
+        points = [
+            point
+            for point in read_points([str(corpus / "measured.json")]).points
+            if name in point.machine
+        ]
+        held = every_second_size(points)
+        kept = [point for point, is_held in zip(points, held, strict=True) if not is_held]
+        (machine,) = calibrate_machines(MeasurementSet(kept), CalibrationRequest(hold_out=False))
+        for point in (point for point, is_held in zip(points, held, strict=True) if is_held):
+            prediction = predict_time(machine.profile, point)
+            table = machine.profile.table_for(point)
+            assert prediction
+            assert table
+            line_us = table.time_us(np.array([point.size_bytes], dtype=float))[0]
+            shaped.append(abs(prediction.time_us / point.time_us - 1))
+            linear.append(abs(line_us / point.time_us - 1))
+    assert np.median(shaped) < 0.95 * np.median(linear)
+    assert np.percentile(shaped, 90) <= np.percentile(linear, 90)
 
 
 def test_a_call_without_table_and_model_has_no_prediction() -> None:
