@@ -72,6 +72,7 @@ PLUGINS = (
     "collhub_pytorch",
     "collhub_reshard",
     "collhub_sccl",
+    "collhub_simai",
     "collhub_tacos",
     "collhub_teccl",
     "collhub_topologies",
