@@ -39,13 +39,16 @@ class ExpectedOutput:
 
 @dataclass(frozen=True, slots=True)
 class _Arithmetic:
-    """The reduction of contributions. `are_results_exact`: no order of reduction rounds."""
+    """The reduction of contributions. `is_exact`: no order of reduction rounds."""
 
     op: ReduceOp
     is_exact: bool
 
     def reduce_parts(self, parts: Sequence[Array]) -> ExpectedOutput:
-        """Reduce all parts, arrays of one shape and dtype."""
+        """Reduce all parts, arrays of one shape and dtype.
+
+        Without bound if no rounding occurs: exact data, integers, minima and maxima.
+        """
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
         # A minimum or maximum is one of its operands, so it is not rounded.
         is_choice = self.plain_op in (ReduceOp.MIN, ReduceOp.MAX)
@@ -100,7 +103,7 @@ def compute_expected_parts(
 
     Ranks without a defined result are skipped. None for a contract without result. Parts are
     generated one by one, because all of them together would be as large as the data of a run.
-    `are_results_exact`: reductions are exact in any order. Otherwise, for floating-point sums and
+    `is_exact`: reductions are exact in any order. Otherwise, for floating-point sums and
     products of k contributions, the bound is k eps sum |x|, or k eps |product| (Higham, Accuracy
     and Stability of Numerical Algorithms, sections 3.1 and 4.2), where eps is the distance from 1
     to the next number: twice the first-order error of k - 1 roundings and the division of an
@@ -187,7 +190,10 @@ def _evaluate_contract(
 
 
 def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
-    """Return every rank's input as rows, one per unit."""
+    """Return every rank's input as rows, one per unit.
+
+    With an empty tensor, rows have one element.
+    """
     # Ranks without INPUT do not determine the number of elements per unit.
     units = collective.input_units().tolist()
     sizes = [array.size // size for array, size in zip(inputs, units, strict=True) if size]
@@ -210,7 +216,10 @@ def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]
 def _compute_custom_output(
     cells: _Cells, units: int, parts: Sequence[Array], arithmetic: _Arithmetic
 ) -> ExpectedOutput:
-    """Compute OUTPUT of one rank, unit by unit."""
+    """Compute OUTPUT of one rank, unit by unit.
+
+    Units that the contract does not mention may have any value (`is_stated` False).
+    """
     expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():
         contributions = [parts[rank][unit] for rank, unit in cell]

@@ -295,7 +295,7 @@ class _TaskPlaces:
 
 
 def _list_shapes(request: LevelledRequest) -> Shapes:
-    """Return names, shapes and types of the shared arrays."""
+    """Return names, shapes and types of the arrays that launcher and ranks share."""
     ranks, records = request.program.num_ranks, len(request.program)
     elements = sum(len(array) for array in request.inputs)
     return {

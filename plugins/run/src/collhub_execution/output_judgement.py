@@ -77,7 +77,7 @@ def judge(
 
 
 def _summarize(compared: Sequence[_RankComparison], ranks_agree: bool | None) -> OutputJudgement:
-    """Combine the comparisons of all ranks."""
+    """Combine the comparisons of all ranks; only the first wrong ranks get diagnostics."""
     worst = float(np.max([rank.largest for rank in compared], initial=0.0))
     bounds = [rank.bound for rank in compared if rank.bound is not None]
     wrong = [rank for rank in compared if rank.count]

@@ -117,7 +117,7 @@ class RankLog:
 
     @classmethod
     def blank(cls, task: RankTask) -> RankLog:
-        """Create a private log."""
+        """Create a log in private memory, as before the first run."""
         return cls(
             np.full(1, NOT_STARTED),
             np.zeros((2, task.runs)),
@@ -169,7 +169,7 @@ def _run_once(
     run: int,
     is_timed: bool,
 ) -> None:
-    """Run all levels once, after a barrier."""
+    """Fill the memory, wait for all ranks, run all levels, and record start and end in the log."""
     engine.memory.fill(task)
     # Filling may only be queued; it must not be measured.
     engine.memory.finish()

@@ -93,7 +93,10 @@ class RankPlan:
             yield self._build_level(range(low, high))
 
     def _build_level(self, rows: range) -> RankLevel:
-        """Return the records of one level, in order."""
+        """Return the messages and local records of one level, in order.
+
+        Reductions that a receive performs on arrival are omitted.
+        """
         sends, receives, moves = [], [], []
         for row in rows:
             kind = self.kind[row]
@@ -117,7 +120,7 @@ class RankPlan:
         )
 
     def _build_move(self, row: int) -> LocalMove:
-        """Return a copy or reduction of this rank."""
+        """Return the copy or reduction of one row."""
         return LocalMove(
             record=self.first_record + row,
             reduces=bool(self.reduces[row]),
@@ -148,7 +151,7 @@ class RankPlans:
         self.sent_from = self._moves.source
 
     def plan(self, rank: int) -> RankPlan:
-        """Return the plan of one rank."""
+        """Return the plan of one rank, with addresses relative to the rank's memory."""
         program, elements = self._program, self._elements
         # Convert addresses in the flat memory of all ranks to addresses in that of this rank.
         memory_blocks = program.rank_memory(rank)
@@ -184,7 +187,7 @@ class RankPlans:
 class RankTask:
     """A plan with its data and the number of runs.
 
-    `input`: INPUT of the rank; `choose_background`: initial value of all other memory. `collective`
+    `input`: INPUT of the rank; `background`: initial value of all other memory. `collective`
     and `root` (0 if not applicable) are arguments of a library's collective.
     """
 

@@ -239,7 +239,7 @@ def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int)
 
 
 def _describe_awaited(program: LevelledProgram, record: int) -> str:
-    """Describe the event for which a record waits."""
+    """Describe the event for which a record waits: the peer's receive or send, or its own work."""
     kind = RecordKind(int(program.kind[record]))
     peer, number = int(program.peer[record]), int(program.message[record])
     if kind is RecordKind.SEND:

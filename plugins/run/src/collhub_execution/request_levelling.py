@@ -26,7 +26,7 @@ class LevelledRequest:
     """An `ExecutionRequest` in a form that a transport can run.
 
     The steps are a levelled program, and an average is a sum that is divided at the end. `inputs`:
-    read-only flat arrays that fit the program. `reduce_op`: never AVG. `choose_background`: the
+    read-only flat arrays that fit the program. `reduce_op`: never AVG. `background`: the
     initial value of all memory except INPUT, which reveals elements that are never written. The
     remaining fields as in `ExecutionRequest`.
     """

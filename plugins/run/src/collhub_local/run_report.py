@@ -105,7 +105,7 @@ def _format_native(done: LocalRun) -> str:
 
 
 def _describe_verdict(judgement: OutputJudgement) -> str:
-    """Return the verdict with the largest error."""
+    """Return whether the result is right, and the largest error."""
     if judgement.comparison == "none":
         return "not compared"
     # None means NaN or infinity.
@@ -149,7 +149,11 @@ class LocalRun:
         ]
 
     def _collect_remarks(self) -> list[Diagnostic]:
-        """Return notes and warnings about the run."""
+        """Return notes and warnings about the run.
+
+        The mode is not claimed, the outputs were not compared, or the order of reduction differs
+        from the schedule.
+        """
         remarks = []
         if not self.setup.claims_mode:
             mode = "in" if self.setup.in_place else "out of"

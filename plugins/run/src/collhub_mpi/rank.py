@@ -10,7 +10,7 @@ from collhub_execution import FAILED, JobFolder, RankPart, run_task, serve_rank
 from mpi4py import MPI
 
 from collhub_mpi.engine import Array, mpi_engine
-from collhub_mpi.segments import drop_names
+from collhub_mpi.executor import drop_names
 from hub_core.model import PluginError
 
 

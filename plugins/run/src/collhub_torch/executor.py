@@ -64,7 +64,7 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _describe_installation() -> str:
-    """Return the version, or how to install it."""
+    """Return the version of torch, or the command that installs it."""
     try:
         return f"torch {version('torch')} for the executor torch"
     except PackageNotFoundError:

@@ -61,7 +61,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def _read_document(path: Path) -> Mapping[str, object]:
-    """Return the JSON object of the file. Raises `InputError`."""
+    """Return the JSON object of the file.
+
+    Raises `InputError` if it is missing, too large, or no JSON object.
+    """
     location = Location(str(path))
     try:
         with path.open("rb") as file:
@@ -114,7 +117,7 @@ class _Fields:
         return value
 
     def number(self, name: str) -> int:
-        """Return an integer."""
+        """Return an integer. Raises `InputError` for other values, also for booleans."""
         value = self.values.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
             self.refuse(name, "a whole number")

@@ -255,7 +255,11 @@ class CollhubGroup(_ProcessGroup):
         op: object = dist.ReduceOp.SUM,
         root: int = 0,
     ) -> bool:
-        """Return whether the algorithm serves a call."""
+        """Return whether the algorithm serves a call; otherwise the fallback group does.
+
+        It must have this kind, operator, root and device, one contiguous tensor of a known type on
+        each side, and a size within the window.
+        """
         if kind is not self._options.kind or len(sources) != 1 or op_name(op) is None:
             return False
         source, target = sources[0], targets[0]
@@ -270,7 +274,7 @@ class CollhubGroup(_ProcessGroup):
     def _run(
         self, source: torch.Tensor, target: torch.Tensor, op: object = dist.ReduceOp.SUM
     ) -> FinishedWork:
-        """Enqueue a call, concurrent with the caller's subsequent work."""
+        """Enqueue a call; on a GPU it is concurrent with the caller's subsequent work."""
         count = self._shape.count(source, self.size())
         name = op_name(op) or "sum"
         if source.device.type != "cuda":

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from collhub_execution.testing import LaunchedExecutor, find_processes, wait_until
 from collhub_mpi import executor
+from collhub_mpi.executor import remove_segments_on_error
 from collhub_mpi.plugin import MpiOptions
-from collhub_mpi.segments import remove_segments_on_error
 
 FOLDER = Path("/dev/shm")
 PREFIXES = ("mpich_shm_", "ucx_shm_", "sm_segment.", "vader_segment.")

@@ -89,7 +89,10 @@ def refuse_timing_only(algorithm: Algorithm) -> None:
 
 
 def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
-    """Raise `InputError` for sizes whose addresses would overflow."""
+    """Raise `InputError` if the memory of all ranks has 2^40 blocks or more.
+
+    Addresses in bytes might otherwise exceed 64 bits.
+    """
     parts = (collective.input_units(), collective.output_units(), scratch)
     # Summed as floats, because the sum may not fit into 64 bits.
     blocks = sum(float(part.astype(np.float64).sum()) for part in parts)
@@ -154,7 +157,7 @@ def _add_race(findings: Findings, steps: StepTable, earlier: int, later: int) ->
 def _build_program(
     records: SortedRecords, collective: Collective, block_units: int, in_place: bool
 ) -> LevelledProgram:
-    """Convert the columns to the types of `LevelledProgram`."""
+    """Convert the sorted columns to a `LevelledProgram` with its memory layout."""
     columns = records.columns
     return LevelledProgram(
         kind=columns["kind"].astype(np.uint8),

@@ -138,7 +138,7 @@ class _RendezvousGraph:
         self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
 
     def levels(self, order: Order) -> StepLevels:
-        """Return the longest paths, counted in messages."""
+        """Return the levels of all steps: longest paths in the order, counted in messages."""
         # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0
         is_message = np.ones(self._nodes, np.int64)

@@ -206,7 +206,7 @@ class _StepSheet:
         }
 
     def _get_side(self, rows: Int64Array, side: _RecordSide) -> tuple[Int64Array, Int64Array]:
-        """Return (buffer, offset) of one side of the records."""
+        """Return (buffer, offset in blocks) of one side of the records; UNKNOWN and 0 if unused."""
         # A template names sides, not buffers: the same template serves every buffer.
         steps = self.steps
         if side is _SOURCE:

@@ -63,7 +63,7 @@ def run_options_of(values: Mapping[str, Any]) -> RunOptions:
 
 
 def _make_click_option(declared: Option) -> Callable[[Function], Function]:
-    """Return the decorator for one option."""
+    """Return the click decorator for one declared option; BOOL options become flags."""
     flag = f"--{declared.name.replace('_', '-')}"
     if declared.type is OptionType.BOOL:
         return click.option(flag, declared.name, is_flag=True, help=declared.help)

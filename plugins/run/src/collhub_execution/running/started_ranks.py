@@ -123,7 +123,7 @@ class StartedRun:
         return np.empty(blocks * self.setup.elements, self.setup.dtype)
 
     def task(self, rank: int, rank_input: Array) -> RankTask:
-        """Return the task of one rank with its input."""
+        """Return the task of one rank with its input; for an average a sum."""
         setup = self.setup
         collective = setup.algorithm.collective
         return RankTask(
@@ -234,7 +234,7 @@ def _make_report(
     spans: Float64Array,
     native: Float64Array,
 ) -> StartedRunReport:
-    """Return the verdict and the times, at rank 0."""
+    """Judge the outputs and return the report, at rank 0; sums are divided for an average."""
     if setup.op is ReduceOp.AVG:
         outputs = divide_averages(setup.algorithm.collective, outputs)
     judgement = setup.judge(inputs, outputs)

@@ -154,7 +154,7 @@ def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow)
 
 
 def _format_classic(rules: _Rules, selection: Selection) -> str:
-    """Return the rules as classic text."""
+    """Return the rules in the classic text format, which all versions read."""
     description = f"{selection.topology}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]
     for kind, kind_rules in rules.items():
@@ -169,7 +169,7 @@ def _format_classic(rules: _Rules, selection: Selection) -> str:
 
 
 def _format_json(rules: _Rules, num_ranks: int) -> str:
-    """Return the rules as JSON."""
+    """Return the rules in the JSON format, which versions from 6.0 on read."""
     collectives = {
         COLLECTIVES[kind][1]: [_build_set(kind_rules, num_ranks)]
         for kind, kind_rules in rules.items()

@@ -83,7 +83,7 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _format_tokens(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
 ) -> Iterator[str]:
-    """Yield the choices of a collective."""
+    """Yield one token of the tune string per size window of a collective."""
     parts = _count_parts(kind, num_ranks)
     for window in windows:
         # The smallest destination size of a full buffer in the window.
