@@ -128,7 +128,7 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
 
 
 def _read_network(document: Mapping[str, JsonValue]) -> HostNetwork:
-    """Read the cards of the hosts."""
+    """Read the cards of the hosts from the proof, as exact rates."""
     rates = []
     for name in ("out_rate", "in_rate"):
         entries = cast("Mapping[str, str]", document[name])

@@ -166,7 +166,7 @@ def _move_to_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> T
 
 
 def _send_to_every_device(audience: Audience, chunks: int) -> list[Transfer]:
-    """Send full copies to one receiver after another."""
+    """Send full copies to one receiver after another, each chunk by chunk."""
     receivers = [device for devices in audience.hosts.values() for device in devices]
     return [
         Transfer(audience.sender, receiver, *_compute_part(chunk, chunks))

@@ -292,7 +292,7 @@ class _JointSearch:
         return min(outcomes) if self.waiting else FOUND
 
     def result(self) -> list[tuple[Int64Array, int]]:
-        """The links and the weight of every tree."""
+        """Return the links and the weight of every tree, after `resume` has returned FOUND."""
         trees = []
         for tree, weight in enumerate(self.weights):
             links = [search.find_links(tree) for search in self.done]

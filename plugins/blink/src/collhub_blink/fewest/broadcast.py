@@ -127,7 +127,7 @@ class _ParentSearch:
         return int(outcome)
 
     def result(self) -> tuple[SpanningTree, ...]:
-        """The trees, after `resume` has returned FOUND."""
+        """Return the trees, after `resume` has returned FOUND."""
         # There is at most one arc between two nodes.
         ends = zip(self.graph.source.tolist(), self.graph.destination.tolist(), strict=True)
         arc_of = {pair: arc for arc, pair in enumerate(ends)}

@@ -53,7 +53,7 @@ class CardTimes(NamedTuple):
 
 @lean_part
 def _find_first_free(free: Int64Array) -> int:
-    """The card of a host that becomes free first."""
+    """Return the card of a host that becomes free first; the first one of equals."""
     card = 0
     for other in range(1, free.size):
         if free[other] < free[card]:
@@ -65,7 +65,10 @@ def _find_first_free(free: Int64Array) -> int:
 def _evaluate(
     tasks: TaskColumns, state: State, cards: CardTimes, target: int, outcome: Int64Array
 ) -> float:
-    """Build the schedule of a state: its cost; `outcome` becomes (lateness, makespan) in ticks."""
+    """Build the schedule of a state and return its cost.
+
+    `outcome` becomes (lateness, makespan) in ticks.
+    """
     cards.sending[:] = 0
     cards.receiving[:] = 0
     makespan = 0
@@ -100,7 +103,7 @@ def _evaluate(
 
 @lean_part
 def _draw_random(random: Int64Array) -> float:
-    """The next number of a fixed sequence in [0, 1).
+    """Return the next number of a fixed sequence in [0, 1), and advance `random`.
 
     A 64-bit linear congruential generator (Knuth, MMIX); its product wraps around.
     """

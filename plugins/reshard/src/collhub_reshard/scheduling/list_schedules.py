@@ -152,7 +152,7 @@ class _ListScheduler:
     left_in: dict[int, float] = field(default_factory=dict)
 
     def order(self) -> Order:
-        """Order all tasks."""
+        """Order all tasks: repeatedly append the task that can start first."""
         queues = self._queues()
         sending, receiving = Cards(self.tasks.cards), Cards(self.tasks.cards)
         order = []

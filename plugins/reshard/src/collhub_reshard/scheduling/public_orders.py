@@ -190,7 +190,10 @@ def compute_first_fit_s(units: UnitTasks, network: HostNetwork) -> Fraction:
 
 
 def _assign_rounds(units: UnitTasks) -> list[list[tuple[int, int, int]]]:
-    """Return (unit task, sender, receiver) of every round."""
+    """Assign messages to rounds; return (unit task, sender, receiver) of every round.
+
+    A message goes to the first round in which neither of its devices is busy.
+    """
     task, receiver, is_held = device_pairs(units)
     load: dict[int, int] = {}
     busy: dict[int, set[int]] = {}
