@@ -163,7 +163,7 @@ def _describe_wrong_element(part: ExpectedPart, actual: Array, index: int) -> st
     expected = part.expected
     within = "" if expected.bound is None else f" within {float(expected.bound[index]):.3g}"
     return (
-        f"OUTPUT holds {actual[index]!s} at element {part.start + index}, "
+        f"OUTPUT has {actual[index]!s} at element {part.start + index}, "
         f"expected {expected.values[index]!s}{within}"
     )
 

@@ -96,8 +96,8 @@ def _read_result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
 
 def _compute_spans(times: Float64Array) -> list[float]:
     """Return seconds from the first rank's start to the last rank's end, per run."""
-    starts, ends = times
-    spans: list[float] = (ends.max(axis=1) - starts.min(axis=1)).tolist()
+    start_times, finish_times = times
+    spans: list[float] = (finish_times.max(axis=1) - start_times.min(axis=1)).tolist()
     return spans
 
 

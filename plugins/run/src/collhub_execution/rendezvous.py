@@ -234,7 +234,7 @@ def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int)
     location = algorithm.steps.location(int(program.row[record]), file)
     # Levels are counted as in the program, from 1 for messages.
     level = int(program.level[record])
-    message = f"stands at level {level} and waits for {_describe_awaited(program, record)}"
+    message = f"is at level {level} and waits for {_describe_awaited(program, record)}"
     return Diagnostic("blocked", message, location=location)
 
 

@@ -107,10 +107,10 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
     Return the first unit of every row, int64[rows], and the number of units of every rank,
     int64[ranks].
     """
-    ends = np.concatenate([[0], np.cumsum(counts)])
+    running_sum = np.concatenate([[0], np.cumsum(counts)])
     # Rows are grouped by rank: one running sum serves all ranks.
-    before = ends[nodes.rank_indptr]
-    return ends[:-1] - before[nodes.rank], np.diff(before)
+    before = running_sum[nodes.rank_indptr]
+    return running_sum[:-1] - before[nodes.rank], np.diff(before)
 
 
 def _assign_channels(nodes: NodeColumns) -> Int64Array:

@@ -60,7 +60,7 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     runner = _make_runner(request, order, memory)
     deadline = time.monotonic() + request.timeout_s
     times = []
-    starts = ends = None
+    step_start_ns = step_end_ns = None
     # Undefined memory may overflow; warnings must not interrupt a run.
     with np.errstate(all="ignore"):
         for _ in range(request.warmups + request.repeats):
@@ -70,12 +70,12 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
             runner.run()
             times.append(time.perf_counter() - start)
         if request.wants_step_times:
-            starts, ends = _run_timed(request, order.records, memory)
+            step_start_ns, step_end_ns = _run_timed(request, order.records, memory)
     return ExecutionResult(
         outputs=all_outputs(memory, request),
         repeat_times_s=tuple(times[request.warmups :]),
-        step_start_ns=starts,
-        step_end_ns=ends,
+        step_start_ns=step_start_ns,
+        step_end_ns=step_end_ns,
     )
 
 
@@ -188,10 +188,10 @@ def _run_timed(
     for move in _list_moves(find_moves(program, request.elements), records):
         _run_singly(memory, (move,), reduction)
         clock.append(time.perf_counter_ns())
-    starts, ends = np.full((2, len(program)), -1, np.int64)
-    starts[records] = clock[:-1]
-    ends[records] = clock[1:]
+    start_ns, end_ns = np.full((2, len(program)), -1, np.int64)
+    start_ns[records] = clock[:-1]
+    end_ns[records] = clock[1:]
     send, receive = program.message_ends()
-    starts[send] = starts[receive]
-    ends[send] = ends[receive]
-    return step_times(request, starts, ends)
+    start_ns[send] = start_ns[receive]
+    end_ns[send] = end_ns[receive]
+    return step_times(request, start_ns, end_ns)

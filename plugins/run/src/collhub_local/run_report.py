@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _AGREEMENT = {
     None: "",
-    True: "all hold the same bits",
-    False: "do not hold the same bits",
+    True: "all have the same bits",
+    False: "do not have the same bits",
 }
 
 
@@ -110,7 +110,7 @@ def _describe_verdict(judgement: OutputJudgement) -> str:
         return "not compared"
     # None means NaN or infinity.
     error = judgement.max_abs_error
-    difference = "holds what is no number" if error is None else f"off by up to {error:.3g}"
+    difference = "contains NaN or infinity" if error is None else f"off by up to {error:.3g}"
     if judgement.comparison == "bitwise":
         return "right, bit by bit" if judgement.is_right else f"wrong, {difference}"
     verdict = "right" if judgement.is_right else "wrong"

@@ -172,8 +172,8 @@ def _build_result(request: LevelledRequest, board: SharedBoard) -> ExecutionResu
 
     A run lasts from the first start to the last end, on the clock that all processes share.
     """
-    starts, ends = board.times
-    spans = (ends.max(axis=1) - starts.min(axis=1)).tolist()
+    start_times, finish_times = board.times
+    spans = (finish_times.max(axis=1) - start_times.min(axis=1)).tolist()
     step_start = step_end = None
     if request.wants_step_times:
         step_start, step_end = step_times(request, *board.record_times)
@@ -235,8 +235,8 @@ def _create_pairs(
     program = request.program
     # Only pairs that exchange messages: semaphores for all pairs would be too many.
     sends = program.kind == RecordKind.SEND
-    ends = np.stack([program.rank[sends], program.peer[sends]], axis=1)
-    pairs = np.unique(ends, axis=0).tolist()
+    rank_pairs = np.stack([program.rank[sends], program.peer[sends]], axis=1)
+    pairs = np.unique(rank_pairs, axis=0).tolist()
     if len(pairs) > _MAX_PAIRS:
         message = (
             f"{len(pairs)} pairs of ranks exchange messages, "

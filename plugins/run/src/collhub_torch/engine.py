@@ -120,13 +120,13 @@ class TorchTransport:
         Receives start first, to avoid unexpected messages.
         """
         # Both functions take (tensor, peer, tag=...), and `P2POp` requires the function.
-        ends: _Ends = [(dist.irecv, post) for post in receives]
-        ends += [(dist.isend, post) for post in sends]
-        return lambda: self._start_level(ends)
+        messages: _PostedMessages = [(dist.irecv, post) for post in receives]
+        messages += [(dist.isend, post) for post in sends]
+        return lambda: self._start_level(messages)
 
-    def _start_level(self, ends: _Ends) -> Sequence[Waiting]:
+    def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
         """Start the messages of a level."""
-        posted = self._start(ends)
+        posted = self._start(messages)
         # The previous level's messages are freed only now: to free a message of gloo before the
         # next one has started makes short levels two to four times slower (torch 2.13).
         self._posted = posted
@@ -137,26 +137,26 @@ class TorchTransport:
         dist.barrier()
 
 
-_Ends = list[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
+_PostedMessages = list[tuple[Callable[..., dist.Work | None], Post[torch.Tensor]]]
 
 
-def _start_each(ends: _Ends) -> Sequence[Waiting]:
+def _start_each(messages: _PostedMessages) -> Sequence[Waiting]:
     """Start message by message, each with the tag that is equal at both ends."""
     works = []
-    for start, post in ends:
+    for start, post in messages:
         works.append(start(post.memory, post.end.peer, tag=post.end.tag))
     return _list_started(works)
 
 
-def _start_batch(ends: _Ends) -> Sequence[Waiting]:
+def _start_batch(messages: _PostedMessages) -> Sequence[Waiting]:
     """Start one batch. NCCL has no tags: messages of one pair match in order at both ends."""
     batch = []
-    for start, post in ends:
+    for start, post in messages:
         batch.append(dist.P2POp(start, post.memory, post.end.peer, tag=post.end.tag))
     works = dist.batch_isend_irecv(batch)
-    if len(works) != len(ends):
+    if len(works) != len(messages):
         # NCCL returns one work object for the entire batch.
-        works = works[-1:] * len(ends)
+        works = works[-1:] * len(messages)
     return _list_started(works)
 
 

@@ -124,7 +124,7 @@ def test_a_custom_contract_is_judged_where_it_states_something() -> None:
     outputs[2][1] += 1
     judgement = judge(collective, inputs, outputs, ReduceOp.SUM, True)
     assert (judgement.is_right, judgement.max_abs_error) == (False, 1)
-    assert "holds 11 at element 1, expected 10; 1 of 4" in judgement.diagnostics[0].message
+    assert "OUTPUT has 11 at element 1, expected 10; 1 of 4" in judgement.diagnostics[0].message
 
 
 def test_averages_of_a_custom_contract_divide_by_its_contributions() -> None:

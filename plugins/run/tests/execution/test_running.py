@@ -74,7 +74,7 @@ def test_a_size_that_does_not_divide_is_rounded_and_both_sizes_are_said() -> Non
     assert (setup.asked_bytes, setup.collective_bytes) == (1000, 992)
     (note,) = setup.notes()
     assert (note.severity, note.code) == (Severity.NOTE, "size-rounded")
-    assert note.message.startswith("1000 bytes are no whole number of float32 elements")
+    assert note.message.startswith("1000 bytes are not a whole number of float32 elements")
     assert note.message.endswith("992 bytes are run")
 
 

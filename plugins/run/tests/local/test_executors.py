@@ -319,8 +319,7 @@ def test_a_deadlock_is_reported_with_every_position_in_time(name: str, kind: Rec
     verb, neighbour = ("send", -1) if kind is RecordKind.SEND else ("receive", 1)
     for rank, found in enumerate(waiting):
         assert (
-            f"stands at level 2 and waits for rank {(rank + neighbour) % 4} to {verb}"
-            in found.message
+            f"is at level 2 and waits for rank {(rank + neighbour) % 4} to {verb}" in found.message
         )
     assert multiprocessing.active_children() == []
 

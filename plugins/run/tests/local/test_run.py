@@ -34,7 +34,7 @@ def test_the_text_states_the_verdict(collhub, ring: Path) -> None:
     fields = dict(line.split(maxsplit=1) for line in run.out.splitlines())
     assert fields["program"] == "24 messages in 6 levels"
     assert fields["result"] == "right, bit by bit"
-    assert fields["ranks"] == "all hold the same bits"
+    assert fields["ranks"] == "all have the same bits"
 
 
 @pytest.mark.parametrize("sample", sorted(all_samples(4)))
@@ -75,7 +75,7 @@ def test_a_wrong_algorithm_is_exit_1_and_names_the_first_elements(
     assert (run.code, run.report()["ok"], run.report()["ranks_agree_bitwise"]) == (1, False, True)
     assert len(run.error_lines) == 4
     assert re.match(
-        r"error: rank 0: OUTPUT holds \S+ at element \d+, expected \S+; 6\d of 256 elements",
+        r"error: rank 0: OUTPUT has \S+ at element \d+, expected \S+; 6\d of 256 elements",
         run.error_lines[0],
     )
 
@@ -145,7 +145,7 @@ def test_a_size_that_does_not_divide_is_rounded_down_and_said(
     run = collhub("run", ring, "--size", "1001B", "--executor", executor, "--json")
     assert (run.code, run.report()["ok"], run.report()["collective_bytes"]) == (0, True, 992)
     (line,) = run.err.splitlines()
-    assert line.startswith("note: 1001 bytes are no whole number of float32 elements")
+    assert line.startswith("note: 1001 bytes are not a whole number of float32 elements")
     assert line.endswith("992 bytes are run")
 
 

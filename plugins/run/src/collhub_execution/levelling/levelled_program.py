@@ -113,7 +113,7 @@ def _report_blocked_steps(
     _, first = np.unique(steps.rank[stuck], return_index=True)
     waiting = []
     for row in stuck[first].tolist():
-        message = f"stands at this {action(steps, row)}, which never runs"
+        message = f"is at this {action(steps, row)}, which never runs"
         location = steps.location(row, findings.file)
         waiting.append(Diagnostic("blocked", message, location=location))
     return [cycle, *waiting]

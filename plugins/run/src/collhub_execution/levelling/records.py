@@ -246,9 +246,9 @@ def place_slots(
     is_short = first == last
     short = np.flatnonzero(is_short)
     owner = rank[short].astype(np.int64)
-    starts, ends = _assign_adjacent(owner, first[short], count[short])
-    offsets[short] = occupied[owner] + starts
-    np.maximum.at(sizes, owner, occupied[owner] + ends)
+    slot_starts, slot_ends = _assign_adjacent(owner, first[short], count[short])
+    offsets[short] = occupied[owner] + slot_starts
+    np.maximum.at(sizes, owner, occupied[owner] + slot_ends)
     long = np.flatnonzero(~is_short)
     by_start = long[np.argsort(first[long], kind="stable")]
     _assign_long_slots(by_start, rank, first, last, count, offsets, sizes)
@@ -288,14 +288,14 @@ def _assign_adjacent(
     """Return (start, end) of every slot among those of its rank and level, in the given order."""
     # One running sum over all groups, from which each group's origin is subtracted.
     order = np.lexsort((level, rank))
-    ends = np.cumsum(count[order])
-    starts = ends - count[order]
+    slot_ends = np.cumsum(count[order])
+    slot_starts = slot_ends - count[order]
     is_first = run_mask(rank[order], level[order])
     group = np.cumsum(is_first) - 1
-    origin = starts[is_first][group]
+    origin = slot_starts[is_first][group]
     bounds = np.empty((2, len(order)), np.int64)
-    bounds[0, order] = starts - origin
-    bounds[1, order] = ends - origin
+    bounds[0, order] = slot_starts - origin
+    bounds[1, order] = slot_ends - origin
     return bounds[0], bounds[1]
 
 

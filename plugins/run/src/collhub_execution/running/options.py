@@ -39,9 +39,13 @@ class RunOptions:
         "Let INPUT and OUTPUT share memory (default if IN works only in place).",
     )
     data: str = choice(("exact", "random"), _DATA_HELP)
-    repeats: int = option(OptionType.INT, 5, "Timed runs.", minimum=1, maximum=10000)
-    warmups: int = option(OptionType.INT, 1, "Runs before them.", minimum=0, maximum=10000)
-    timeout: float = option(OptionType.FLOAT, 60.0, "Seconds to give up after.", minimum=0.1)
+    repeats: int = option(OptionType.INT, 5, "Number of timed runs.", minimum=1, maximum=10000)
+    warmups: int = option(
+        OptionType.INT, 1, "Untimed runs before the timed ones.", minimum=0, maximum=10000
+    )
+    timeout: float = option(
+        OptionType.FLOAT, 60.0, "Time limit of all runs, in seconds.", minimum=0.1
+    )
 
 
 def run_options(function: Function) -> Function:

@@ -66,8 +66,8 @@ class RunSetup:
         if self.collective_bytes == self.asked_bytes:
             return []
         message = (
-            f"{self.asked_bytes} bytes are no whole number of {self.dtype.name} elements in each "
-            f"of {self.blocks.full_buffer} chunks: {self.collective_bytes} bytes are run"
+            f"{self.asked_bytes} bytes are not a whole number of {self.dtype.name} elements in "
+            f"each of {self.blocks.full_buffer} chunks: {self.collective_bytes} bytes are run"
         )
         return [Diagnostic("size-rounded", message, Severity.NOTE)]
 
