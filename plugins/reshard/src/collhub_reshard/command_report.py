@@ -147,6 +147,6 @@ def _describe_layout(lowered: Lowered) -> str:
     layout = lowered.layout
     if lowered.copies:
         copied = format_bytes(lowered.copied_bytes)
-        return f"{layout.kind}, {lowered.copies} copies of {copied} at the ends"
+        return f"{layout.kind}, {lowered.copies} copies of {copied} before and after the messages"
     padding = f", {format_bytes(layout.padding_bytes)} of padding" if layout.padding_bytes else ""
     return f"{layout.kind}, no copies{padding}"
