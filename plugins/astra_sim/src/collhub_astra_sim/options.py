@@ -35,9 +35,7 @@ class AnalyticalOptions(LocalWorkOptions):
         "how long a message keeps a link busy: size/bandwidth, "
         "or latency + size/bandwidth (alpha-beta)",
     )
-    rendezvous: bool = option(
-        OptionType.BOOL, False, "messages wait until their receiver says that it is ready"
-    )
+    rendezvous: bool = option(OptionType.BOOL, False, "messages wait until their receiver is ready")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class JobFolderOptions:
 
 @dataclass(frozen=True, slots=True)
 class SystemOptions:
-    """Values of the system.json for jobs without one; see `workloads.system.stated_system`."""
+    """Values of the system.json for jobs without one; see `workloads.system.build_system`."""
 
     network: str = choice(NETWORKS, "which backend of ASTRA-sim simulates the job")
     all_reduce: str | None = optional("algorithm, of each dimension: ring (default), direct, ...")
@@ -141,9 +139,7 @@ class JobOptions(SystemOptions):
         "one node of each kind in flight a rank, as in ASTRA-sim, or any number",
     )
     queues: int = option(OptionType.INT, 1, "queues a dimension", minimum=1)
-    rendezvous: bool = option(
-        OptionType.BOOL, False, "messages wait until their receiver says that it is ready"
-    )
+    rendezvous: bool = option(OptionType.BOOL, False, "messages wait until their receiver is ready")
 
 
 @dataclass(frozen=True, slots=True)

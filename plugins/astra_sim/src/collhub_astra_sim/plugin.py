@@ -195,7 +195,7 @@ HAZARDS = Check(
     "astra-sim-hazards",
     Subject.WORKLOAD,
     "inputs on which ASTRA-sim hangs or aborts, in jobs of its own folders",
-    "collhub_astra_sim.workloads.check:check",
+    "collhub_astra_sim.workloads.simulator:check",
 )
 
 

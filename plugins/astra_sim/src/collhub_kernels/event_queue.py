@@ -189,7 +189,7 @@ def _is_before(entries: Records, index: Integer, other_index: Integer) -> bool:
 
 @compiled
 def _copy_entry(entries: Records, origin: Integer, destination: Integer) -> None:
-    """Copy an entry."""
+    """Copy one entry of a heap to another position of the same array."""
     # Field by field, because numba does not support the assignment of records.
     source, target = entries[origin], entries[destination]
     target["time"] = source["time"]

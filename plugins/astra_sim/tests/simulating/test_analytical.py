@@ -318,7 +318,7 @@ def test_a_deadlock_is_named_step_by_step() -> None:
         f"rank {here}, step 1: rank {here} never finishes: "
         f"it waits for a message of 500 bytes with tag 0 from rank {there}, but "
         f"step 3 of rank {there} that sends it never starts: "
-        f"it waits for step 1 of rank {there} (2 steps behind never start)"
+        f"it waits for step 1 of rank {there} (2 steps after it never start)"
         for here, there in ((0, 1), (1, 0))
     ]
 

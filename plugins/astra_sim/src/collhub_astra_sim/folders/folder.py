@@ -66,17 +66,17 @@ def script(
     npus: int,
     trace_prefixes: Sequence[str],
     num_ranks: int,
-    what: Sequence[str],
+    descriptions: Sequence[str],
     *,
     is_congestion_aware: bool,
     has_groups: bool,
 ) -> str:
-    """Return the POSIX shell script; `what`: lines that describe the simulated algorithms.
+    """Return the POSIX shell script; `descriptions`: lines that describe the simulated algorithms.
 
     It exits with 0 only if all ranks finished; the simulator exits with 0 even if ranks hang.
     """
     values = {
-        "@WHAT@": "".join(f"# {line}.\n" for line in what),
+        "@WHAT@": "".join(f"# {line}.\n" for line in descriptions),
         "@NAME@": BINARY_NAMES[is_congestion_aware],
         "@NPUS@": str(npus),
         "@CHECKS@": "\n".join(f"check {prefix} {num_ranks}" for prefix in trace_prefixes),
@@ -247,7 +247,7 @@ class AstraFolder:
         return system
 
     def _build_script(self) -> str:
-        """Return the text of run.sh."""
+        """Return the text of run.sh, which runs every algorithm of the folder."""
         ranks = len(self.placement.members)
         descriptions = [
             f"{program.name}: {program.run_as} of {program.collective_bytes} bytes on {ranks} ranks"

@@ -34,7 +34,10 @@ class FolderFiles:
 
     @classmethod
     def of(cls, source: Source) -> FolderFiles:
-        """Classify the parts of a source by their names."""
+        """Classify the parts of a source: files `PREFIX.<rank>.et` form sets, by their prefixes.
+
+        Names are relative to the deepest folder that contains all parts.
+        """
         folders = {os.path.dirname(part.name) for part in source.parts}
         root = os.path.commonpath(folders) if folders else ""
         files = {_make_relative(part.name, root): part for part in source.parts}

@@ -110,8 +110,10 @@ def _is_number(name: str) -> bool:
 
 
 def _assign_numbers(workload: Workload) -> Workload:
-    """Rename groups without a numeric name to unused numbers."""
-    # Names that are already numbers are not changed.
+    """Rename groups without a numeric name to the smallest unused numbers from 1 on.
+
+    Names that are already numbers are not changed.
+    """
     used_names = {group.name for group in workload.groups if _is_number(group.name)}
     free = (str(number) for number in count(1) if str(number) not in used_names)
     if len(used_names) == len(workload.groups):

@@ -214,7 +214,10 @@ def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteRe
 def _build_texts(
     workload: Workload, system: Mapping[str, object], network: str, per_node: Mapping[int, str]
 ) -> dict[str, str]:
-    """Return the configurations by file name, without the script."""
+    """Return the configurations by file name, without the script.
+
+    Groups and the map of single nodes have files only if the job has any.
+    """
     texts = {SYSTEM: _format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:
         texts[GROUPS] = _format_json({group.name: list(group.ranks) for group in workload.groups})
@@ -226,7 +229,7 @@ def _build_texts(
 def _build_script(
     workload: Workload, options: JobWriteOptions, prefixes: list[str], ranks: int
 ) -> str:
-    """Return the text of run.sh."""
+    """Return the text of run.sh, which runs the job."""
     name = workload.provenance.source_name or "a job"
     return script(
         workload.num_ranks,

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.folders.folder import AstraFolder, FolderProgram
 from collhub_astra_sim.folders.losses import collect_losses, locate_step
 from collhub_astra_sim.folders.world import COLLECTIVE_KEYS, WorldPlacement, choose_placement
 from collhub_astra_sim.networks.expressible import AstraNetwork, find_astra_network, make_full_mesh
 from collhub_astra_sim.options import CONGESTION_AWARE, AstraFolderOptions
+from collhub_astra_sim.simulating.timing_model import check_size
 from hub_core import (
     NodeTable,
     NodeType,
@@ -137,7 +137,10 @@ def _check_types(programs: Sequence[FolderProgram], placement: WorldPlacement) -
 def _build_program(
     entry: NamedAlgorithm, placement: WorldPlacement, options: AstraFolderOptions
 ) -> FolderProgram:
-    """Return an algorithm with its traces."""
+    """Return an algorithm with its traces, placed on its NPUs.
+
+    A collective that ASTRA-sim does not have is run as an all-reduce.
+    """
     kind = entry.algorithm.collective.kind
     size = entry.collective_bytes
     return FolderProgram(
@@ -177,7 +180,10 @@ def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOpti
 
 
 def _check_messages(nodes: NodeTable, algorithm: Algorithm) -> None:
-    """Raise `InputError` for messages on which the simulator aborts."""
+    """Raise `InputError` for messages on which the simulator aborts.
+
+    These are messages of 0 bytes, messages to the own rank, and too many messages per pair.
+    """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     is_to_self = nodes.peer == group_of_entry(nodes.rank_indptr)
     defects: tuple[tuple[BoolArray, str, str], ...] = (

@@ -30,8 +30,10 @@ def compute_written_losses(
     rounding; None if the nodes became a custom algorithm. `network`: the backend that will run the
     folder.
     """
+    parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
+    folder = Source("folder", tuple(parts), lambda finding: None)
     try:
-        written = read(_make_source(artifacts), JobFolderOptions())
+        written = read(folder, JobFolderOptions())
     except HubError as error:
         return (Loss("simulation", "all ranks", f"the folder cannot be read back: {error}"),)
     # A custom algorithm is checked separately, and its nodes are not those of the workload.
@@ -44,12 +46,6 @@ def compute_written_losses(
     if not any(finding.severity is Severity.ERROR for finding in findings):
         losses += _report_unfinished_ranks(written, network)
     return tuple(losses)
-
-
-def _make_source(artifacts: Sequence[Artifact]) -> Source:
-    """Return the artifacts as the source of a folder's reader."""
-    parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
-    return Source("folder", tuple(parts), lambda found: None)
 
 
 def _read_system(workload: Workload) -> System:

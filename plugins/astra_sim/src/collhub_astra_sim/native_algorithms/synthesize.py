@@ -36,26 +36,26 @@ _ACCESSES = 3
 
 
 def astra_ring(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
-    """Synthesize ASTRA-sim's ring."""
+    """Synthesize ASTRA-sim's algorithm `ring`, in which every rank sends only to the next one."""
     return _synthesize("astra-ring", ring, request, options)
 
 
 def astra_direct(request: SynthesisRequest, options: NativeAlgorithmOptions) -> SynthesisResult:
-    """Synthesize ASTRA-sim's direct."""
+    """Synthesize ASTRA-sim's algorithm `direct`: every rank exchanges parts with all others."""
     return _synthesize("astra-direct", direct, request, options)
 
 
 def astra_halving_doubling(
     request: SynthesisRequest, options: NativeAlgorithmOptions
 ) -> SynthesisResult:
-    """Synthesize ASTRA-sim's halvingDoubling."""
+    """Synthesize ASTRA-sim's `halvingDoubling`: exchanges at distances that are powers of two."""
     return _synthesize("astra-halving-doubling", halving_doubling, request, options)
 
 
 def astra_double_binary_tree(
     request: SynthesisRequest, options: NativeAlgorithmOptions
 ) -> SynthesisResult:
-    """Synthesize one tree of ASTRA-sim's doubleBinaryTree."""
+    """Synthesize one of the two trees of ASTRA-sim's `doubleBinaryTree`."""
     return _synthesize("astra-double-binary-tree", double_binary_tree, request, options)
 
 
@@ -141,7 +141,7 @@ def _build_placed_plan(
 
 
 def _simulate_time_ns(algorithm: Algorithm, request: SynthesisRequest) -> int:
-    """Return the time according to ASTRA-sim's model."""
+    """Simulate the algorithm with ASTRA-sim's model; return its time in ns, at least 1."""
     simulation = SimulationRequest(algorithm, request.topology, request.collective_bytes)
     options = AnalyticalOptions(occupancy=str(request.occupancy))
     time_ns = simulate(simulation, options).time_ns

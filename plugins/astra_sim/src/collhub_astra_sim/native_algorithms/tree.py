@@ -71,7 +71,7 @@ def double_binary_tree(task: NativeTask) -> NativePlan:
 
 
 def _build_tree(ranks: int, *, is_lowest: bool) -> _Tree:
-    """Compute the tree of all ranks."""
+    """Compute the tree of all ranks; `is_lowest`: the root is rank 0, otherwise the last rank."""
     me = np.arange(ranks)
     number = me if is_lowest else me + 1
     is_root = number % ranks == 0

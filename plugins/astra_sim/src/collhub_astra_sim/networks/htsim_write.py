@@ -32,7 +32,7 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
 
 
 def _format_lines(tree: FatTree) -> Iterator[str]:
-    """Yield the text of the file, tier by tier."""
+    """Yield the text of the file, tier by tier; values equal to htsim's defaults are omitted."""
     yield f"Nodes {tree.npus}\nTiers {len(tree.tiers)}\nPodsize {tree.pod_size}\n"
     for number, tier in enumerate(tree.tiers):
         yield f"\nTier {number}\n"

@@ -55,21 +55,15 @@ def format_network(dimensions: Sequence[Dimension]) -> str:
     columns = {
         "topology": [KIND_NAMES[dimension.kind] for dimension in dimensions],
         "npus_count": [str(dimension.size) for dimension in dimensions],
-        "bandwidth": [_format_bandwidth(dimension) for dimension in dimensions],
-        "latency": [_format_latency(dimension) for dimension in dimensions],
+        # GiB/s: division by a power of two is exact, so the simulator's product is the bandwidth.
+        "bandwidth": [
+            _format_decimal(dimension.bandwidth_bytes_per_s / _GIB) for dimension in dimensions
+        ],
+        "latency": [
+            _format_decimal(round(dimension.latency_s * 1e9, 6)) for dimension in dimensions
+        ],
     }
     return "".join(f"{key}: [ {', '.join(values)} ]\n" for key, values in columns.items())
-
-
-def _format_bandwidth(dimension: Dimension) -> str:
-    """Return the bandwidth in GiB/s."""
-    # Division by a power of two is exact, so that the simulator's product equals the bandwidth.
-    return _format_decimal(dimension.bandwidth_bytes_per_s / _GIB)
-
-
-def _format_latency(dimension: Dimension) -> str:
-    """Return the latency in ns, rounded to 6 decimals, without an exponent."""
-    return _format_decimal(round(dimension.latency_s * 1e9, 6))
 
 
 def _format_decimal(value: float) -> str:

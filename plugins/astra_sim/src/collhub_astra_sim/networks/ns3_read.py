@@ -56,7 +56,11 @@ class _Words:
         self._words = self._iterate_words(lines)
 
     def topology(self) -> Topology:
-        """Build the network. Raises `InputError`."""
+        """Read the network.
+
+        Switches are numbered after the NPUs, which keep their order. Raises `InputError` for
+        malformed numbers and a repeated switch.
+        """
         header = self._read_header()
         switches = [self._read_integer("a switch", header.nodes) for _ in range(header.switches)]
         if len(set(switches)) < len(switches):
@@ -70,7 +74,11 @@ class _Words:
         return topology_of(self._source.name, len(npus), header.nodes, cables)
 
     def _read_header(self) -> _Header:
-        """Read the header of ASTRA-sim or of SimAI."""
+        """Read the header of ASTRA-sim or of SimAI.
+
+        SimAI's header has additional numbers and ends with a word, the kind of GPU. Raises
+        `InputError` if all nodes are switches.
+        """
         first = [self._read_integer("a number of nodes", MAX_NODES + 1)]
         first += [self._read_integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
         # SimAI's header has the GPUs of a server and the NVSwitches before the switches, and

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collhub_astra_sim.fixed_size import check_size
 from collhub_astra_sim.options import AnalyticalOptions
 from collhub_astra_sim.simulating.timing_model import (
     TimingModel,
+    check_size,
     compute_durations_ns,
     get_trace_durations_ns,
 )

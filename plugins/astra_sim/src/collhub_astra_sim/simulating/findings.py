@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from collhub_astra_sim.simulating.kernel import SimulatedWorld
-from collhub_astra_sim.simulating.node_checks import Locate
 from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.simulating.trace_nodes import Locate
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, group_of_entry
 from hub_core.model import Diagnostic, Location, Severity
@@ -235,23 +235,14 @@ def _format_steps(count: int) -> str:
 def _describe_further_steps(begun: int, waiting: int) -> str:
     """Format the further unfinished steps of the same rank, in parentheses.
 
-    Empty if there are none.
+    `begun`: number of steps that began and never finished; `waiting`: of those that never start.
+    Empty if both are 0.
     """
-    parts = [*_describe_begun_steps(begun), *_describe_waiting_steps(waiting)]
-    if not parts:
-        return ""
-    return f" ({', '.join(parts)})"
-
-
-def _describe_begun_steps(count: int) -> Iterator[str]:
-    """Yield text about further steps that began and never finished, if `count` is not 0."""
-    if count:
-        verb = "wait for messages" if count > 1 else "waits for a message"
-        yield f"{_format_steps(count)} more {verb}"
-
-
-def _describe_waiting_steps(count: int) -> Iterator[str]:
-    """Yield text about steps that never start, if `count` is not 0."""
-    if count:
-        verb = "start" if count > 1 else "starts"
-        yield f"{_format_steps(count)} behind never {verb}"
+    parts = []
+    if begun:
+        verb = "wait for messages" if begun > 1 else "waits for a message"
+        parts.append(f"{_format_steps(begun)} more {verb}")
+    if waiting:
+        verb = "start" if waiting > 1 else "starts"
+        parts.append(f"{_format_steps(waiting)} after it never {verb}")
+    return f" ({', '.join(parts)})" if parts else ""

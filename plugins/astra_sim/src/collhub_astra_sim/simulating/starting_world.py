@@ -17,12 +17,6 @@ from collhub_kernels.event_queue import (
 )
 
 from collhub_astra_sim.simulating.kernel import LINK, NO_RECEIVER, NODE, RANK, TIME, SimulatedWorld
-from collhub_astra_sim.simulating.matching import (
-    compute_dense_codes,
-    compute_message_keys,
-    compute_pair_codes,
-)
-from collhub_astra_sim.simulating.node_checks import Locate, check_longest_time, check_nodes
 from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS, ELEMENT
 from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, build_network
 from collhub_astra_sim.simulating.switch_ways import (
@@ -30,6 +24,14 @@ from collhub_astra_sim.simulating.switch_ways import (
     create_no_switched_records,
 )
 from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.simulating.trace_nodes import (
+    Locate,
+    check_longest_time,
+    check_nodes,
+    compute_dense_codes,
+    compute_message_keys,
+    compute_pair_codes,
+)
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, IntArray, distinct, group_of_entry
 from hub_core.model import InputError
@@ -140,7 +142,10 @@ def _build_pair_network(
     sizes: Int64Array,
     model: TimingModel,
 ) -> SimulatedNetwork:
-    """Return routes and times for the codes of `_collect_pairs`."""
+    """Build the routes and times of messages for the codes of `_collect_pairs`.
+
+    A code combines plane, source rank and destination rank.
+    """
     ranks = len(npu_of_rank)
     planes, pair = np.divmod(routed, ranks**2)
     sources, destinations = np.divmod(pair, ranks)
@@ -235,7 +240,8 @@ def _assemble_world(
         is_touched=np.zeros(largest, np.bool_),
         latest_child=np.full(count, -1, np.int32),
         element=np.empty(largest + 1, ELEMENT),
-        before=np.full(_find_bucket_count(largest), -1, np.int64),
+        # As many buckets as a hash set has that has grown to `largest` elements.
+        before=np.full(next(b for b in BUCKET_COUNTS if b >= largest), -1, np.int64),
         is_shared=model.is_congestion_aware,
     )
 
@@ -248,11 +254,6 @@ def _build_time_records(network: SimulatedNetwork) -> Records:
         "arrival_ns": network.arrival_ns,
     }
     return _create_records(TIME, network.busy_ns.shape, columns)
-
-
-def _find_bucket_count(count: int) -> int:
-    """Return the bucket count of a hash set that has grown to `count` elements."""
-    return next(buckets for buckets in BUCKET_COUNTS if buckets >= count)
 
 
 def _create_records(

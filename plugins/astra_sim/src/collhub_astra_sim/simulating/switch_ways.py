@@ -175,7 +175,11 @@ class _Shapes:
         return [tuple(self._routes.links[first:end].tolist()) for first, end in bounds]
 
     def _find_copies(self, routes: Sequence[_Route]) -> list[_Copy]:
-        """Find the copies of a multicast, members in order."""
+        """Find the copies of a multicast, members in order.
+
+        A member's message is copied at the last switch that its route shares with that of an
+        earlier member.
+        """
         owner: dict[_Route, int] = {}
         copies = []
         for member, route in enumerate(routes):

@@ -1,4 +1,4 @@
-"""Parameters of the analytical model, and the durations of computations."""
+"""Parameters of the analytical model, durations of computations, and the sizes that are allowed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from collhub_astra_sim.options import CONGESTION_AWARE, AnalyticalOptions
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array
-from hub_core.model import Algorithm, message_bytes
+from hub_core.model import Algorithm, InputError, UsageError, message_bytes
 from hub_core.network import Occupancy
 from hub_core.schedules import work_times_ns
 
@@ -59,3 +59,24 @@ def compute_durations_ns(
     times = work_times_ns(steps, sizes, model.reduce_bytes_per_s, model.copy_bytes_per_s)
     durations[rows] = times[nodes.step[rows]]
     return durations
+
+
+def check_size(algorithm: Algorithm, collective_bytes: int) -> None:
+    """Raise `UsageError` for less than a byte, `InputError` if a trace is fixed to another size.
+
+    A trace with messages in bytes has no units that could be scaled.
+    """
+    if collective_bytes < 1:
+        raise UsageError(
+            f"a collective of {collective_bytes} bytes",
+            cure="choose a size of at least 1 byte",
+        )
+    fixed = algorithm.collective_bytes
+    if fixed is None or fixed == collective_bytes or algorithm.has_contents:
+        return
+    raise InputError(
+        f"the trace states its messages in bytes, for a size of {fixed} bytes in all, "
+        f"not {collective_bytes}",
+        cure=f"use it at {fixed}B",
+        code="fixed-size",
+    )

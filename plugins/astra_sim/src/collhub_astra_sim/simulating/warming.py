@@ -36,7 +36,7 @@ def _run_every_kernel() -> None:
     from collhub_kernels import compile_at_once
 
     from collhub_astra_sim.simulating.analytical import simulate
-    from collhub_astra_sim.workloads.custom_tables import build_custom_tables
+    from collhub_astra_sim.workloads.collective_plans import build_custom_tables
     from collhub_astra_sim.workloads.simulator import simulate as simulate_job
     from hub_core import chakra_nodes, parse_topology
     from hub_core.testing import ring_all_reduce, training_step

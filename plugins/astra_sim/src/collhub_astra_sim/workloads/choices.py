@@ -11,7 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from collhub_kernels.event_queue import Records
 
-from collhub_astra_sim.simulating.matching import compute_dense_codes
+from collhub_astra_sim.simulating.trace_nodes import compute_dense_codes
+from collhub_astra_sim.workloads.collective_plans import (
+    Phase,
+    build_group_phases,
+    build_system_phases,
+)
 from collhub_astra_sim.workloads.machine_state import (
     DIRECT,
     HALVING_DOUBLING,
@@ -22,7 +27,6 @@ from collhub_astra_sim.workloads.machine_state import (
     RING,
     TYPES,
 )
-from collhub_astra_sim.workloads.phases import Phase, build_group_phases, build_system_phases
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, distinct
@@ -288,7 +292,7 @@ def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int
 
 
 def _list_shifts(phase: Phase) -> Iterator[int]:
-    """Yield the distances between communicating positions."""
+    """Yield the distances between the positions of ranks that exchange messages in a phase."""
     if phase.algorithm == RING:
         yield 1
     elif phase.algorithm == DIRECT:

@@ -68,7 +68,8 @@ def _list_hardware_checks(workload: Workload, system: System) -> Iterator[_Check
     is_risky = is_host_compute | is_memory | is_marker
     yield (
         "h1", is_risky & _find_ranks_with_final_message(workload, system)[nodes.rank],
-        "breaks the statistics at the rank's end: ASTRA-sim aborts if a message ends last",
+        "breaks the statistics at the rank's end: ASTRA-sim aborts if the last node to finish is a "
+        "message",
         Severity.WARNING, "let a COMPUTE node come last",
     )  # fmt: skip
     is_metadata = is_marker & _evaluate_extras(

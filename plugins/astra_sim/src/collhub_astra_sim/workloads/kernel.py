@@ -19,7 +19,6 @@ from __future__ import annotations
 from collhub_kernels import Kernel, compiled, outlined
 from collhub_kernels.event_queue import Integer, remove_bucket, take_event
 
-from collhub_astra_sim.workloads.custom import close_custom_node
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
     CUSTOM_ENDS,
@@ -56,7 +55,7 @@ from collhub_astra_sim.workloads.pools import (
     return_record,
     take_next_code,
 )
-from collhub_astra_sim.workloads.streams import start_next_phase, stop_stream
+from collhub_astra_sim.workloads.streams import close_custom_node, start_next_phase, stop_stream
 
 # Results of a call.
 DONE, NEEDS_ROOM, OVERFLOWED, ABORTED = range(4)
@@ -125,7 +124,10 @@ def _execute_code(code: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
-    """Process one event and all codes that it yields."""
+    """Process one event and execute all codes that it yields.
+
+    A delivery yields up to two codes, a batch of delays any number, other events one.
+    """
     kind, item = event & 3, event >> 2
     if kind == LINK_FREE:
         update_link(item, now, machine)
@@ -151,7 +153,7 @@ def _handle_event(event: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _has_room(machine: Machine) -> bool:
-    """Return whether all pools have their margins."""
+    """Return whether every pool has space for the objects that one event can create."""
     margin = machine.margin
     store = machine.store
     is_enough = store[0]["fresh"] + 2 * margin < len(machine.event)

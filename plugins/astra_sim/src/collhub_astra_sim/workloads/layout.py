@@ -23,7 +23,7 @@ from collhub_astra_sim.workloads.choices import (
     choose_algorithms,
     get_dimension_sizes,
 )
-from collhub_astra_sim.workloads.custom_tables import build_custom_tables
+from collhub_astra_sim.workloads.collective_plans import build_custom_tables
 from collhub_astra_sim.workloads.machine_state import (
     BATCH,
     COLLECTIVE_NODE,
@@ -292,7 +292,10 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 
 
 def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
-    """Build the heaps of nodes without parents, followed by the range of the event heap."""
+    """Build the heaps of nodes without parents, one per rank and slot.
+
+    They are followed by the range of the event heap. Entries are sorted by row.
+    """
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)
     heap = np.zeros(1 + ranks * SLOTS, HEAP)
@@ -324,7 +327,7 @@ def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, 
 
 
 def expand_pools(machine: Machine) -> Machine:
-    """Return a copy of the machine with pools of twice the size."""
+    """Return a copy of the machine whose pools have twice the size, with equal contents."""
     fields = ("stream", "stream_queue", "message", "batch", "delay", "bucket", "event", "entry")
     larger = {}
     for name in fields:

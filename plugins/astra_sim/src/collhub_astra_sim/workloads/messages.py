@@ -69,7 +69,7 @@ def receive(
 
 @outlined
 def wait_for_cleared(index: Integer, now: Integer, machine: Machine) -> None:
-    """Post the receive whose clearance has arrived at the sender."""
+    """Post the receive whose clearance has arrived at the sender (rendezvous only)."""
     side = machine.message[index]
     code, size, tag = side["receiver"], side["bytes"], side["tag"]
     source, destination = side["source"], side["destination"]
@@ -110,7 +110,7 @@ def _take_message(
 
 @compiled
 def _return_message(index: Integer, machine: Machine) -> None:
-    """Return a message or receive to the pool."""
+    """Return the record of a message or receive to the pool, for reuse."""
     machine.message[index]["next_unmet"] = machine.store[MESSAGES]["returned"]
     machine.store[MESSAGES]["returned"] = index
 

@@ -40,7 +40,10 @@ _NATIVE_TAG = 500_000_000
 
 @outlined
 def start_native(index: Integer, now: Integer, machine: Machine) -> None:
-    """Begin the current phase of a stream."""
+    """Begin the current phase of a stream.
+
+    The tree starts at its leaves; the other algorithms create their first packets.
+    """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     _init_phase(index, machine)
@@ -103,7 +106,10 @@ def _compute_log2(size: Integer) -> Integer:
 
 @compiled
 def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
-    """Return the maximum number of packets in flight."""
+    """Return the maximum number of packets of a stream in flight.
+
+    1, but for the direct algorithm its width, at most the number of peers.
+    """
     phase = machine.phase[machine.stream[index]["phase"]]
     if phase["algorithm"] != DIRECT:
         return 1
@@ -160,7 +166,11 @@ def compute_reduction_ns(size: Integer, machine: Machine) -> Integer:
 
 @outlined
 def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> None:
-    """Continue a stream after the arrival of a message."""
+    """Continue a stream after the arrival of a message.
+
+    The tree first waits for the endpoint's delay, and reduces except at leaves; the other
+    algorithms create the next packet.
+    """
     stream = machine.stream[index]
     stream["arrived"] += 1
     if machine.phase[stream["phase"]]["algorithm"] != TREE:
@@ -216,7 +226,10 @@ def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _compute_packet_bytes(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the size of a packet's message in bytes."""
+    """Return the size in bytes of message `number` of a phase.
+
+    Ring and direct: the rank's part. Halving and doubling: half as much per step, then twice.
+    """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     size: Integer = stream["bytes"]

@@ -123,7 +123,11 @@ def _set_computations(
 
 
 def _set_messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64Array) -> None:
-    """Set action and work of messages; raise `InputError` for invalid ones."""
+    """Set action and work (bytes) of messages, in place.
+
+    Raises `InputError` for peers out of range, messages to the own rank, and messages without
+    bytes.
+    """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     is_no_rank = (nodes.peer < 0) | (nodes.peer >= nodes.num_ranks)
     _refuse(nodes, is_message & is_no_rank, "names a peer that is no rank", "", "peer-range")
@@ -176,7 +180,11 @@ def _set_collectives(
 
 
 def _compute_chunks(nodes: NodeColumns, splits: int) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return (bytes of every collective, bytes of one stream, whether it is an all-gather)."""
+    """Return (bytes of every collective, bytes of one stream, whether it is an all-gather).
+
+    A stream has the bytes divided by `splits`, but except for all-gathers at least one byte per
+    rank of the system, even in smaller groups.
+    """
     size = np.maximum(nodes.bytes, 0)
     chunk = size // splits
     is_gather = nodes.collective == JobCollective.ALL_GATHER

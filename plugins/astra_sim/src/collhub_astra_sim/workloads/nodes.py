@@ -108,7 +108,10 @@ def _skip_node(row: Integer, deferred_count: Integer, now: Integer, machine: Mac
 
 @outlined
 def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
-    """Start a node at time `now` (ns)."""
+    """Start a node at time `now` (ns): occupy its slot and perform its action.
+
+    The action is a timer, a message, a collective or a memory transfer.
+    """
     node = machine.node[row]
     index = node["rank"]
     rank = machine.rank[index]

@@ -51,7 +51,10 @@ def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Intege
 
 @outlined
 def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: Machine) -> None:
-    """Perform an action for a rank after `length` ns."""
+    """Schedule the action `code` of a rank after `length` ns.
+
+    All delays of a rank that expire at one time form a batch, one event, in creation order.
+    """
     time = now + length
     entry = take_record(machine.delay, DELAYS, machine)
     machine.delay[entry]["code"] = code

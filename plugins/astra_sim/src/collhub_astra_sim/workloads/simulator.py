@@ -1,9 +1,12 @@
-"""The simulator of jobs: from a folder for ASTRA-sim, or from traces with a system by options."""
+"""The simulator of jobs, from a folder for ASTRA-sim or from traces with a system by options.
+
+Also the check of jobs of such folders: hazards of nodes, and those that only a simulation shows.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +30,7 @@ from collhub_astra_sim.workloads.system import (
     build_system,
     refuse_given,
 )
-from hub_core import NodeTable, UsageError
+from hub_core import HubError, NodeTable, UsageError
 from hub_core.model import (
     Diagnostic,
     InputError,
@@ -38,7 +41,14 @@ from hub_core.model import (
     Workload,
 )
 from hub_core.network import Topology
-from hub_core.plugin_api import NoOptions, Source, WorkloadRequest, WorkloadTimes
+from hub_core.plugin_api import (
+    CheckReport,
+    CheckRequest,
+    NoOptions,
+    Source,
+    WorkloadRequest,
+    WorkloadTimes,
+)
 
 
 def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
@@ -128,7 +138,7 @@ def _run_simulation(
 
 
 def _convert_times(times: SimulatedTimes, options: JobOptions, backend: str) -> WorkloadTimes:
-    """Convert the result to the record of the hub."""
+    """Convert the simulated times to the result that the hub reports."""
     return WorkloadTimes(
         times.rank_finish_ns,
         times.start_ns,
@@ -224,3 +234,50 @@ def _read_node_map(folder: Mapping[str, JsonValue]) -> dict[int, str]:
     mapping = folder.get("per_node")
     pairs = mapping if isinstance(mapping, dict) else {}
     return {int(node): str(prefix) for node, prefix in pairs.items()}
+
+
+MAX_FINDINGS = 8
+"""Maximum number of listed findings of a simulation; a job that hangs has one per rank."""
+
+
+def check(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Check `astra-sim-hazards`: for a workload that was read from a folder for ASTRA-sim.
+
+    A thorough check also simulates the job on the network of the folder: only then are collectives
+    in an order that hangs, and messages that abort, detected. The report is not applicable to other
+    workloads; it fails if a finding is an error.
+    """
+    if request.workload is None:
+        raise UsageError("the check needs a workload")
+    extension = request.workload.extensions.get(EXTENSION)
+    system = extension.get("system") if isinstance(extension, dict) else None
+    if not isinstance(extension, dict) or not isinstance(system, str):
+        return CheckReport(True, is_applicable=False)
+    findings = list(find_hazards(request.workload, System.of_json(system)))
+    is_fatal = any(finding.severity is Severity.ERROR for finding in findings)
+    if request.is_thorough and not is_fatal and isinstance(extension.get("network"), str):
+        findings += _simulate_findings(request.workload)
+        is_fatal = any(finding.severity is Severity.ERROR for finding in findings)
+    file = request.workload.provenance.source_name or None
+    located = [
+        replace(finding, location=replace(finding.location, file=file)) for finding in findings
+    ]
+    return CheckReport(not is_fatal, diagnostics=tuple(located))
+
+
+def _simulate_findings(workload: Workload) -> Iterator[Diagnostic]:
+    """Yield the findings of a simulation, at most `MAX_FINDINGS`.
+
+    Equal findings of several ranks are reported once.
+    """
+    try:
+        times = simulate(WorkloadRequest(workload), JobOptions())
+    except HubError as error:
+        yield from error.diagnostics
+        return
+    first = {finding.message: finding for finding in reversed(times.diagnostics)}
+    different = sorted(first.values(), key=lambda finding: finding.location.rank or 0)
+    yield from different[:MAX_FINDINGS]
+    if len(different) > MAX_FINDINGS:
+        more = f"{len(different) - MAX_FINDINGS} more findings are listed by collhub simulate"
+        yield Diagnostic(different[-1].code, more)

@@ -62,7 +62,11 @@ class _StoppedJob:
         return column
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """Yield the findings of a rank that never finishes."""
+        """Yield the findings of a rank that never finishes.
+
+        One per running node with its reason; if no further node can start, one for the first free
+        node.
+        """
         rows = self._layout.order[
             slice(*self._workload.nodes.rank_indptr[rank : rank + 2].tolist())
         ]
@@ -102,7 +106,7 @@ class _StoppedJob:
         return f"process group {self._workload.groups[group].name!r}" if group >= 0 else "all ranks"
 
     def _explain(self, row: int) -> _Reason:
-        """Return why a running node does not finish."""
+        """Return why a running node does not finish, by its kind."""
         nodes = self._workload.nodes
         kind = NodeKind(int(nodes.kind[row]))
         if kind is NodeKind.RECV:

@@ -1,0 +1,180 @@
+"""Number the messages of traces, and refuse nodes that cannot be simulated.
+
+Sends and receives that may be matched share a key: ASTRA-sim matches the n-th receive posted with
+the n-th send issued of one key (tag modulo 5e8, source, destination, size), in the order of
+simulated time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS
+from collhub_astra_sim.simulating.simulated_network import LONGEST_NS
+from hub_core import NodeTable, NodeType
+from hub_core.columns import BoolArray, Int64Array, IntArray, row_pointer
+from hub_core.model import InputError, Location
+from hub_core.network import Topology
+
+# ASTRA-sim reserves the upper part of its tag space.
+TAG_MODULUS = 500_000_000
+_LARGEST_CODE = (1 << 63) - 1
+# Maximum size of a lookup table of codes, in entries per code.
+_ROOM = 4
+
+
+def compute_message_keys(
+    nodes: NodeTable, rank: Int64Array, size_class: IntArray
+) -> tuple[npt.NDArray[np.int32], Int64Array]:
+    """Return (key of every node, -1 for local nodes; row pointer of the slots of all keys).
+
+    `rank`, `size_class`: by node. A slot matches one send with one receive: a key has as many slots
+    as sends or receives, whichever number is larger.
+    """
+    rows, is_send = _find_messages(nodes)
+    rank_of_end, peer = rank[rows], nodes.peer[rows]
+    # Both ends of a message use the same pair: from the sender to the receiver.
+    source = np.where(is_send, rank_of_end, peer)
+    destination = np.where(is_send, peer, rank_of_end)
+    pair = compute_pair_codes(source, destination, nodes.num_ranks)
+    tag = nodes.tag[rows] % TAG_MODULUS
+    codes = _compute_joint_codes((pair, tag, size_class[rows]))
+    key = np.full(len(nodes), -1, np.int32)
+    key[rows] = codes
+    return key, _count_slots(codes, is_send)
+
+
+def _find_messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
+    """Return (rows of all SENDs and RECVs, ascending, int64; which of them are SENDs, bool)."""
+    is_send = nodes.type == NodeType.COMM_SEND
+    is_receive = nodes.type == NodeType.COMM_RECV
+    rows = np.flatnonzero(is_send | is_receive)
+    return rows, is_send[rows]
+
+
+def _count_slots(codes: Int64Array, is_send: BoolArray) -> Int64Array:
+    """Return the row pointer of the slots of keys: the larger of SENDs and RECVs per key.
+
+    `codes`: the key of every message node; `is_send`: its kind.
+    """
+    keys = int(codes.max(initial=-1)) + 1
+    sends = np.bincount(codes[is_send], minlength=keys)
+    receives = np.bincount(codes[~is_send], minlength=keys)
+    return row_pointer(np.maximum(sends, receives))
+
+
+def compute_pair_codes(source: IntArray, destination: IntArray, num_ranks: int) -> Int64Array:
+    """Return a number for every pair of ranks, ascending by source, then by destination.
+
+    int64, because the numbers may exceed 32 bits.
+    """
+    return source.astype(np.int64) * num_ranks + destination
+
+
+def _compute_joint_codes(columns: Sequence[IntArray]) -> Int64Array:
+    """Number the distinct combinations of non-negative columns densely, in lexicographic order.
+
+    The first column is the most significant; the result is int64[rows], starting at 0.
+    """
+    codes = np.zeros(len(columns[0]), np.int64)
+    span = 1
+    for column in columns:
+        width = int(column.max(initial=0)) + 1
+        # Renumber intermediate codes only if the combination would exceed 64 bits.
+        if span * width > _LARGEST_CODE:
+            codes, span = compute_dense_codes(codes, span)
+        codes = codes * width + column
+        span *= width
+        # Renumbering is inexpensive for small ranges and keeps the next step inexpensive.
+        if span <= _ROOM * len(codes):
+            codes, span = compute_dense_codes(codes, span)
+    return compute_dense_codes(codes, span)[0]
+
+
+def compute_dense_codes(codes: Int64Array, span: int) -> tuple[Int64Array, int]:
+    """Return (codes renumbered without gaps in ascending order; number of distinct codes).
+
+    All codes must be below `span`. Cost: linear if the span is not much larger than the number of
+    codes, else that of a sort.
+    """
+    if span > _ROOM * len(codes):
+        distinct, dense = np.unique(codes, return_inverse=True)
+        return dense.astype(np.int64), len(distinct)
+    is_present = np.zeros(span, np.bool_)
+    is_present[codes] = True
+    number = np.cumsum(is_present) - 1
+    return number[codes], int(number[-1]) + 1 if span else 0
+
+
+Locate = Callable[[int], Location]
+"""Returns the location of a node (by its row) for messages."""
+
+
+def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: Locate) -> None:
+    """Raise `InputError` for traces that the kernel cannot simulate; `rank`: by node.
+
+    Checks the number of NPUs, the size of ranks, messages and dependencies. Only invalid messages
+    are reported with the location of their node.
+    """
+    if topology.num_npus < nodes.num_ranks:
+        raise InputError(
+            f"topology {topology.name} has {topology.num_npus} NPUs, "
+            f"the algorithm has {nodes.num_ranks} ranks",
+            cure="choose a topology with at least one NPU per rank",
+            code="topology-too-small",
+        )
+    # The emulated hash sets have no larger bucket count.
+    if int(np.diff(nodes.rank_indptr).max(initial=0)) > BUCKET_COUNTS[-1]:
+        raise InputError(f"a rank has more than {BUCKET_COUNTS[-1]} nodes", code="too-large")
+    _check_messages(nodes, rank, locate)
+    _check_parents(rank, nodes.data_indptr, nodes.data_indices)
+    _check_parents(rank, nodes.control_indptr, nodes.control_indices)
+
+
+def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
+    """Raise `InputError` for a message with an invalid peer or a negative size."""
+    is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
+    peer = nodes.peer
+    is_no_rank = (peer < 0) | (peer >= nodes.num_ranks)
+    defects: tuple[tuple[BoolArray, str, str], ...] = (
+        (is_no_rank, "names a peer that is not a rank", "peer-range"),
+        (peer == rank, "sends to or receives from its own rank", "self-message"),
+        (nodes.size < 0, "has a negative size", "negative-size"),
+    )
+    for is_defective, defect, code in defects:
+        is_wrong = is_message & is_defective
+        if is_wrong.any():
+            first = int(np.argmax(is_wrong))
+            raise InputError(f"a message {defect}", location=locate(first), code=code)
+
+
+def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:
+    """Refuse dependencies on missing nodes or on nodes of another rank.
+
+    Raises `InputError`. `parents` are rows of the entire table, `indptr` their row pointer by node.
+    """
+    parent_counts = np.diff(indptr)
+    child_rank = np.repeat(rank, parent_counts)
+    is_present = (parents >= 0) & (parents < len(rank))
+    # Only existing nodes have a rank to compare.
+    if not is_present.all() or np.any(rank[parents] != child_rank):
+        message = "a dependency names a node that its rank does not have"
+        raise InputError(message, code="dangling")
+
+
+def check_longest_time(hops: Int64Array, slowest_ns: Int64Array, duration_ns: Int64Array) -> None:
+    """Raise `InputError` if times could overflow; the upper bound is a fully serial execution.
+
+    `hops` and `slowest_ns` (time on the slowest link) by message; `duration_ns` by node.
+    """
+    on_links = float(np.sum(hops * slowest_ns.astype(np.float64)))
+    on_ranks = float(np.sum(duration_ns, dtype=np.float64))
+    if on_links + on_ranks >= LONGEST_NS:
+        raise InputError(
+            "the simulated time may exceed 146 years",
+            cure="check sizes, bandwidths and durations",
+            code="too-long",
+        )
