@@ -132,17 +132,18 @@ class LogReadOptions(RingReadOptions):
 class TunerOptions:
     """Options of the configuration of NCCL's tuner."""
 
-    channels: int = option(
+    channels: int | None = optional(
+        "channels of the tuned collectives; 0 leaves the number to NCCL, by size (default: 0 on a "
+        "known machine, else 16)",
         OptionType.INT,
-        16,
-        "channels of the tuned collectives; 0 leaves the number to NCCL, by size",
         minimum=0,
         maximum=64,
     )
     ll_below: int = option(
         OptionType.SIZE,
         64 << 10,
-        "size below which the protocol is ll, above it simple; simulations do not compare them",
+        "size below which the protocol is ll, above it simple, on machines that are not known; on "
+        "known ones NCCL's cost model chooses the protocol of each size",
     )
 
 

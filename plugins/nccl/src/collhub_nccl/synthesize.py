@@ -12,13 +12,10 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from collhub_machine_profiles import find_profile
-from collhub_machine_profiles.gpus import known_gpu
-from collhub_machine_profiles.nccl_baseline import nccl_version_of
+from collhub_machine_profiles.nccl_baseline import communicator_of_topology
 from collhub_machine_profiles.nccl_choice import launch_of
-from collhub_machine_profiles.nccl_communicators import find_communicator
 from collhub_machine_profiles.nccl_constants import parse_version
-from collhub_machine_profiles.nccl_costs import Alternative, Communicator
+from collhub_machine_profiles.nccl_costs import Alternative
 from collhub_nccl_records import TreeNode
 
 from collhub_nccl.explain.calls import CallRequest, ExplainedCall, explain_call
@@ -156,7 +153,12 @@ def _choose_plan(
     request: SynthesisRequest, options: NcclSynthesisOptions, nodes: Sequence[Sequence[int]]
 ) -> _Plan:
     """Return the options, completed by NCCL's choice on a known machine."""
-    communicator = _find_communicator(request, options, nodes)
+    communicator = communicator_of_topology(
+        request.topology,
+        version="" if options.version is None else parse_version(options.version),
+        ranks=len(request.npus),
+        nodes=len(nodes),
+    )
     kind, size = str(request.collective.kind), request.collective_bytes
     if communicator is None:
         algorithm = "ring" if options.algorithm == "auto" else options.algorithm
@@ -186,32 +188,6 @@ def _cheapest_modelled(call: ExplainedCall, algorithm: str) -> Alternative:
         for row in call.alternatives
         if row.time_us is not None and row.alternative.algorithm in allowed
     )
-
-
-def _find_communicator(
-    request: SynthesisRequest, options: NcclSynthesisOptions, nodes: Sequence[Sequence[int]]
-) -> Communicator | None:
-    """Return the communicator of the ranks, None for topologies of no known GPU."""
-    topology = request.topology
-    gpu = known_gpu(topology.name)
-    if gpu is None or not gpu.search_channels:
-        return None
-    profile = find_profile(topology)
-    version = nccl_version_of(profile)
-    if options.version is not None:
-        version = parse_version(options.version)
-    try:
-        return find_communicator(
-            gpu,
-            version,
-            ranks=len(request.npus),
-            nodes=len(nodes),
-            topology=topology,
-            machine="" if profile is None else profile.name,
-        )
-    except UsageError:
-        # A topology of other nodes than those of the machine, such as rails without groups.
-        return None
 
 
 def _limit_messages(plan: _Plan, request: SynthesisRequest) -> _Plan:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from collhub_machine_profiles.nccl_baseline import communicator_of_topology
+from collhub_machine_profiles.nccl_choice import cheapest_alternative
+from collhub_machine_profiles.nccl_communicators import count_nodes
 from collhub_nccl.options import TunerOptions
 from collhub_nccl.tuner.read import read
 from collhub_nccl.tuner.write import write
 
+import hub_core
 from hub_core.model import Collective, CollectiveKind, Diagnostic
 from hub_core.plugin_api import SelectedCollective, Selection, Source, SourcePart
 from hub_core.testing import ring_all_reduce, selected
@@ -239,3 +243,48 @@ def test_a_line_that_the_tuner_misreads_serves_nothing(line: str, reason: str) -
 
 def test_other_files_are_none_of_the_format() -> None:
     assert _read("", "other.conf") == ([], ["other.conf: no file of this format"])
+
+
+def _known(topology: str, *found: SelectedCollective) -> list[str]:
+    """Lines for the communicator of a known machine, without those of other communicators."""
+    network = hub_core.parse_topology(topology)
+    nodes = count_nodes(network)
+    selection = Selection(topology, network.num_npus, nodes, found, network)
+    (artifact,) = write(selection, TunerOptions()).artifacts
+    lines = artifact.content().decode().splitlines()
+    return [line for line in lines if line.endswith(f",{nodes},{network.num_npus}")]
+
+
+def test_on_a_known_machine_protocols_follow_the_cost_model() -> None:
+    found = _selected(CollectiveKind.ALL_REDUCE, {"ring": (1, 1, 1)})
+    lines = _known("dgx-a100:2", found)
+    tuned = [line for line in lines if line.startswith("allreduce,")]
+    assert tuned[0].startswith("allreduce,0,")
+    assert [line.split(",")[3:6] for line in tuned[:3]] == [
+        ["ring", "ll", "0"], ["ring", "ll128", "0"], ["ring", "simple", "0"]
+    ]  # fmt: skip
+
+
+def test_on_a_known_machine_other_collectives_keep_the_choice_of_nccl() -> None:
+    found = _selected(CollectiveKind.ALL_GATHER, {"ring": (1, 1, 1)})
+    lines = _known("dgx-h100:2", found)
+    communicator = communicator_of_topology(hub_core.parse_topology("dgx-h100:2"))
+    assert communicator is not None
+    reduces = [line.split(",") for line in lines if line.startswith("allreduce,")]
+    for size in (1, 255_452, 255_453, 1 << 22, 1 << 34):
+        (algorithm, protocol) = next(
+            (fields[3], fields[4]) for fields in reduces if int(fields[1]) <= size <= int(fields[2])
+        )
+        best = cheapest_alternative(communicator, "all-reduce", size)
+        assert (algorithm, protocol) == (best.algorithm, best.protocol), size
+
+
+def test_a_file_for_a_known_machine_has_no_findings() -> None:
+    network = hub_core.parse_topology("dgx-h100")
+    found = _selected(CollectiveKind.ALL_REDUCE, {"ring": (1, 1, 1)})
+    selection = Selection("dgx-h100", 8, 1, (found,), network)
+    (artifact,) = write(selection, TunerOptions()).artifacts
+    reported: list[Diagnostic] = []
+    part = SourcePart("nccl_tuner.conf", artifact.content)
+    read(Source("tuned", (part,), report=reported.append))
+    assert reported == []

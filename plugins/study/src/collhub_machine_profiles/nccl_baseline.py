@@ -60,6 +60,36 @@ def nccl_version_of(profile: MachineProfile | None) -> str:
     return profile.library.version
 
 
+def communicator_of_topology(
+    topology: Topology,
+    *,
+    profile: MachineProfile | None = None,
+    version: str = "",
+    ranks: int | None = None,
+    nodes: int | None = None,
+) -> Communicator | None:
+    """Return the communicator of the ranks of a topology (default: all) on its known machine.
+
+    `profile` and `version` of NCCL: default are those of the machine that the topology names. None
+    if it names none, if the channels of its GPU are unknown, and if the ranks do not fit.
+    """
+    profile = profile or find_profile(topology)
+    gpu = profile.known_gpu if profile is not None else known_gpu(topology.name)
+    if gpu is None:
+        return None
+    try:
+        return find_communicator(
+            gpu,
+            version or nccl_version_of(profile),
+            ranks=ranks,
+            nodes=nodes,
+            topology=topology,
+            machine="" if profile is None else profile.name,
+        )
+    except UsageError:
+        return None
+
+
 def predict_baseline(
     topology: Topology,
     collective: str,
@@ -76,16 +106,9 @@ def predict_baseline(
     lacks, and for ranks that do not fit the machine.
     """
     profile = profile or find_profile(topology)
-    gpu = profile.known_gpu if profile is not None else known_gpu(topology.name)
-    if gpu is None:
-        return None
-    used_version = version or nccl_version_of(profile)
     machine = "" if profile is None else profile.name
-    try:
-        communicator = find_communicator(gpu, used_version, topology=topology, machine=machine)
-    except UsageError:
-        # Ranks of another machine, or a GPU whose channels are unknown: the table may have it.
-        communicator = None
+    # None for ranks of another machine and for GPUs with unknown channels: a table may have them.
+    communicator = communicator_of_topology(topology, profile=profile, version=version)
     choice, cost = None, None
     if communicator is not None:
         choice, cost = _choose(communicator, collective, size_bytes, dtype)
@@ -102,6 +125,7 @@ def predict_baseline(
         error, method, time_us = None, NCCL_COST, cost
     else:
         return None
+    used_version = version or nccl_version_of(profile)
     return Baseline(choice, time_us, method, error, machine, used_version)
 
 

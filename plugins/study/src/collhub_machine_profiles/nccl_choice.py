@@ -7,6 +7,7 @@ small calls (src/enqueue.cc of NCCL 2.18 to 2.30).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from collhub_machine_profiles.gpus import Gpu
 from collhub_machine_profiles.nccl_costs import (
@@ -81,6 +82,46 @@ def cheapest_alternative(
             cost_us(communicator, collective, one, size_bytes),
         ),
     )
+
+
+def find_choice_windows(
+    communicator: Communicator, collective: str, algorithm: str = ""
+) -> list[tuple[int, int, Alternative]]:
+    """Return the ranges of sizes (both ends included) in which NCCL's choice is the same.
+
+    `algorithm` restricts the choice to its protocols; then the list is empty if NCCL does not allow
+    it. The ranges cover 0 bytes to 1 TiB, and the last one all larger sizes. Sixteen sizes per
+    power of two are evaluated, and the borders between them are exact.
+    """
+    allowed = [
+        one
+        for one in list_alternatives(communicator, collective)
+        if not one.refusal and algorithm in ("", one.algorithm)
+    ]
+    if not allowed:
+        return []
+
+    def find_cheapest(size: int) -> Alternative:
+        return min(allowed, key=lambda one: cost_us(communicator, collective, one, size))
+
+    sizes = sorted({(16 + step) << power >> 4 for power in range(41) for step in range(16)})
+    windows: list[tuple[int, int, Alternative]] = []
+    start, previous = 0, find_cheapest(sizes[0])
+    for below, size in pairwise(sizes):
+        best = find_cheapest(size)
+        if best == previous:
+            continue
+        low, high = below, size
+        while high - low > 1:
+            middle = (low + high) // 2
+            if find_cheapest(middle) == previous:
+                low = middle
+            else:
+                high = middle
+        windows.append((start, low, previous))
+        start, previous = high, best
+    windows.append((start, sizes[-1], previous))
+    return windows
 
 
 def launch_of(

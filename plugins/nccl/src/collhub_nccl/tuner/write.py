@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from collhub_machine_profiles.nccl_choice import find_choice_windows
+from collhub_machine_profiles.nccl_costs import Communicator
+
 from collhub_nccl.options import TunerOptions
 from collhub_nccl.tuner.read import (
     ANY,
@@ -31,6 +34,7 @@ from hub_core.plugin_api import (
 )
 from hub_core.selections import first_of_kinds, own_windows
 
+_DEFAULT_CHANNELS = 16
 _NAME_OF = {kind: name for name, kind in COLLECTIVES.items()}
 # Sizes in bytes from which NVLS is faster than rings within a node (H100, NCCL 2.19 and later), and
 # rings are faster than trees between nodes, by the cost model of NCCL.
@@ -46,6 +50,7 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
     place = f"{nodes}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {selection.topology}, {place}"[:200]]
     ranks = (selection.num_nodes, selection.num_ranks)
+    communicator = _find_communicator(selection)
     once, losses = first_of_kinds(selection)
     tuned = set()
     for selected in once:
@@ -59,22 +64,71 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
         losses += lost
         for window in windows:
             tuned.add(kind)
-            lines += _build_window_lines(_NAME_OF[kind], window, own, options, ranks)
+            lines += _build_window_lines(_NAME_OF[kind], window, own, options, ranks, communicator)
     lines.append("# All other calls, which the tuner would leave a single channel.")
+    if communicator is not None:
+        lines += _build_nccl_lines(communicator)
     lines += _build_default_lines(options.ll_below)
     content = "\n".join([*lines, ""]).encode("ascii", "replace")
     return WriteResult(
-        [Artifact(FILE, content)], losses, (), list(_build_notes(tuned, place, options))
+        [Artifact(FILE, content)],
+        losses,
+        (),
+        list(_build_notes(tuned, place, options, communicator)),
     )
 
 
-def _build_notes(tuned: set[CollectiveKind], place: str, options: TunerOptions) -> Iterator[str]:
+def _find_communicator(selection: Selection) -> Communicator | None:
+    """Return the communicator of a selection for a known machine, else None."""
+    # Imported here: it needs numpy, which files for other networks do without.
+    from collhub_machine_profiles.nccl_baseline import communicator_of_topology
+
+    topology = selection.network
+    if topology is None:
+        return None
+    communicator = communicator_of_topology(topology)
+    if communicator is None or communicator.nodes != selection.num_nodes:
+        return None
+    return communicator
+
+
+def _count_tuned_channels(options: TunerOptions, communicator: Communicator | None) -> int:
+    """Return the channels of tuned lines; 0 leaves the number to NCCL."""
+    if options.channels is not None:
+        return options.channels
+    return _DEFAULT_CHANNELS if communicator is None else 0
+
+
+def _build_nccl_lines(communicator: Communicator) -> Iterator[str]:
+    """Yield lines that repeat NCCL's own choice for all sizes in the tuned communicator."""
+    for name, kind in COLLECTIVES.items():
+        windows = find_choice_windows(communicator, str(kind))
+        for first, last, best in windows:
+            end = LARGEST if last == windows[-1][1] else last
+            yield _format_line(
+                *(name, first, end, best.algorithm, best.protocol, OWN_CHANNELS),
+                *(communicator.nodes, communicator.ranks),
+            )
+
+
+def _build_notes(
+    tuned: set[CollectiveKind],
+    place: str,
+    options: TunerOptions,
+    communicator: Communicator | None,
+) -> Iterator[str]:
     """Yield notes on how NCCL loads the file, and on its calls outside of the tuned windows."""
     yield f"set NCCL_TUNER_PLUGIN to NCCL's example tuner, and NCCL_TUNER_CONFIG_FILE to {FILE}"
-    if options.channels:
+    channels = _count_tuned_channels(options, communicator)
+    if channels:
         yield (
-            f"tuned lines state {options.channels} channels, which no simulation tells "
+            f"tuned lines state {channels} channels, which no simulation tells "
             "(-O channels=, 0 for NCCL's own number)"
+        )
+    if communicator is not None:
+        yield (
+            f"protocols of tuned lines, and lines for all sizes of {place}, follow the cost model"
+            f" of NCCL {communicator.version} on {communicator.gpu.name}"
         )
     untuned = ", ".join(str(kind) for kind in COLLECTIVES.values() if kind not in tuned)
     calls = f"{untuned}, and all calls" if untuned else "calls"
@@ -91,10 +145,24 @@ def _build_window_lines(
     own: Mapping[str, str],
     options: TunerOptions,
     ranks: tuple[int, int],
+    communicator: Communicator | None,
 ) -> Iterator[str]:
-    """Yield the line of a window, or two if its small sizes use a different protocol."""
+    """Yield a line of a window for each protocol: those of the cost model on a known machine, else
+    ll for small sizes.
+    """
     algorithm = own[window.algorithm]
     max_bytes = LARGEST if window.max_bytes is None else window.max_bytes
+    channels = _count_tuned_channels(options, communicator)
+    choices = []
+    if communicator is not None:
+        choices = find_choice_windows(communicator, str(COLLECTIVES[name]), algorithm)
+    for first, last, best in choices:
+        end = LARGEST if last == choices[-1][1] else last
+        first, end = max(first, window.min_bytes), min(end, max_bytes)
+        if first <= end:
+            yield _format_line(name, first, end, algorithm, best.protocol, channels, *ranks)
+    if choices:
+        return
     # NCCL's parallel aggregated trees support only the protocol Simple.
     border = 0 if algorithm == "pat" else options.ll_below
     parts = (
@@ -103,7 +171,7 @@ def _build_window_lines(
     )
     for first, last, protocol in parts:
         if first <= last:
-            yield _format_line(name, first, last, algorithm, protocol, options.channels, *ranks)
+            yield _format_line(name, first, last, algorithm, protocol, channels, *ranks)
 
 
 def _build_default_lines(ll_below: int) -> Iterator[str]:
