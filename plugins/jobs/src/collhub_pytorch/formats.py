@@ -5,13 +5,18 @@ from __future__ import annotations
 from collhub_pytorch.options import EXECUTION_TRACE, INSPECTOR, KINETO, NCCL_CALLS, NSYS, PROFILER
 from hub_core.plugin_api import Format, Layout
 
+# Categories of the events of NCCL's profiler plugin, which are also lists of events.
+_NCCL_EVENT = (
+    rb'"cat"\s*:\s*"(?:COLL_API|P2P_API|GROUP_API|KERNEL_LAUNCH|GROUP|COLL|P2P|PROXY|NET|GPU)"'
+)
 KINETO_FORMAT = Format(
     KINETO,
     "profiles of torch.profiler (Kineto, Chrome traces), one file a rank",
     (".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
     # Files of 2021 begin with `computeProperties`; bare lists of events with an event.
     rb'"(?:traceEvents|deviceProperties|computeProperties|distributedInfo)"\s*:'
-    rb'|\A\s*\[\s*\{[^{}]*"ph"\s*:\s*"|\A\s*\{\s*"schemaVersion"\s*:\s*1\b',
+    rb"|\A\s*\[\s*\{(?![^{}]*" + _NCCL_EVENT + rb')[^{}]*"ph"\s*:\s*"'
+    rb'|\A\s*\{\s*"schemaVersion"\s*:\s*1\b',
     Layout.PREFIX,
 )
 EXECUTION_TRACE_FORMAT = Format(
@@ -32,8 +37,7 @@ PROFILER_FORMAT = Format(
     PROFILER,
     "calls of NCCL with times, as the events of its example profiler plugin, one file a process",
     (".nccl-profile.txt", ".nccl-profile.txt.gz"),
-    rb'\A\s*\[\s*(?:\{[^\n]*\n\s*)*?\{[^\n]*"cat"\s*:\s*'
-    rb'"(?:COLL_API|P2P_API|GROUP_API|GROUP|COLL|P2P|PROXY)"',
+    rb"\A\s*\[\s*\{[^{}]*" + _NCCL_EVENT,
     Layout.PREFIX,
 )
 NCCL_CALLS_FORMAT = Format(
