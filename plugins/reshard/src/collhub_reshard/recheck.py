@@ -140,7 +140,7 @@ def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTas
     """Raise `FlawError` unless the tasks of the proof are those that follow from the moves."""
     if len(task_entries) != len(tasks):
         raise FlawError(
-            "tasks", f"{len(task_entries)} tasks are task_entries, the specs give {len(tasks)}"
+            "tasks", f"the proof has {len(task_entries)} tasks, the specs give {len(tasks)}"
         )
     for task, entry in enumerate(task_entries):
         if entry["unit_task"] != tasks.rows[task]:
@@ -240,7 +240,7 @@ def _check_bound(claim: _ScheduleClaim) -> Fraction:
 
 
 def _compute_bound(claim: _ScheduleClaim, kind: str, hosts: set[int], task: int) -> Fraction:
-    """Compute the bound of task_row kind, in seconds; see `Bound` for the kinds."""
+    """Compute the bound of one kind, in seconds; see `Bound` for the kinds."""
     tasks, network = claim.tasks, claim.tasks.network
     numbers = range(len(tasks))
     if kind == "nothing":

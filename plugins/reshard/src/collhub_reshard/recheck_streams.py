@@ -83,7 +83,7 @@ def check_streams(
         "host_of": "the hosts of devices, which streams do not use",
     }
     if topology is None:
-        network = "the network, which is taken as claimed: give --topology"
+        network = "the network, taken from the proof: give --topology"
         unproved |= dict.fromkeys(("links", "nodes", "npus"), network)
     binding = _describe_links(claim, weights)
     return report_valid_proof(verdict, makespan, bound, makespan == bound, binding, unproved)
