@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import cast
 
-from collhub_certificates.bounds import compute_allowed_rate
 from collhub_certificates.claim import Claim, FlawError, format_gb, read_capacities
-from collhub_certificates.comparison import compare_numbers, list_unproved_claims
+from collhub_certificates.comparison import (
+    compare_numbers,
+    compute_allowed_rate,
+    list_unproved_claims,
+)
 from collhub_certificates.rates import compute_carried_rate
 from hub_core import schema_violations
 from hub_core.model import Algorithm, Diagnostic, Location, Severity

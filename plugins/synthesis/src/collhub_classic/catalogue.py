@@ -8,12 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
 
-from collhub_classic.algorithms import butterflies, direct, logarithmic, ring, trees
+from collhub_classic.algorithms import butterflies, exchanges, logarithmic, trees
 from collhub_classic.algorithms.butterflies import Fold
-from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import MessagePlan
 from collhub_classic.options import ChunkedOptions, PatOptions, RadixOptions
-from collhub_classic.task import ClassicAlgorithm, ClassicTask, PlannedAlgorithm, Planner, RankOrder
+from collhub_classic.task import (
+    AlphaBetaCost,
+    ClassicAlgorithm,
+    ClassicTask,
+    PlannedAlgorithm,
+    Planner,
+    RankOrder,
+)
 from collhub_classic.topology_planners import (
     plan_bidirectional_ring,
     plan_hierarchical,
@@ -131,9 +137,9 @@ def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
     The cost (n - 2 + c) (alpha + m beta / c) is minimal for c = sqrt((n - 2) m beta / alpha).
     """
     chunks = _choose_chunks(task, max(1, task.num_ranks - 2))
-    plan = ring.plan_chain_broadcast(task.num_ranks, chunks)
+    plan = exchanges.plan_chain_broadcast(task.num_ranks, chunks)
     return PlannedAlgorithm(
-        plan, ring.compute_chain_cost(task.num_ranks, chunks), {"chunks": chunks}
+        plan, exchanges.compute_chain_cost(task.num_ranks, chunks), {"chunks": chunks}
     )
 
 
@@ -218,8 +224,8 @@ def _plan_neighbour_exchange(task: ClassicTask) -> PlannedAlgorithm:
             cure="choose another algorithm, such as bruck or ring",
             code="odd-ranks",
         )
-    plan = ring.plan_neighbour_all_gather(task.num_ranks)
-    return PlannedAlgorithm(plan, ring.compute_neighbour_cost(task.num_ranks), {})
+    plan = exchanges.plan_neighbour_all_gather(task.num_ranks)
+    return PlannedAlgorithm(plan, exchanges.compute_neighbour_cost(task.num_ranks), {})
 
 
 def _check_power_of_two(task: ClassicTask) -> None:
@@ -247,18 +253,20 @@ def _plan_swing(task: ClassicTask) -> PlannedAlgorithm:
 
 
 _DIRECT = {
-    **_build_gathering_planners(direct.plan_direct_all_gather, direct.compute_direct_share_cost),
+    **_build_gathering_planners(
+        exchanges.plan_direct_all_gather, exchanges.compute_direct_share_cost
+    ),
     **_build_rooted_planners(
-        _build_planner(direct.plan_direct_broadcast, direct.compute_direct_vector_cost),
-        lambda task: direct.compute_direct_reduce_cost(),
+        _build_planner(exchanges.plan_direct_broadcast, exchanges.compute_direct_vector_cost),
+        lambda task: exchanges.compute_direct_reduce_cost(),
     ),
     **_build_scatter_planners(
-        direct.plan_direct_scatter,
-        direct.compute_direct_share_cost,
-        direct.compute_direct_gather_cost,
+        exchanges.plan_direct_scatter,
+        exchanges.compute_direct_share_cost,
+        exchanges.compute_direct_gather_cost,
     ),
     CollectiveKind.ALL_TO_ALL: _build_planner(
-        direct.plan_direct_all_to_all, direct.compute_direct_share_cost
+        exchanges.plan_direct_all_to_all, exchanges.compute_direct_share_cost
     ),
 }
 _BINOMIAL = {
@@ -320,7 +328,7 @@ ALGORITHMS: Mapping[str, ClassicAlgorithm] = {
     "pairwise": ClassicAlgorithm(
         {
             CollectiveKind.ALL_TO_ALL: _build_planner(
-                direct.plan_pairwise_all_to_all, direct.compute_pairwise_cost
+                exchanges.plan_pairwise_all_to_all, exchanges.compute_pairwise_cost
             )
         }
     ),

@@ -11,13 +11,20 @@ from operator import itemgetter
 import numpy as np
 
 from collhub_classic.catalogue import ALGORITHMS
-from collhub_classic.estimate import MAX_ESTIMATE_MESSAGES, compute_mean_link, estimate_ns
 from collhub_classic.lowering.places import BlockPlaces
 from collhub_classic.lowering.step_cache import build_steps_cached
 from collhub_classic.message_plan import MessagePlan
 from collhub_classic.options import ClassicOptions
 from collhub_classic.orders import find_group_orders, find_ring_order
-from collhub_classic.task import ClassicAlgorithm, ClassicTask, PlannedAlgorithm, RankOrder
+from collhub_classic.task import (
+    MAX_ESTIMATE_MESSAGES,
+    ClassicAlgorithm,
+    ClassicTask,
+    PlannedAlgorithm,
+    RankOrder,
+    compute_mean_link,
+    estimate_ns,
+)
 from hub_core import installed_version
 from hub_core.columns import Int64Array
 from hub_core.model import (

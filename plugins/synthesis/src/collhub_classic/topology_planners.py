@@ -12,19 +12,20 @@ from typing import cast
 
 import numpy as np
 
-from collhub_classic.algorithms.dimensions import (
+from collhub_classic.algorithms.exchanges import (
     AxisCost,
     AxisPlan,
+    compute_direct_share_cost,
     compute_grid_cost,
+    compute_ring_cost,
+    plan_direct_all_gather,
     plan_grid_all_gather,
+    plan_ring_all_gather,
 )
-from collhub_classic.algorithms.direct import compute_direct_share_cost, plan_direct_all_gather
-from collhub_classic.algorithms.ring import compute_ring_cost, plan_ring_all_gather
-from collhub_classic.costs import AlphaBetaCost
 from collhub_classic.message_plan import combine_in_parallel
 from collhub_classic.options import GridOptions, RingsOptions
 from collhub_classic.orders import find_disjoint_rings, find_equal_groups
-from collhub_classic.task import ClassicTask, PlannedAlgorithm
+from collhub_classic.task import AlphaBetaCost, ClassicTask, PlannedAlgorithm
 from hub_core.model import UsageError
 
 

@@ -8,9 +8,8 @@ collectives on trees; `collhub_packing.compiling` has the decorators for kernels
 
 from __future__ import annotations
 
-from collhub_packing.duplex import DuplexLinks, are_duplex
 from collhub_packing.flows import Cut, FlowNetwork
-from collhub_packing.graph import CapacityGraph, induced, transposed
+from collhub_packing.graph import CapacityGraph, DuplexLinks, are_duplex, induced, transposed
 from collhub_packing.multiroot import (
     MultirootPacking,
     all_gather_trees,

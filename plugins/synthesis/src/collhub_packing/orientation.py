@@ -14,9 +14,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import FlowNetwork, scaled
-from collhub_packing.graph import CapacityGraph
+from collhub_packing.graph import CapacityGraph, DuplexLinks, LeastSets
 from collhub_packing.rates import Strength, strength
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
 from collhub_packing.trees import SpanningTree, cost, pack_arborescences, sent_from

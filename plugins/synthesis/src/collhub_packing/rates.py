@@ -8,9 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from collhub_packing.duplex import DuplexLinks, LeastSets
 from collhub_packing.flows import UNLIMITED, FlowNetwork, scaled
-from collhub_packing.graph import CapacityGraph
+from collhub_packing.graph import CapacityGraph, DuplexLinks, LeastSets
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import InputError
 
@@ -110,10 +109,10 @@ class SourcedNetwork:
     def __init__(self, graph: CapacityGraph) -> None:
         # One additional node, the source of all flow.
         nodes = np.arange(graph.num_compute)
-        ends = graph.source, graph.destination
+        endpoints = graph.source, graph.destination
         self._num_nodes = graph.num_nodes
         self._sinks = _sort_by_capacity_into(graph, nodes)
-        self._network = FlowNetwork.fed(graph.num_nodes, *ends, nodes)
+        self._network = FlowNetwork.fed(graph.num_nodes, *endpoints, nodes)
 
     def shortage(self, capacity: Int64Array, sent: Int64Array) -> BoolArray | None:
         """Find the cut with the largest deficit if `sent[v]` from every v is to reach all compute

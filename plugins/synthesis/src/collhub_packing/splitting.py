@@ -112,8 +112,8 @@ def without_switches(
 def _collect_links(graph: CapacityGraph) -> _RoutedCapacities:
     """Map (source, destination) to the capacity of every arc with capacity, routed over itself."""
     links: _RoutedCapacities = {}
-    ends = zip(graph.source.tolist(), graph.destination.tolist(), strict=True)
-    for arc, pair in enumerate(ends):
+    endpoints = zip(graph.source.tolist(), graph.destination.tolist(), strict=True)
+    for arc, pair in enumerate(endpoints):
         if graph.capacity[arc]:
             links[pair] = [_RoutedCapacity(int(graph.capacity[arc]), (arc,))]
     return links
@@ -290,9 +290,9 @@ def _build_junction(
 
     pairs = [(u, t) for u in senders for t in receivers if u != t]
     # Links that splitting may create have wires from the beginning.
-    ends = sorted({*links, *pairs})
-    network, capacity = _build_sourced_network(ends, links, graph, demand)
-    wire_of = {pair: int(network.place[index]) for index, pair in enumerate(ends)}
+    endpoints = sorted({*links, *pairs})
+    network, capacity = _build_sourced_network(endpoints, links, graph, demand)
+    wire_of = {pair: int(network.place[index]) for index, pair in enumerate(endpoints)}
     inward = np.asarray([wire_of[u, switch] for u in senders], np.int64)
     outward = np.asarray([wire_of[switch, t] for t in receivers], np.int64)
     across = [[wire_of.get((u, t), _NO_WIRE) for t in receivers] for u in senders]
@@ -312,7 +312,7 @@ def _build_junction(
 
 
 def _build_sourced_network(
-    ends: list[_Pair],
+    endpoints: list[_Pair],
     links: _RoutedCapacities,
     graph: CapacityGraph,
     demand: Int64Array,
@@ -321,9 +321,9 @@ def _build_sourced_network(
     by wire.
     """
     compute = np.arange(graph.num_compute)
-    source, destination = np.asarray(ends, np.int64).T
+    source, destination = np.asarray(endpoints, np.int64).T
     network = FlowNetwork.fed(graph.num_nodes, source, destination, compute)
-    amounts = [_total_flow(links.get(pair, ())) for pair in ends]
+    amounts = [_total_flow(links.get(pair, ())) for pair in endpoints]
     # Links that splitting may create have no capacity yet.
     capacity = np.concatenate([amounts, demand]).astype(np.int64)
     return network, network.residual(capacity)
@@ -364,7 +364,7 @@ def _order_neighbours(
     switch: int,
     senders: list[int],
     receivers: list[int],
-    ends: Iterable[_Pair],
+    endpoints: Iterable[_Pair],
 ) -> Int64Array:
     """Order the receivers of a switch for each of its senders, as indices of `receivers`.
 
@@ -372,7 +372,7 @@ def _order_neighbours(
     with the same rank in its component, so that each has its own partners; the remaining ones
     follow cyclically.
     """
-    part = _find_components(switch, sorted({*senders, *receivers}), ends)
+    part = _find_components(switch, sorted({*senders, *receivers}), endpoints)
     rank = _rank_in_components(part)
     sizes = Counter(part.values())
 
@@ -391,9 +391,11 @@ def _order_neighbours(
     return np.asarray(orders, np.int64)
 
 
-def _find_components(switch: int, neighbours: list[int], ends: Iterable[_Pair]) -> dict[int, int]:
+def _find_components(
+    switch: int, neighbours: list[int], endpoints: Iterable[_Pair]
+) -> dict[int, int]:
     """Number the components of the network without the switch, from 0, for every neighbour."""
-    linked = _list_neighbours(switch, ends)
+    linked = _list_neighbours(switch, endpoints)
     part: dict[int, int] = {}
     for number, node in enumerate(neighbours):
         waiting = [node]
@@ -407,10 +409,10 @@ def _find_components(switch: int, neighbours: list[int], ends: Iterable[_Pair]) 
     return {node: numbers.index(part[node]) for node in neighbours}
 
 
-def _list_neighbours(switch: int, ends: Iterable[_Pair]) -> dict[int, list[int]]:
+def _list_neighbours(switch: int, endpoints: Iterable[_Pair]) -> dict[int, list[int]]:
     """List the neighbours of every node in either direction, without links of the switch."""
     linked: dict[int, list[int]] = defaultdict(list)
-    for u, t in ends:
+    for u, t in endpoints:
         if switch not in (u, t):
             linked[u].append(t)
             linked[t].append(u)

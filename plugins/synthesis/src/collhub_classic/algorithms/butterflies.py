@@ -16,8 +16,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from collhub_classic.costs import AlphaBetaCost, sum_rounds
 from collhub_classic.message_plan import MessagePlan, PlanBuilder
+from collhub_classic.task import AlphaBetaCost, sum_rounds
 from hub_core.columns import Int64Array
 
 

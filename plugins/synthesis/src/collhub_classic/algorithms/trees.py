@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from collhub_classic.costs import AlphaBetaCost, sum_rounds
 from collhub_classic.message_plan import MessagePlan, PlanBuilder, combine_in_parallel
+from collhub_classic.task import AlphaBetaCost, sum_rounds
 from hub_core.columns import Int64Array
 from hub_core.schedules import NO_RANK, find_second_tree_parents, find_tree_parents
 

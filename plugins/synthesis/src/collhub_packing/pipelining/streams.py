@@ -198,8 +198,8 @@ def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bo
 
 def _map_ends_to_rows(topology: Topology) -> dict[tuple[int, int], int]:
     """Map (source, destination) to the last link between these nodes."""
-    ends = zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
-    return {pair: row for row, pair in enumerate(ends)}
+    endpoints = zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
+    return {pair: row for row, pair in enumerate(endpoints)}
 
 
 def _reverse_links(
@@ -210,6 +210,6 @@ def _reverse_links(
     """Find the rows of the reverse links, from the last link to the first."""
     reverse_links = []
     for row in reversed(links):
-        ends = int(topology.destination[row]), int(topology.source[row])
-        reverse_links.append(row_between[ends])
+        endpoints = int(topology.destination[row]), int(topology.source[row])
+        reverse_links.append(row_between[endpoints])
     return reverse_links

@@ -1,0 +1,243 @@
+"""Rings, direct exchanges, and all-gathers along the axes of a grid.
+
+In rings, chains and neighbour exchange every rank exchanges messages with its neighbours only.
+Reduce-scatter and all-gather rings as in Patarasuk and Yuan, JPDC 2009; a broadcast is a chain that
+sends chunks one after another; neighbour exchange is an all-gather of pairs of blocks (Chen et al.,
+2005).
+
+In direct exchanges every rank sends to every other rank itself, to all at the same time or one
+after another.
+
+An all-gather along the axes of a grid of ranks uses one axis after another. Rings along the axes
+give the algorithms of tori; exchanges of all pairs within a node and rings between nodes give the
+hierarchical ones. Reversed, they are reduce-scatters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from collhub_classic.message_plan import MessagePlan, PlanBuilder
+from collhub_classic.task import AlphaBetaCost
+from hub_core.columns import Int64Array
+
+
+def plan_ring_all_gather(num_ranks: int, stride: int = 1) -> MessagePlan:
+    """Plan a ring all-gather: in round k rank r sends block r - k * stride to rank r + stride.
+
+    Reversed, it is a reduce-scatter whose messages are sent from rank r to rank r - stride.
+    """
+    builder = PlanBuilder(num_ranks, num_ranks)
+    rank = np.arange(num_ranks)
+    for k in range(num_ranks - 1):
+        builder.next_round()
+        builder.send(rank, (rank + stride) % num_ranks, rank - k * stride)
+    return builder.build()
+
+
+def compute_ring_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost of a reduce-scatter or an all-gather: (n - 1) (alpha + m beta / n)."""
+    return AlphaBetaCost(num_ranks - 1, Fraction(num_ranks - 1, num_ranks))
+
+
+def plan_chain_broadcast(num_ranks: int, chunks: int) -> MessagePlan:
+    """Plan a broadcast along a chain: in round k rank r sends chunk k - r to rank r + 1.
+
+    Rank 0 is the root.
+    """
+    builder = PlanBuilder(num_ranks, chunks)
+    for k in range(num_ranks - 2 + chunks):
+        rank = np.arange(max(0, k - chunks + 1), min(k, num_ranks - 2) + 1)
+        builder.next_round()
+        builder.send(rank, rank + 1, k - rank)
+    return builder.build()
+
+
+def compute_chain_cost(num_ranks: int, chunks: int) -> AlphaBetaCost:
+    """Compute the cost (n - 2 + c) (alpha + m beta / c) of a chain with c chunks."""
+    rounds = num_ranks - 2 + chunks
+    return AlphaBetaCost(rounds, Fraction(rounds, chunks))
+
+
+def plan_neighbour_all_gather(num_ranks: int) -> MessagePlan:
+    """Plan an all-gather by neighbour exchange among an even number of ranks.
+
+    The partners are alternately the left and the right neighbour. A rank first sends its block,
+    then its pair of blocks, then the pair that it received last.
+    """
+    builder = PlanBuilder(num_ranks, num_ranks)
+    rank = np.arange(num_ranks)
+    builder.next_round()
+    builder.send(rank, rank ^ 1, rank)
+    pair = rank // 2
+    # In odd rounds even ranks exchange with the previous rank, odd ranks with the next one.
+    outward = (rank + np.where(rank % 2 == 0, -1, 1)) % num_ranks
+    for k in range(1, num_ranks // 2):
+        partner = outward if k % 2 else rank ^ 1
+        builder.next_round()
+        builder.send(rank, partner, np.stack([2 * pair, 2 * pair + 1], axis=1))
+        # The pair received from the partner is sent next.
+        pair = pair[partner]
+    return builder.build()
+
+
+def compute_neighbour_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost alpha n / 2 + m beta (n - 1) / n of neighbour exchange."""
+    return AlphaBetaCost(num_ranks // 2, Fraction(num_ranks - 1, num_ranks))
+
+
+def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
+    """Plan an all-gather in one round: every rank sends its block to all other ranks."""
+    source, destination = _list_pairs(num_ranks)
+    builder = PlanBuilder(num_ranks, num_ranks)
+    builder.next_round()
+    builder.send(source, destination, source)
+    return builder.build()
+
+
+def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
+    """Plan an all-to-all in one round: every rank sends every other rank its block."""
+    source, destination = _list_pairs(num_ranks)
+    builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
+    # If ranks share links, the network orders the messages itself.
+    builder.next_round()
+    builder.send(source, destination, source * num_ranks + destination)
+    return builder.build()
+
+
+def plan_direct_broadcast(num_ranks: int) -> MessagePlan:
+    """Plan a broadcast in one round: rank 0 sends the vector to all other ranks."""
+    receivers = np.arange(1, num_ranks)
+    builder = PlanBuilder(num_ranks, 1)
+    builder.next_round()
+    builder.send(np.zeros_like(receivers), receivers, np.zeros_like(receivers))
+    return builder.build()
+
+
+def plan_direct_scatter(num_ranks: int) -> MessagePlan:
+    """Plan a scatter in one round: rank 0 sends every other rank its share."""
+    receivers = np.arange(1, num_ranks)
+    builder = PlanBuilder(num_ranks, num_ranks)
+    builder.next_round()
+    builder.send(np.zeros_like(receivers), receivers, receivers)
+    return builder.build()
+
+
+def plan_pairwise_all_to_all(num_ranks: int) -> MessagePlan:
+    """Plan an all-to-all in n - 1 rounds: in round k rank r sends to rank r + k its block."""
+    rank = np.arange(num_ranks)
+    builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
+    for k in range(1, num_ranks):
+        target = (rank + k) % num_ranks
+        builder.next_round()
+        builder.send(rank, target, rank * num_ranks + target)
+    return builder.build()
+
+
+def compute_direct_share_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost alpha + m beta (n - 1) / n: a share to, or from, every other rank."""
+    return AlphaBetaCost(1, Fraction(num_ranks - 1, num_ranks))
+
+
+def compute_direct_vector_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost alpha + (n - 1) m beta: the full vector to every other rank."""
+    return AlphaBetaCost(1, Fraction(num_ranks - 1))
+
+
+def compute_direct_reduce_cost() -> AlphaBetaCost:
+    """Compute the cost alpha + m beta: all ranks send at once, each through its own port."""
+    return AlphaBetaCost(1, Fraction(1))
+
+
+def compute_direct_gather_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost alpha + m beta / n: all ranks send their share at once."""
+    return AlphaBetaCost(1, Fraction(1, num_ranks))
+
+
+def compute_pairwise_cost(num_ranks: int) -> AlphaBetaCost:
+    """Compute the cost (n - 1) alpha + m beta (n - 1) / n of the pairwise all-to-all."""
+    return AlphaBetaCost(num_ranks - 1, Fraction(num_ranks - 1, num_ranks))
+
+
+def _list_pairs(num_ranks: int) -> tuple[Int64Array, Int64Array]:
+    """List all (source, destination) pairs; every rank begins with the next one."""
+    rank = np.repeat(np.arange(num_ranks), num_ranks - 1)
+    step = np.tile(np.arange(1, num_ranks), num_ranks)
+    return rank, (rank + step) % num_ranks
+
+
+AxisPlan = Callable[[int], MessagePlan]
+AxisCost = Callable[[int], AlphaBetaCost]
+
+
+def plan_grid_all_gather(
+    sizes: Sequence[int], axes: Sequence[int], plan_of: Sequence[AxisPlan]
+) -> MessagePlan:
+    """Plan to gather along `axes` in this order; `plan_of[axis]` gathers among the ranks of a line.
+
+    Rank r has the coordinates of r in the mixed radix of `sizes`, the first axis fastest. In place
+    of one block of the line's plan, a rank sends all blocks gathered before.
+    """
+    ranks = int(np.prod(sizes))
+    coordinate = np.stack(np.unravel_index(np.arange(ranks), tuple(sizes), order="F"))
+    gathered = PlanBuilder(ranks, ranks).build()
+    # The blocks of each rank so far: those of its lines along the previous axes.
+    gathered_blocks = np.arange(ranks)[:, None]
+    for axis in axes:
+        line = plan_of[axis](sizes[axis])
+        gathered = gathered.then(_plan_along_axis(line, axis, sizes, coordinate, gathered_blocks))
+        gathered_blocks = gathered_blocks[_find_lines(axis, sizes, coordinate)].reshape(ranks, -1)
+    return gathered
+
+
+def compute_grid_cost(
+    sizes: Sequence[int], axes: Sequence[int], cost_of: Sequence[AxisCost]
+) -> AlphaBetaCost:
+    """Sum the costs along the axes.
+
+    The data of an axis is divided by the sizes of the axes after it.
+    """
+    total = AlphaBetaCost(0, Fraction(0))
+    fraction = Fraction(1)
+    # Backwards: the last axis carries all data.
+    for axis in reversed(axes):
+        cost = cost_of[axis](sizes[axis])
+        total += AlphaBetaCost(cost.alphas, cost.betas * fraction)
+        fraction /= sizes[axis]
+    return total
+
+
+def _plan_along_axis(
+    line: MessagePlan,
+    axis: int,
+    sizes: Sequence[int],
+    coordinate: Int64Array,
+    gathered_blocks: Int64Array,
+) -> MessagePlan:
+    """Apply the plan of one line to all lines of an axis at once."""
+    ranks, width = gathered_blocks.shape
+    rank_at = _find_lines(axis, sizes, coordinate)
+    first_ranks = np.flatnonzero(coordinate[axis] == 0)
+    builder = PlanBuilder(ranks, ranks)
+    for round_ in range(line.num_rounds):
+        builder.next_round()
+        for message in np.flatnonzero(line.round == round_).tolist():
+            blocks = line.blocks[line.indptr[message] : line.indptr[message + 1]]
+            owners = rank_at[first_ranks][:, blocks]
+            builder.send(
+                rank_at[first_ranks, line.source[message]],
+                rank_at[first_ranks, line.destination[message]],
+                gathered_blocks[owners].reshape(len(first_ranks), len(blocks) * width),
+            )
+    return builder.build()
+
+
+def _find_lines(axis: int, sizes: Sequence[int], coordinate: Int64Array) -> Int64Array:
+    """Find for every rank the ranks of its line along an axis: int64[ranks, size of the axis]."""
+    stride = int(np.prod(sizes[:axis]))
+    first = np.arange(coordinate.shape[1]) - coordinate[axis] * stride
+    ranks: Int64Array = first[:, None] + stride * np.arange(sizes[axis])
+    return ranks
