@@ -24,7 +24,7 @@ import numpy as np
 from collhub_msccl.options import ProgramOptions, ReadOptions, WriteOptions
 from collhub_msccl.programs.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
-from collhub_msccl.writing.block_time import BlockFigures, compute_block_figures
+from collhub_msccl.writing.execution_times import BlockFigures, compute_block_figures
 from collhub_msccl.writing.write_xml import write
 
 import hub_core

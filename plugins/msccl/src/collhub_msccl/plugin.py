@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_msccl.options import ProgramOptions, ReadOptions, SelectionOptions, WriteOptions
-from collhub_msccl.runtimes.versions import HISTORIES
+from collhub_msccl.runtimes.known_runtimes import HISTORIES
 from hub_core.plugin_api import (
     Check,
     Format,
@@ -53,7 +53,7 @@ def collhub_producers() -> Sequence[FormatReader]:
         _PROGRAM,
         "collhub_msccl.programs.read_program:read",
         ProgramOptions,
-        samples="collhub_msccl.programs.samples:samples",
+        samples="collhub_msccl.programs.read_program:samples",
         executes_source=True,
     )
     return [xml_reader, program_reader]

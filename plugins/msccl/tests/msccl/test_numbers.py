@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_msccl.numbers import NumberState, parse_number
+from collhub_msccl.findings import NumberState, parse_number
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,17 +2,222 @@
 
 The runtimes execute the steps of a thread block in order; in the model this order is control. Data
 dependencies are those that every execution must respect: RAW, WAR and WAW on the same memory.
+
+Conflicts between thread blocks of a rank are found if program order and dependencies order them.
+Each access is compared with every other thread block that accesses its unit. Whether two accesses
+are ordered is a look-up in the vector clocks of `clocks`; the relevant write of the other block is
+found by binary search, because the accesses of a block to a unit are sorted by row. Cost: queries
+times their logarithm.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
 
-from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
-from collhub_msccl.conflicts.between_blocks import find_conflicts_between_blocks
+import numpy as np
+import numpy.typing as npt
+
+from collhub_msccl.conflicts.accesses import (
+    Edges,
+    UnitAccesses,
+    find_accesses,
+    find_conflicts_within_blocks,
+)
 from collhub_msccl.conflicts.clocks import Clocks, build_clocks
-from hub_core.columns import Int64Array, group_of_entry
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    expanded_ranges,
+    group_of_entry,
+    inverse,
+    row_pointer,
+    run_lengths,
+    run_starts,
+)
 from hub_core.model import COLUMN_DTYPES, Collective, StepTable
+
+# A unit that all thread blocks access causes as many queries as the square of its accesses.
+_MAX_QUERIES = 1 << 23
+
+
+def find_conflicts_between_blocks(
+    accesses: UnitAccesses,
+    clocks: Clocks,
+    table: StepTable,
+) -> Edges | None:
+    """Pairs (earlier row, later row) of different thread blocks of a rank that are ordered.
+
+    For each access, the latest write of every other block that precedes it; for each read, the
+    first write of every other block that follows it. Pairs implied by these and by conflicts within
+    blocks are omitted. None if there are too many accesses to compare.
+    """
+    queries = _find_queries(accesses, clocks, table)
+    if queries is None:
+        return None
+    write_parents, write_children = _find_edges_after_writes(accesses, queries, clocks)
+    read_parents, read_children = _find_edges_after_reads(accesses, queries, len(table))
+    parents = np.concatenate([write_parents, read_parents])
+    children = np.concatenate([write_children, read_children])
+    return parents, children
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Queries:
+    """Each access paired with every other thread block that accesses its unit.
+
+    A pair is a (block, unit) with an access. `pair`: int64 per access, number of its pair. Per
+    query, int64: `access`; `other`, the queried pair; `lane` of its block; `known`, the last row of
+    that block that precedes the access, or -1.
+    """
+
+    pair: Int64Array
+    access: Int64Array
+    other: Int64Array
+    lane: Int64Array
+    known: Int64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells:
+    """Pairs grouped by cell: a unit of a rank.
+
+    `members`: int64, pairs, one cell after the other; `start`, `size`: int64 per pair, range of its
+    cell in `members`.
+    """
+
+    members: Int64Array
+    start: Int64Array
+    size: Int64Array
+
+
+def _find_queries(
+    accesses: UnitAccesses,
+    clocks: Clocks,
+    table: StepTable,
+) -> _Queries | None:
+    """All queries, ordered by access; None if there are too many."""
+    pair = np.cumsum(accesses.is_new) - 1
+    row_of_pair = accesses.row[accesses.is_new]
+    unit_of_pair = accesses.unit[accesses.is_new]
+    cells = _group_cells(table.rank[row_of_pair], unit_of_pair)
+    # A unit that only one thread block accesses has no conflicts here.
+    size = np.where(cells.size == 1, 0, cells.size)[pair]
+    if int(size.sum()) > _MAX_QUERIES:
+        return None
+    access = group_of_entry(row_pointer(size))
+    other_pair = cells.members[expanded_ranges(cells.start[pair], size)]
+    # The rows of one thread block are always ordered.
+    is_other = other_pair != pair[access]
+    access, other_pair = access[is_other], other_pair[is_other]
+    lane = table.lane[row_of_pair][other_pair].astype(np.int64)
+    known = clocks.find_last_before(accesses.row[access], lane)
+    return _Queries(pair, access, other_pair, lane, known)
+
+
+def _group_cells(rank: npt.NDArray[np.int32], unit: Int64Array) -> _Cells:
+    """Group pairs, which are given by their rank and unit."""
+    members = np.lexsort((unit, rank))
+    starts = run_starts(unit[members], rank[members])
+    sizes = run_lengths(starts, len(members))
+    cell = group_of_entry(row_pointer(sizes))[inverse(members)]
+    return _Cells(members, starts[cell], sizes[cell])
+
+
+def _find_edges_after_writes(
+    accesses: UnitAccesses,
+    queries: _Queries,
+    clocks: Clocks,
+) -> Edges:
+    """Edges from the latest known write of another block to each access.
+
+    Omitted if the last write of the access's block already knew that write: then it is implied.
+    """
+    writes = np.flatnonzero(accesses.is_write)
+    width = int(accesses.row.max(initial=0)) + 2
+    keys = queries.pair[writes] * width + accesses.row[writes] + 1
+    # Row -1 (none known) sorts before all writes of its pair.
+    target_keys = queries.other * width + queries.known + 1
+    index = np.searchsorted(keys, target_keys, "right") - 1
+    # Without a match, position -1 reads the appended -1.
+    write = np.append(writes, -1)[index]
+    is_known = (write >= 0) & (queries.pair[write] == queries.other)
+    # Every later access of a block knows what the block's last write knew.
+    last_write = accesses.find_last_writes()[queries.access]
+    last_write_row = accesses.row[np.where(last_write >= 0, last_write, queries.access)]
+    knew = clocks.find_last_before(last_write_row, queries.lane)
+    is_new = is_known & ((last_write < 0) | (knew < accesses.row[write]))
+    return accesses.row[write[is_new]], accesses.row[queries.access[is_new]]
+
+
+def _find_edges_after_reads(
+    accesses: UnitAccesses,
+    queries: _Queries,
+    rows: int,
+) -> Edges:
+    """Edges from each read to the first write of another block that knows it.
+
+    Omitted if a write of the read's block comes in between. Uses the queries of the writes: a write
+    that queries a block knows all its rows up to `known`.
+    """
+    is_write = accesses.is_write[queries.access]
+    by_write = np.flatnonzero(is_write & (queries.known >= 0))
+    by_read = np.flatnonzero(~is_write)
+    if not len(by_write) or not len(by_read):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    read, write = _find_first_knowing(accesses, queries, by_read, by_write, rows)
+    # If the read's block writes the unit before that write knows it, the two writes are ordered and
+    # imply the edge.
+    next_write = accesses.find_next_writes()[read]
+    is_new = (next_write < 0) | (accesses.row[next_write] > queries.known[write])
+    parents = accesses.row[read[is_new]]
+    children = accesses.row[queries.access[write[is_new]]]
+    return parents, children
+
+
+def _find_first_knowing(
+    accesses: UnitAccesses,
+    queries: _Queries,
+    by_read: Int64Array,
+    by_write: Int64Array,
+    rows: int,
+) -> tuple[Int64Array, Int64Array]:
+    """Accesses that read, and for each the query of the first write that knows it.
+
+    A group is (pair of the write, pair that it queries). Within a group later writes know more, so
+    one sorted key, (group, known), finds the first that knows enough. Reads without such a write
+    are omitted.
+    """
+    pair = queries.pair[queries.access]
+    pairs = int(queries.pair[-1]) + 1
+    group_of_write = pair[by_write] * pairs + queries.other[by_write]
+    # Dense numbers, so that the keys below do not overflow.
+    group, number = np.unique(group_of_write, return_inverse=True)
+    order = np.lexsort((accesses.row[queries.access[by_write]], number))
+    writes = by_write[order]
+    keys = number[order] * (rows + 1) + queries.known[writes]
+    # A read looks up the group with both pairs swapped.
+    target_groups = queries.other[by_read] * pairs + pair[by_read]
+    group_index = np.minimum(np.searchsorted(group, target_groups), len(group) - 1)
+    is_known_group = group[group_index] == target_groups
+    read, group_index = queries.access[by_read[is_known_group]], group_index[is_known_group]
+    index = np.searchsorted(keys, group_index * (rows + 1) + accesses.row[read])
+    is_match = _is_in_group(keys, index, group_index, rows + 1)
+    return read[is_match], writes[index[is_match]]
+
+
+def _is_in_group(
+    keys: Int64Array,
+    index: Int64Array,
+    group_index: Int64Array,
+    width: int,
+) -> BoolArray:
+    """Whether the position is inside the group, not at the first key of the next one.
+
+    `found`: positions in `keys`; `place`: the groups; `width`: keys per group.
+    """
+    last = np.minimum(index, len(keys) - 1)
+    result: BoolArray = (index < len(keys)) & (keys[last] // width == group_index)
+    return result
 
 
 def insert_true_dependencies(

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import numpy as np
 
 from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
+from collhub_msccl.findings import build_provenance
 from collhub_msccl.language.instances import Instances
 from collhub_msccl.language.stated_blocks import assign_blocks
 from collhub_msccl.language.trace import COPY, INPUT, OPERATION_FIELDS, OUTPUT, Trace
-from collhub_msccl.provenance import build_provenance
 from hub_core.columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 from hub_core.model import (
     Algorithm,
@@ -29,6 +29,20 @@ from hub_core.model import (
     StepKind,
     StepTable,
 )
+
+
+def xml_text(algorithm: Algorithm) -> str:
+    """Text for the writer's default runtime.
+
+    Raises `HubError` for algorithms that it cannot write.
+    """
+    # Imported here: a program that is only lowered does not need the writer.
+    from collhub_msccl.options import WriteOptions
+    from collhub_msccl.writing.write_xml import write
+
+    # The function of the registered writer, so that a program's XML() and `collhub convert` agree.
+    result = write(algorithm, WriteOptions())
+    return b"".join(artifact.content() for artifact in result.artifacts).decode()
 
 
 def compute_execution_order(

@@ -11,15 +11,22 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from collhub_msccl.language.calling_file import find_calling_file
 from collhub_msccl.language.chunks import Buffer, ReduceChunk, Value
 from collhub_msccl.language.collectives import Collective, Place, RankBuffers, Slots
 from collhub_msccl.language.contracts import build_contract, find_kind
-from collhub_msccl.language.host import CURRENT_HOST
 from collhub_msccl.language.instructions import Op, ThreadblockPolicy, list_instructions
 from collhub_msccl.language.references import Ref
 from collhub_msccl.language.topologies.generic import Topology
-from collhub_msccl.language.trace import COPY, FIRST_SCRATCH, INPUT, OUTPUT, REDUCE, Trace
+from collhub_msccl.language.trace import (
+    COPY,
+    CURRENT_HOST,
+    FIRST_SCRATCH,
+    INPUT,
+    OUTPUT,
+    REDUCE,
+    Trace,
+    find_calling_file,
+)
 from hub_core.sandbox import calling_line
 
 if TYPE_CHECKING:
@@ -230,7 +237,7 @@ class MSCCLProgram:
     def generate_xml(self) -> str:
         """The program as MSCCL-IR XML text."""
         # Imported lazily: only needed if a program is used as a library.
-        from collhub_msccl.language.xml_text import xml_text
+        from collhub_msccl.language.lowering import xml_text
 
         return xml_text(self.lower())
 

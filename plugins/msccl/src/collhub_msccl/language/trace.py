@@ -1,13 +1,55 @@
 """Record of a program's operations as plain numbers and lists.
 
 In this form it leaves the process that ran the program.
+
+Also the behaviour of `XML()` and `Check()`: they print if a program is used as a library; in the
+reader's process `child` replaces this.
 """
 
 from __future__ import annotations
 
 import json
+import sys
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collhub_msccl.language.program import MSCCLProgram
+
+_PACKAGE_FOLDER = str(Path(__file__).parent)
+
+
+def find_calling_file() -> str:
+    """Path of the file of the nearest caller outside of this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
+class Host:
+    """Behaviour of the library: print to standard output."""
+
+    def record_program(self, program: MSCCLProgram) -> None:
+        """Called when a program begins."""
+
+    def record_empty_slot(self, what: str) -> None:
+        """Called when a program requests an empty slot, named `what`, and gets None."""
+
+    def show_xml(self, program: MSCCLProgram) -> None:
+        """Print the program as MSCCL-IR XML."""
+        print(program.generate_xml(), end="")
+
+    def show_check(self, program: MSCCLProgram) -> bool:
+        """Verify the program, print its errors, and return whether there are none."""
+        return program.check()
+
+
+# A Host has no state, so the default can be shared.
+CURRENT_HOST: ContextVar[Host] = ContextVar("msccl_host", default=Host())  # noqa: B039
+
 
 COPY, REDUCE = 0, 1
 INPUT, OUTPUT, FIRST_SCRATCH = 0, 1, 2

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from collhub_msccl.findings import FileFindings
-from collhub_msccl.numbers import NumberState, parse_number
+from collhub_msccl.findings import FileFindings, NumberState, parse_number
 from collhub_msccl.reading.element_tables import ScannedXml
 from hub_core.model import CollectiveKind
 

@@ -7,8 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from collhub_msccl.findings import FileFindings
-from collhub_msccl.numbers import NumberState
+from collhub_msccl.findings import FileFindings, NumberState
 from collhub_msccl.reading.element_tables import ScannedXml
 from collhub_msccl.reading.header import AlgoHeader
 from collhub_msccl.thread_block_program import (

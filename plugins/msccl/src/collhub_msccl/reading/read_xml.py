@@ -6,18 +6,16 @@ from pathlib import PurePath
 
 import numpy as np
 
-from collhub_msccl.findings import FileFindings
+from collhub_msccl.findings import FileFindings, build_provenance
 from collhub_msccl.options import ReadOptions
-from collhub_msccl.provenance import build_provenance
 from collhub_msccl.reading.checks import check_program
 from collhub_msccl.reading.copies import insert_copies, read_copies
-from collhub_msccl.reading.element_tables import ScannedXml
+from collhub_msccl.reading.element_tables import ScannedXml, complete_header
 from collhub_msccl.reading.header import AlgoHeader, read_header
 from collhub_msccl.reading.lowering import Lowered, lower
 from collhub_msccl.reading.read_thread_blocks import read_thread_blocks
 from collhub_msccl.reading.roots import find_possible_roots
 from collhub_msccl.reading.scan import MAX_BYTES, scan_xml
-from collhub_msccl.reading.short_form import complete_header
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from hub_core.columns import Int64Array
 from hub_core.model import (

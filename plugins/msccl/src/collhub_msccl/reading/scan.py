@@ -15,9 +15,7 @@ from xml.parsers import expat
 
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.alike_steps import StepRun, find_step_runs
-from collhub_msccl.reading.element_rows import ElementRows
-from collhub_msccl.reading.element_tables import ScannedXml, Texts
-from collhub_msccl.reading.short_form import to_step
+from collhub_msccl.reading.element_tables import ElementRows, ScannedXml, Texts, to_step
 from hub_core.model import InputError, Location
 
 MAX_BYTES = 1 << 30

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from collhub_msccl.numbers import NumberState, parse_number
+from collhub_msccl.findings import NumberState, parse_number
 from collhub_msccl.runtimes.known_runtimes import Runtime
 from hub_core.model import Diagnostic, Location, Severity
 

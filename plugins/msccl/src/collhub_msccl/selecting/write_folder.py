@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from collhub_msccl.options import SelectionOptions, WriteOptions
-from collhub_msccl.runtimes.known_runtimes import RUNTIMES, Runtime
-from collhub_msccl.runtimes.versions import describe_versions
+from collhub_msccl.runtimes.known_runtimes import RUNTIMES, Runtime, describe_versions
 from collhub_msccl.selecting.load_calls import judge_file
 from collhub_msccl.writing.write_xml import write as write_xml
 from hub_core.model import Collective, CollectiveKind, HubError, Loss, UsageError, format_bytes

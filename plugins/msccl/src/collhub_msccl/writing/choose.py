@@ -3,8 +3,8 @@
 The producer's thread blocks are tried first, unchanged, then cut if they have too many steps: an
 imported file is written back unchanged. Otherwise new ones are built in several variants. Variants
 whose FIFOs cannot fill up at any size are preferred; among these, the one with the least product of
-the executed steps, the time on unlimited links (`block_time`), and the times of a small and of a
-large call on shared links (`link_time`) is chosen.
+the executed steps, the time on unlimited links, and the times of a small and of a large call on
+shared links (see `execution_times`) is chosen.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
 from collhub_msccl.runtimes.known_runtimes import FIFO_CAPACITY, MAX_COUNT, Runtime
 from collhub_msccl.thread_block_program import ThreadBlockProgram
 from collhub_msccl.writing.assemble import Attempt, NoProgramError, assemble
-from collhub_msccl.writing.block_time import BlockFigures, compute_block_figures
 from collhub_msccl.writing.draft import StepDraft, build_draft, cut_counts
 from collhub_msccl.writing.emission import Memory
-from collhub_msccl.writing.joins import Fusing, find_fusable_pairs
-from collhub_msccl.writing.link_time import compute_link_times
+from collhub_msccl.writing.execution_times import (
+    BlockFigures,
+    compute_block_figures,
+    compute_link_times,
+)
 from collhub_msccl.writing.placement import PlacementLimits
 from collhub_msccl.writing.scratch_values import rename_scratch_values
-from collhub_msccl.writing.spread import DistributionOptions, distribute_steps
+from collhub_msccl.writing.spread import (
+    DistributionOptions,
+    Fusing,
+    distribute_steps,
+    find_fusable_pairs,
+)
 from collhub_msccl.writing.thread_blocks import assign_lanes, find_given_lanes
 from hub_core.model import Algorithm, Collective, Diagnostic, InputError, Location, StepTable
 from hub_core.verification import verify
@@ -41,7 +48,7 @@ RESIDENT_BLOCKS = 64
 # seconds.
 _MAX_ROWS_FOR_ALL_ATTEMPTS = 1 << 14
 # Transfer time of a buffer, in latencies, when steps are distributed: a small call, because more
-# thread blocks gain most there, but larger than that of `link_time`, so that large calls lose
+# thread blocks gain most there, but larger than that of the shared links, so that large calls lose
 # little.
 _BUFFER_TIME_IN_LATENCIES = 8
 
@@ -56,7 +63,7 @@ class ChosenProgram:
 
     program: ThreadBlockProgram
     figures: BlockFigures
-    compute_link_times: tuple[int, ...]
+    link_times: tuple[int, ...]
     safety: FifoSafety
     has_channels: bool
     source_blocks: int
@@ -69,7 +76,7 @@ class ChosenProgram:
         """
         figures = self.figures
         is_limited = self.safety.min_units != 1 or figures.blocks > RESIDENT_BLOCKS
-        product = prod((figures.makespan, figures.executed, *self.compute_link_times))
+        product = prod((figures.makespan, figures.executed, *self.link_times))
         return is_limited, not self.has_channels, product, figures.makespan, figures.blocks
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 import numpy as np
 
-from collhub_msccl.numbers import NumberState, parse_number
+from collhub_msccl.findings import NumberState, parse_number
 from collhub_msccl.options import WriteOptions
 from collhub_msccl.runtimes.fifo_safety import FifoSafety
 from collhub_msccl.runtimes.known_runtimes import (

@@ -1,15 +1,22 @@
-"""Number the steps of a file, and resolve their waits to depid, deps and hasdep."""
+"""Number the steps of a file, and resolve their waits to depid, deps and hasdep.
+
+The program is printed as XML in the form that every runtime's parser accepts: one element per line,
+one space between attributes, double quotes, no declaration and no tab. The parsers accept only a
+subset of XML, see `runtimes.raw_xml`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
-from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from collhub_msccl.thread_block_program import STEP_TYPE_NAMES, StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
 from collhub_msccl.writing.emission_waits import Knowledge
-from collhub_msccl.writing.reduction_runs import is_fusable_pair
-from collhub_msccl.writing.unfuse import REGION, Steps
+from collhub_msccl.writing.reduction_runs import REGION, Steps, is_fusable_pair
 from hub_core.columns import BoolArray, Int64Array
 
 
@@ -133,3 +140,72 @@ def _compute_block_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
 def _compute_step_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
     """Line of every `<step>` in that file: after its `<tb>` and the steps before it."""
     return np.arange(len(block)) + 2 * block + 2 * blocks.rank[block] + 4
+
+
+_STEP = (
+    '      <step s="%d" type="%s" srcbuf="%s" srcoff="%d" dstbuf="%s" dstoff="%d" cnt="%d"'
+    ' depid="%d" deps="%d" hasdep="%d"/>\n'
+)
+_BLOCK = '    <tb id="%d" send="%d" recv="%d" chan="%d">\n'
+_RANK = '  <gpu id="%d" i_chunks="%d" o_chunks="%d" s_chunks="%d">\n'
+# The runtimes require a buffer even if a step has none.
+_BUFFERS = "ioss"
+
+
+def format_xml(attributes: Mapping[str, str], program: ThreadBlockProgram) -> bytes:
+    """The complete file in ASCII.
+
+    `attributes`: those of `<algo>`, whose values must not need escaping.
+    """
+    header = " ".join(f'{name}="{value}"' for name, value in attributes.items())
+    blocks = _format_blocks(program)
+    lines = [f"<algo {header}>\n"]
+    sizes = zip(
+        program.input_chunks.tolist(),
+        program.output_chunks.tolist(),
+        program.scratch_chunks.tolist(),
+        strict=True,
+    )
+    borders = pairwise(program.block_indptr.tolist())
+    for rank, (chunks, (start, stop)) in enumerate(zip(sizes, borders, strict=True)):
+        lines.append(_RANK % (rank, *chunks))
+        lines += blocks[start:stop]
+        lines.append("  </gpu>\n")
+    lines.append("</algo>\n")
+    return "".join(lines).encode("ascii")
+
+
+def _format_blocks(program: ThreadBlockProgram) -> list[str]:
+    """Text of every thread block."""
+    steps = _format_steps(program)
+    heads = zip(
+        program.block_id.tolist(),
+        program.send.tolist(),
+        program.recv.tolist(),
+        program.channel.tolist(),
+        strict=True,
+    )
+    # Steps are sorted by thread block.
+    bounds = program.block.searchsorted(range(len(program.block_id) + 1))
+    texts: list[str] = []
+    for head, (start, stop) in zip(heads, pairwise(bounds.tolist()), strict=True):
+        lines = [_BLOCK % head, *steps[start:stop], "    </tb>\n"]
+        texts.append("".join(lines))
+    return texts
+
+
+def _format_steps(program: ThreadBlockProgram) -> list[str]:
+    """Text of every step; one formatting operation per step, as there can be millions."""
+    columns = (
+        program.position.tolist(),
+        [STEP_TYPE_NAMES[number] for number in program.type.tolist()],
+        [_BUFFERS[number] for number in program.src_buffer.tolist()],
+        program.src_offset.tolist(),
+        [_BUFFERS[number] for number in program.dst_buffer.tolist()],
+        program.dst_offset.tolist(),
+        program.count.tolist(),
+        program.depid.tolist(),
+        program.deps.tolist(),
+        program.has_dependents.tolist(),
+    )
+    return [_STEP % row for row in zip(*columns, strict=True)]

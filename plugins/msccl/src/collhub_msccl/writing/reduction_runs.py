@@ -5,6 +5,8 @@ destination and one source buffer, no wait and no flag between them, up to 16 op
 step comes between them, the writer treats a chain as one step whose waits all precede the first
 reduction. A chain may therefore delay its first reduction, and the steps that wait for an earlier
 reduction of the chain; `RunTimes` excludes such chains.
+
+For runtimes without fused steps (ROCm/rccl), receives that reduce are replaced by plain steps.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import numpy as np
 
 from collhub_msccl.conflicts.accesses import Columns, Edges
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
+from collhub_msccl.thread_block_program import StepType
 from collhub_msccl.writing.draft import StepDraft
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.model import Buffer, StepKind
 
 NEVER = np.iinfo(np.int64).max
@@ -115,3 +118,120 @@ def _is_delaying(run: list[int], row: int, times: RunTimes) -> bool:
     if times.ready[row] > times.begin[run[0]]:
         return True
     return bool(times.needed[run].min() < times.end[row])
+
+
+REGION = ("src_buffer", "src_offset", "dst_buffer", "dst_offset")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Steps before positions are assigned: columns of the file by name.
+
+    `row`: head that they belong to, ascending; `key`: position among the steps of that head, from
+    1.
+    """
+
+    columns: dict[str, Int64Array]
+    row: Int64Array
+    key: Int64Array
+
+
+def unfuse_reducing_receives(
+    steps: Steps,
+    block: Int64Array,
+    block_rank: Int64Array,
+    scratch: Int64Array,
+    bases: tuple[Int64Array, ...],
+) -> tuple[Steps, Int64Array]:
+    """Replace `rrc` (dst = received + src) by `r` and `re`; also return the scratch units per rank.
+
+    If src and dst are disjoint: `r` to dst, `re` dst += src. If they are the same location: `r` to
+    a slot, `re` dst += slot. If that depends on the mode, or they overlap: `r` to a slot, `re` slot
+    += src, `cpy` slot to dst. A thread block executes one step at a time, so one slot per block
+    suffices.
+    """
+    reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
+    receive_columns = {name: column[reducing] for name, column in steps.columns.items()}
+    is_one, is_apart = _compare_operands(receive_columns, block_rank[block[reducing]], bases)
+    # Neither in all modes: only a separate slot is correct in each.
+    is_copied = ~is_one & ~is_apart
+    slot, scratch = _allocate_slots(
+        receive_columns["count"], block[reducing], ~is_apart, block_rank, scratch
+    )
+    receive = _set_type(_move_to_slot(receive_columns, "dst", slot, ~is_apart), StepType.RECV)
+    reduce = _move_to_slot(receive_columns, "src", slot, is_one)
+    reduce = _set_type(_move_to_slot(reduce, "dst", slot, is_copied), StepType.REDUCE)
+    copy = _set_type(_move_to_slot(receive_columns, "src", slot, ~is_one), StepType.COPY)
+    copy = {name: column[is_copied] for name, column in copy.items()}
+    columns: dict[str, Int64Array] = {}
+    for name, column in steps.columns.items():
+        first = column.copy()
+        first[reducing] = receive[name]
+        columns[name] = np.concatenate([first, reduce[name], copy[name]])
+    # The copies follow the reductions of their step, which follow the receives.
+    second_row = steps.row[reducing]
+    third_row = second_row[is_copied]
+    row = np.concatenate([steps.row, second_row, third_row])
+    key = np.concatenate([steps.key, np.full(len(second_row), 2), np.full(len(third_row), 3)])
+    return Steps(columns, row, key), scratch
+
+
+def _set_type(columns: dict[str, Int64Array], step_type: StepType) -> dict[str, Int64Array]:
+    """Copy of the columns with one type for all steps."""
+    types = np.full(len(columns["count"]), step_type, np.int64)
+    return {**columns, "type": types}
+
+
+def _compare_operands(
+    columns: dict[str, Int64Array],
+    rank: Int64Array,
+    bases: tuple[Int64Array, ...],
+) -> tuple[BoolArray, BoolArray]:
+    """Mask of equal source and destination in every mode, and mask of disjoint ones in every
+    mode."""
+    is_one = np.ones(len(rank), np.bool_)
+    is_apart = np.ones(len(rank), np.bool_)
+    for base in bases:
+        # Addresses, so that buffers aliased in a mode count as the same memory.
+        target = base[rank, columns["dst_buffer"]] + columns["dst_offset"]
+        source = base[rank, columns["src_buffer"]] + columns["src_offset"]
+        distance = target - source
+        is_one &= distance == 0
+        is_apart &= np.abs(distance) >= columns["count"]
+    return is_one, is_apart
+
+
+def _allocate_slots(
+    count: Int64Array,
+    block: Int64Array,
+    is_needed: BoolArray,
+    block_rank: Int64Array,
+    scratch: Int64Array,
+) -> tuple[Int64Array, Int64Array]:
+    """First unit of the slot of each step's thread block, and scratch units of each rank.
+
+    Slots follow the existing scratch; each is as large as the largest step that needs it.
+    """
+    size = np.zeros(len(block_rank), np.int64)
+    np.maximum.at(size, block[is_needed], count[is_needed])
+    before = first_positions(size)
+    of_rank = np.zeros(len(scratch), np.int64)
+    np.add.at(of_rank, block_rank, size)
+    before_rank = first_positions(of_rank)
+    start = scratch[block_rank] + before - before_rank[block_rank]
+    return start[block], scratch + of_rank
+
+
+def _move_to_slot(
+    columns: dict[str, Int64Array],
+    side: str,
+    slot: Int64Array,
+    is_moved: BoolArray,
+) -> dict[str, Int64Array]:
+    """Copy of the columns with one side moved to the slot where `is_moved`."""
+    buffer, offset = f"{side}_buffer", f"{side}_offset"
+    return {
+        **columns,
+        buffer: np.where(is_moved, int(Buffer.SCRATCH), columns[buffer]),
+        offset: np.where(is_moved, slot, columns[offset]),
+    }

@@ -1,20 +1,121 @@
-"""Distribute steps without thread blocks over those of a runtime, in an efficient order."""
+"""Distribute steps without thread blocks over those of a runtime, in an efficient order.
+
+Rows that may become one step are forwarded messages and chains of reductions. Ideal times are those
+of steps that have separate thread blocks and channels and share only links.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
 from collhub_msccl.conflicts.accesses import Edges
 from collhub_msccl.writing.draft import STEP_COLUMNS, StepDraft
-from collhub_msccl.writing.emission_order import Arrangement
-from collhub_msccl.writing.ideal_times import arrange_freely, compute_ideal_begins
+from collhub_msccl.writing.emission_order import Arrangement, arrange
 from collhub_msccl.writing.list_order import ListScheduler
 from collhub_msccl.writing.placement import Placement, PlacementLimits, place_chains
-from collhub_msccl.writing.thread_blocks import Lanes, number_lanes
-from collhub_msccl.writing.work_graph import build_work_graph
-from hub_core.columns import Int64Array
+from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
+from collhub_msccl.writing.thread_blocks import Lanes, match_one_to_one, number_lanes
+from collhub_msccl.writing.work_graph import WorkGraph, build_work_graph
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import StepKind
+
+_NO_ROWS = np.zeros(0, np.int64)
+
+
+def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangement | None:
+    """Arrange the rows with these pairs fused if possible; None if no order exists.
+
+    `is_free`: channels are open, so every message is a separate connection.
+    """
+    if is_free:
+        separate_channel = np.minimum(np.arange(len(draft)), draft.partner)
+        draft = replace(draft, channel=separate_channel)
+    return arrange(draft, _NO_ROWS, _NO_ROWS, joined)
+
+
+def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
+    """Time at which every node begins if it has a separate block."""
+    if is_free:
+        graph = replace(graph, channel=_number_chains(graph))
+    nodes = list(range(len(graph)))
+    scheduler = ListScheduler(graph, nodes, len(nodes), len(nodes))
+    return graph.start if scheduler.schedule() is None else scheduler.begin
+
+
+def _number_chains(graph: WorkGraph) -> list[int]:
+    """Separate channel number for every message together with the steps that forward it."""
+    numbers = list(range(len(graph)))
+    # Nodes are in a possible order of execution, so senders come first.
+    for node, source in enumerate(graph.source):
+        if source >= 0:
+            numbers[node] = numbers[source]
+    return numbers
+
+
+class Fusing(Enum):
+    """Which steps to fuse: receives with the send that forwards their data, and chains of
+    reductions.
+
+    ALL: all of them. PROMPT: only fusions that delay no other step: steps that need the received
+    data begin no later, and a chain waits for no operand later than its first. NONE: no receives,
+    but all chains of reductions.
+    """
+
+    ALL = "all"
+    PROMPT = "prompt"
+    NONE = "none"
+
+
+def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency: int) -> Edges:
+    """Pairs (row, later row that may be fused with it).
+
+    `is_free`: channels are open; `latency`: of a link, in units of time.
+    """
+    first, second = draft.parents, draft.children
+    runs = find_reduction_chains(draft, first, second)
+    is_pair = draft.is_forwarding(first, second) & (draft.channel[first] == draft.channel[second])
+    is_pair &= fusing is not Fusing.NONE
+    unfused = (
+        arrange_freely(draft, (_NO_ROWS, _NO_ROWS), is_free) if fusing is Fusing.PROMPT else None
+    )
+    if unfused is not None:
+        graph = build_work_graph(draft, unfused, latency)
+        is_pair &= _find_harmless_fusions(draft, graph, compute_ideal_begins(graph, is_free))
+        runs = find_reduction_chains(draft, first, second, _compute_operand_times(draft, graph))
+    forwarded = match_one_to_one(first[is_pair], second[is_pair])
+    return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
+
+
+def _find_harmless_fusions(draft: StepDraft, graph: WorkGraph, begin: list[int]) -> BoolArray:
+    """Mask of the dependencies (receive, send) whose fusion delays no other step.
+
+    The other steps that wait for the receive would then wait for the send. Valid only for
+    forwarding pairs; `graph`: with one node per row.
+    """
+    start = np.asarray(begin, np.int64)[graph.node_of_row]
+    duration = np.asarray(graph.duration, np.int64)[graph.node_of_row]
+    # A receive takes one crossing of a link, a send two.
+    end_of_both = start + 3 * duration
+    is_early: BoolArray = start[draft.children] < end_of_both[draft.parents]
+    early = np.bincount(draft.parents[is_early], minlength=len(draft))
+    # No early step except possibly the send itself.
+    is_harmless: BoolArray = early[draft.parents] == is_early
+    return is_harmless
+
+
+def _compute_operand_times(draft: StepDraft, graph: WorkGraph) -> RunTimes:
+    """Times for which a chain may begin no later than when its first operand is ready."""
+    end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
+    parents, children = draft.parents, draft.children
+    is_sum = draft.is_kind(StepKind.REDUCE)[parents]
+    for column in (draft.dst_buffer, draft.dst_offset):
+        is_sum &= column[parents] == column[children]
+    ready = np.zeros(len(draft), np.int64)
+    np.maximum.at(ready, children[~is_sum], end[graph.node_of_row[parents[~is_sum]]])
+    return RunTimes(ready, begin=ready, end=ready, needed=np.full(len(draft), NEVER))
 
 
 @dataclass(frozen=True, slots=True)

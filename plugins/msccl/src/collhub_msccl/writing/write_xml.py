@@ -12,12 +12,12 @@ from collhub_msccl.runtimes.known_runtimes import (
     MAX_COUNT,
     MAX_OFFSET,
     Runtime,
+    describe_versions,
 )
-from collhub_msccl.runtimes.versions import describe_versions
 from collhub_msccl.writing.choose import WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, choose_target, compute_largest_size
-from collhub_msccl.writing.emission_text import format_xml
+from collhub_msccl.writing.emission_program import format_xml
 from collhub_msccl.writing.xml_losses import describe_figures, find_losses
 from hub_core.columns import Int64Array
 from hub_core.model import Algorithm, Collective, InputError, JsonValue, Location, StepTable

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from collhub_msccl.reading.roots import find_possible_roots
-from collhub_msccl.writing.block_time import BlockFigures
 from collhub_msccl.writing.choose import ChosenProgram
 from collhub_msccl.writing.emission_header import Target
+from collhub_msccl.writing.execution_times import BlockFigures
 from hub_core.model import COLUMN_DTYPES, Algorithm, Collective, Loss, ReduceOp
 
 _SUPPORTED_ATTRIBUTES = frozenset(

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from collhub_msccl.conflicts import accesses, between_blocks, clocks
+from collhub_msccl.conflicts import accesses, clocks, true_dependencies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -145,7 +145,7 @@ def test_nothing_is_ordered_that_the_file_leaves_open(reader_of, xml, blocks) ->
     [
         (accesses, "_MAX_UNITS"),
         (clocks, "_MAX_CLOCK_ENTRIES"),
-        (between_blocks, "_MAX_QUERIES"),
+        (true_dependencies, "_MAX_QUERIES"),
     ],
 )
 def test_beyond_the_limits_all_program_order_becomes_data(

@@ -17,8 +17,11 @@ from collhub_msccl.programs.read_program import read as read_mscclang
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
-from collhub_msccl.writing.block_time import BlockFigures, compute_block_figures
-from collhub_msccl.writing.link_time import compute_link_times
+from collhub_msccl.writing.execution_times import (
+    BlockFigures,
+    compute_block_figures,
+    compute_link_times,
+)
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import Algorithm, StepKind

@@ -13,7 +13,7 @@ import pytest
 from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.thread_block_program import ThreadBlockProgram
-from collhub_msccl.writing.block_time import compute_block_figures
+from collhub_msccl.writing.execution_times import compute_block_figures
 from collhub_msccl.writing.write_xml import write
 
 from hub_core.model import (
