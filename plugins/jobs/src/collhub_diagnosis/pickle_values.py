@@ -14,7 +14,7 @@ from hub_core.model import InputError, Location
 MAX_DEPTH = 64
 MAX_TEXT_BYTES = 1 << 20
 # Empty containers occupy 56 to 216 bytes of memory for one byte of the file.
-MAX_CONTAINERS = 1 << 20
+MAX_CONTAINERS = 1 << 19
 MAX_INTEGER_BYTES = 8
 
 _WITHIN = "the file ends within an opcode"
@@ -222,6 +222,9 @@ class _Walker:
                     else:
                         stack[-1] = stack[-1], value
                         containers_left -= 1
+                        if containers_left < 0:
+                            self.offset = position
+                            self.refuse(f"more than {MAX_CONTAINERS} containers")
                     position += 1
                 elif opcode == 0x71:  # BINPUT
                     self.offset = position

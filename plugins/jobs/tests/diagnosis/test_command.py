@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from collhub_diagnosis.plugin import collhub_commands
+from collhub_diagnosis.read_evidence import read_evidence
+from collhub_diagnosis.report import verdict_document
+from collhub_diagnosis.verdict import diagnose_evidence
+
+from hub_core.model import InputError
 
 # kind, culprits, waiting, group, sequence; by torchfrtrace of PyTorch 2.14.1, corrected where two
 # ranks differ (both are named), where states differ (skew), and for ranks that only wait.
@@ -82,19 +89,59 @@ def test_the_hostile_sample_is_refused(collhub, samples: Path) -> None:
     assert "evil_rank_0: byte 20: the opcode GLOBAL is not allowed in a dump" in run.err
 
 
-def test_mutated_samples_are_read_or_refused(collhub, samples: Path, tmp_path: Path) -> None:
-    files = [*samples.glob("*/fr_rank_0*"), samples / "fr_rank_0.json"]
+def mutate(content: bytes, generator: random.Random) -> bytes:
+    """Change some bytes, or cut, repeat or remove a part."""
+    changed = bytearray(content)
+    for _ in range(generator.randrange(1, 5)):
+        at = generator.randrange(len(changed))
+        end = at + generator.randrange(1, 40)
+        kind = generator.randrange(8)
+        if kind == 0:
+            del changed[at:end]
+        elif kind == 1:
+            changed[at:at] = changed[at:end]
+        elif kind == 2 and at > 10:
+            del changed[at:]
+        else:
+            changed[at] = generator.randrange(256)
+    return bytes(changed)
+
+
+def mutated_samples(samples: Path, count: int) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of changed samples; the same ones in every run."""
+    files = sorted([*samples.glob("*/fr_rank_0*"), samples / "fr_rank_0.json"])
     generator = random.Random(36)
-    for number in range(400):
+    for number in range(count):
         source = files[number % len(files)]
-        content = bytearray(source.read_bytes())
-        for _ in range(generator.randrange(1, 5)):
-            content[generator.randrange(len(content))] = generator.randrange(256)
-        file = tmp_path / source.name
-        file.write_bytes(content[: generator.choice([len(content), len(content) // 2])])
-        run = collhub("diagnose", file, "--json")
+        yield source.name, mutate(source.read_bytes(), generator)
+
+
+def test_the_command_reads_or_refuses_mutated_samples(
+    collhub, samples: Path, tmp_path: Path
+) -> None:
+    for name, content in mutated_samples(samples, 100):
+        (tmp_path / name).write_bytes(content)
+        run = collhub("diagnose", tmp_path / name, "--json")
         assert run.code in (0, 1), run.err
         assert run.out or len(run.error_lines) == 1
+
+
+def test_2000_mutated_samples_give_a_verdict_or_an_error_with_the_file(
+    samples: Path, tmp_path: Path
+) -> None:
+    verdicts = 0
+    for name, content in mutated_samples(samples, 2000):
+        (tmp_path / name).write_bytes(content)
+        started = time.process_time()
+        message = name
+        try:
+            verdict_document(diagnose_evidence(read_evidence([str(tmp_path / name)])))
+            verdicts += 1
+        except InputError as error:
+            message = str(error)
+        assert name in message
+        assert time.process_time() - started < 1
+    assert 0 < verdicts < 2000
 
 
 def test_the_text_names_culprits_and_frames(collhub, samples: Path) -> None:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from collhub_diagnosis.pickle_values import MAX_DEPTH, parse_pickle
+from collhub_diagnosis.pickle_values import MAX_CONTAINERS, MAX_DEPTH, parse_pickle
 
 from hub_core.model import InputError
 
@@ -149,7 +149,7 @@ def test_shared_references_are_not_copied() -> None:
 
 
 def test_too_many_containers_are_refused() -> None:
-    with pytest.raises(InputError, match="more than 1048576 containers"):
+    with pytest.raises(InputError, match=f"more than {MAX_CONTAINERS} containers"):
         parse_pickle(b"\x80\x02(" + b"}" * 2_000_000 + b"l.", "f")
 
 
@@ -181,3 +181,48 @@ def test_the_module_pickle_is_not_imported(tmp_path: Path) -> None:
     first, last = result.stdout.splitlines()
     assert first.startswith("f: byte 10: the opcode GLOBAL is not allowed")
     assert last == "[]"
+
+
+HOSTILE = {
+    "empty-dicts": b"\x80\x02(" + b"}" * 20_000_000 + b"l.",
+    "empty-lists": b"\x80\x02(" + b"]" * 20_000_000 + b"l.",
+    "empty-sets": b"\x80\x04(" + b"\x8f" * 20_000_000 + b"l.",
+    "tuples": b"\x80\x02(" + b"K\x01K\x01\x86" * 4_000_000 + b"t.",
+    "marks": b"\x80\x02" + b"(" * 20_000_000 + b".",
+    "nested-lists": b"\x80\x02" + b"]" * 5000 + b"a" * 4999 + b".",
+    "text-of-2-gb": b"\x80\x02X\xff\xff\xff\x7f" + b"a" * 1_000_000 + b".",
+    "text-of-8-eb": b"\x80\x04\x8d" + b"\xff" * 7 + b"\x7f.",
+    "bytes-of-2-gb": b"\x80\x03B\xff\xff\xff\x7f.",
+    "integer-of-2-gb": b"\x80\x02\x8b\xff\xff\xff\x7f.",
+    "frame-of-2-gb": b"\x80\x04\x95\xff\xff\xff\x7f\x00\x00\x00\x00.",
+    "memo-of-4-billion": b"\x80\x02]r\xff\xff\xff\xff.",
+    "shared-lists": b"\x80\x02]q\x00"
+    + b"".join(b"]q%c(h%ch%ce" % (n + 1, n, n) for n in range(200))
+    + b".",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_pickles_take_less_than_a_second_and_200_mb(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "rank_0"
+    file.write_bytes(HOSTILE[name])
+    script = (
+        "import resource, sys, time\n"
+        "from collhub_diagnosis.pickle_values import parse_pickle\n"
+        "from hub_core.model import InputError\n"
+        f"content = open({str(file)!r}, 'rb').read()\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "started = time.process_time()\n"
+        "try:\n"
+        "    parse_pickle(content, 'f')\n"
+        "except InputError as error:\n"
+        "    assert str(error).startswith('f: byte '), error\n"
+        "used_s = time.process_time() - started\n"
+        "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "print(used_s, (after - before) // 1024)\n"
+    )
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    used_s, used_mib = map(float, result.stdout.split())
+    assert used_s < 1
+    assert used_mib < 200
