@@ -35,10 +35,10 @@ if TYPE_CHECKING:
         verify_option,
     )
     from hub_core.cli.assignments import Assignments, assign, parse_sizes
-    from hub_core.cli.collective_rules import apply_rules
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
     from hub_core.cli.command_group import CommandGroup
     from hub_core.cli.jobs.job_path import job_partners
+    from hub_core.cli.jobs.workloads import apply_rules
     from hub_core.cli.machines import machine_option
     from hub_core.cli.output import folded_ranks
     from hub_core.cli.parameter_types import (
@@ -55,8 +55,12 @@ if TYPE_CHECKING:
         loss_object,
     )
     from hub_core.columns.public_names import names_from
-    from hub_core.documents.schema_check import SchemaViolation, schema_violations
-    from hub_core.documents.strict_json import json_document, parse_json_object
+    from hub_core.documents.strict_json import (
+        SchemaViolation,
+        json_document,
+        parse_json_object,
+        schema_violations,
+    )
     from hub_core.documents.topologies import topology_to_json
     from hub_core.installed import installed_distributions, installed_version
     from hub_core.model.algorithm import Algorithm, Provenance
@@ -248,7 +252,7 @@ _HOMES = {
         "topology_option verify_option"
     ),
     "hub_core.cli.assignments": "Assignments assign parse_sizes",
-    "hub_core.cli.collective_rules": "apply_rules",
+    "hub_core.cli.jobs.workloads": "apply_rules",
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
     "hub_core.cli.command_group": "CommandGroup",
     "hub_core.cli.jobs.job_path": "job_partners",
@@ -256,8 +260,8 @@ _HOMES = {
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.reports.report_objects": "cut_fields cut_objects diagnostic_object loss_object",
-    "hub_core.documents.schema_check": "SchemaViolation schema_violations",
-    "hub_core.documents.strict_json": "json_document parse_json_object",
+    "hub_core.documents.strict_json": "SchemaViolation json_document parse_json_object"
+    " schema_violations",
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_distributions installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",

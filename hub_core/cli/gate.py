@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hub_core.cli.reports.findings import with_path
+from hub_core.cli.reports.report_objects import with_path
 from hub_core.model import Algorithm, Diagnostic, InputError, Location, Severity, Workload
 from hub_core.verification import VerificationInput, VerifyReport, verify_input
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from hub_core.cli import output
-from hub_core.cli.reports.findings import with_path
+from hub_core.cli.reports.report_objects import with_path
 from hub_core.cli.session_inputs import SessionInputs
 from hub_core.cli.session_outputs import SessionOutputs
 

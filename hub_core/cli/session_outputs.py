@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from hub_core.cli import output
-from hub_core.cli.reports.findings import say_losses
+from hub_core.cli.reports.report_objects import say_losses
 from hub_core.cli.session_state import SessionState
 from hub_core.model import LossPolicy, UsageError, apply_policy
 

@@ -7,6 +7,15 @@ from typing import TYPE_CHECKING
 from hub_core.columns.public_names import names_from
 
 if TYPE_CHECKING:
+    from hub_core.columns.graphs import (
+        ArcGroups,
+        Arcs,
+        Order,
+        chain_cover,
+        connected_parts,
+        topological_levels,
+        values_of_single_keys,
+    )
     from hub_core.columns.groups import (
         BoolArray,
         Float64Array,
@@ -38,10 +47,7 @@ if TYPE_CHECKING:
         sorted_ordinals,
         suffix_least,
     )
-    from hub_core.columns.levels import Order, topological_levels
     from hub_core.columns.pairs import NodePairs
-    from hub_core.columns.parts import chain_cover, connected_parts, values_of_single_keys
-    from hub_core.columns.paths import ArcGroups, Arcs
     from hub_core.columns.sorting import stable_order, stable_order_by
     from hub_core.columns.tables import ColumnTable, RankTable
 
@@ -97,10 +103,10 @@ _HOMES = {
         "ordinals positions_in row_pointer rows_of run_lengths run_mask run_starts "
         "sorted_ordinals suffix_least"
     ),
-    "hub_core.columns.levels": "Order topological_levels",
     "hub_core.columns.pairs": "NodePairs",
-    "hub_core.columns.parts": "chain_cover connected_parts values_of_single_keys",
-    "hub_core.columns.paths": "ArcGroups Arcs",
+    "hub_core.columns.graphs": (
+        "ArcGroups Arcs Order chain_cover connected_parts topological_levels values_of_single_keys"
+    ),
     "hub_core.columns.sorting": "stable_order stable_order_by",
     "hub_core.columns.tables": "ColumnTable RankTable",
 }

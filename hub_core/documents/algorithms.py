@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.columns import Int64Array
-from hub_core.documents.schema_check import TYPE_NAMES, schema_violations
 from hub_core.documents.strict_json import (
     MAX_DEPTH,
+    TYPE_NAMES,
     JsonObject,
     is_too_deep,
     json_document,
     parse_json_object,
+    schema_violations,
 )
 from hub_core.model import (
     COLUMN_DEFAULTS,

@@ -13,8 +13,12 @@ from typing import NoReturn, TypeVar
 
 import numpy as np
 
-from hub_core.documents.schema_check import TYPE_NAMES, schema_violations
-from hub_core.documents.strict_json import JsonObject, parse_json_object
+from hub_core.documents.strict_json import (
+    TYPE_NAMES,
+    JsonObject,
+    parse_json_object,
+    schema_violations,
+)
 from hub_core.model import HubError, InputError, Location, parse_bandwidth, parse_time
 from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links

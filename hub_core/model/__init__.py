@@ -45,7 +45,15 @@ if TYPE_CHECKING:
         standard_kind,
     )
     from hub_core.model.losses import Loss, LossPolicy, apply_policy
-    from hub_core.model.messages import Messages, connection_keys, match_messages, pair_in_order
+    from hub_core.model.messages import (
+        Messages,
+        action,
+        connection_keys,
+        describe,
+        match_messages,
+        pair_in_order,
+        region,
+    )
     from hub_core.model.placement import PLACEMENT, placed, placement_of
     from hub_core.model.quantities import (
         format_bandwidth,
@@ -57,7 +65,6 @@ if TYPE_CHECKING:
     )
     from hub_core.model.rank_lists import format_ranks, parse_ranks
     from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepTable, StepTableBuilder
-    from hub_core.model.wording import action, describe, region
     from hub_core.model.workload import (
         NODE_DEFAULTS,
         NODE_DTYPES,
@@ -95,14 +102,14 @@ _HOMES = {
         "ReduceOp STANDARD_KINDS StepKind WRITING standard_kind"
     ),
     "hub_core.model.losses": "Loss LossPolicy apply_policy",
-    "hub_core.model.messages": "Messages connection_keys match_messages pair_in_order",
+    "hub_core.model.messages": "Messages action connection_keys describe match_messages"
+    " pair_in_order region",
     "hub_core.model.placement": "PLACEMENT placed placement_of",
     "hub_core.model.quantities": (
         "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
     ),
     "hub_core.model.rank_lists": "format_ranks parse_ranks",
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",
-    "hub_core.model.wording": "action describe region",
     "hub_core.model.workload": "NODE_DEFAULTS NODE_DTYPES NodeColumns ProcessGroup Workload",
 }
 

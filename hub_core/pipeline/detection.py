@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, TypeVar
 
 from hub_core.model.diagnostics import HubError, InputError, Location, PluginError, UsageError
 from hub_core.pipeline.calls import blame
-from hub_core.pipeline.json_heads import JsonHead, scan_json_head
 from hub_core.pipeline.sources import Input, content_of, has_signature, may_read
 from hub_core.plugin_api import (
     Format,
@@ -24,12 +25,71 @@ from hub_core.plugin_api.options import resolve
 from hub_core.registry.plugins import Provided, Registry
 from hub_core.trace_profile.formats import CHAKRA, CHAKRA_JSON
 
+_HUB_SCHEMA = "collhub/"
+# A quoted string, a bracket, a colon or a comma; other characters are skipped.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]:,]', re.DOTALL)
+_START = re.compile(rb"\A(?:\xef\xbb\xbf)?\s*([{\[])")
 CANONICAL_FORMAT = "chakra"
 _JSON = Format("json", "JSON of any kind", (".json",))
 # Similarity above which two member names count as the same word, misspelt.
 _MIN_SIMILARITY = 0.85
 R = TypeVar("R", FormatReader, TopologyReader)
 W = TypeVar("W", FormatWriter, WorkloadWriter)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonHead:
+    """Top level of a JSON text, as far as its first bytes show it.
+
+    `is_object`: True for an object, False for a list. `members`: names of its members, in their
+    order. `hub_schema`: the member `schema` of a document of the hub (`collhub/algorithm-1`), else
+    "". `searched`: bytes in which signatures of formats are searched. For a document of the hub,
+    only its schema; for other objects, without the value of `extensions`, which may contain data of
+    any other format.
+    """
+
+    is_object: bool
+    members: tuple[str, ...]
+    hub_schema: str
+    searched: bytes
+
+
+def scan_json_head(head: bytes) -> JsonHead | None:
+    """Scan the first bytes of a text; None if it begins with neither an object nor a list."""
+    start = _START.match(head)
+    if start is None:
+        return None
+    is_object = start[1] == b"{"
+    members: list[str] = []
+    schema = ""
+    depth = 0
+    name: str | None = None
+    is_name_next = False
+    extensions = [len(head), len(head)]
+    for token in _TOKEN.finditer(head):
+        text = token[0]
+        if text in b"{[":
+            depth += 1
+            is_name_next = depth == 1 and is_object
+        elif text in b"}]":
+            depth -= 1
+            if depth == 0:
+                break
+        elif depth == 1 and text == b",":
+            if name == "extensions":
+                extensions[1] = token.start()
+            name, is_name_next = None, is_object
+        elif depth == 1 and text[:1] == b'"' and is_name_next:
+            name, is_name_next = text[1:-1].decode("utf-8", "replace"), False
+            members.append(name)
+            if name == "extensions":
+                extensions = [token.end(), len(head)]
+        elif depth == 1 and text[:1] == b'"' and name == "schema":
+            schema = text[1:-1].decode("utf-8", "replace")
+    if not schema.startswith(_HUB_SCHEMA):
+        searched = head[: extensions[0]] + head[extensions[1] :]
+        return JsonHead(is_object, tuple(members), "", searched)
+    return JsonHead(is_object, tuple(members), schema, f'"{schema}"'.encode())
 
 
 def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]:

@@ -14,7 +14,6 @@ from hub_core.plugin_api.formats import (
     WorkloadReader,
     WorkloadWriter,
 )
-from hub_core.plugin_api.hooks import API_VERSION, hookimpl
 from hub_core.plugin_api.measurements import (
     Library,
     Measurement,
@@ -22,7 +21,7 @@ from hub_core.plugin_api.measurements import (
     MeasurementRequest,
     MeasurementSet,
 )
-from hub_core.plugin_api.offers import OFFER_KINDS, Command, Offer, OfferKind
+from hub_core.plugin_api.offers import API_VERSION, OFFER_KINDS, Command, Offer, OfferKind, hookimpl
 from hub_core.plugin_api.options import (
     BOOL_WORDS,
     MAX_INTEGER,

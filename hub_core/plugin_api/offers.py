@@ -1,12 +1,16 @@
-"""Table of all kinds of offers: their names, the hooks that return them, the field of their code.
+"""Kinds of offers, and the hooks that return them: the plugin API, version 1.0.
 
-To add a kind, define the offer, its request and its result in a module, and add one line here.
+Every hook returns a list of offers and imports nothing heavy. A plugin implements only the hooks
+that it needs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+
+import pluggy
 
 from hub_core.plugin_api.formats import (
     FormatReader,
@@ -101,3 +105,60 @@ def kind_of(offer: Offer) -> OfferKind:
 def noun_of(kind: type) -> str:
     """Return the name of a kind in messages: `reader`, `topology builder`."""
     return _KIND_OF[kind].noun
+
+
+API_VERSION = (1, 0)
+PROJECT = "collhub"
+ENTRY_POINT_GROUP = "collhub.plugins"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin as the implementation of the hook of its name."""
+
+
+@hookspec
+def collhub_producers() -> Sequence[Producer]:
+    """Return readers, synthesizers and generators of algorithms, workloads and measured times."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_consumers() -> Sequence[Consumer]:
+    """Return consumers of algorithms and workloads: writers, simulators, executors, reports."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_topologies() -> Sequence[NetworkOffer]:
+    """Return readers and writers of network files, and builders for texts such as `ring:8`."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_passes() -> Sequence[AlgorithmPass]:
+    """Return passes, which change a model and report the changes."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_checks() -> Sequence[Check]:
+    """Return checks of algorithms, certificates, networks, runtime files, the installation."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_commands() -> Sequence[Command]:
+    """Return commands of the program."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_engines() -> Sequence[Engine]:
+    """Return engines, which run many tasks concurrently."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def collhub_bounds() -> Sequence[LowerBound]:
+    """Return lower bounds on the time of collectives on a topology."""
+    raise AssertionError("a specification is not called")

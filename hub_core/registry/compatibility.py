@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hub_core.installed import Distribution, canonical_name
-from hub_core.plugin_api.hooks import API_VERSION
+from hub_core.plugin_api.offers import API_VERSION
 from hub_core.version import __version__
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from hub_core.plugin_api.formats import (
     TopologyReader,
     TopologyWriter,
 )
-from hub_core.plugin_api.hooks import API_VERSION, hookimpl
-from hub_core.plugin_api.offers import Command
+from hub_core.plugin_api.offers import API_VERSION, Command, hookimpl
 from hub_core.trace_profile.formats import CHAKRA_JSON_READER, CHAKRA_READER, CHAKRA_WRITER
 
 COLLHUB_PLUGIN_API = API_VERSION

@@ -19,9 +19,8 @@ import pluggy
 
 from hub_core.installed import Distribution, EntryPoint, canonical_name, installed_distributions
 from hub_core.model.diagnostics import PluginError, UsageError, closest
-from hub_core.plugin_api import hooks as hookspecs
-from hub_core.plugin_api.hooks import ENTRY_POINT_GROUP, PROJECT
-from hub_core.plugin_api.offers import HOOKS, Offer
+from hub_core.plugin_api import offers as hookspecs
+from hub_core.plugin_api.offers import ENTRY_POINT_GROUP, HOOKS, PROJECT, Offer
 from hub_core.registry.border import attempt
 from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,

@@ -14,6 +14,8 @@ import struct
 import sys
 from collections.abc import Iterable
 
+from hub_core.plugin_api import CheckLine, CheckReport, CheckRequest, NoOptions
+
 # Equal numbers on all architectures, because the calls are newer than the unified tables.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
@@ -98,3 +100,19 @@ def _call(number: int, *arguments: object) -> int:
     """Make a system call and return its result, negative for an error."""
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]
     return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *words))
+
+
+def check_sandbox(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Report the accesses that Landlock restricts on this kernel; a kernel without it passes."""
+    del request, options
+    version = landlock_version()
+    if version == 0:
+        details = "the kernel has no Landlock: programs run with the rights of the user"
+        return CheckReport(ok=True, lines=(CheckLine("sandbox", True, details),))
+    features = landlock_features(version)
+    restricted = ", ".join(name for name, is_supported in features.items() if is_supported)
+    missing = ", ".join(name for name, is_supported in features.items() if not is_supported)
+    details = f"Landlock {version} restricts {restricted}"
+    if missing:
+        details = f"{details}; not {missing}"
+    return CheckReport(ok=True, lines=(CheckLine("sandbox", True, details),))

@@ -1,11 +1,16 @@
-"""Read Chakra execution traces, with or without collective profile v1, as algorithms."""
+"""Read Chakra execution traces, with or without collective profile v1, as algorithms.
+
+A trace has one file per rank; damaged files are input errors.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import PurePath
 
 import numpy as np
@@ -16,13 +21,14 @@ from hub_core.chakra import (
     NodeFields,
     RankFile,
     ShapeBook,
+    TraceError,
     decode_nodes,
     in_batches,
     link,
     open_rank_file,
 )
 from hub_core.model import Algorithm, InputError, JsonValue, Location, Provenance
-from hub_core.plugin_api import Source
+from hub_core.plugin_api import Source, SourcePart
 from hub_core.trace_profile.algorithms.chunks import Chunk, Joined, join
 from hub_core.trace_profile.algorithms.numbering import EXTENSION
 from hub_core.trace_profile.algorithms.profile import METADATA_NAMES
@@ -39,7 +45,6 @@ from hub_core.trace_profile.foreign.read_foreign import (
     refuse_workload,
 )
 from hub_core.trace_profile.formats import ChakraReadOptions
-from hub_core.trace_profile.rank_files import input_errors, rank_parts
 
 SOURCE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` for data of the files that the model does not represent."""
@@ -54,6 +59,7 @@ KNOWN_REGIONS = ("region", "src_region", "dst_region")
 _REDUNDANT = ("is_cpu_op", "comm_type", "num_ops", "tensor_size")
 _UNDERSTOOD = frozenset({*KNOWN_SCALARS, *KNOWN_REGIONS, *_REDUNDANT})
 _MAX_KEPT_TEXT = 256
+_RANK_IN_NAME = re.compile(r"\.([0-9]{1,9})\.[^.]*\Z")
 
 
 def read(source: Source, options: ChakraReadOptions) -> Algorithm:
@@ -200,3 +206,56 @@ def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, Jso
     if metadata.version and not known:
         selected["version"] = metadata.version
     return selected
+
+
+def rank_parts(source: Source) -> list[SourcePart]:
+    """Return the parts of ranks 0..n-1 in order.
+
+    Raises `InputError` for missing or repeated ranks.
+    """
+    by_rank: dict[int, SourcePart] = {}
+    for part in source.parts:
+        rank = _find_rank(part, len(source.parts))
+        if rank in by_rank:
+            raise _create_error(part.name, f"{by_rank[rank].name} is of rank {rank} too")
+        by_rank[rank] = part
+    # Without repeated ranks, the set is complete if the highest rank is the number of files minus
+    # 1.
+    if not by_rank:
+        raise _create_error(source.name, "there are no rank files")
+    count = len(by_rank)
+    for rank in range(count):
+        if rank not in by_rank:
+            details = f"found {count} files, the last one of rank {max(by_rank)}"
+            message = f"the file of rank {rank} is missing: {details}"
+            raise _create_error(source.name, message, "give the files of ranks 0..n-1")
+    return [by_rank[rank] for rank in range(count)]
+
+
+def _find_rank(part: SourcePart, count: int) -> int:
+    """Return the rank in the source, else in the name of the file. Raises `InputError`."""
+    if part.rank is not None:
+        return part.rank
+    if match := _RANK_IN_NAME.search(part.name):
+        return int(match[1])
+    if count == 1:
+        return 0
+    message = "the file name does not tell the rank"
+    raise _create_error(part.name, message, "name the files PREFIX.<rank>.et")
+
+
+def _create_error(name: str, message: str, cure: str = "") -> InputError:
+    """Create an error about a file of the set, or about the set."""
+    return InputError(message, location=Location(name), code="rank-files", cure=cure)
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Convert `TraceError` in the body to `InputError` at the same position."""
+    try:
+        yield
+    except TraceError as error:
+        location = Location(error.file, byte=error.byte, rank=error.rank)
+        raise InputError(
+            error.reason, location=location, code=error.code, cure=error.cure
+        ) from None

@@ -14,7 +14,7 @@ from hub_core.model.collectives import Collective, Contributions, MemoryLayout
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.kinds import Buffer
-from hub_core.model.wording import action, region
+from hub_core.model.messages import action, region
 from hub_core.verification.step_program import StepProgram, UndefinedReads, origins, run_steps
 from hub_core.verification.values import ExactValues, InputIndex, Values, choose_values
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hub_core.columns import BoolArray, Int64Array, distinct, ordinals, rows_of
-from hub_core.verification.order_graph import OrderGraph
+from hub_core.verification.step_order import OrderGraph
 
 _PROBED_PARENTS = 8
 _CONTRACTIONS = 16

@@ -11,8 +11,8 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import MemoryLayout
 from hub_core.model.findings import Findings
 from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
+from hub_core.model.messages import action, region
 from hub_core.model.steps import StepTable
-from hub_core.model.wording import action, region
 
 # By operand of a step: the kinds of steps that have it, and the verb for messages.
 _SIDES = {"src": (READING, "reads"), "dst": (WRITING, "writes")}

@@ -11,9 +11,8 @@ import numpy as np
 from hub_core.columns import BoolArray
 from hub_core.model import Algorithm, Findings, Messages, match_messages
 from hub_core.model.diagnostics import Diagnostic
-from hub_core.verification.order_graph import OrderGraph
 from hub_core.verification.regions import check_regions
-from hub_core.verification.step_order import HappensBefore, happens_before
+from hub_core.verification.step_order import HappensBefore, OrderGraph, happens_before
 
 
 class VerificationInput:

@@ -14,7 +14,7 @@ from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.findings import CAP, Findings
 from hub_core.model.kinds import CollectiveKind
-from hub_core.model.wording import action, describe
+from hub_core.model.messages import action, describe
 from hub_core.verification.conflicts import adjacent_conflicts
 from hub_core.verification.contents import (
     MAX_CELLS,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hub_core
-from hub_core.pipeline.json_heads import scan_json_head
+from hub_core.pipeline.detection import scan_json_head
 from hub_core.testing import ring_all_reduce
 
 

@@ -18,7 +18,7 @@ from hub_core.model import ExitCode
 from hub_core.plugin_api import CheckLine
 from hub_core.registry.compatibility import CORE_DISTRIBUTION
 from hub_core.registry.plugins import CORE_NAME, Plugin, PluginState, Registry
-from hub_core.testing.requirements import find_active_requirements, find_unmet_requirements
+from hub_core.testing.loading_checks import find_active_requirements, find_unmet_requirements
 from hub_core.version import __version__
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from hub_core.cli.arguments import (
     source_argument,
 )
 from hub_core.cli.assignments import Assignments, assign, give_symbol_sizes
-from hub_core.cli.jobs.inspect_workload import print_survey
-from hub_core.cli.jobs.workload_survey import survey
+from hub_core.cli.jobs.workload_survey import print_survey, survey
 from hub_core.cli.jobs.workloads import print_workload
 from hub_core.cli.output import (
     print_fields,

@@ -16,9 +16,8 @@ from hub_core.cli.arguments import (
     topology_option,
 )
 from hub_core.cli.assignments import Assignments, assign, parse_sizes
-from hub_core.cli.collective_rules import apply_rules
 from hub_core.cli.jobs.simulate_job import JobOutputs, refuse_overlap, simulate_workload
-from hub_core.cli.jobs.workloads import collect_workload_warnings
+from hub_core.cli.jobs.workloads import apply_rules, collect_workload_warnings
 from hub_core.cli.machines import machine_option
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.parameter_types import FILE
@@ -136,7 +135,7 @@ def simulate(
     options = {**assigned["simulator"], **source_of_times.options}
     timings = _simulate_sizes(session, algorithm, topology, sizes, backend, options)
     if steps_out is not None:
-        from hub_core.cli.reports.step_times import write_step_times
+        from hub_core.cli.reports.timing import write_step_times
 
         write_step_times(algorithm.steps, timings[0].result, steps_out)
     if timeline_out is not None:

@@ -22,25 +22,23 @@ from hub_core.cli.arguments import (
 from hub_core.cli.assignments import Assignments, assign
 from hub_core.cli.commands.runtime_check import LOAD_SCHEMA, RuntimeVerdict, check_file
 from hub_core.cli.jobs.workloads import WorkloadVerdict, judge_workload
-from hub_core.cli.output import print_diagnostic, print_line, print_table, progress
+from hub_core.cli.output import progress
 from hub_core.cli.parameter_types import FILE
-from hub_core.cli.reports.findings import with_path
-from hub_core.cli.reports.judgements import judge
-from hub_core.cli.reports.report_objects import check_object, diagnostic_object, print_check
+from hub_core.cli.reports.judgements import AlgorithmVerdict, judge
+from hub_core.cli.reports.report_objects import (
+    with_path,
+)
 from hub_core.cli.session import Session
 from hub_core.model import InputError, PluginError, UsageError
 from hub_core.plugin_api import Subject
 
 if TYPE_CHECKING:
-    from hub_core.model import Algorithm, JsonValue
+    from hub_core.model import Algorithm
     from hub_core.plugin_api import CheckReport
     from hub_core.verification import VerifyReport
 
 
 VERIFY_SCHEMA = "collhub/report-verify-1"
-# By whether the contents were verified: a custom collective may have no contract, and a timing-only
-# trace has no contents.
-_CORRECT = {True: "correct as claimed", False: "nothing wrong found, contents not judged"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +53,6 @@ class _VerifyOptions:
     is_certified: bool
     check_names: tuple[str, ...]
     topology_text: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """Report on one algorithm, with the reports of the requested checks by name."""
-
-    source: str
-    algorithm: Algorithm
-    report: VerifyReport
-    checked: Mapping[str, CheckReport]
-
-    @property
-    def ok(self) -> bool:
-        """Whether the algorithm is correct as claimed and passes every check."""
-        return self.report.ok and all(check.ok for check in self.checked.values())
-
-    def document(self) -> dict[str, JsonValue]:
-        """Return the report as JSON, without the schema `collhub/report-verify-1`."""
-        return _to_json(self.source, self.report, self.checked)
-
-    def show(self, *, is_alone: bool) -> None:
-        """Print the verdict, the table of modes if it is the only input, and the findings."""
-        _print_outcome(self.source, self.algorithm, self.report)
-        if is_alone:
-            _print_modes(self.report)
-        for finding in self.report.diagnostics:
-            print_diagnostic(finding)
-        for name, check_report in self.checked.items():
-            print_check(name, check_report)
 
 
 def _complete_checks(
@@ -258,7 +227,7 @@ def _judge_by_runtime(
 
 def _verify_source(
     session: Session, source: str, questions: _VerifyOptions
-) -> _Verdict | WorkloadVerdict:
+) -> AlgorithmVerdict | WorkloadVerdict:
     # Imported here: the help of the command needs no numpy.
     from hub_core.model import Workload
 
@@ -275,7 +244,7 @@ def _verify_source(
         certified = _check_certificate(session, algorithm, opened.name, questions.topology_text)
         checked["certificate"] = certified
     report = replace(report, diagnostics=tuple(findings))
-    return _Verdict(opened.name, algorithm, report, checked)
+    return AlgorithmVerdict(opened.name, algorithm, report, checked)
 
 
 def _check_names_are_known(session: Session, subject: Subject, names: tuple[str, ...]) -> None:
@@ -353,45 +322,3 @@ def _check_certificate(
         cure = "synthesize it with a synthesizer that proves its rate"
         raise InputError(f"{source} carries no certificate", cure=cure, code="no-certificate")
     return judged[0]
-
-
-def _to_json(
-    source: str, report: VerifyReport, checked: Mapping[str, CheckReport]
-) -> dict[str, JsonValue]:
-    parts: dict[str, JsonValue] = {}
-    checks = {name: check_object(report_of_check) for name, report_of_check in checked.items()}
-    if "certificate" in checks:
-        parts["certificate"] = checks.pop("certificate")
-    if checks:
-        parts["checks"] = dict(checks)
-    return {
-        "source": source,
-        "ok": report.ok,
-        "modes": {name: mode.verdict == "ok" for name, mode in report.modes.items()},
-        "claims": {name: mode.is_claimed for name, mode in report.modes.items()},
-        "verdicts": {name: mode.verdict for name, mode in report.modes.items()},
-        "method": report.method,
-        "error_probability": report.error_probability,
-        "diagnostics": [diagnostic_object(finding) for finding in report.diagnostics],
-        **parts,
-    }
-
-
-def _print_outcome(source: str, algorithm: Algorithm, report: VerifyReport) -> None:
-    collective = algorithm.collective
-    outcome = "not correct as claimed" if not report.ok else _CORRECT[report.method != "none"]
-    size = f"{collective.num_ranks} ranks, {len(algorithm.steps)} steps"
-    print_line(f"{source}: {collective.kind}, {size}: {outcome}")
-
-
-def _print_modes(report: VerifyReport) -> None:
-    rows = [
-        (name.replace("_", " "), "claimed" if mode.is_claimed else "not claimed", mode.verdict)
-        for name, mode in report.modes.items()
-    ]
-    print_table(("mode", "claim", "verdict"), rows)
-    probability = ""
-    if report.error_probability:
-        bound = f"{report.error_probability:.1g}"
-        probability = f" (a wrong output passes with probability at most {bound})"
-    print_line(f"contents compared by: {report.method}{probability}")

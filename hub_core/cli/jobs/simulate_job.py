@@ -83,7 +83,7 @@ def simulate_workload(
         unlimited = _simulate(session, request, backend, {**options, **UNLIMITED}, name)
     report = _compute_report(workload, times)
     if outputs.steps_out is not None:
-        from hub_core.cli.reports.step_times import write_step_times
+        from hub_core.cli.reports.timing import write_step_times
 
         write_step_times(workload.nodes, times, outputs.steps_out)
     if outputs.timeline_out is not None:

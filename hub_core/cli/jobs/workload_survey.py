@@ -1,10 +1,14 @@
-"""Survey a set of execution traces of any kind: workloads, algorithms, single examples."""
+"""Survey a set of execution traces of any kind, and report it: `collhub inspect`.
+
+The traces are workloads, algorithms or single examples.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +26,12 @@ from hub_core.chakra import (
     open_rank_file,
     type_name,
 )
+from hub_core.cli.output import print_fields, print_json, print_note, print_table
 from hub_core.plugin_api import Source
-from hub_core.trace_profile.rank_files import input_errors, rank_parts
+from hub_core.trace_profile.read import input_errors, rank_parts
+
+if TYPE_CHECKING:
+    from hub_core.model import JsonValue
 
 _MAX_TEXT = 80
 _MESSAGES = (type_name(NodeType.COMM_SEND), type_name(NodeType.COMM_RECV))
@@ -163,3 +171,54 @@ def _format_value(value: AttributeValue) -> str:
     # Attributes may contain source files and parameters of models.
     start = text[:_MAX_TEXT]
     return f"{start}... ({len(text)} characters)"
+
+
+def print_survey(survey: TraceSurvey, as_json: bool) -> None:
+    """Print a survey as text or as `collhub/report-survey-1`."""
+    if as_json:
+        print_json(_to_json(survey))
+        return
+    kinds = ", ".join(f"{count} {name}" for name, count in survey.nodes_by_type.items())
+    references = f"{survey.forward_references} to later nodes, {survey.dangling_references} to none"
+    dependencies = f"{survey.data_dependencies} data, {survey.control_dependencies} control"
+    print_fields(
+        {
+            "file": f"{survey.name} (chakra)",
+            "dialect": survey.dialect,
+            "ranks": str(survey.num_ranks),
+            "nodes": f"{sum(survey.nodes_by_rank)}: {kinds}",
+            "dependencies": f"{dependencies}; {references}",
+            "metadata": ", ".join(f"{name}={value}" for name, value in survey.metadata.items()),
+        }
+    )
+    rows = [
+        (use.node_type, use.name, use.kind or "none", str(use.count)) for use in survey.attributes
+    ]
+    if rows:
+        print_table(("node", "attribute", "kind", "count"), rows, right=("count",))
+    print_note(
+        "a workload trace: it can be inspected; verify, convert and simulate want algorithms"
+    )
+
+
+def _to_json(survey: TraceSurvey) -> dict[str, JsonValue]:
+    return {
+        "schema": "collhub/report-survey-1",
+        "source": survey.name,
+        "format": "chakra",
+        "dialect": survey.dialect,
+        "num_ranks": survey.num_ranks,
+        "nodes_by_rank": list(survey.nodes_by_rank),
+        "nodes_by_type": dict(survey.nodes_by_type),
+        "dependencies": {
+            "data": survey.data_dependencies,
+            "control": survey.control_dependencies,
+            "forward": survey.forward_references,
+            "dangling": survey.dangling_references,
+        },
+        "metadata": dict(survey.metadata),
+        "attributes": [
+            {"node_type": use.node_type, "name": use.name, "kind": use.kind, "count": use.count}
+            for use in survey.attributes
+        ],
+    }

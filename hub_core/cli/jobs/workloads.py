@@ -1,4 +1,4 @@
-"""Reports of commands on workloads."""
+"""Commands on workloads: reports, warnings, and the rules `--collective KIND=ALGORITHM`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from hub_core.cli.output import (
     progress,
 )
 from hub_core.cli.reports.report_objects import check_object, diagnostic_object
-from hub_core.model import (
-    JobCollective,
-    NodeKind,
-    Severity,
-    format_bytes,
-    format_time,
-)
+from hub_core.model import JobCollective, NodeKind, Severity, format_bytes, format_time
 
 if TYPE_CHECKING:
+    from hub_core.cli.command_context import CommandContext
     from hub_core.cli.session import Session
-    from hub_core.model import Diagnostic, JsonValue, Workload
+    from hub_core.model import Algorithm, Diagnostic, JsonValue, Workload
+    from hub_core.network import Topology
     from hub_core.plugin_api import CheckReport
 
 LISTED = 20
@@ -210,3 +206,27 @@ def _to_json(
         "provenance": workload.provenance.as_json(),
         "extensions": [*sorted(workload.extensions)],
     }
+
+
+def apply_rules(
+    context: CommandContext, workload: Workload, rules: Sequence[str], topology: Topology
+) -> Workload:
+    """Assign algorithms to the collectives of a job by rules, verified as `--verify` says.
+
+    A rule is `KIND[@SIZE][/GROUP]=ALGORITHM`; for each collective, the last matching rule applies.
+    Raises `HubError`.
+    """
+    # Imported here: the help of a command needs no numpy.
+    from hub_core.pipeline.collective_rules import parse_rule
+    from hub_core.pipeline.job_algorithms import with_algorithms
+    from hub_core.plugin_api import Synthesizer
+
+    registry = context.registry()
+    known = [provided.name for provided in registry.all(Synthesizer)]
+    parsed = [parse_rule(text, known) for text in rules]
+
+    def read(name: str) -> Algorithm:
+        return context.read_input(context.open_input(name), {})
+
+    with context.progress("making algorithms"):
+        return with_algorithms(workload, parsed, topology, registry, read=read, admit=context.admit)

@@ -1,11 +1,20 @@
-"""A simulated run with its bandwidth, its lower bound, and the ratio to the bound."""
+"""Simulated runs: bandwidth, lower bound and ratio to it; a CSV file of the times of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hub_core.model import Algorithm, Diagnostic, placement_of
+from hub_core.model import (
+    Algorithm,
+    Diagnostic,
+    NodeKind,
+    StepKind,
+    StepTable,
+    UsageError,
+    placement_of,
+)
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network import Topology
 from hub_core.pipeline.bounds import ProvenBound, beaten_bound, best_bounds
@@ -13,6 +22,12 @@ from hub_core.pipeline.simulation import exact_time
 from hub_core.plugin_api import SimulationResult
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.plugins import Registry
+
+if TYPE_CHECKING:
+    from hub_core.model import NodeColumns
+
+
+_HEADER = "rank,step,kind,peer,start_ns,end_ns\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +125,30 @@ def judge(
         )
         timings.append(Timing(size, result, bound, time.time_ps, time.slack_ps, is_known))
     return timings
+
+
+def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, out: str) -> None:
+    """Write one line per step, or per node of a job.
+
+    Columns: rank, position in the rank, kind, peer, start and end in ns; -1 for a step that never
+    started or ended. Raises `UsageError` if the simulator does not report times of steps.
+    """
+    from hub_core.pipeline.artifacts import Content, destination
+    from hub_core.plugin_api import Format
+
+    if result.step_start_ns is None or result.step_end_ns is None:
+        raise UsageError(
+            "this simulator does not tell the times of steps",
+            cure="leave out --steps, or use another --backend",
+        )
+    kinds = StepKind if isinstance(steps, StepTable) else NodeKind
+    target = destination(out, Format("csv", "times of steps", (".csv",)), force=True)
+    names = [kind.name.lower().replace("_", "-") for kind in kinds]
+    columns = (steps.rank, steps.kind, steps.peer, result.step_start_ns, result.step_end_ns)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    first_rows = steps.rank_indptr.tolist()
+    lines = (
+        f"{rank},{row - first_rows[rank]},{names[kind]},{peer},{start},{end}\n"
+        for row, (rank, kind, peer, start, end) in enumerate(rows)
+    )
+    target.put([Content("", (_HEADER + "".join(lines)).encode("ascii"))])

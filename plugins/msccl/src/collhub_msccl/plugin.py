@@ -91,6 +91,6 @@ def collhub_checks() -> Sequence[Check]:
         "program-sandbox",
         Subject.INSTALLATION,
         "how far programs are kept from files, connections and other processes",
-        "hub_core.sandbox.sandbox_check:check_sandbox",
+        "hub_core.sandbox.landlock:check_sandbox",
     )
     return [*runtimes, sandbox]

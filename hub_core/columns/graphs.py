@@ -1,0 +1,239 @@
+"""Directed graphs whose arcs are columns: shortest paths, levels, components and chain covers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hub_core.columns.groups import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    csr,
+    distinct,
+    expanded_ranges,
+    gather,
+    positions_in,
+    row_pointer,
+)
+
+# Below this mean width of a level, a numpy call is slower than a loop over its nodes.
+_MIN_MEAN_WIDTH = 24
+_LEVELS_BEFORE_DECISION = 256
+
+
+class ArcGroups(NamedTuple):
+    """Arcs grouped by head, in arc order within a group.
+
+    `rows`: int64[arcs], the arcs. `heads`: int64[groups], ascending. `first`: int64[groups], start
+    of each group in `rows`.
+    """
+
+    rows: Int64Array
+    heads: Int64Array
+    first: Int64Array
+
+
+class Arcs:
+    """Directed arcs `tail[i]` -> `head[i]`, int64, between nodes 0..num_nodes-1, for many searches.
+
+    The columns are sorted once, when a search first needs it.
+    """
+
+    def __init__(self, num_nodes: int, tail: Int64Array, head: Int64Array) -> None:
+        self.num_nodes = num_nodes
+        self.tail = tail
+        self.head = head
+
+    @cached_property
+    def entering(self) -> ArcGroups:
+        """Arcs grouped by head, in arc order within a group, so that the first arc wins ties."""
+        rows = np.argsort(self.head, kind="stable")
+        return ArcGroups(rows, *np.unique(self.head[rows], return_index=True))
+
+    @cached_property
+    def leaving(self) -> tuple[Int64Array, Int64Array]:
+        """Heads of the arcs by tail as CSR: (indptr int64[nodes + 1], heads int64[arcs])."""
+        return csr(self.tail, self.head, self.num_nodes)
+
+    def hops(self, starts: Int64Array) -> npt.NDArray[np.int32]:
+        """Minimum number of arcs from each start to every node; -1 without a path.
+
+        int32[starts, nodes]. Breadth-first search of all starts at the same time. An arc is
+        visited once per start: O(starts * (arcs + nodes)) time and memory.
+        """
+        indptr, heads = self.leaving
+        nodes = self.num_nodes
+        hops = np.full(len(starts) * nodes, -1, np.int32)
+        # A cell is a pair (start, node), numbered start by start.
+        frontier = np.arange(len(starts), dtype=np.int64) * nodes + starts
+        hops[frontier] = 0
+        # Position of a cell in the list of new cells; read only after it was written.
+        position = np.empty(len(hops), np.int64)
+        distance = 0
+        while len(frontier):
+            distance += 1
+            node = frontier % nodes
+            degree = indptr[node + 1] - indptr[node]
+            head = heads[expanded_ranges(indptr[node], degree)]
+            cells = np.repeat(frontier - node, degree) + head
+            cells = cells[hops[cells] < 0]
+            hops[cells] = distance
+            # Several arcs may lead to one cell; the last entry of each cell is kept.
+            numbers = np.arange(len(cells))
+            position[cells] = numbers
+            frontier = cells[position[cells] == numbers]
+        return hops.reshape(len(starts), nodes)
+
+    def lengths_from(self, starts: BoolArray, weight: Float64Array) -> Float64Array:
+        """Minimum sum of `weight` (float64[arcs]) to every node from the nearest of `starts`.
+
+        `starts`: bool[nodes]. Infinite without a path. All arcs are relaxed in rounds (Bellman
+        1958, Ford 1956): O(arcs * arcs of the longest shortest path). With numpy this is faster
+        than a heap in Python on networks of thousands of links.
+        """
+        length = np.where(starts, 0.0, np.inf)
+        rows, heads, first = self.entering
+        tail, weight = self.tail[rows], weight[rows]
+        while len(rows):
+            offered = np.minimum.reduceat(length[tail] + weight, first)
+            shorter = np.minimum(length[heads], offered)
+            if np.array_equal(shorter, length[heads]):
+                break
+            length[heads] = shorter
+        return length
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A linear extension of a partial order.
+
+    `nodes`: nodes that are not in or after a cycle, ordered by (level, node). `level_indptr`: nodes
+    of level k are `nodes[level_indptr[k]:level_indptr[k + 1]]`. `position`: position of each node
+    in `nodes`, -1 for nodes in or after a cycle. All int64.
+    """
+
+    nodes: Int64Array
+    level_indptr: Int64Array
+    position: Int64Array
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every node has a level, so that there is no cycle."""
+        return len(self.nodes) == len(self.position)
+
+
+def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) -> Order:
+    """Compute levels by Kahn's algorithm: the level is the length of the longest path to a node.
+
+    Edge i leads from `parents[i]` to `children[i]`; a repeated edge counts repeatedly. Each step
+    processes a level: the nodes whose last parent was in the previous level. Narrow and deep graphs
+    continue node by node. Cost: linear in nodes and edges.
+    """
+    indptr, successors = csr(parents, children, nodes)
+    missing = np.bincount(children, minlength=nodes)
+    frontier = np.flatnonzero(missing == 0)
+    levels: list[Int64Array] = []
+    done = 0
+    while len(frontier):
+        levels.append(frontier)
+        done += len(frontier)
+        # Decided late, because most graphs have a narrow start.
+        if len(levels) >= _LEVELS_BEFORE_DECISION and done < _MIN_MEAN_WIDTH * len(levels):
+            levels += _compute_narrow_levels(frontier, indptr, successors, missing)
+            break
+        reached = gather(indptr, successors, frontier)
+        # A child can be reached over several edges in one step, which `-=` would count once.
+        np.subtract.at(missing, reached, 1)
+        # A node is processed after its last parent, exactly once for any order of edges.
+        frontier = distinct(reached[missing[reached] == 0])
+    order = np.concatenate(levels) if levels else np.zeros(0, np.int64)
+    return Order(order, row_pointer([len(level) for level in levels]), positions_in(order, nodes))
+
+
+def _compute_narrow_levels(
+    frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
+) -> list[Int64Array]:
+    """Compute the levels after `frontier` node by node."""
+    # Single entries of lists are read several times as fast as those of arrays.
+    starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
+    current = frontier.tolist()
+    flat: list[int] = []
+    widths: list[int] = []
+    while current:
+        following = []
+        for node in current:
+            for child in targets[starts[node] : starts[node + 1]]:
+                left[child] -= 1
+                if not left[child]:
+                    following.append(child)
+        # Ascending, as in the levels that numpy computes.
+        current = sorted(following)
+        flat += current
+        widths.append(len(current))
+    # The last level is empty; it ended the loop.
+    borders = row_pointer(widths[:-1])[1:-1]
+    return np.split(np.asarray(flat, np.int64), borders) if flat else []
+
+
+def connected_parts(parents: Int64Array, children: Int64Array, nodes: int) -> Int64Array:
+    """Return the component of every node, named by its first node: int64[nodes].
+
+    Edges connect regardless of direction. Cost: edges times a logarithm.
+    """
+    head = np.arange(nodes)
+    while True:
+        parent_head, child_head = head[parents], head[children]
+        separate = np.flatnonzero(parent_head != child_head)
+        if not len(separate):
+            return head
+        parent_head, child_head = parent_head[separate], child_head[separate]
+        # Each round joins every component to its lowest neighbour.
+        lower, higher = np.minimum(parent_head, child_head), np.maximum(parent_head, child_head)
+        np.minimum.at(head, higher, lower)
+        head = _find_heads(head)
+        parents, children = parents[separate], children[separate]
+
+
+def chain_cover(
+    nodes: int, parents: Int64Array, children: Int64Array, is_preferred: BoolArray
+) -> Int64Array:
+    """Cover a graph with chains greedily; return the first node of the chain of every node.
+
+    int64[nodes]. Consecutive nodes of a chain are connected by an edge. Edges lead to later nodes;
+    `is_preferred`: bool per edge. Every child selects one parent, a preferred one or the latest;
+    every parent accepts one child, a preferred one or the earliest.
+    """
+    # The largest value wins: preferred parents are above all others.
+    choice = np.full(nodes, -1, np.int64)
+    np.maximum.at(choice, children, parents + is_preferred * np.int64(nodes))
+    asks = np.flatnonzero(choice >= 0)
+    liked, parent = np.divmod(choice[asks], max(nodes, 1))
+    # The smallest value wins: children that prefer this parent come first.
+    granted = np.full(nodes, np.iinfo(np.int64).max)
+    np.minimum.at(granted, parent, asks + (1 - liked) * nodes)
+    is_served = granted[parent] % max(nodes, 1) == asks
+    head = np.arange(nodes)
+    head[asks[is_served]] = parent[is_served]
+    return _find_heads(head)
+
+
+def values_of_single_keys(nodes: int, keys: Int64Array, values: Int64Array) -> Int64Array:
+    """Return the value of every key that occurs once: int64[nodes], -1 for all other keys."""
+    only = np.full(nodes, -1, np.int64)
+    # Repeated keys keep the last value, which is removed in the next line.
+    only[keys] = values
+    only[np.bincount(keys, minlength=nodes) != 1] = -1
+    return only
+
+
+def _find_heads(above: Int64Array) -> Int64Array:
+    """Return the top ancestor of every node; `above`: the parent of each node. int64[nodes]."""
+    # Each round doubles the distance to the known ancestor.
+    while not np.array_equal(further := above[above], above):
+        above = further
+    return above
