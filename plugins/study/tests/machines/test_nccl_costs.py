@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 from collhub_machine_profiles.gpus import GPUS
 from collhub_machine_profiles.nccl_choice import (
@@ -23,8 +26,10 @@ from collhub_machine_profiles.nccl_costs import (
     list_alternatives,
 )
 
+from hub_core import read_measurements
 from hub_core.model import UsageError
 
+ROOT = Path(__file__).resolve().parents[4]
 KIB, MIB = 2**10, 2**20
 H100 = Communicator(GPUS["H100"], 8, 1, "2.23.4")
 
@@ -224,3 +229,16 @@ def test_exchanges_use_more_channels_for_larger_parts() -> None:
     assert choose_exchange(H100, 64 * MIB).channels == 32
     assert choose_exchange(H100, 8 * KIB).protocol == "ll"
     assert choose_exchange(H100, 64 * MIB).protocol == "simple"
+
+
+def test_choices_are_confirmed_by_the_curves_of_the_calibrated_runs(corpus: Path) -> None:
+    pytest.importorskip("collhub_machines")
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "machines" / "nccl_choice.py"))
+    points = [
+        point
+        for point in read_measurements([str(corpus / "measured.json")]).points
+        if point.source == "aiconfigurator"
+    ]
+    judged = list(benchmark["judge_choices"](points))
+    assert len(judged) >= 100
+    assert sum(one.is_confirmed for one in judged) >= 0.95 * len(judged)
