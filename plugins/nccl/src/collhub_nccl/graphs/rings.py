@@ -51,15 +51,15 @@ def rings_of(algorithm: Algorithm) -> dict[Ring, int]:
     collective = replace(algorithm.collective, unit_count=program.unit_count)
     passages = _record_passages(collective, program)
     expected = _PASSES[kind] * (n - 1)
-    found: Counter[Ring] = Counter()
+    part_counts: Counter[Ring] = Counter()
     for part, links in enumerate(passages.iterate_by_part(program.unit_count)):
         if len(links) != expected:
             raise _build_refusal(
                 f"part {part} passes over {len(links)} links; "
                 f"in a ring {kind} of {n} ranks it passes {expected}"
             )
-        found[_find_ring(part, n, set(links))] += 1
-    return dict(found)
+        part_counts[_find_ring(part, n, set(links))] += 1
+    return dict(part_counts)
 
 
 def _build_refusal(reason: str) -> InputError:
@@ -155,13 +155,13 @@ def _execute_messages(
         rank, peer = ranks[row], peers[row]
         # A copy within one rank may overlap its source.
         parts = memory[source[row] : source[row] + count].copy()
-        held = memory[target[row] : target[row] + count]
+        target_parts = memory[target[row] : target[row] + count]
         # A sum of different parts never belongs to the result of these collectives.
-        if kind == RecordKind.REDUCE and not np.array_equal(held, parts):
+        if kind == RecordKind.REDUCE and not np.array_equal(target_parts, parts):
             raise _build_refusal(f"rank {rank} reduces different parts of the buffer together")
         if kind == RecordKind.RECV:
             yield parts, peer, rank
-        held[:] = parts
+        target_parts[:] = parts
 
 
 def _get_addresses(program: LevelledProgram) -> tuple[Sequence[int], Sequence[int]]:

@@ -31,7 +31,7 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
     path = request.environment.get("PATH")
     lines = []
     for tool, works, cure in _TOOLS:
-        found = shutil.which(tool, path=path)
-        details = f"{found}: {works}" if found else f"not found; {cure}"
+        executable = shutil.which(tool, path=path)
+        details = f"{executable}: {works}" if executable else f"not found; {cure}"
         lines.append(CheckLine(tool, True, details))
     return CheckReport(True, lines=tuple(lines))

@@ -37,8 +37,8 @@ class Lanes:
         return cls(nothing, program.src_offset, program.dst_offset, scratch)
 
 
-def assign_lanes(program: LevelledProgram, algorithm: Algorithm, most: int) -> Lanes:
-    """Assign channels to at most `most` lanes.
+def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int) -> Lanes:
+    """Assign channels to at most `max_lanes` lanes.
 
     Channels that access one block of memory, at least one of them writing, share a lane, and so do
     both sides of a message. Lanes are not ordered, so they may run concurrently. Level 0, which
@@ -46,17 +46,17 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, most: int) -> L
     channels than lanes, groups are assigned round robin.
     """
     channels, channel = np.unique(algorithm.steps.channel[program.row], return_inverse=True)
-    own = algorithm.scratch_units // program.block_units
-    touched = _find_accesses(program, own)
-    if most == 1 or len(channels) < 2 or touched is None:
+    algorithm_blocks = algorithm.scratch_units // program.block_units
+    touched = _find_accesses(program, algorithm_blocks)
+    if max_lanes == 1 or len(channels) < 2 or touched is None:
         return Lanes.single(program)
     record, address, is_write = touched
     groups = _Groups(len(channels))
     groups.join(*_find_neighbours(channel[record], address, is_write))
     send, receive = program.message_ends()
     groups.join(channel[send], channel[receive])
-    lane = _number_groups(groups.find_roots()[channel], program.level > 0) % most
-    return _separate_slots(program, lane, own)
+    lane = _number_groups(groups.find_roots()[channel], program.level > 0) % max_lanes
+    return _separate_slots(program, lane, algorithm_blocks)
 
 
 def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
@@ -67,7 +67,7 @@ def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
 
 
 def _find_accesses(
-    program: LevelledProgram, own: Int64Array
+    program: LevelledProgram, algorithm_blocks: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array] | None:
     """(record, address in the memory of all ranks, 1 if written), one row per accessed block.
 
@@ -76,7 +76,7 @@ def _find_accesses(
     if 2 * int(program.count.sum()) > _MAX_ADDRESSES:
         return None
     sides = []
-    in_slot = _find_slot_uses(program, own)
+    in_slot = _find_slot_uses(program, algorithm_blocks)
     for is_write, first in enumerate(program.addresses()):
         used = np.flatnonzero((first >= 0) & (program.level > 0) & ~in_slot[is_write])
         count = program.count[used]
@@ -87,12 +87,14 @@ def _find_accesses(
     return record, address, is_write
 
 
-def _find_slot_uses(program: LevelledProgram, own: Int64Array) -> tuple[BoolArray, BoolArray]:
+def _find_slot_uses(
+    program: LevelledProgram, algorithm_blocks: Int64Array
+) -> tuple[BoolArray, BoolArray]:
     """Masks of the records whose source, and whose destination, is a slot of levelling.
 
-    `own`: SCRATCH blocks per rank of the algorithm itself; slots follow them.
+    `algorithm_blocks`: SCRATCH blocks per rank of the algorithm itself; slots follow them.
     """
-    first = own[program.rank]
+    first = algorithm_blocks[program.rank]
     source = (program.src_buffer == Buffer.SCRATCH) & (program.src_offset >= first)
     destination = (program.dst_buffer == Buffer.SCRATCH) & (program.dst_offset >= first)
     return source, destination
@@ -111,7 +113,9 @@ def _find_neighbours(
     return channel[:-1][is_same], channel[1:][is_same]
 
 
-def _separate_slots(program: LevelledProgram, lane: Int64Array, own: Int64Array) -> Lanes:
+def _separate_slots(
+    program: LevelledProgram, lane: Int64Array, algorithm_blocks: Int64Array
+) -> Lanes:
     """The lanes with separate slots.
 
     The slots that a lane uses on a rank are moved after those of the lanes before it.
@@ -123,14 +127,14 @@ def _separate_slots(program: LevelledProgram, lane: Int64Array, own: Int64Array)
     first = np.full(num_groups, np.iinfo(np.int64).max)
     last = np.zeros(num_groups, np.int64)
     offsets = program.src_offset, program.dst_offset
-    for in_slot, offset in zip(_find_slot_uses(program, own), offsets, strict=True):
+    for in_slot, offset in zip(_find_slot_uses(program, algorithm_blocks), offsets, strict=True):
         np.minimum.at(first, group[in_slot], offset[in_slot])
         np.maximum.at(last, group[in_slot], (offset + program.count)[in_slot])
     size = np.maximum(last - first, 0).reshape(-1, num_lanes)
-    slot_stops = own[:, None] + np.cumsum(size, axis=1)
+    slot_stops = algorithm_blocks[:, None] + np.cumsum(size, axis=1)
     shift = ((slot_stops - size).ravel() - first)[group]
     moved = []
-    for in_slot, offset in zip(_find_slot_uses(program, own), offsets, strict=True):
+    for in_slot, offset in zip(_find_slot_uses(program, algorithm_blocks), offsets, strict=True):
         moved.append(np.where(in_slot, offset + shift, offset))
     source, destination = moved
     # Records before all messages belong to the first lane, and run before the lanes begin.

@@ -141,12 +141,12 @@ class _Copies:
         # By type first: routes prefer the earlier of two links if the hops are equal.
         links = machine.links
         keys = sorted(links)
-        ends = np.asarray([key[1:] for key in keys], np.int64).reshape(-1, 2)
+        link_ends = np.asarray([key[1:] for key in keys], np.int64).reshape(-1, 2)
         rates = [links[key] * 1e9 for key in keys]
         delays = [machine.latencies.get(key, self._fabric.latency_s) for key in keys]
         return Links(
-            number[ends[:, 0]],
-            number[ends[:, 1]],
+            number[link_ends[:, 0]],
+            number[link_ends[:, 1]],
             np.asarray(rates, np.float64),
             np.asarray(delays, np.float64),
         )

@@ -62,10 +62,10 @@ class Machine:
     @property
     def links(self) -> dict[LinkKey, float]:
         """Bandwidths in GB/s; independent of the order in which links were added."""
-        found = {}
+        link_rates = {}
         for key, counts in self._counts.items():
-            found[key] = math.fsum(count * bandwidth for bandwidth, count in counts.items())
-        return found
+            link_rates[key] = math.fsum(count * bandwidth for bandwidth, count in counts.items())
+        return link_rates
 
     def connect(
         self, type: LinkType, source: int, destination: int, bandwidth: float, count: int = 1
@@ -97,7 +97,7 @@ class Machine:
 
     def of_kind(self, kind: NodeKind) -> list[int]:
         """Nodes of one kind, in the order in which they were added."""
-        return [node for node, own in enumerate(self.kinds) if own is kind]
+        return [node for node, node_kind in enumerate(self.kinds) if node_kind is kind]
 
     def net_bandwidth(self, net: int) -> float:
         """Total bandwidth from a network port to its machine, in GB/s."""

@@ -73,22 +73,22 @@ def _network_devices(
     gpus = [row for row, device in enumerate(devices) if device.is_gpu]
     chosen = set(cards) if nics == _ALL else set()
     if nics == _AUTO:
-        near = [row for row in cards if any(devices[row].cells[gpu] in _NEAR for gpu in gpus)]
-        chosen = set(near or cards)
+        near_cards = [row for row in cards if any(devices[row].cells[gpu] in _NEAR for gpu in gpus)]
+        chosen = set(near_cards or cards)
         if storage := [devices[row].name for row in cards if row not in chosen]:
             findings.note(
                 "storage-nics",
                 Location(file),
                 f"{', '.join(storage)}: far from every GPU, taken for storage and left out; "
-                f"{len(near)} NICs near GPUs are for the network",
+                f"{len(near_cards)} NICs near GPUs are for the network",
                 "name the NICs of the network with FILE?nics=, or FILE?nics=all",
             )
     elif nics != _ALL:
         chosen = set(_named_cards(devices, cards, nics, file))
-    kept = [row for row in range(len(devices)) if row in chosen or devices[row].is_gpu]
+    used_rows = [row for row in range(len(devices)) if row in chosen or devices[row].is_gpu]
     return [
-        replace(devices[row], cells=tuple(devices[row].cells[other] for other in kept))
-        for row in kept
+        replace(devices[row], cells=tuple(devices[row].cells[other] for other in used_rows))
+        for row in used_rows
     ]
 
 
@@ -100,7 +100,7 @@ def _named_cards(
     Raises `InputError` for an unknown card.
     """
     row_of = {name: row for row in cards for name in (devices[row].name, devices[row].alias)}
-    found = []
+    rows_of_names = []
     for part in nics.split(","):
         names = [part]
         if part[:1].isdecimal():
@@ -115,8 +115,8 @@ def _named_cards(
                 message = f"option nics: there is no network card {name[:40]!r}"
                 cure = f"the cards are: {known}"
                 raise InputError(message, location=Location(file), cure=cure, code="unknown-nic")
-            found.append(row)
-    return found
+            rows_of_names.append(row)
+    return rows_of_names
 
 
 def _machine_of(devices: Sequence[SmiDevice]) -> Machine:
@@ -164,16 +164,16 @@ def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) ->
     The matrix does not contain NVSwitch. It exists if a GPU cannot have as many links as its row:
     with a switch, the links of a GPU are counted for every other GPU.
     """
-    rate, most = _DEFAULT_NVLINK, _MOST_NVLINKS
+    rate, max_nvlinks = _DEFAULT_NVLINK, _MOST_NVLINKS
     if profile is not None:
         rate = profile.link
-        most = profile.wiring.links or _MOST_NVLINKS
+        max_nvlinks = profile.wiring.links or _MOST_NVLINKS
     counts_of_gpu = {
         gpu: [count for pair, count in counts.items() if gpu in pair]
         for gpu in machine.of_kind(NodeKind.GPU)
     }
     # Without a profile, few links to a switch are taken for direct links.
-    if max(map(sum, counts_of_gpu.values())) <= most:
+    if max(map(sum, counts_of_gpu.values())) <= max_nvlinks:
         for (one, other), count in counts.items():
             machine.join(LinkType.NVLINK, one, other, count * rate)
         return

@@ -90,8 +90,8 @@ def read_matrix(name: str, content: bytes) -> list[SmiDevice]:
 
 def _first_line(name: str, lines: Sequence[str]) -> int:
     """Index of the line with the names of all devices."""
-    found = (index for index, line in enumerate(lines) if line.split()[:1] == ["GPU0"])
-    start = next(found, None)
+    header_lines = (index for index, line in enumerate(lines) if line.split()[:1] == ["GPU0"])
+    start = next(header_lines, None)
     if start is None:
         _fail(name, None, "this is not the output of nvidia-smi topo -m: no line begins with GPU0")
     return start
@@ -109,13 +109,13 @@ def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
 def _check_symmetry(name: str, devices: Sequence[SmiDevice]) -> None:
     """Raise `InputError` if the matrix is not symmetric."""
     for one, other in pairs_of(devices):
-        there = devices[one].cells[other]
+        forward = devices[one].cells[other]
         back = devices[other].cells[one]
-        if there != back:
+        if forward != back:
             _fail(
                 name,
                 devices[other].line,
-                f"{devices[one].name} and {devices[other].name} are {there} one way, "
+                f"{devices[one].name} and {devices[other].name} are {forward} one way, "
                 f"{back} the other",
             )
 
@@ -136,12 +136,12 @@ class _Row:
         Raises `InputError` for a wrong name, missing columns or unknown relations.
         """
         size, words = len(self.heads), self.words
-        own = self.heads[self.position]
-        if len(words) < size + 1 or words[0] != own:
+        expected_head = self.heads[self.position]
+        if len(words) < size + 1 or words[0] != expected_head:
             _fail(
                 self.file,
                 self.line,
-                f"the row of {own[:40]} was expected, with {size} columns",
+                f"the row of {expected_head[:40]} was expected, with {size} columns",
                 "save the whole output",
             )
         cells = tuple(words[1 : size + 1])

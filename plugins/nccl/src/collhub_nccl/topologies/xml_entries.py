@@ -107,13 +107,13 @@ def flatten_switches(element: Element) -> None:
 
 def _without_lower_switches(children: list[Element], generation: int) -> list[Element]:
     """The children, with each lower switch of this generation replaced by its children."""
-    kept: list[Element] = []
+    merged: list[Element] = []
     for child in children:
         if _generation(child, _LOWER) == generation:
-            kept += child.children
+            merged += child.children
         else:
-            kept.append(child)
-    return kept
+            merged.append(child)
+    return merged
 
 
 def _generation(element: Element, level: int) -> int:

@@ -90,7 +90,7 @@ def read(source: Source) -> Sequence[ServedCalls]:
     Lines that the tuner skips or misreads are reported as errors, and serve no calls. Sizes without
     a matching line run on one channel: an error in that communicator, a warning in others.
     """
-    found: list[ServedCalls] = []
+    served: list[ServedCalls] = []
     for part in source.parts:
         if part.name != FILE:
             place = Location(part.name)
@@ -101,9 +101,9 @@ def read(source: Source) -> Sequence[ServedCalls]:
             source.report(diagnostic)
         stated = (rule.communicator for rule in rules if ANY not in rule.communicator)
         communicator = next(stated, (ANY, ANY))
-        found += _find_served_calls(rules, communicator)
+        served += _find_served_calls(rules, communicator)
         _report_single_channels(rules, communicator, part.name, source)
-    return found
+    return served
 
 
 def read_rules(

@@ -59,12 +59,14 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
             reason = "NCCL's tuner is not asked for it; NCCL chooses itself"
             losses.append(Loss("collective", str(kind), reason))
             continue
-        own = own_algorithms(kind, selection.num_ranks, selection.num_nodes)
-        windows, lost = own_windows(selected, own, "NCCL", "the lines for other calls hold")
+        nccl_names = own_algorithms(kind, selection.num_ranks, selection.num_nodes)
+        windows, lost = own_windows(selected, nccl_names, "NCCL", "the lines for other calls hold")
         losses += lost
         for window in windows:
             tuned.add(kind)
-            lines += _build_window_lines(_NAME_OF[kind], window, own, options, ranks, communicator)
+            lines += _build_window_lines(
+                _NAME_OF[kind], window, nccl_names, options, ranks, communicator
+            )
     lines.append("# All other calls, which the tuner would leave a single channel.")
     if communicator is not None:
         lines += _build_nccl_lines(communicator)
@@ -142,7 +144,7 @@ def _build_notes(
 def _build_window_lines(
     name: str,
     window: SelectedWindow,
-    own: Mapping[str, str],
+    nccl_names: Mapping[str, str],
     options: TunerOptions,
     ranks: tuple[int, int],
     communicator: Communicator | None,
@@ -150,7 +152,7 @@ def _build_window_lines(
     """Yield a line of a window for each protocol: those of the cost model on a known machine, else
     ll for small sizes.
     """
-    algorithm = own[window.algorithm]
+    algorithm = nccl_names[window.algorithm]
     max_bytes = LARGEST if window.max_bytes is None else window.max_bytes
     channels = _count_tuned_channels(options, communicator)
     choices = []
