@@ -313,6 +313,13 @@ def test_the_report_lists_choice_alternatives_and_reasons(collhub) -> None:
     assert all(one["reason"] for one in refused)
 
 
+def test_sizes_may_be_given_several_times(collhub) -> None:
+    arguments = ("nccl", "explain", "--machine", "h100", "--collective", "all-reduce", "--json")
+    run = collhub(*arguments, "--size", "8MiB", "--size", "1KiB..2KiB", "--size", "2KiB")
+    sizes = [call["size_bytes"] for call in json.loads(run.out)["calls"]]
+    assert sizes == [8 * MIB, KIB, 2 * KIB]
+
+
 def test_several_nodes_use_the_network_of_the_topology(collhub) -> None:
     run = collhub(
         *("nccl", "explain", "--topology", "dgx-a100:2", "--collective", "all-reduce"),

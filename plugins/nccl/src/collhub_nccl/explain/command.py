@@ -43,7 +43,7 @@ class _Request(TypedDict):
     machine: str | None
     topology: str | None
     collective: str | None
-    sizes_text: str | None
+    sizes_text: tuple[str, ...]
     ranks: int | None
     nodes: int | None
     version: str | None
@@ -71,7 +71,9 @@ def nccl() -> None:
     "--size",
     "sizes_text",
     metavar="S",
-    help="Size of the full buffer, or a range such as 1KiB..1GiB, each twice the one before.",
+    multiple=True,
+    help="Size of the full buffer, or a range such as 1KiB..1GiB, each twice the one before"
+    " (repeatable).",
 )
 @number_option("--ranks", "N", "Number of ranks (default: all of the topology, or one node).", 2)
 @number_option("--nodes", "M", "Number of nodes (default: as few as the ranks fill).")
@@ -134,10 +136,10 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
     from collhub_nccl.explain.settings import parse_settings
 
     collective, sizes_text = request["collective"], request["sizes_text"]
-    if collective is None or sizes_text is None:
+    if collective is None or not sizes_text:
         missing = "--collective" if collective is None else "--size"
         raise UsageError(f"{missing} is missing", cure="see 'collhub nccl explain --help'")
-    sizes = parse_sizes(sizes_text)
+    sizes = dict.fromkeys(size for text in sizes_text for size in parse_sizes(text))
     settings = parse_settings(request["settings"])
     machine = _Machine(context, request)
     communicator = machine.communicator(request["ranks"], request["nodes"], "")
@@ -184,7 +186,7 @@ def _explain_evidence(context: CommandContext, request: _Request) -> int:
     from collhub_nccl.explain.tuning_log import is_tuning_log, read_tuning_log
 
     for option in ("collective", "sizes_text", "tuner"):
-        if request[option] is not None:
+        if request[option]:
             flag = {"sizes_text": "--size"}.get(option, f"--{option}")
             raise UsageError(f"{flag} has no meaning with --log", cure="leave it out")
     version = None if request["version"] is None else parse_version(request["version"])
