@@ -177,7 +177,9 @@ def plan_reshard(
             message = "the strategy tree needs a topology"
             raise InputError(message, cure="give --topology, or another strategy")
         strategies[row] = strategy
-        chunks[row] = _choose_chunks(strategy, choices.chunks, reach, t_s, network.latency_s)
+        # Only a chain passes the cards of several hosts in sequence.
+        links = LINKS_PER_HOP * (reach.hosts if strategy is Strategy.BROADCAST else 1)
+        chunks[row] = choices.chunks or compute_best_chunks(links, t_s, network.latency_s)
         work[row] = compute_card_work(strategy, reach)
     tasks = build_host_tasks(units, moves, network, work)
     if topology is not None and _can_stream(topology, units, moves, choices):
@@ -277,15 +279,6 @@ def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
     """Return the number of receiving hosts, and the maximum number of receivers per host."""
     on_host = units.host_of[units.receivers_of(row)].tolist()
     return Reach(len(hosts), max((on_host.count(host) for host in hosts), default=1))
-
-
-def _choose_chunks(
-    strategy: Strategy, requested: int | None, reach: Reach, t_s: float, alpha_s: float
-) -> int:
-    """Return the requested number of chunks, else that of the closed form."""
-    # Only a chain passes the cards of several hosts in sequence.
-    links = LINKS_PER_HOP * (reach.hosts if strategy is Strategy.BROADCAST else 1)
-    return requested or compute_best_chunks(links, t_s, alpha_s)
 
 
 def _count_parts(strategy: Strategy, reach: Reach) -> int:

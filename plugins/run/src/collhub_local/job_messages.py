@@ -46,10 +46,13 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
     is_send, is_receive = nodes.is_kind(NodeKind.SEND), nodes.is_kind(NodeKind.RECV)
     sent, input_units = _compute_offsets(nodes, np.where(is_send, counts, 0))
     received, output_units = _compute_offsets(nodes, np.where(is_receive, counts, 0))
-    channel = _assign_channels(nodes)
+    # One channel per tag and bytes: messages of a pair with equal ones match in order.
+    channel = np.where(is_send | is_receive, labels(nodes.tag, nodes.bytes), 0)
+    # All nodes except messages become work.
+    step_kinds = [_STEP_KINDS.get(kind, StepKind.COMPUTE) for kind in NodeKind]
     columns: dict[str, npt.ArrayLike] = {
         "rank": nodes.rank,
-        "kind": _map_kinds(nodes),
+        "kind": np.asarray(step_kinds, np.uint8)[nodes.kind],
         "peer": np.where(is_send | is_receive, nodes.peer, -1),
         "channel": channel,
         "src_buffer": np.where(is_send, Buffer.INPUT, Buffer.UNKNOWN),
@@ -111,22 +114,6 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
     # Rows are grouped by rank: one running sum serves all ranks.
     before = running_sum[nodes.rank_indptr]
     return running_sum[:-1] - before[nodes.rank], np.diff(before)
-
-
-def _assign_channels(nodes: NodeColumns) -> Int64Array:
-    """Return the channel of each node: one per combination of tag and bytes, 0 for other nodes.
-
-    Messages of a pair with equal tag and bytes match in order.
-    """
-    is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
-    return np.where(is_message, labels(nodes.tag, nodes.bytes), 0)
-
-
-def _map_kinds(nodes: NodeColumns) -> npt.NDArray[np.uint8]:
-    """Return the step kind of every node."""
-    # All nodes except messages become work.
-    by_kind = [_STEP_KINDS.get(kind, StepKind.COMPUTE) for kind in NodeKind]
-    return np.asarray(by_kind, np.uint8)[nodes.kind]
 
 
 def _match_messages(nodes: NodeColumns, channel: Int64Array) -> Messages:

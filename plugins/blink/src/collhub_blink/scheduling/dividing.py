@@ -246,17 +246,12 @@ def _round_to_common_units(shares: Sequence[float], units: Sequence[int]) -> lis
     for base in range(1, _MAX_UNITS + 1):
         # The smallest unit has `base` common units, the other ones the nearest number.
         scales = [round(base * width / smallest) for width in widths]
-        parts = _to_fractions(scales, units)
+        weights = [scale * count for scale, count in zip(scales, units, strict=True)]
+        total = sum(weights)
+        parts = [Fraction(weight, total) for weight in weights]
         if _are_within_tolerance(parts, shares):
             break
     return parts
-
-
-def _to_fractions(scales: Sequence[int], units: Sequence[int]) -> list[Fraction]:
-    """Compute the fraction of each share from its number of units and their size (`scales`)."""
-    weights = [scale * count for scale, count in zip(scales, units, strict=True)]
-    total = sum(weights)
-    return [Fraction(weight, total) for weight in weights]
 
 
 def _are_within_tolerance(parts: Sequence[Fraction], shares: Sequence[float]) -> bool:

@@ -305,18 +305,11 @@ def _is_allowed(pipelining: Pipelining, counts: Sequence[int], max_messages: int
 
     Large enough: 11 messages in flight fill the latency of the link with the most bytes in flight.
     """
-    if _count_messages(pipelining, counts) > max_messages:
+    messages = sum(counts[stream.tree] * len(stream.operations) for stream in pipelining.streams)
+    if messages > max_messages:
         return False
     smallest_bytes = _find_smallest_chunk_bytes(pipelining, counts)
     return smallest_bytes * (_MAX_MESSAGES_IN_FLIGHT - 1) >= _compute_bytes_in_flight(pipelining)
-
-
-def _count_messages(pipelining: Pipelining, counts: Sequence[int]) -> int:
-    """Count the messages of all chunks of all trees."""
-    messages = 0
-    for stream in pipelining.streams:
-        messages += counts[stream.tree] * len(stream.operations)
-    return messages
 
 
 def _compute_bytes_in_flight(pipelining: Pipelining) -> float:

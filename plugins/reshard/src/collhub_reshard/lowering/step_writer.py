@@ -141,7 +141,10 @@ class StepWriter:
             data=data,
             control=control,
         )
-        self._record_turn(source, destination, send)
+        # Messages within a host use no card.
+        host = int(self.units.host_of[source])
+        if host != int(self.units.host_of[destination]):
+            self._on_card.setdefault(host, []).append((source, send))
         if transfer.parent < 0:
             self._sent.setdefault(source, []).append(send)
         landing = self._get_landing(row, destination)
@@ -223,12 +226,6 @@ class StepWriter:
         landing = self._landing[key]
         step = self._arrivals[key][0]
         return BoxPlace(landing.buffer, landing.offset, (step,))
-
-    def _record_turn(self, source: int, destination: int, sent: int) -> None:
-        """Record a message on the card of its host; messages within a host use no card."""
-        host = int(self.units.host_of[source])
-        if host != int(self.units.host_of[destination]):
-            self._on_card.setdefault(host, []).append((source, sent))
 
     def _held(self, row: int, device: int) -> BoxPlace:
         """Return the location of a contiguous copy of a device's box.
