@@ -14,8 +14,12 @@ from typing import cast
 import numpy as np
 from collhub_shardings import UnitTasks, unit_tasks
 
-from collhub_reshard.fabric.bound import compute_proved_bound_s
-from collhub_reshard.fabric.links import Delivery, FabricLinks, group_deliveries
+from collhub_reshard.fabric.links import (
+    Delivery,
+    FabricLinks,
+    compute_proved_bound_s,
+    group_deliveries,
+)
 from collhub_reshard.fabric.streams import Stream, compute_stream_time_s
 from collhub_reshard.proof import (
     FlawError,

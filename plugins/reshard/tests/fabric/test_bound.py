@@ -8,10 +8,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 from collhub_reshard import parse_move, unit_tasks
-from collhub_reshard.fabric.bound import bound_tree_cost, compute_proved_bound_s, find_best_bound
 from collhub_reshard.fabric.links import (
     FabricLinks,
+    bound_tree_cost,
     build_cheap_tree,
+    compute_proved_bound_s,
+    find_best_bound,
     find_cheapest_paths,
     group_deliveries,
 )

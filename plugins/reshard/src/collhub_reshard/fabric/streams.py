@@ -15,14 +15,16 @@ from fractions import Fraction
 import numpy as np
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.fabric.bound import LinkBound, find_best_bound, generate_cuts
 from collhub_reshard.fabric.links import (
     Delivery,
     Edge,
     FabricLinks,
+    LinkBound,
     Part,
     build_cheap_tree,
+    find_best_bound,
     find_cheapest_paths,
+    generate_cuts,
     group_deliveries,
 )
 from hub_core.columns import Float64Array
