@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collhub_pytorch.options import EXECUTION_TRACE, INSPECTOR, KINETO, NCCL_CALLS, NSYS, PROFILER
+from collhub_pytorch.options import (
+    CCL_BENCH,
+    EXECUTION_TRACE,
+    INSPECTOR,
+    KINETO,
+    NCCL_CALLS,
+    NSYS,
+    PROFILER,
+)
 from hub_core.plugin_api import Format, Layout
 
 # Categories of the events of NCCL's profiler plugin, which are also lists of events.
@@ -53,4 +61,11 @@ NSYS_FORMAT = Format(
     (".sqlite",),
     rb"\ASQLite format 3\x00",
     Layout.PREFIX,
+)
+CCL_BENCH_FORMAT = Format(
+    CCL_BENCH,
+    "a folder of CCL-Bench: workload-card.yaml and the traces of its ranks",
+    (".yaml", ".yml"),
+    rb"(?m)^(?:Model-executor|metric_source)\s*:",
+    Layout.FOLDER,
 )

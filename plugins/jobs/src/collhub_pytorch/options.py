@@ -8,7 +8,7 @@ from hub_core.plugin_api import OptionType, option
 
 # Names of the formats, and of the producers in the provenance of workloads.
 KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
-NSYS = "nsys"
+NSYS, CCL_BENCH = "nsys", "ccl-bench"
 INSPECTOR, PROFILER, NCCL_CALLS = "nccl-inspector", "nccl-profiler", "nccl-calls"
 
 

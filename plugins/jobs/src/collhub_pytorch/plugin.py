@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_pytorch.formats import (
+    CCL_BENCH_FORMAT,
     EXECUTION_TRACE_FORMAT,
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
@@ -62,6 +63,14 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             NsysOptions,
             lines="collhub_pytorch.report:lines",
             samples="collhub_pytorch.nsys.samples:exports",
+        ),
+        WorkloadReader(
+            CCL_BENCH_FORMAT,
+            "collhub_pytorch.ccl_bench:read",
+            ProfileOptions,
+            lines="collhub_pytorch.ccl_bench:lines",
+            samples="collhub_pytorch.ccl_bench:samples",
+            network="collhub_pytorch.ccl_bench:network",
         ),
     ]
 

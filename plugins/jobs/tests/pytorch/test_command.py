@@ -32,6 +32,7 @@ def test_offers() -> None:
         "nccl-profiler",
         "nccl-calls",
         "nsys",
+        "ccl-bench",
     ]
     assert [one.name for one in collhub_commands()] == ["profile"]
 

@@ -1,0 +1,236 @@
+"""Read a folder of CCL-Bench: a card that describes a workload, with the traces of its ranks.
+
+The card (`workload-card.yaml`, version 1) has the model, the parallelism and the hardware; the
+traces are Kineto profiles or exports of Nsight Systems. Source: cclbench/CCL-Bench
+`workload_card_template.yaml` (MIT).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from collhub_networks import Value, document_of
+
+from collhub_pytorch.formats import CCL_BENCH_FORMAT
+from collhub_pytorch.options import CCL_BENCH, ProfileOptions
+from collhub_pytorch.profile_formats import detect_format, read_files
+from collhub_pytorch.trace_files import files_of
+from hub_core import parse_topology
+from hub_core.model import (
+    Diagnostic,
+    InputError,
+    JsonValue,
+    Location,
+    Provenance,
+    Severity,
+    UsageError,
+    Workload,
+)
+from hub_core.network import Topology
+from hub_core.plugin_api import NoOptions, Source, SourcePart
+
+_CARD = re.compile(r"\.ya?ml\Z", re.IGNORECASE)
+_TRACE = re.compile(r"\.(?:json(?:\.gz)?|sqlite)\Z", re.IGNORECASE)
+_PARALLELISM = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+_MAX_COUNT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Facts of a card. `bandwidth_gbit_per_s`: between nodes and within a node, 0 if not given.
+
+    `parallelism`: ranks by kind, 1 if not given. `per_node`: devices of a node, 0 if not given.
+    """
+
+    file: str
+    total_count: int
+    per_node: int
+    device: str
+    framework: str
+    model: str
+    parallelism: Mapping[str, int]
+    bandwidth_gbit_per_s: tuple[float, float]
+
+
+def read(source: Source, options: ProfileOptions) -> Workload:
+    """Read the traces next to a card, and compare their ranks with the card.
+
+    Raises `InputError` for an invalid card, without traces, and as the reader of the traces.
+    """
+    card = read_card(source)
+    parts = tuple(part for part in source.parts if _TRACE.search(part.name))
+    if not parts:
+        message = "there are no traces next to the card"
+        cure = "put the files *.json, *.json.gz or *.sqlite of all ranks into the folder"
+        raise InputError(message, location=Location(card.file), cure=cure, code="no-traces")
+    files = files_of(Source(source.name, parts, source.report))
+    form = detect_format(files)
+    if options.step is not None and not form.has_steps:
+        message = f"option step has no meaning for {form.description}"
+        raise UsageError(message, cure="leave it out")
+    workload, lines = read_files(form, files, options)
+    if card.total_count and card.total_count != workload.num_ranks:
+        lines.append(f"the card has {card.total_count} devices, the traces {workload.num_ranks}")
+    if text := _network_text(card):
+        lines.append(f"the network of the card is --topology '{text}'")
+    ignored = len(source.parts) - len(parts) - 1
+    if ignored:
+        lines.append(f"{ignored} other files of the folder are not read")
+    for line in lines:
+        source.report(Diagnostic("ccl-bench", line, Severity.NOTE, Location(card.file)))
+    parallelism: dict[str, JsonValue] = {**card.parallelism}
+    facts: dict[str, JsonValue] = {
+        "model": card.model,
+        "device": card.device,
+        "framework": card.framework,
+        "devices": card.total_count,
+        "parallelism": parallelism,
+    }
+    return replace(
+        workload,
+        provenance=Provenance(CCL_BENCH, "", source.name, source.sha256()),
+        extensions={**workload.extensions, CCL_BENCH: facts},
+    )
+
+
+def network(source: Source, options: NoOptions) -> Topology:
+    """Return the network of the card: switches within nodes and between them.
+
+    Bandwidths are those of the card per device. Raises `InputError` if the card lacks them.
+    """
+    del options
+    card = read_card(source)
+    text = _network_text(card)
+    if not text:
+        message = "the card does not describe a network: devices, devices per node, bandwidths"
+        cure = "give --topology T"
+        raise InputError(message, location=Location(card.file), cure=cure, code="ccl-bench")
+    return parse_topology(text)
+
+
+def _network_text(card: Card) -> str:
+    """Return the text of the card's network, "" if the card lacks numbers or bandwidths."""
+    between, within = card.bandwidth_gbit_per_s
+    per_node = card.per_node or card.total_count
+    nodes, rest = divmod(card.total_count, max(1, per_node))
+    if card.total_count < 2 or rest or within <= 0 or (nodes > 1 and between <= 0):
+        return ""
+    # The bandwidths are in Gbit/s.
+    inner, outer = (f"{value / 8:.6g}GB/s" for value in (within, between))
+    if nodes == 1:
+        return f"switch:{per_node}?bandwidth={inner}"
+    if per_node == 1:
+        return f"switch:{nodes}?bandwidth={outer}"
+    return f"switch:{per_node}*switch:{nodes}?bandwidth={inner},{outer}"
+
+
+def lines(workload: Workload) -> list[str]:
+    """Describe the card, and report times as for profiles."""
+    # Imported here: only `inspect` needs the report.
+    from collhub_pytorch.report import lines as report_lines
+
+    facts = workload.extensions.get(CCL_BENCH)
+    described: list[str] = []
+    if isinstance(facts, dict):
+        parallelism = facts["parallelism"]
+        assert isinstance(parallelism, dict)
+        ranks = ", ".join(f"{name} {count}" for name, count in parallelism.items() if count != 1)
+        described = [
+            f"card            {facts['model'] or 'no model'} with {facts['framework'] or 'unknown'}"
+            f" on {facts['devices']} x {facts['device'] or 'unknown'}; {ranks or 'no parallelism'}"
+        ]
+    return described + report_lines(workload)
+
+
+def read_card(source: Source) -> Card:
+    """Parse the card of a folder. Raises `InputError` with the path of the first invalid value."""
+    part = _card_part(source)
+    root = document_of(Source(part.name, (part,), source.report), CCL_BENCH)
+    workload, executor = root.get("workload"), root.get("Model-executor")
+    hardware = _object(workload, "hardware")
+    spec, topology = _object(hardware, "xpu_spec"), _object(hardware, "network_topo")
+    plan = _object(executor, "model_plan_parallelization")
+    parallelism = {name: _count(plan, name) or 1 for name in (*_PARALLELISM, "ep")}
+    total = _count(spec, "total_count")
+    product = 1
+    for name in _PARALLELISM:
+        product *= parallelism[name]
+    if total and plan is not None and product != total:
+        factors = " x ".join(f"{name} {parallelism[name]}" for name in _PARALLELISM)
+        plan.fail(f"{factors} = {product}, but total_count is {total}", "correct one of them")
+    rates = topology.get("bandwidth_gbps") if topology is not None else None
+    values = (
+        [float(rate.number()) for rate in rates.items() if rate.raw is not None] if rates else []
+    )
+    return Card(
+        part.name,
+        total,
+        _count(spec, "count_per_node"),
+        _text(spec, "model") or _text(spec, "type"),
+        _text(_object(executor, "framework"), "name"),
+        _text(_object(workload, "model"), "model_family"),
+        parallelism,
+        (values[0], values[1]) if len(values) == 2 else (0.0, 0.0),
+    )
+
+
+def _card_part(source: Source) -> SourcePart:
+    """Return the only file that is a card."""
+    cards = []
+    for part in source.parts:
+        if _CARD.search(part.name):
+            with part.stream() as stream:
+                if re.search(CCL_BENCH_FORMAT.signature, stream.read(1 << 16)):
+                    cards.append(part)
+    if len(cards) != 1:
+        names = ", ".join(part.name for part in cards[:3]) or "none"
+        message = f"{len(cards)} cards in the folder: {names}"
+        cure = "name a folder with one workload-card.yaml"
+        raise InputError(message, location=Location(source.name), cure=cure, code=CCL_BENCH)
+    return cards[0]
+
+
+def _object(value: Value | None, key: str) -> Value | None:
+    return None if value is None else value.get(key)
+
+
+def _count(value: Value | None, key: str) -> int:
+    """Return a count, 0 if it is not given; cards have empty values."""
+    child = _object(value, key)
+    return 0 if child is None else child.count(_MAX_COUNT)
+
+
+def _text(value: Value | None, key: str) -> str:
+    child = _object(value, key)
+    return "" if child is None else child.text()[:80]
+
+
+_SAMPLE = b"""\
+version: 1
+description: a step of two ranks
+workload:
+  model:
+    phase: training
+    model_family: example
+    iteration:
+  hardware:
+    network_topo: {topology: slingshot, bandwidth_gbps: [200, 2400]}
+    xpu_spec: {type: GPU, model: A100, total_count: 2, count_per_node: 2}
+Model-executor:
+  framework: {name: torchtitan}
+  model_plan_parallelization: {dp_replicate: 1, dp_shard: 2, tp: 1, pp: 1, cp: 1}
+metric_source:
+  traces: [json]
+"""
+
+
+def samples() -> Sequence[Source]:
+    """Return a folder with a card and the profiles of two ranks."""
+    # Imported here: only tests and the conformance kit need the profiles.
+    from collhub_pytorch.samples import profiles
+
+    card = SourcePart("card/workload-card.yaml", lambda: _SAMPLE, None, len(_SAMPLE))
+    traces = [replace(part, name=f"card/{part.name}") for part in profiles()[0].parts]
+    return [Source("card", (*traces, card), report=lambda finding: None)]
