@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import hub_core
-from hub_core.pipeline.json_heads import scan_json_head
-from hub_core.pipeline.sources import HEAD_BYTES, has_signature
+from hub_core.pipeline.bounded_reads import HEAD_BYTES
+from hub_core.pipeline.detection import scan_json_head
+from hub_core.pipeline.sources import has_signature
 from hub_core.plugin_api import Format, FormatReader, Layout, TopologyReader, WorkloadReader
 from hub_core.registry.plugins import Registry
 from hub_core.testing.checked_plugin import load_declared_samples
