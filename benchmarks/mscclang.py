@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 from collhub_msccl.options import ProgramOptions, WriteOptions
-from collhub_msccl.programs.read_program import read
+from collhub_msccl.read_program import read
 from collhub_msccl.writing.write_xml import write
 
 from hub_core import Algorithm, __version__

@@ -51,9 +51,9 @@ def collhub_producers() -> Sequence[FormatReader]:
     )
     program_reader = FormatReader(
         _PROGRAM,
-        "collhub_msccl.programs.read_program:read",
+        "collhub_msccl.read_program:read",
         ProgramOptions,
-        samples="collhub_msccl.programs.read_program:samples",
+        samples="collhub_msccl.read_program:samples",
         executes_source=True,
     )
     return [xml_reader, program_reader]

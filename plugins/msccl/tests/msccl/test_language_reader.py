@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from collhub_msccl.options import ProgramOptions
-from collhub_msccl.programs.read_program import read, samples
+from collhub_msccl.read_program import read, samples
 
 from hub_core.model import Algorithm, Diagnostic, HubError, UsageError
 from hub_core.plugin_api import Source

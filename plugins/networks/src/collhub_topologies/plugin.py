@@ -9,8 +9,8 @@ from hub_core.plugin_api import Check, Command, Subject, TopologyBuilder, hookim
 COLLHUB_PLUGIN_API = (1, 0)
 
 # References as texts, so that listing the offers imports no builder.
-_NETWORKS = "collhub_topologies.builders.networks"
-_MACHINES = "collhub_topologies.builders.machines"
+_NETWORKS = "collhub_topologies.networks"
+_MACHINES = "collhub_topologies.machines"
 
 _BUILDERS = (
     TopologyBuilder(
@@ -101,7 +101,7 @@ _CHECK = Check(
     "connectedness",
     Subject.TOPOLOGY,
     "whether all NPUs reach one another, and likely mistakes",
-    "collhub_topologies.facts.connectedness:check",
+    "collhub_topologies.connectedness:check",
 )
 
 

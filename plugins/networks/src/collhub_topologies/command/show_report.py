@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from collhub_topologies.facts.summary import Facts, HalfCut, LinkClass, Span
+from collhub_topologies.summary import Facts, HalfCut, LinkClass, Span
 from hub_core import CommandContext
 from hub_core.model import JsonValue, format_bandwidth, format_ranks, format_time
 from hub_core.network import Dimension, Link, Topology

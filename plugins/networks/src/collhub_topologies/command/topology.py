@@ -64,7 +64,7 @@ def show(
     groups.
     """
     from collhub_topologies.command.show_report import build_facts_report, print_facts, print_links
-    from collhub_topologies.facts.summary import collect_facts
+    from collhub_topologies.summary import collect_facts
 
     network = context.read_topology(text, source_format)
     with context.progress("analyzing the network"):

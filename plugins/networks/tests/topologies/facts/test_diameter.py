@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from collhub_topologies.facts.summary import compute_longest_distance
+from collhub_topologies.summary import compute_longest_distance
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,9 +6,9 @@ from collections import deque
 
 import numpy as np
 import pytest
-from collhub_topologies.facts import summary as summary_module
-from collhub_topologies.facts.connectedness import check, check_topology, find_reached
-from collhub_topologies.facts.summary import (
+from collhub_topologies import summary as summary_module
+from collhub_topologies.connectedness import check, check_topology, find_reached
+from collhub_topologies.summary import (
     collect_facts,
     collect_spans,
     compute_diameter,

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from collhub_topologies.builders.networks import (
+from collhub_topologies.networks import (
     build_duplex_links,
     build_levels,
     check_npus,

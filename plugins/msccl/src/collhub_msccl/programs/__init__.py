@@ -1,1 +1,0 @@
-"""Read MSCCLang programs by executing them in a separate process."""

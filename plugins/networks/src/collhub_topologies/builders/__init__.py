@@ -1,1 +1,0 @@
-"""Builders of topology texts such as `fat-tree:4` and `dgx1v`."""

@@ -1,1 +1,0 @@
-"""Exact facts about a network, and whether its NPUs reach one another."""
