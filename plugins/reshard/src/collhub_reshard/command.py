@@ -228,7 +228,7 @@ def _show(
     as_json: bool,
     out: str | None,
 ) -> None:
-    """Print the report as JSON or text."""
+    """Print the report as JSON or text, then the written files; no text if OUT is stdout."""
     from collhub_reshard.command_report import build_report, build_text_fields
 
     if as_json:

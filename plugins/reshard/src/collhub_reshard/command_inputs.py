@@ -55,7 +55,10 @@ def parse_state_dict(
 def _parse_entry(
     entry: Mapping[str, object], number: int, file: str, sides: Sides, host_size: int | None
 ) -> list[Move]:
-    """Parse one entry of the list: `count` equal moves."""
+    """Parse one entry of the list: `count` equal moves.
+
+    Raises `InputError` for unknown members, missing sides, and invalid times or counts.
+    """
     unknown = sorted(entry.keys() - _MEMBERS)
     if unknown:
         raise _make_error(file, f"entry {number}: there is no member {unknown[0]!r}")

@@ -99,7 +99,7 @@ def _count_strategies(plan: ReshardPlan) -> Counter[str]:
 
 
 def _describe_binding(plan: ReshardPlan) -> str:
-    """Describe the part of the network that proves the bound."""
+    """Describe the data and the hosts or links whose load proves the bound."""
     bound = plan.outcome
     if bound.kind == "links":
         return f"the data that {_describe_links(plan)} must carry"

@@ -149,7 +149,10 @@ def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[Ex
 def _list_moved_arrays(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Yield (rank, arrays that its OUTPUT contains one after the other)."""
+    """Yield (rank, arrays that its OUTPUT contains in sequence).
+
+    Only for collectives that move data. For a gather only the root, for other kinds every rank.
+    """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.
     root = collective.root or 0

@@ -280,7 +280,10 @@ class LaunchedExecutor:
     def _run_to_failure(
         self, program: LevelledProgram, *, timeout_s: float, repeats: int = 1
     ) -> InputError:
-        """Run a program that must fail and return its error."""
+        """Run a program that must fail and return its error.
+
+        A run that finishes without an error is a failed assertion.
+        """
         request = levelled_for(
             ring_all_reduce(4),
             program,

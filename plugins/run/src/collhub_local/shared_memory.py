@@ -152,7 +152,10 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 
 
 def run_in_processes(request: LevelledRequest) -> ExecutionResult:
-    """Run a levelled request; see `execute`."""
+    """Run a levelled request with one forked process per rank; `execute` describes the rules.
+
+    All processes are killed at the end, in any case.
+    """
     board = _create_board(request, _get_fork_context(request))
     ranks = ForkedRanks(request, board)
     try:

@@ -143,7 +143,10 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
 
 
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
-    """Run a levelled request; see `execute`."""
+    """Run a levelled request with one process per rank, started by the launcher.
+
+    If it fails, shared memory of killed ranks is removed.
+    """
     # A launcher that the user names includes its options, which are unknown here.
     launcher = shlex.split(options.launcher) if options.launcher else find_launcher()
     start = [*launcher, "-n", str(request.program.num_ranks)]

@@ -58,7 +58,11 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 
 
 def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
-    """Run one rank and return its exit status."""
+    """Run one rank and return its exit status.
+
+    Options and algorithm are checked before the group is joined, so that an error needs no
+    clean-up.
+    """
     # Read and checked before the group is joined, so that an error needs no clean-up.
     position = _read_place()
     run = StartedRun.read(name, values, position.num_ranks)

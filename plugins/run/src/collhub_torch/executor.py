@@ -43,7 +43,7 @@ def require_torch() -> None:
 
 
 def run_in_processes(request: LevelledRequest, options: TorchOptions) -> ExecutionResult:
-    """Run a levelled request; see `execute`."""
+    """Run a levelled request in a program that imports torch once and forks all ranks."""
 
     def command(folder: Path) -> list[str]:
         """Return the command of one program for all ranks: torch is imported once, and forked."""

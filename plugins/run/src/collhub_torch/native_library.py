@@ -38,7 +38,10 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the description. Raises `InputError` with the file and the field."""
+    """Read the description of a folder of the format `nccl`.
+
+    Raises `InputError` with the file and the field for other formats and invalid fields.
+    """
     path = folder / _FILE
     document = _Fields(path, _read_document(path))
     if (document.text("format"), document.number("version")) != (_FORMAT, _VERSION):

@@ -28,7 +28,10 @@ def main(folder: Path, device: str, batch: bool) -> None:
 
 
 def fork_ranks(job: JobFolder, options: TorchOptions) -> int:
-    """Serve all ranks of a job and return the exit status."""
+    """Fork one process per rank and wait for all.
+
+    Return 0, or `FAILED` as soon as a rank fails; the reason is stored in the folder.
+    """
     # One thread per rank: there may already be more ranks than cores.
     torch.set_num_threads(1)
     # torch has not run yet, so there are no threads that a fork would lose.

@@ -28,7 +28,10 @@ class Session:
         return int(self._group.size())
 
     def run(self, source: torch.Tensor, target: torch.Tensor, count: int, op: str) -> None:
-        """Enqueue a call on the current stream of the tensors' device."""
+        """Enqueue a call on the current stream of the tensors' device.
+
+        The first call joins the communicator, which waits for all ranks.
+        """
         if self._communicator is None:
             self._communicator = self._join(source.device)
         call = NativeCall(

@@ -153,7 +153,10 @@ def _build_scatter_gather_packing(task: PackingTask, bound: RateBound) -> Placed
 
 
 def _build_forwarded_packing(task: PackingTask, spread: SwitchSpread) -> PlacedPacking:
-    """Build trees through forwarders, with traffic at switches as `spread` specifies."""
+    """Build all-reduce trees in which ranks forward for the removed switches.
+
+    `spread`: how traffic at switches is replaced by direct arcs.
+    """
     network = task.network
     optimal_packing = all_reduce_packing(
         network.graph,

@@ -93,7 +93,7 @@ def _place_tree(
     direct: DirectNetwork,
     graph: CapacityGraph,
 ) -> PlacedTree:
-    """Convert one tree over ranks to a tree over NPUs."""
+    """Convert one tree over ranks to a tree over NPUs; see `place_trees`."""
     nodes = network.nodes
     root = int(nodes[tree.root])
     segments: list[Stops] = []

@@ -104,7 +104,7 @@ class ReceiverTurns:
     def awaited(self, piece: Piece, audience: Audience) -> FinishedPiece | None:
         """Return the piece of another sender that must have arrived before this one may start.
 
-        None if the sender itself is busy until then.
+        None if there is none, or if the sender itself is busy until then.
         """
         sender_free_at = self._last_out.get(piece.sender, Fraction(0))
         # Chains begin at the first host and keep their order after it.
@@ -269,7 +269,7 @@ def lower_streams(
 
 
 def build_lowered(writer: StepWriter, extension: JsonValue) -> Lowered:
-    """Build the algorithm of all steps that the writer has collected."""
+    """Build the algorithm of all steps that the writer has collected, with its contract."""
     layout = writer.layout
     steps, scratch = writer.finish()
     collective = build_collective(layout, writer.origins)

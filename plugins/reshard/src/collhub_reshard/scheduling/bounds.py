@@ -167,7 +167,10 @@ class Bound:
 
 
 def compute_fluid_bound(tasks: HostTasks) -> Bound:
-    """Return the largest bound that also holds for split tasks."""
+    """Return the largest of the bounds that also hold if tasks are split.
+
+    By a receiver, by a set of senders, or by tasks that all hosts receive.
+    """
     if not len(tasks):
         return Bound("nothing", Fraction(0))
     # Senders may share a task here, so the bound holds with and without splitting.

@@ -133,7 +133,10 @@ def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
 
 
 def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _Model:
-    """Build the model; `horizon`: upper limit of all times in ticks."""
+    """Build the model: starts, senders and intervals of tasks, cards, loads, and the objective.
+
+    `horizon`: upper limit of all times in ticks; lateness is minimized before the makespan.
+    """
     model = cp_model.CpModel()
     built = _Model(model, model.new_int_var(least, max(least, horizon), "makespan"))
     for task in range(len(tasks)):

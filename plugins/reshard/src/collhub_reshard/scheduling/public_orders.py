@@ -28,7 +28,7 @@ def order_naively(tasks: HostTasks) -> Order:
 
 
 def order_by_size(tasks: HostTasks) -> Order:
-    """Let the least loaded host send, in the same order (`loadbalance_size`)."""
+    """Let the host with the fewest bytes so far send, in the same order (`loadbalance_size`)."""
     load: dict[int, int] = {}
     order = []
     for task, senders in enumerate(tasks.senders):
@@ -41,7 +41,7 @@ def order_by_size(tasks: HostTasks) -> Order:
 
 
 def order_by_device(tasks: HostTasks, units: UnitTasks) -> Order:
-    """Let the least loaded device send, in the same order (`normal`)."""
+    """Let the device with the fewest bytes so far send, in the same order (`normal`)."""
     load: dict[int, int] = {}
     order = []
     for task, row in enumerate(tasks.rows):

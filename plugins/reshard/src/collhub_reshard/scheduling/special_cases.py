@@ -142,7 +142,10 @@ def can_split(tasks: HostTasks) -> bool:
 
 
 def build_split_schedule(tasks: HostTasks) -> tuple[Piece, ...]:
-    """Build pieces whose makespan is the fluid bound."""
+    """Build pieces whose makespan is the fluid bound.
+
+    Tasks that all hosts receive are first, then the matchings of the divided remaining tasks.
+    """
     everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
     shared = [task for task in range(len(tasks)) if len(tasks.receivers[task]) > 1]
     single = [task for task in range(len(tasks)) if len(tasks.receivers[task]) == 1]
@@ -217,7 +220,10 @@ def _build_queues(tasks: HostTasks, parts: Sequence[_Part]) -> dict[_Pair, list[
 
 
 def _run(queue: list[_Part], start: Fraction, length: Fraction) -> list[Piece]:
-    """Take `length` ticks of work from a queue; return the pieces."""
+    """Take `length` ticks of work from the end of a queue; return the pieces.
+
+    A part that does not fit is divided; its remainder stays in the queue.
+    """
     pieces = []
     while length and queue:
         part = queue[-1]

@@ -72,7 +72,7 @@ class RunOutcome:
         return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)
 
     def fields(self) -> dict[str, JsonValue]:
-        """Return the fields of reports, in their order."""
+        """Return the result by the names of the JSON report, in their order."""
         setup, judgement = self.setup, self.judgement
         return {
             "ok": self.ok,

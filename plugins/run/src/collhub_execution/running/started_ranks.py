@@ -214,7 +214,10 @@ def _as_bytes(array: Array) -> Array:
 
 
 def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
-    """Return the position of this rank, reported after the time limit."""
+    """Return the position of this rank, to be reported after the time limit.
+
+    If it waits for no record, a diagnostic that it has not finished.
+    """
     at = int(log.at[0])
     # The positions of the other ranks are unknown here; each rank reports its position.
     record_of_rank: list[int | None] = [None] * run.program.num_ranks
