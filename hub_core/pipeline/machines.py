@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NO_MACHINE = "none"
 NOMINAL = "nominal links, not a machine"
 _MACHINE_OPTION = "machine"
+_FASTEST_INSTANCES = {"instances": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,15 @@ def choose_timing(
     registry: Registry,
     *,
     uses_known: bool = False,
+    tries_instances: bool = False,
 ) -> TimingSource:
     """Return the simulator and the machine for the options `--machine` and `--backend`.
 
     `machine`: name or content of a profile, `none`, or None if the option is not given; with
-    `uses_known` None selects the profile of a known machine that the topology names. Raises
-    `HubError` for an unknown profile, and for one of another machine than the topology.
+    `uses_known` None selects the profile of a known machine that the topology names.
+    `tries_instances`: on a machine, algorithms have the time of the fastest number of instances, as
+    runtimes execute them. Raises `HubError` for an unknown profile, and for one of another machine
+    than the topology.
     """
     name = simulator_name(machine, backend, registry)
     found = _find_simulator(registry)
@@ -104,6 +108,8 @@ def choose_timing(
     if description is None:
         return TimingSource(name)
     options = {_MACHINE_OPTION: profile if profile is not None else description.name}
+    if tries_instances:
+        options |= _FASTEST_INSTANCES
     return TimingSource(found.name, options, description)
 
 

@@ -103,7 +103,8 @@ class Simulator:
     are femtoseconds instead of nanoseconds, so that ratios to bounds have no rounding error.
     `places_ranks`: it supports `SimulationRequest.npus`; the hub calls other simulators only for
     algorithms without a placement. `machines`: only for a simulator of real machines, which
-    `--machine P` selects with the option `machine`. `machines(machine: str | None, topology) ->
+    `--machine P` selects with the option `machine`; its option `instances` is the number of copies
+    of the algorithm, 0 for the fastest. `machines(machine: str | None, topology) ->
     MachineDescription | None` describes the profile with this name or in this document, or, for
     None, the known machine of the topology. It raises `HubError` for an unknown profile, and for a
     profile of another machine than the topology.

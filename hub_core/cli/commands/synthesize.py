@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -20,6 +21,7 @@ from hub_core.cli.arguments import (
     topology_option,
 )
 from hub_core.cli.assignments import Assignments, assign
+from hub_core.cli.machines import machine_option
 from hub_core.cli.output import progress_bar
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.synthesis_report import (
@@ -41,12 +43,17 @@ from hub_core.model import (
 from hub_core.plugin_api import Command, Synthesizer, resolve
 
 if TYPE_CHECKING:
-    from hub_core.model import Collective
+    from collections.abc import Callable
+
+    from hub_core.model import Algorithm, Collective
     from hub_core.network import Topology
+    from hub_core.pipeline.machines import TimingSource
     from hub_core.plugin_api import Option, SearchBudget
 
 # Name of the command for several groups, which a plugin may offer.
 _GROUPS = "groups"
+# The synthesizer that chooses among all others.
+_PORTFOLIO = "auto"
 
 
 def _parse_ranks_option(
@@ -95,6 +102,7 @@ def _parse_ranks_option(
     help="Synthesize and write only the steps of these ranks.",
 )
 @occupancy_option
+@machine_option
 @backend_option("The simulator that times algorithms, if it is installed.")
 @timeout_option
 @click.option(
@@ -120,6 +128,7 @@ def synthesize(
     relays: bool,
     write_ranks: tuple[int, ...] | None,
     occupancy: str,
+    machine: str | None,
     backend: str,
     budget: SearchBudget,
     out: str | None,
@@ -152,6 +161,7 @@ def synthesize(
         write_ranks,
         occupancy,
         backend,
+        machine,
     )
     _check_options(request, out, output)
     target = None if out is None else session.output_target(out, output)
@@ -165,6 +175,8 @@ def synthesize(
         options = _add_ranks(assigned["writer"], target, write_ranks)
         synthesis.written = session.write_output(algorithm, target, options, output)
     print_synthesis(synthesis, name, request, output.as_json, out == "-")
+    if name == _PORTFOLIO or machine is not None:
+        session.say(synthesis.timing.note)
     if synthesis.written is not None and not output.as_json:
         session.say_written(synthesis.written)
     return ExitCode.DONE
@@ -238,14 +250,20 @@ def _run_synthesizer(
     options: Assignments,
     budget: SearchBudget,
 ) -> SynthesizedAlgorithm:
-    # Imported here: the help of a command needs no numpy.
     """Read the topology, run the synthesizer and measure its wall-clock and CPU time in seconds."""
+    # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
+    from hub_core.pipeline.machines import choose_timing
     from hub_core.pipeline.synthesis import create_synthesis_request, run_synthesizer
 
     topology = session.read_topology(request.topology_text)
     npus = request.npus or tuple(range(topology.num_npus))
     network = topology if request.relays or request.npus is None else topology.subset(npus)
+    # The portfolio chooses by the times of the known machine, as comparisons do.
+    timing = choose_timing(
+        request.machine, request.backend, network, session.registry(), uses_known=name == _PORTFOLIO
+    )
+    timer = None if timing.machine is None else _create_timer(timing, network, request, session)
     with progress_bar(f"synthesizing {request.collective}") as show:
         synthesis = create_synthesis_request(
             _build_collective(request, topology, npus),
@@ -255,15 +273,38 @@ def _run_synthesizer(
             occupancy=Occupancy(request.occupancy),
             wanted=request.wanted,
             backend=request.backend,
+            judge=timer,
             progress=show,
             registry=session.registry(),
             budget=budget,
         )
         wall, cpu = time.perf_counter(), time.process_time()
         result = run_synthesizer(synthesis, name, options)
+    if timer is not None and not result.is_partial:
+        result = replace(result, time_ns=timer(result.algorithm) or result.time_ns)
     return SynthesizedAlgorithm(
-        result, network, time.perf_counter() - wall, time.process_time() - cpu
+        result, network, time.perf_counter() - wall, time.process_time() - cpu, timing
     )
+
+
+def _create_timer(
+    timing: TimingSource, topology: Topology, request: SynthesisWish, session: Session
+) -> Callable[[Algorithm], int | None]:
+    """Return the function that times an algorithm on the machine of `timing`, in ns."""
+    from hub_core.pipeline.simulation import simulate
+
+    def time_ns(algorithm: Algorithm) -> int | None:
+        result = simulate(
+            algorithm,
+            topology,
+            request.size,
+            backend=timing.backend,
+            options=timing.options,
+            registry=session.registry(),
+        )
+        return result.time_ns
+
+    return time_ns
 
 
 def _build_collective(

@@ -18,6 +18,7 @@ from hub_core.plugin_api import ONE_SIZE
 if TYPE_CHECKING:
     from hub_core.model import JsonValue
     from hub_core.network import Topology
+    from hub_core.pipeline.machines import TimingSource
     from hub_core.pipeline.outputs import Written
     from hub_core.plugin_api import SynthesisResult
     from hub_core.verification import VerifyReport
@@ -41,19 +42,22 @@ class SynthesisWish:
     wanted: tuple[int, ...] | None
     occupancy: str
     backend: str
+    machine: str | None = None
 
 
 @dataclass(slots=True)
 class SynthesizedAlgorithm:
     """Result of a synthesis, completed while the command runs.
 
-    `report`: None if the algorithm was not verified. `written`: None if the user gave no output.
+    `timing`: what its time describes. `report`: None if the algorithm was not verified. `written`:
+    None if the user gave no output.
     """
 
     result: SynthesisResult
     topology: Topology
     wall_s: float
     cpu_s: float
+    timing: TimingSource
     report: VerifyReport | None = None
     written: Written | None = None
 
@@ -151,6 +155,7 @@ def _to_json(
         "num_ranks": result.algorithm.num_ranks,
         "topology": synthesis.topology.name,
         "occupancy": request.occupancy,
+        **synthesis.timing.document(),
         "time_ns": result.time_ns,
         "bounds_ns": dict(result.bounds_ns),
         "bound_ns": result.bound_ns,

@@ -14,7 +14,9 @@ from hub_core import (
     FILE,
     CommandContext,
     backend_option,
+    choose_timing,
     json_flag,
+    machine_option,
     topology_option,
 )
 from hub_core.model import CollectiveKind, InputError, UsageError, parse_time, standard_kind
@@ -53,6 +55,7 @@ def _parse_algorithms(
     help="With --topology: the synthesizer for a kind, as all-reduce=tacos (repeatable; default: "
     "ring; direct for all-to-all, gather and scatter).",
 )
+@machine_option
 @backend_option("The simulator that times the collectives.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Only ProfilerStep#N.")
 @click.option(
@@ -91,6 +94,7 @@ def profile(
     files: tuple[str, ...],
     topology_text: str | None,
     algorithms: dict[CollectiveKind, str],
+    machine: str | None,
     backend: str,
     as_json: bool,
     **reading: str | int | float | None,
@@ -106,6 +110,8 @@ def profile(
     """
     if algorithms and topology_text is None:
         raise UsageError("--collective has no meaning without --topology", cure="give both")
+    if machine is not None and topology_text is None:
+        raise UsageError("--machine has no meaning without --topology", cure="give both")
     # Lazy imports: `--help` must not import numpy.
     from collhub_pytorch import report
     from collhub_pytorch.analysis import has_times, match_communications
@@ -138,7 +144,11 @@ def profile(
     findings, replay = collect_findings(workload), None
     if topology_text is not None:
         topology = context.read_topology(topology_text)
-        times = NetworkTimes(topology, algorithms, backend, context.registry())
+        registry = context.registry()
+        timing = choose_timing(
+            machine, backend, topology, registry, uses_known=True, tries_instances=True
+        )
+        times = NetworkTimes(topology, algorithms, timing, registry)
         with context.progress("simulating collectives"):
             replay = saving(findings, times), times
     if as_json:
@@ -151,6 +161,7 @@ def profile(
         lead = f"with these times on {times.topology.name}"
         context.print_line("")
         _print_blocks(context, [report.simulated_table(times), [report.saving_line(saved, lead)]])
+        context.say(times.timing.note)
 
 
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:

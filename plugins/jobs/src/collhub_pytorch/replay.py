@@ -143,13 +143,14 @@ class SimulatedTime:
 class NetworkTimes:
     """Simulated times on `topology`, rank r on NPU r; `algorithms`: synthesizers by collective.
 
+    `timing`: the simulator, and the machine that its times describe.
     `answers`: cache of simulated times by kind, bytes and ranks. The root of a rooted collective
     is the first of its ranks.
     """
 
     topology: Topology
     algorithms: Mapping[CollectiveKind, str]
-    backend: str
+    timing: hub_core.TimingSource
     registry: hub_core.Registry
     answers: dict[tuple[JobCollective, int, tuple[int, ...]], SimulatedTime] = field(
         default_factory=dict
@@ -179,14 +180,19 @@ class NetworkTimes:
             total,
             name=name,
             npus=ranks,
-            backend=self.backend,
             registry=self.registry,
         )
         algorithm = placed(synthesis.algorithm, ranks)
         simulation = hub_core.simulate(
-            algorithm, self.topology, total, backend=self.backend, registry=self.registry
+            algorithm,
+            self.topology,
+            total,
+            backend=self.timing.backend,
+            options=self.timing.options,
+            registry=self.registry,
         )
         if simulation.time_ns is None:
-            message = f"{self.backend} does not finish the {kind} of {name} on {self.topology.name}"
+            network = self.topology.name
+            message = f"{self.timing.backend} does not finish the {kind} of {name} on {network}"
             raise UsageError(message, cure=f"choose another: --collective {kind}=NAME")
         return int(simulation.time_ns)

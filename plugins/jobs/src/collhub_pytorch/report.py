@@ -291,6 +291,7 @@ def _replay_object(saving: Saving, times: NetworkTimes) -> dict[str, JsonValue]:
     ]
     return {
         "topology": times.topology.name,
+        **times.timing.document(),
         "job_ns": saving.job_ns,
         "saved_ns": saving.measured_ns - saving.job_ns,
         "rank_span_ns": list(saving.span_ns),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import choice, optional
+from hub_core.plugin_api import OptionType, choice, option, optional
 
 KERNELS = ("fifo", "exchange", "nvls", "direct")
 PROTOCOLS = ("ll", "ll128", "simple")
@@ -26,4 +26,12 @@ class MachineOptions:
     )
     protocol: str | None = choice(
         (None, *PROTOCOLS), "protocol of all messages (default: the fastest one)"
+    )
+    instances: int = option(
+        OptionType.INT,
+        1,
+        "copies of the algorithm, each with a part of the data on thread blocks of its own;"
+        " 0: the fastest power of two that fits on a GPU",
+        minimum=0,
+        maximum=1024,
     )

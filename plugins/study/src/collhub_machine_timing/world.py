@@ -102,11 +102,13 @@ def build_world(
     timing: KernelTiming,
     row_bytes: Float64Array,
     rounds: int,
+    instances: int = 1,
 ) -> BlockWorld:
     """Build the state before the start.
 
     `row_bytes`: bytes of every step in one round, as float64. Instruction i of round p has the
-    number p * len(instructions) + i.
+    number p * len(instructions) + i. `instances`: equal copies that share the links, of which one
+    is simulated.
     """
     count = len(instructions)
     record = np.zeros(count, INSTRUCTION)
@@ -145,7 +147,9 @@ def build_world(
         * np.where(paths.link_crosses, timing.network_efficiency, timing.link_efficiency),
         return_inverse=True,
     )[::-1]
-    busy = np.rint(sizes[:, None] * timing.wire / rates[None, :] * 1e12).astype(np.int64)
+    busy = np.rint(sizes[:, None] * instances * timing.wire / rates[None, :] * 1e12).astype(
+        np.int64
+    )
     return BlockWorld(
         record,
         children[stable_order(parents)],

@@ -19,6 +19,7 @@ from hub_core import (
     assign,
     backend_option,
     complete_offers,
+    machine_option,
     number_option,
     offer_option,
     timeout_option,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
     from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion
     from collhub_tuning.sweep import Measuring
-    from hub_core import Registry
+    from hub_core import Registry, TimingSource
     from hub_core.network import Topology
 
 
@@ -113,6 +114,7 @@ _OPTIONS = (
         help="The running cluster of an engine that has one, short for -O scheduler=ADDRESS.",
     ),
     timeout_option,
+    machine_option,
     click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing."),
 )
 
@@ -122,6 +124,31 @@ def comparison_options(function: Function) -> Function:
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
+
+
+def choose_comparison_timing(
+    context: CommandContext, arguments: Mapping[str, Any], topology: Topology
+) -> TimingSource:
+    """Return what the times of a comparison describe: by default the known machine of its network.
+
+    On a machine, every algorithm is tried with all protocols and numbers of instances, as runtimes
+    do. Raises `UsageError` for a machine together with other links than its own.
+    """
+    from hub_core import choose_timing
+
+    machine, backend = arguments["machine"], arguments["backend"]
+    has_variations = bool(arguments.get("ranges") or arguments.get("failures"))
+    if has_variations and machine not in (None, "none"):
+        message = "--vary and --without-link change the links, --machine has those of its machine"
+        raise UsageError(message, cure="use --machine none")
+    return choose_timing(
+        machine,
+        backend,
+        topology,
+        context.registry(),
+        uses_known=not has_variations,
+        tries_instances=True,
+    )
 
 
 def get_side(name: str) -> str:
@@ -153,11 +180,13 @@ def open_comparisons(
     arguments: Mapping[str, Any],
     algorithms: Sequence[ComparedAlgorithm],
     options: OptionsBySide,
+    timing: TimingSource,
 ) -> Iterator[Compare]:
     """Yield a function that compares the algorithms for a question on a network.
 
     It reads results from the cache, and measures the remaining ones. `arguments`: values of
-    `comparison_options`. The context stops the workers that the function starts.
+    `comparison_options`. `timing`: what the times of the questions describe. The context stops the
+    workers that the function starts.
     """
     # Imported here, because the help of the commands does not need numpy.
     import hub_core
@@ -184,7 +213,9 @@ def open_comparisons(
                     network=topology,
                 )
             cuts = tuple(cut for measurement in measurements for cut in measurement.cuts)
-            return ComparisonOutcome(question, topology, measurements, context.registry(), cuts)
+            return ComparisonOutcome(
+                question, topology, measurements, context.registry(), cuts, timing
+            )
 
         outcome = measure()
         # A cached time below a proven bound is wrong, so it is measured again.

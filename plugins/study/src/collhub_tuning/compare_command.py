@@ -11,6 +11,7 @@ import click
 from collhub_tuning.command_options import (
     algorithms_option,
     assign_options,
+    choose_comparison_timing,
     comparison_options,
     open_comparisons,
     select_algorithms,
@@ -128,6 +129,7 @@ def compare(
         _print_baseline(context, outcome)
         if varied:
             _print_sensitivity(context, outcome, varied)
+    context.say(outcome.timing.note)
     failures = report.comparison_failures(outcome)
     for variation in varied:
         lines = report.comparison_failures(variation.outcome)
@@ -188,9 +190,12 @@ def _compare_job(
     """Compare candidates and networks for the job in `arguments["job"]`."""
     from collhub_tuning import job_comparison as report
     from collhub_tuning.variations import create_variations
+    from hub_core import TimingSource
 
     used_options = {option: arguments[name] for option, name in _NOT_OF_JOBS.items()} | outputs
     used_options["--timeout"] = arguments["budget"].timeout_s
+    if arguments["machine"] not in (None, "none"):
+        used_options["--machine"] = arguments["machine"]
     if unused := [option for option, value in used_options.items() if value is not None]:
         raise UsageError(f"{unused[0]} has no meaning for a job", cure="leave it out")
     networks = [context.read_topology(text) for text in arguments["topology_texts"]]
@@ -210,6 +215,7 @@ def _compare_job(
     else:
         rows = report.comparison_rows(comparison)
         context.print_table(report.HEADER, rows, report.RIGHT)
+    context.say(TimingSource().note)
     for line in report.comparison_failures(comparison):
         context.say(line)
     return ExitCode.DONE if comparison.fastest is not None else ExitCode.INVALID
@@ -239,12 +245,17 @@ def _run_comparisons(
     registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
     topology = context.read_topology(arguments["topology_text"])
-    question = _create_question(arguments, sizes, topology)
+    timing = choose_comparison_timing(context, arguments, topology)
+    question = replace(
+        _create_question(arguments, sizes, topology),
+        backend=timing.backend,
+        simulator_options=tuple(sorted(timing.options.items())),
+    )
     algorithms = select_algorithms(arguments["names"], registry)
     options = assign_options(context, arguments, {})
     # All variations are created before the first measurement, so that errors are reported early.
     networks = create_variations(topology, arguments["ranges"], arguments["failures"])
-    with open_comparisons(context, arguments, algorithms, options) as compare:
+    with open_comparisons(context, arguments, algorithms, options, timing) as compare:
         base = compare(question, topology)
         varied = [
             VariedOutcome(network.name, compare(question, network.topology)) for network in networks

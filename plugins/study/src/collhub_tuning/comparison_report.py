@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,14 @@ from collhub_execution import algorithm_bandwidth, bus_bandwidth
 
 from collhub_tuning.baseline import baselines_to_json, find_baselines
 from collhub_tuning.questions import ComparisonQuestion, Measurement
-from hub_core import Diagnostic, ProvenBound, beaten_bound, best_bounds, cut_objects
+from hub_core import (
+    Diagnostic,
+    ProvenBound,
+    TimingSource,
+    beaten_bound,
+    best_bounds,
+    cut_objects,
+)
 from hub_core.model import PluginError, UsageError, format_bandwidth, format_bytes, format_time
 from hub_core.plugin_api import BandwidthComparison, BandwidthSeries, ReportWriter, Shown
 
@@ -29,18 +36,23 @@ RIGHT = ("size", "time", "algorithm", "bus", "ratio to bound", "ahead of the nex
 _CSV_COLUMNS = (
     *("algorithm", "size", "time_ns", "algorithm_bandwidth_bytes_per_s"),
     *("bus_bandwidth_bytes_per_s", "ratio_to_bound", "made_for", "failure"),
+    *("instances", "protocol"),
 )
 
 
 @dataclass(frozen=True)
 class ComparisonOutcome:
-    """All measurements of a question on its network, and the cuts of the searches by limits."""
+    """All measurements of a question on its network, and the cuts of the searches by limits.
+
+    `timing`: what the times describe.
+    """
 
     question: ComparisonQuestion
     topology: Topology
     measurements: Sequence[Measurement]
     registry: Registry | None = None
     cuts: tuple[SearchCut, ...] = ()
+    timing: TimingSource = field(default_factory=TimingSource)
 
     @cached_property
     def bounds(self) -> Mapping[int, ProvenBound | None]:
@@ -145,6 +157,7 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
         "num_ranks": question.num_npus,
         "topology": outcome.topology.name,
         "backend": question.backend,
+        **outcome.timing.document(),
         "sizes": list(question.sizes),
         "bounds_ns": [outcome.bounds_ns[size] for size in question.sizes],
         "bound_methods": [
@@ -218,6 +231,8 @@ def measurement_fields(
         ),
         "ratio_to_bound": outcome.ratio(measurement),
         "made_for": measurement.made_for,
+        "instances": measurement.instances,
+        "protocol": measurement.protocol or None,
         "failure": measurement.failure or None,
     }
 

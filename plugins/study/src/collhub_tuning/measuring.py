@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import hub_core
@@ -17,7 +17,7 @@ from hub_core import (
     exact_time,
     run_registry,
 )
-from hub_core.model import placement_of
+from hub_core.model import JsonValue, placement_of
 from hub_core.plugin_api import SearchBudget
 from hub_core.verification import VerificationInput, verify_input
 
@@ -77,7 +77,7 @@ def measured(
     else:
         # Arrays from another process are writable; the copy makes them read-only.
         topology = replace(network)
-    simulations = _Simulations(topology, question.backend, registry)
+    simulations = _Simulations(topology, question, registry)
     try:
         if algorithm is None:
             algorithm_at = _create_source(compared, question, simulations, budget)
@@ -111,10 +111,19 @@ def create_verified_algorithm(
     size: int,
     topology: Topology,
     registry: Registry,
+    instances: int = 1,
 ) -> Algorithm:
-    """Create and verify the algorithm for one size, as in the measurement. Raises `HubError`."""
-    simulations = _Simulations(topology, question.backend, registry)
+    """Create and verify the algorithm for one size, as in the measurement. Raises `HubError`.
+
+    `instances`: number of its copies, each with a part of the data.
+    """
+    simulations = _Simulations(topology, question, registry)
     algorithm = _create_source(compared, question, simulations, SearchBudget())(size)
+    if instances > 1:
+        options = {"instances": str(instances)}
+        algorithm, _ = hub_core.transform(
+            algorithm, "replicate", options=options, registry=registry
+        )
     _verify(algorithm)
     return algorithm
 
@@ -125,13 +134,17 @@ class _Simulations:
     def __init__(
         self,
         topology: Topology,
-        backend: str,
+        question: ComparisonQuestion,
         registry: Registry,
     ) -> None:
         self.topology = topology
-        self.backend = backend
+        self.backend = question.backend
+        self.options = dict(question.simulator_options)
         self.registry = registry
         self._at: tuple[int, Stopwatch] | None = None
+        # Details of the simulator at the current size, by the identity of the steps, which the
+        # stopwatch and the callers keep alive.
+        self._details: dict[int, Mapping[str, JsonValue]] = {}
         self._shares_links = True
 
     def time_ns(
@@ -142,7 +155,19 @@ class _Simulations:
         """Return the time at a size; None if a rank never finishes. Raises `HubError`."""
         if self._at is None or self._at[0] != size:
             self._at = size, Stopwatch(lambda each: self._simulate_ns(each, size))
+            self._details = {}
         return self._at[1].time_ns(algorithm)
+
+    def judge_ns(self, algorithm: Algorithm, size: int) -> int | None:
+        """Return the time by which synthesizers judge their trials. Raises `HubError`.
+
+        That of nominal links, also if times are those of a machine: trials of one synthesizer
+        differ in their use of links, and a machine tries several variants of each.
+        """
+        if not self.options:
+            return self.time_ns(algorithm, size)
+        result = hub_core.simulate(algorithm, self.topology, size, registry=self.registry)
+        return result.time_ns
 
     def exact(self, algorithm: Algorithm, size: int, time_ns: int | None) -> ExactTime:
         """Return the time in picoseconds; None if lower bounds do not apply. Raises `HubError`."""
@@ -154,14 +179,29 @@ class _Simulations:
             size,
             time_ns,
             backend=self.backend,
+            options=self.options,
             registry=self.registry,
         )
+
+    def variant(self, algorithm: Algorithm) -> tuple[int, str]:
+        """Return instances and protocol of the last time of an algorithm; 1 and "" if not known."""
+        details = self._details.get(id(algorithm.steps), {})
+        instances, protocol = details.get("instances"), details.get("protocol")
+        if isinstance(instances, int) and isinstance(protocol, str):
+            return instances, protocol
+        return 1, ""
 
     def _simulate_ns(self, algorithm: Algorithm, size: int) -> int | None:
         topology, registry = self.topology, self.registry
         result = hub_core.simulate(
-            algorithm, topology, size, backend=self.backend, registry=registry
+            algorithm,
+            topology,
+            size,
+            backend=self.backend,
+            options=self.options,
+            registry=registry,
         )
+        self._details[id(algorithm.steps)] = result.details
         self._shares_links = result.shares_links
         return result.time_ns
 
@@ -208,21 +248,27 @@ def _measure_sizes(
                 if previous.scales_to(size, time_ns):
                     is_new = False
                     exact = simulations.exact(previous.algorithm, size, time_ns)
-                    yield _create_measurement(compared, size, time_ns, previous.size, exact)
+                    variant = simulations.variant(previous.algorithm)
+                    yield _create_measurement(
+                        compared, size, time_ns, previous.size, exact, variant
+                    )
                     continue
             algorithm = algorithm_at(size)
             # Equal steps need not be verified again for another size.
             if verified is None or algorithm.steps.differences(verified.steps):
                 _verify(algorithm)
+            elif algorithm.collective == verified.collective:
+                # Simulators keep what does not depend on the size by the identity of the algorithm.
+                algorithm = verified
             verified = algorithm
             time_ns = simulations.time_ns(algorithm, size)
             exact = simulations.exact(algorithm, size, time_ns)
         except HubError as error:
             yield _create_failure(compared, size, error)
             continue
-        yield _create_measurement(
-            compared, size, time_ns, None if compared.is_file else size, exact
-        )
+        made_for = None if compared.is_file else size
+        variant = simulations.variant(algorithm)
+        yield _create_measurement(compared, size, time_ns, made_for, exact, variant)
         # If an algorithm does not scale to the next size, latency dominates, and no algorithm
         # scales to smaller sizes.
         is_last = is_new or compared.is_file
@@ -236,10 +282,19 @@ def _create_measurement(
     time_ns: int | None,
     made_for: int | None,
     exact: ExactTime,
+    variant: tuple[int, str],
 ) -> Measurement:
-    failure = "a rank never finishes" if time_ns is None else ""
+    instances, protocol = variant
     return Measurement(
-        compared.name, size, time_ns, failure, made_for, exact.time_ps, exact.slack_ps
+        compared.name,
+        size,
+        time_ns,
+        "a rank never finishes" if time_ns is None else "",
+        made_for,
+        exact.time_ps,
+        exact.slack_ps,
+        instances=instances,
+        protocol=protocol,
     )
 
 
@@ -268,7 +323,7 @@ def _synthesize_by_size(
             simulations.topology,
             size,
             name=name,
-            judge=lambda algorithm: simulations.time_ns(algorithm, size),
+            judge=lambda algorithm: simulations.judge_ns(algorithm, size),
             registry=simulations.registry,
             budget=budget.part(),
         )

@@ -28,7 +28,7 @@ class ComparisonQuestion:
     `kind`: the value of a `CollectiveKind`. `root`: root of a rooted collective, else None.
     `topology`: a text or a file. `num_npus`: its NPUs, all of which participate. `mode`: the calls
     that an algorithm must serve: `in-place`, `out-of-place`, `both`, or those that it claims
-    (ANY_MODE).
+    (ANY_MODE). `simulator_options`: options of the simulator, such as its machine.
     """
 
     kind: str
@@ -38,6 +38,7 @@ class ComparisonQuestion:
     sizes: tuple[int, ...]
     backend: str
     mode: str = ANY_MODE
+    simulator_options: tuple[tuple[str, str], ...] = ()
 
     @property
     def collective(self) -> Collective:
@@ -56,7 +57,9 @@ class Measurement:
     `made_for`: the size in bytes for which the algorithm was synthesized; None for files.
     `time_ps`: the time for ratios to bounds, None if no bound holds for the simulator; `slack_ps`:
     its maximum rounding error (`hub_core.exact_time`). `cuts`: parts of the search that a limit
-    has stopped; the first measurement of an algorithm has the cuts of all sizes.
+    has stopped; the first measurement of an algorithm has the cuts of all sizes. `instances`,
+    `protocol`: copies of the algorithm and protocol for which a simulator of machines found the
+    time; 1 and "" otherwise.
     """
 
     algorithm: str
@@ -67,3 +70,5 @@ class Measurement:
     time_ps: int | None = None
     slack_ps: int = 0
     cuts: tuple[SearchCut, ...] = ()
+    instances: int = 1
+    protocol: str = ""

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from hub_core import Registry
 
 
-_SCHEMA = "collhub/compared-5"
+_SCHEMA = "collhub/compared-6"
 # 100 days in nanoseconds: no simulated collective takes longer.
 _MAX_TIME_NS = 100 * 86_400 * 10**9
-# Fields of a measurement without its algorithm: size, time, failure, made_for, time_ps, slack_ps.
-_Row = tuple[int, int | None, str, int | None, int | None, int]
+# Fields of a measurement without its algorithm: size, time, failure, made_for, time_ps, slack_ps,
+# instances, protocol.
+_Row = tuple[int, int | None, str, int | None, int | None, int, int, str]
 
 
 def find_cache_folder(environment: Mapping[str, str]) -> Path | None:
@@ -81,7 +82,9 @@ class ResultCache:
         if [size for size, *_ in rows] != list(question.sizes):
             return None
         self._used.add(compared)
-        return [Measurement(compared.name, *row) for row in rows]
+        return [
+            Measurement(compared.name, *row[:6], instances=row[6], protocol=row[7]) for row in rows
+        ]
 
     def store(
         self,
@@ -96,7 +99,10 @@ class ResultCache:
         if self._folder is None or any(measured.cuts for measured in measurements):
             return
         rows = [
-            (row.size, row.time_ns, row.failure, row.made_for, row.time_ps, row.slack_ps)
+            (
+                *(row.size, row.time_ns, row.failure, row.made_for),
+                *(row.time_ps, row.slack_ps, row.instances, row.protocol),
+            )
             for row in measurements
         ]
         self.defect = self.defect or _write_rows(
@@ -145,9 +151,11 @@ def _read_rows(path: Path) -> list[_Row]:
 
 def _check_row(*values: object) -> _Row:
     """Check the values of one row. Raises `ValueError` for wrong types and impossible times."""
-    size, time_ns, failure, made_for, time_ps, slack_ps = values
+    size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol = values
     if not (isinstance(size, int) and isinstance(failure, str) and isinstance(slack_ps, int)):
         raise ValueError("a row has no size, no reason or no slack")
+    if not (isinstance(instances, int) and isinstance(protocol, str)):
+        raise ValueError("a row has no instances or no protocol")
     if not (
         isinstance(time_ns, int | None)
         and isinstance(made_for, int | None)
@@ -157,7 +165,7 @@ def _check_row(*values: object) -> _Row:
     times_ns = [time_ns or 0, (time_ps or 0) // 1000, slack_ps // 1000]
     if not all(0 <= time <= _MAX_TIME_NS for time in times_ns):
         raise ValueError("a row has an impossible time")
-    return size, time_ns, failure, made_for, time_ps, slack_ps
+    return size, time_ns, failure, made_for, time_ps, slack_ps, instances, protocol
 
 
 def _write_rows(path: Path, rows: Sequence[_Row]) -> str:

@@ -14,6 +14,7 @@ from collhub_tuning.command_options import (
     OptionsBySide,
     algorithms_option,
     assign_options,
+    choose_comparison_timing,
     comparison_options,
     get_side,
     open_comparisons,
@@ -141,6 +142,7 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
     else:
         context.print_table(report.HEADER, report.create_tuning_rows(outcome), report.RIGHT)
         _print_baseline(context, outcome)
+    context.say(outcome.tuned[0].outcome.timing.note)
     for line in report.create_tuning_notes(outcome):
         context.say(line)
     for collective in outcome.tuned:
@@ -217,15 +219,22 @@ def _run_comparisons(
     topology = context.read_topology(arguments["topology_text"])
     roots = select_roots(kinds, arguments["root"], topology)
     algorithms = select_algorithms(arguments["names"], registry)
+    timing = choose_comparison_timing(context, arguments, topology)
 
     def tuned(compare: Compare, kind: str, mode: str) -> TunedCollective:
-        text, backend = arguments["topology_text"], arguments["backend"]
         question = ComparisonQuestion(
-            kind, roots[kind], text, topology.num_npus, sizes, backend, mode
+            kind,
+            roots[kind],
+            arguments["topology_text"],
+            topology.num_npus,
+            sizes,
+            timing.backend,
+            mode,
+            tuple(sorted(timing.options.items())),
         )
         return TunedCollective(compare(question, topology), algorithms, arguments["tolerance"])
 
-    with open_comparisons(context, arguments, algorithms, options) as compare:
+    with open_comparisons(context, arguments, algorithms, options, timing) as compare:
         by_mode = partial(tuned, compare)
         return [one for kind in roots for one in _tune_modes(kind, arguments["mode"], by_mode)]
 

@@ -216,14 +216,18 @@ def _create_synthesis(
         (measured.algorithm, measured.size): measured.made_for
         for measured in tuned.outcome.measurements
     }
-    cache: dict[tuple[str, int], Algorithm] = {}
+    instances = {
+        (measured.algorithm, measured.size): measured.instances
+        for measured in tuned.outcome.measurements
+    }
+    cache: dict[tuple[str, int, int], Algorithm] = {}
 
     def synthesize(name: str, size: int) -> Algorithm:
-        target_size = made_for.get((name, size)) or size
-        if (name, target_size) not in cache:
-            cache[name, target_size] = create_verified_algorithm(
-                by_name[name], question, target_size, topology, registry
+        key = name, made_for.get((name, size)) or size, instances.get((name, size), 1)
+        if key not in cache:
+            cache[key] = create_verified_algorithm(
+                by_name[name], question, key[1], topology, registry, key[2]
             )
-        return cache[name, target_size]
+        return cache[key]
 
     return synthesize

@@ -92,6 +92,7 @@ def tuning_document(outcome: TuningOutcome) -> dict[str, JsonValue]:
         "num_ranks": first.topology.num_npus,
         "num_nodes": count_nodes(first.topology),
         "backend": first.question.backend,
+        **first.timing.document(),
         "mode": outcome.mode,
         "tolerance": outcome.tolerance,
         "sizes": list(first.question.sizes),
@@ -110,7 +111,8 @@ def tuning_page(outcome: TuningOutcome) -> str:
         f"# Algorithms for {first.topology.name}",
         "",
         f"{first.topology.num_npus} ranks, {format_bytes(sizes[0])} to {format_bytes(sizes[-1])}"
-        f" of the full buffer, calls {outcome.mode}, timed by `{first.question.backend}`."
+        f" of the full buffer, calls {outcome.mode}, timed by `{first.question.backend}`"
+        f" ({first.timing.note})."
         f" A faster algorithm is passed over up to {100 * outcome.tolerance:g} %.",
         "",
         *_write_table(HEADER, create_tuning_rows(outcome)),

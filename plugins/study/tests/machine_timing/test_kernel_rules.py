@@ -166,3 +166,25 @@ def test_a_message_between_nodes_takes_the_hop_of_the_network() -> None:
     hops = np.diff(ends)
     # One of the hops crosses the network: 5 us instead of 0.8.
     assert (hops > 4_500).sum() == 1
+
+
+@pytest.mark.parametrize("size", [65536, MIB, 64 * MIB])
+@pytest.mark.parametrize("instances", [2, 24])
+def test_instances_take_the_time_of_copies(size: int, instances: int) -> None:
+    one, copies = ring(), ring(channels=instances)
+    protocol = "simple" if size > MIB else "ll"
+    expected = time_us(simulated(copies, size, protocol=protocol))
+    result = simulated(one, size, protocol=protocol, instances=str(instances))
+    assert time_us(result) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("size", [512, MIB, 512 * MIB])
+def test_the_number_of_instances_is_near_the_best(size: int) -> None:
+    algorithm = ring()
+    chosen = simulated(algorithm, size, instances="0")
+    best_us = min(
+        time_us(simulated(algorithm, size, instances=str(number)))
+        for number in (1, 2, 4, 8, 16, 32)
+    )
+    assert time_us(chosen) <= 1.01 * best_us
+    assert chosen.details["instances"] in (1, 2, 4, 8, 16, 32)

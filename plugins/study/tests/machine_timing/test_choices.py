@@ -1,0 +1,67 @@
+"""Commands that choose algorithms by the times of a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+NODE = ("--collective", "all-reduce", "--topology", "dgx-h100", "--no-cache")
+RINGS = ("--with", "ring", "--with", "double-binary-tree")
+NOMINAL = "nominal links, not a machine"
+
+
+def test_comparisons_use_the_known_machine_and_its_best_variants(collhub) -> None:
+    run = collhub("compare", *NODE, *RINGS, "--size", "256MiB", "--json")
+    assert run.code == 0
+    assert "machine h100, NCCL 2.29.2, held-out error 5.4 %" in run.err
+    report = run.report()
+    assert (report["machine"]["name"], report["backend"]) == ("h100", "machine")
+    assert report["winners"] == ["ring"]
+    ring = next(row for row in report["results"] if row["algorithm"] == "ring")
+    assert (ring["instances"], ring["protocol"]) == (32, "simple")
+    # Measured: 335 GB/s for 512 MiB.
+    assert ring["bus_bandwidth_bytes_per_s"] == pytest.approx(335e9, rel=0.1)
+
+
+def test_nominal_links_on_request_and_for_unknown_machines(collhub) -> None:
+    asked = ("compare", *NODE, *RINGS, "--size", "1MiB", "--json")
+    run = collhub(*asked, "--machine", "none")
+    assert NOMINAL in run.err
+    assert (run.report()["machine"], run.report()["results"][0]["instances"]) == (None, 1)
+    other = ("compare", "--collective", "all-reduce", "--topology", "ring:4", "--no-cache")
+    assert NOMINAL in collhub(*other, "--with", "ring", "--size", "1MiB").err
+
+
+def test_variations_of_links_are_nominal(collhub) -> None:
+    asked = ("compare", *NODE, "--with", "ring", "--size", "1MiB", "--vary", "latency=1us..2us")
+    assert NOMINAL in collhub(*asked).err
+    run = collhub(*asked, "--machine", "h100")
+    assert run.code == 2
+    assert "use --machine none" in run.err
+
+
+def test_a_job_has_no_machine(collhub, tmp_path: Path) -> None:
+    assert collhub("generate", "pipeline", "-o", tmp_path / "job").code == 0
+    job = ("compare", tmp_path / "job", "--topology", "switch:4")
+    run = collhub(*job, "--machine", "h100")
+    assert (run.code, "--machine has no meaning for a job" in run.err) == (2, True)
+
+
+def test_tuned_programs_have_the_instances_of_their_times(collhub, tmp_path: Path) -> None:
+    folder = tmp_path / "tuned"
+    asked = ("tune", *NODE, "--with", "ring", "--size", "64MiB..64MiB", "--to", "msccl")
+    run = collhub(*asked, "-o", folder)
+    assert run.code == 0, run.err
+    (program,) = folder.rglob("*.xml")
+    assert 'nchannels="32"' in program.read_text()
+    assert "machine h100" in (folder / "report.md").read_text()
+
+
+def test_the_portfolio_chooses_by_the_known_machine(collhub) -> None:
+    asked = ("synthesize", "auto", "--collective", "all-reduce", "--topology", "dgx-h100")
+    asked = (*asked, "--size", "1MiB", "-O", "candidates=ring,direct")
+    run = collhub(*asked, "--json")
+    report = run.report()
+    assert (report["machine"]["name"], report["statistics"]["winner"]) == ("h100", "direct")
+    assert collhub(*asked, "--machine", "none", "--json").report()["machine"] is None
