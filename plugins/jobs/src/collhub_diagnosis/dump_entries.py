@@ -30,10 +30,9 @@ MAX_DIMENSIONS = 64
 MAX_RANK = 1 << 24
 MAX_GROUP_RANKS = 1 << 18
 MAX_RANKS_OF_GROUPS = 1 << 21
-# Tensors of all entries together, and frames of one entry that are kept.
+# Tensors of all entries together, and innermost frames per entry that are read.
 MAX_TENSORS_PER_DUMP = 1 << 22
-KEPT_FRAMES = 32
-MAX_FRAMES_PER_DUMP = 1 << 22
+MAX_FRAMES = 32
 KNOWN_MAJOR_VERSIONS = ("1", "2")
 
 _STATES = {state.name.lower(): state for state in State}
@@ -74,7 +73,6 @@ class _DumpParser:
         self.stack_of: dict[tuple[int, ...], int] = {}
         self.known_calls: dict[tuple[object, ...], tuple[Call, int]] = {}
         self.tensors_left = MAX_TENSORS_PER_DUMP
-        self.frames_left = MAX_FRAMES_PER_DUMP
         self.operations: list[Operation] = []
         # Integer fields of all entries, by key.
         self.numbers: dict[str, list[int]] = {}
@@ -102,15 +100,17 @@ class _DumpParser:
         for position, entry in enumerate(entries):
             if not isinstance(entry, dict):
                 self.fail(position, f"it is a {type(entry).__name__}, not an object")
-        self.numbers = {key: self.integers(entries, key) for key in _INTEGER_KEYS}
+        self.numbers = {key: self.parse_integers(entries, key) for key in _INTEGER_KEYS}
         self.is_overwritten = bool(entries) and self.numbers["record_id"][0] > 0
         for position, entry in enumerate(entries):
-            self.add(position, entry)
+            self.add_entry(position, entry)
         has_completed = any(one.state == State.COMPLETED for one in self.operations)
         if not has_completed:
             self.complete_batches()
         status = self.parse_status()
-        groups = {self.group(name, description) for name, (_, description, _) in members.items()}
+        groups = {
+            self.find_group(name, description) for name, (_, description, _) in members.items()
+        }
         return Dump(
             self.rank,
             self.file,
@@ -192,7 +192,7 @@ class _DumpParser:
             _fail(self.file, f"pg_config {name[:40]!r}: a rank appears twice")
         return tuple(ranks)
 
-    def group(self, name: str, description: str) -> int:
+    def find_group(self, name: str, description: str) -> int:
         """Return the number of a group in the table of all dumps."""
         number = self.group_of.get((name, description))
         if number is None:
@@ -204,13 +204,13 @@ class _DumpParser:
             number = self.group_of[name, description] = self.tables.groups.number(group)
         return number
 
-    def add(self, position: int, entry: Mapping[object, object]) -> None:
+    def add_entry(self, position: int, entry: Mapping[object, object]) -> None:
         """Add an entry: a new operation, or the next call of a batch with its sequence number."""
         record = self.numbers["record_id"][position]
         pg_id = self.numbers["pg_id"][position]
-        group = self.entry_group(position, entry, pg_id)
+        group = self.parse_entry_group(position, entry, pg_id)
         self.group_of_id[pg_id] = group
-        call, number = self.call(position, entry)
+        call, number = self.find_call(position, entry)
         is_p2p = entry.get("is_p2p", call.is_message or self.ends_messages(call, group))
         if not isinstance(is_p2p, bool):
             self.fail(position, "is_p2p is neither true nor false")
@@ -218,8 +218,8 @@ class _DumpParser:
         if key in entry:
             sequence = self.numbers[key][position]
         else:
-            sequence = self.old_sequence(position, entry, group, is_p2p)
-        operation = self.operation(position, entry, (group, is_p2p, sequence, number), call)
+            sequence = self.parse_old_sequence(position, entry, group, is_p2p)
+        operation = self.parse_operation(position, entry, (group, is_p2p, sequence, number), call)
         row = self.row_of.get((group, is_p2p, sequence))
         if row is not None and row >= len(self.operations) - 64:
             # The last entry of a batch, `coalesced`, has the state of all its calls.
@@ -238,7 +238,7 @@ class _DumpParser:
         self.operations.append(operation)
         self.last_records.append(record)
 
-    def old_sequence(
+    def parse_old_sequence(
         self, position: int, entry: Mapping[object, object], group: int, is_p2p: bool
     ) -> int:
         """Return the sequence number of an entry of a version before 2.0.
@@ -246,7 +246,7 @@ class _DumpParser:
         One counter of the group counts collectives and messages there. Ranks with other messages
         count their collectives differently, so collectives are counted here, if all are recorded.
         """
-        number = self.integer(position, entry, "seq_id", 0)
+        number = self.parse_integer(position, entry, "seq_id", 0)
         if self.is_overwritten:
             return number
         numbers = self.old_numbers.setdefault((group, is_p2p), {})
@@ -258,7 +258,7 @@ class _DumpParser:
             return False
         return self.operations[-1].is_p2p and self.operations[-1].group == group
 
-    def entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
+    def parse_entry_group(self, position: int, entry: Mapping[object, object], pg_id: int) -> int:
         pair = entry.get("process_group", (str(pg_id), "undefined"))
         if type(pair) is tuple and pair in self.group_of:
             return self.group_of[pair]
@@ -266,9 +266,9 @@ class _DumpParser:
             self.fail(position, "process_group is no pair of name and description")
         if not all(isinstance(text, str) for text in pair):
             self.fail(position, "process_group has a member that is not a text")
-        return self.group(pair[0], pair[1] if len(pair) == 2 else "undefined")
+        return self.find_group(pair[0], pair[1] if len(pair) == 2 else "undefined")
 
-    def call(self, position: int, entry: Mapping[object, object]) -> tuple[Call, int]:
+    def find_call(self, position: int, entry: Mapping[object, object]) -> tuple[Call, int]:
         """Return the call of an entry, and its number in the table of calls.
 
         Most entries repeat a call: its parts are compared with those of earlier entries before
@@ -280,7 +280,7 @@ class _DumpParser:
             call = known[0]
             self.tensors_left -= len(call.input_shapes) + len(call.output_shapes)
             if self.tensors_left < 0:
-                self.fail_tensors(position)
+                self.refuse_tensors(position)
             return known
         call = self.parse_call(position, entry)
         known = call, self.tables.calls.number((call,))
@@ -304,15 +304,15 @@ class _DumpParser:
         return Call(
             backend if colon else "",
             operation,
-            self.shapes(position, entry, "input_sizes"),
-            self.shapes(position, entry, "output_sizes"),
-            self.dtypes(position, entry, "input_dtypes"),
-            self.dtypes(position, entry, "output_dtypes"),
+            self.parse_shapes(position, entry, "input_sizes"),
+            self.parse_shapes(position, entry, "output_sizes"),
+            self.parse_dtypes(position, entry, "input_dtypes"),
+            self.parse_dtypes(position, entry, "output_dtypes"),
             source,
             destination,
         )
 
-    def operation(
+    def parse_operation(
         self,
         position: int,
         entry: Mapping[object, object],
@@ -339,10 +339,10 @@ class _DumpParser:
             times[1],
             times[2],
             min(times[3], _INT64 // 10**7) * 10**6,
-            self.stack(position, entry),
+            self.parse_stack(position, entry),
         )
 
-    def integers(self, entries: Sequence[Mapping[object, object]], key: str) -> list[int]:
+    def parse_integers(self, entries: Sequence[Mapping[object, object]], key: str) -> list[int]:
         """Return an integer field of all entries; 0 where it is absent."""
         values = [0 if (value := entry.get(key)) is None else value for entry in entries]
         if {*map(type, values)} <= {int}:
@@ -350,9 +350,11 @@ class _DumpParser:
             if not numbers or (min(numbers) >= -1 and max(numbers) < _INT64):
                 return numbers
         # One of these calls reports the value that is wrong.
-        return [self.integer(at, entry, key, 0) for at, entry in enumerate(entries)]
+        return [self.parse_integer(at, entry, key, 0) for at, entry in enumerate(entries)]
 
-    def integer(self, position: int, entry: Mapping[object, object], key: str, default: int) -> int:
+    def parse_integer(
+        self, position: int, entry: Mapping[object, object], key: str, default: int
+    ) -> int:
         value = entry.get(key, default)
         if value is None:
             return default
@@ -360,7 +362,7 @@ class _DumpParser:
             self.fail(position, f"{key} {value!r:.40} is not an integer from -1 to 2^63")
         return value
 
-    def shapes(self, position: int, entry: Mapping[object, object], key: str) -> Shapes:
+    def parse_shapes(self, position: int, entry: Mapping[object, object], key: str) -> Shapes:
         sizes = entry.get(key) or []
         try:
             if not isinstance(sizes, list | tuple) or len(sizes) > MAX_TENSORS:
@@ -373,7 +375,7 @@ class _DumpParser:
         except TypeError:
             self.fail(position, f"{key} is no list of shapes")
         if self.tensors_left < 0:
-            self.fail_tensors(position)
+            self.refuse_tensors(position)
         if known is None:
             for shape in shapes:
                 if not all(type(size) is int and 0 <= size < _INT64 for size in shape):
@@ -381,10 +383,12 @@ class _DumpParser:
             known = self.known_shapes[shapes] = shapes
         return known
 
-    def fail_tensors(self, position: int) -> NoReturn:
+    def refuse_tensors(self, position: int) -> NoReturn:
         self.fail(position, f"the entries have more than {MAX_TENSORS_PER_DUMP} tensors")
 
-    def dtypes(self, position: int, entry: Mapping[object, object], key: str) -> tuple[str, ...]:
+    def parse_dtypes(
+        self, position: int, entry: Mapping[object, object], key: str
+    ) -> tuple[str, ...]:
         names = entry.get(key) or []
         if not isinstance(names, list | tuple) or len(names) > MAX_TENSORS:
             self.fail(position, f"{key} is no list of texts")
@@ -393,24 +397,24 @@ class _DumpParser:
             self.fail(position, f"{key} is no list of texts")
         return tuple(names)
 
-    def stack(self, position: int, entry: Mapping[object, object]) -> int:
+    def parse_stack(self, position: int, entry: Mapping[object, object]) -> int:
         frames = entry.get("frames") or []
         if not isinstance(frames, list | tuple):
             self.fail(position, "frames is not a list")
         # Frames are alive as long as the dump, so their identities are unique.
-        key = tuple(map(id, frames[:KEPT_FRAMES]))
+        key = tuple(map(id, frames[:MAX_FRAMES]))
         number = self.stack_of.get(key)
         if number is not None:
             return number
-        kept: list[Frame] = []
-        for frame in frames[:KEPT_FRAMES]:
+        stack: list[Frame] = []
+        for frame in frames[:MAX_FRAMES]:
             if not isinstance(frame, dict):
                 self.fail(position, "a frame is not an object")
             name, file, line = frame.get("name"), frame.get("filename"), frame.get("line")
             if not isinstance(name, str) or not isinstance(file, str) or type(line) is not int:
                 self.fail(position, "a frame has no name, filename and line")
-            kept.append(Frame(name, file, line))
-        number = self.stack_of[key] = self.tables.stacks.number(tuple(kept))
+            stack.append(Frame(name, file, line))
+        number = self.stack_of[key] = self.tables.stacks.number(tuple(stack))
         return number
 
     def parse_status(self) -> dict[int, GroupStatus]:
@@ -423,17 +427,19 @@ class _DumpParser:
             if not isinstance(key, str | int) or not isinstance(value, dict):
                 _fail(self.file, f"pg_status {key!r:.40} is no object of numbers")
             names = ("last_enqueued", "last_started", "last_completed")
-            numbers = [self.status_number(value.get(f"{name}_collective", -1)) for name in names]
+            numbers = [
+                self.parse_status_number(value.get(f"{name}_collective", -1)) for name in names
+            ]
             group = self.group_of_id.get(int(key)) if _is_number(key) else None
             known = self.members.get(str(key))
             if group is None and known is not None:
                 # A group without entries: its name usually is its number.
-                group = self.group(str(key), known[1])
+                group = self.find_group(str(key), known[1])
             if group is not None:
                 status[group] = GroupStatus(*numbers)
         return status
 
-    def status_number(self, value: object) -> int:
+    def parse_status_number(self, value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
             return int(value)
         if type(value) is not int or not -1 <= value < _INT64:
@@ -485,6 +491,6 @@ def _fail(file: str, message: str, cure: str = "") -> NoReturn:
 
 
 def describe_calls(calls: Sequence[Call]) -> str:
-    """The operation of a record in a few words; a batch as the number of its calls."""
+    """Return the name of an operation; of a batch the number of its calls and the first one."""
     named = [call for call in calls if call.operation != "coalesced"] or list(calls)
     return str(named[0]) if len(named) == 1 else f"batch of {len(named)} calls ({named[0]}, ...)"

@@ -87,7 +87,7 @@ class Verdict:
 
     @property
     def has_fault(self) -> bool:
-        """Whether a fault is found, or ranks hang for a reason that the dumps do not decide."""
+        """Whether there is a fault, or ranks hang and the evidence does not decide the cause."""
         return self.kind not in NO_FAULT and (self.kind != "undecided" or bool(self.waiting))
 
 
@@ -98,7 +98,7 @@ def diagnose_evidence(evidence: Evidence) -> Verdict:
 
 
 class _Diagnosis:
-    """Collects findings of every kind; the most specific kind is the verdict."""
+    """Collects findings of every kind. The first kind by `KINDS` with a finding is the verdict."""
 
     def __init__(self, graph: WaitGraph, nccl: NcclEvidence) -> None:
         self.graph = graph
@@ -108,12 +108,12 @@ class _Diagnosis:
         # Awaited ranks by row; for every awaited rank one row per operation.
         self.awaited: dict[int, set[int]] = {}
         self.awaiting_rows: dict[int, list[int]] = {}
-        for row, awaited in self.awaited_by_operation():
+        for row, awaited in self.list_awaited():
             self.awaited[row] = awaited
             for rank in sorted(awaited):
                 self.awaiting_rows.setdefault(rank, []).append(row)
 
-    def awaited_by_operation(self) -> Iterator[tuple[int, set[int]]]:
+    def list_awaited(self) -> Iterator[tuple[int, set[int]]]:
         """Yield the first waiting row of every operation, and the ranks that it waits for."""
         seen: set[int] = set()
         for front in self.graph.fronts.values():
@@ -126,18 +126,18 @@ class _Diagnosis:
     def verdict(self) -> Verdict:
         """Return the first kind by `KINDS`; findings of the past come after those of the hang."""
         findings = [
-            *self.mismatches(),
-            *self.order_deadlocks(),
-            *self.late_ranks(),
-            *self.ras_findings(),
-            *self.gathered(),
-            *self.skews(),
+            *self.find_mismatches(),
+            *self.find_order_deadlocks(),
+            *self.find_late_ranks(),
+            *self.find_ras_problems(),
+            *self.find_blocked_collectives(),
+            *self.find_skews(),
         ]
         causes = [one for one in findings if one.kind not in NO_FAULT and not one.is_past]
         past = [one for one in findings if one.is_past]
         if not causes:
             # Without a cause of the hang, evidence that is missing counts.
-            findings += self.undecided()
+            findings += self.find_open_questions()
             hangs = any(one.kind == "undecided" and one.sequence is not None for one in findings)
             causes = [] if hangs else past
         causes = causes or [one for one in findings if not one.is_past] or [_NO_FINDING]
@@ -159,14 +159,14 @@ class _Diagnosis:
             main[0].sequence,
             self.records.missing_dumps,
             tuple(ordered),
-            tuple(self.wait_lines()),
-            tuple(self.notes()),
+            tuple(self.list_waits()),
+            tuple(self.list_notes()),
             len(self.records.dumps),
             len(self.records.columns["group"]),
         )
 
-    def mismatches(self) -> list[Finding]:
-        """Calls of one operation that differ between ranks, incomplete ones first."""
+    def find_mismatches(self) -> list[Finding]:
+        """Return calls of one operation that differ between ranks, incomplete operations first."""
         mismatches = list(self.graph.matching.mismatches())
         mismatches.sort(key=lambda one: one.is_completed)
         findings: list[Finding] = []
@@ -177,17 +177,17 @@ class _Diagnosis:
             self.mismatched_rows.update(mismatch.rows)
             if key not in seen and len(findings) < MAX_MISMATCHES:
                 seen.add(key)
-                findings.append(self.mismatch(mismatch))
+                findings.append(self.create_mismatch_finding(mismatch))
         return findings
 
-    def mismatch(self, mismatch: Mismatch) -> Finding:
+    def create_mismatch_finding(self, mismatch: Mismatch) -> Finding:
         difference = mismatch.difference
         noun = {"type": "operations", "size": "sizes", "dtype": "dtypes"}.get(difference.kind)
         problem = f"{noun} differ" if noun else "the sums differ"
         text = f"{problem}: {difference.detail}"
         if mismatch.is_completed:
             text += " (the operation completed)"
-        finding = self.finding(
+        finding = self.create_finding(
             difference.kind,
             mismatch.rows[0],
             text,
@@ -196,8 +196,8 @@ class _Diagnosis:
         )
         return replace(finding, sizes=difference.sizes)
 
-    def order_deadlocks(self) -> list[Finding]:
-        """Cycles of waits: ranks issue operations of several groups in different orders."""
+    def find_order_deadlocks(self) -> list[Finding]:
+        """Return cycles of waits: ranks issue operations of several groups in different orders."""
         findings = []
         for ranks in self.graph.order_cycles():
             inside = set(ranks)
@@ -206,19 +206,22 @@ class _Diagnosis:
             ]
             if any(wait.row in self.mismatched_rows for wait in waits):
                 continue
-            culprits = self.deviating(ranks, waits)
+            culprits = self.find_deviating_ranks(ranks, waits)
             steps = walk_cycle(waits)
             text = "ranks wait for each other: " + "; ".join(
-                f"rank {step.rank} waits in {self.name(step.row)} for rank {step.awaited}"
+                f"rank {step.rank} waits in {self.describe(step.row)} for rank {step.awaited}"
                 for step in steps[:MAX_STEPS]
             )
             text += f"; and {len(steps) - MAX_STEPS} more" * (len(steps) > MAX_STEPS)
             row = next((w.row for w in waits if w.rank in culprits), waits[0].row)
-            findings.append(self.finding("order", row, text, culprits))
+            findings.append(self.create_finding("order", row, text, culprits))
         return findings
 
-    def deviating(self, ranks: Sequence[int], waits: Sequence[Wait]) -> tuple[int, ...]:
-        """Ranks that wait elsewhere than most ranks of a cycle; all of them without a majority."""
+    def find_deviating_ranks(self, ranks: Sequence[int], waits: Sequence[Wait]) -> tuple[int, ...]:
+        """Return the ranks of a cycle that wait in another operation than the majority.
+
+        Without a majority, all ranks of the cycle are returned.
+        """
         keys: dict[int, set[tuple[int, int]]] = {rank: set() for rank in ranks}
         for wait in waits:
             if not self.records.columns["is_p2p"][wait.row]:
@@ -230,29 +233,30 @@ class _Diagnosis:
             return tuple(ranks)
         return tuple(rank for rank in ranks if fronts[rank] != common)
 
-    def late_ranks(self) -> list[Finding]:
-        """Ranks that never issued an operation in which others wait, and wait for no rank."""
+    def find_late_ranks(self) -> list[Finding]:
+        """Return ranks that wait for no rank and lack an operation in which others wait."""
         by_row: dict[int, list[int]] = {}
         findings = []
         for rank, front in self.graph.sources.items():
             if front.skewed and not self.graph.has_waited_long(rank):
                 continue
-            row = self.awaiting_row(rank)
+            row = self.find_awaiting_row(rank)
             if front.skewed or front.stuck:
-                own = (front.stuck + front.skewed)[0]
-                text = f"rank {rank} has not completed {self.name(own)}, which other ranks left"
-                findings.append(self.finding("device", own, text, (rank,)))
+                row = (front.stuck + front.skewed)[0]
+                operation = self.describe(row)
+                text = f"rank {rank} has not completed {operation}, which other ranks completed"
+                findings.append(self.create_finding("device", row, text, (rank,)))
             else:
                 by_row.setdefault(row, []).append(rank)
         for row, ranks in sorted(by_row.items()):
-            last = self.last_issued(ranks[0]) if len(ranks) == 1 else ""
+            last = self.describe_last_operation(ranks[0]) if len(ranks) == 1 else ""
             verb = "has" if len(ranks) == 1 else "have"
-            text = f"{format_ranks(ranks)} {verb} not issued {self.name(row)}{last}"
-            findings.append(self.finding("late", row, text, tuple(ranks)))
+            text = f"{format_ranks(ranks)} {verb} not issued {self.describe(row)}{last}"
+            findings.append(self.create_finding("late", row, text, tuple(ranks)))
         return findings
 
-    def ras_findings(self) -> list[Finding]:
-        """Processes that do not respond to RAS, and ranks that stay behind in two queries.
+    def find_ras_problems(self) -> list[Finding]:
+        """Return processes that do not respond to RAS, and ranks that stay behind in two queries.
 
         A rank that has issued all collectives of another communicator, in which ranks are behind,
         waits there and is no culprit.
@@ -273,8 +277,11 @@ class _Diagnosis:
                 findings.append(Finding("late", text, culprits, one.group))
         return findings
 
-    def awaiting_row(self, rank: int) -> int:
-        """The oldest operation that waits for a late rank, one that waits only for such if any."""
+    def find_awaiting_row(self, rank: int) -> int:
+        """Return the oldest operation that waits for a late rank.
+
+        An operation that waits for late ranks only is preferred.
+        """
         sources = set(self.graph.sources)
         rows = self.awaiting_rows[rank]
         keys = self.records.columns["created_ns"]
@@ -285,51 +292,58 @@ class _Diagnosis:
         same = self.graph.matching.rows_of_key(chosen)
         return same[min(same)]
 
-    def last_issued(self, rank: int) -> str:
+    def describe_last_operation(self, rank: int) -> str:
         rows = self.records.rows_of(rank)
         if not rows:
             return "; it has issued no operation"
-        text = f"; its last operation is {self.name(rows[-1])}"
-        frames = self.frames(rows[-1])
+        text = f"; its last operation is {self.describe(rows[-1])}"
+        frames = self.list_frames(rows[-1])
         return f"{text}, issued by {frames[0]}" if frames else text
 
-    def gathered(self) -> list[Finding]:
-        """Operations that all ranks have issued and that no rank completed."""
+    def find_blocked_collectives(self) -> list[Finding]:
+        """Return operations that all ranks have issued and no rank has completed.
+
+        The states on the ranks distinguish the network from a device.
+        """
         findings = []
-        for row in self.graph.gathered_rows():
+        for row in self.graph.rows_issued_by_all():
             states = self.graph.states(row)
             if row in self.mismatched_rows:
                 continue
-            partners = [rank for rank in self.participants(row) if rank != self.records.rank(row)]
+            partners = [
+                rank for rank in self.list_participants(row) if rank != self.records.rank(row)
+            ]
             waiting = [rank for rank, state in states.items() if state is State.SCHEDULED]
             backend = self.records.tables.calls[int(self.records.columns["calls"][row])][0].backend
             if not partners and self.has_unknown_partners(row):
-                text = f"the other ranks of {self.name(row)} are not known"
-                findings.append(self.finding("undecided", row, text))
+                text = f"the other ranks of {self.describe(row)} are not known"
+                findings.append(self.create_finding("undecided", row, text))
             elif self.graph.has_lost_evidence(row):
-                text = f"the ring buffers lost the operations before {self.name(row)}"
-                findings.append(self.finding("undecided", row, text))
+                text = f"the ring buffers lost the operations before {self.describe(row)}"
+                findings.append(self.create_finding("undecided", row, text))
             elif not waiting or backend == "gloo":
-                text = f"all ranks are in {self.name(row)}, and none completes it"
+                text = f"all ranks are in {self.describe(row)}, and none completes it"
                 kind = "network" if partners else "device"
                 dead = tuple(sorted(self.nccl.unresponsive.keys() & states))
                 culprits = dead if partners else tuple(states)
-                findings.append(self.finding(kind, row, text, culprits))
+                findings.append(self.create_finding(kind, row, text, culprits))
             elif len(waiting) < len(states):
                 verb = "has" if len(waiting) == 1 else "have"
-                text = f"{format_ranks(waiting)} {verb} not started {self.name(row)}, others have"
-                findings.append(self.finding("device", row, text, tuple(sorted(waiting))))
+                text = (
+                    f"{format_ranks(waiting)} {verb} not started {self.describe(row)}, others have"
+                )
+                findings.append(self.create_finding("device", row, text, tuple(sorted(waiting))))
             else:
                 text = (
-                    f"all ranks have issued {self.name(row)}, and none has started it: an earlier "
-                    "kernel or the order of streams blocks it"
+                    f"all ranks have issued {self.describe(row)}, and none has started it: an "
+                    "earlier kernel or the order of streams blocks it"
                 )
                 if not any(self.records.dumps[rank].records_starts for rank in states):
                     text += ", or the dumps do not record starts"
-                findings.append(self.finding("device", row, text))
+                findings.append(self.create_finding("device", row, text))
         return findings
 
-    def participants(self, row: int) -> list[int]:
+    def list_participants(self, row: int) -> list[int]:
         return [partner.rank for partner in self.graph.matching.participants(row)]
 
     def has_unknown_partners(self, row: int) -> bool:
@@ -337,38 +351,44 @@ class _Diagnosis:
         is_p2p = bool(self.records.columns["is_p2p"][row])
         return group.ranks is None or (is_p2p and len(group.ranks) > 1)
 
-    def skews(self) -> list[Finding]:
-        """Operations that other ranks completed: the dumps were taken at different times."""
+    def find_skews(self) -> list[Finding]:
+        """Return operations that other ranks completed when they wrote their dumps.
+
+        They are a fault of the device if that was longer ago than the dumps are apart.
+        """
         findings = []
         for rank, front in self.graph.fronts.items():
             for row in front.skewed[:1]:
-                text = f"rank {rank} is about to complete {self.name(row)}, which others completed"
+                text = (
+                    f"rank {rank} is about to complete {self.describe(row)}, which others completed"
+                )
                 kind = "skew"
                 if self.graph.matching.has_lost_partners(row):
                     text += ", unless the ring buffers lost a message"
                     kind = "undecided"
-                findings.append(self.finding(kind, row, text))
+                findings.append(self.create_finding(kind, row, text))
             for row in front.stuck[:1]:
                 if rank not in self.graph.sources:
-                    text = f"rank {rank} has not completed {self.name(row)}, which others left"
-                    findings.append(self.finding("device", row, text, (rank,)))
+                    operation = self.describe(row)
+                    text = f"rank {rank} has not completed {operation}, which others completed"
+                    findings.append(self.create_finding("device", row, text, (rank,)))
         return findings
 
-    def undecided(self) -> list[Finding]:
-        """Questions that missing dumps or overwritten entries leave open."""
+    def find_open_questions(self) -> list[Finding]:
+        """Return the questions that are undecided because of missing dumps or lost entries."""
         findings = []
         by_row: dict[int, list[Wait]] = {}
         for wait in self.graph.undecided:
-            by_row.setdefault(self.awaiting_row(wait.awaited), []).append(wait)
+            by_row.setdefault(self.find_awaiting_row(wait.awaited), []).append(wait)
         for row, waits in sorted(by_row.items()):
             absent = sorted({w.awaited for w in waits if w.arrival is Arrival.NO_DUMP})
             lost = sorted({w.awaited for w in waits if w.arrival is Arrival.UNKNOWN})
             reasons = [f"{format_ranks(absent)} without a dump"] * bool(absent)
-            reasons += [f"the ring buffer of {format_ranks(lost)} overwrote the answer"] * bool(
+            reasons += [f"entries of {format_ranks(lost)} that would decide it are lost"] * bool(
                 lost
             )
-            text = f"ranks wait in {self.name(row)}; undecided: {', '.join(reasons)}"
-            findings.append(self.finding("undecided", row, text))
+            text = f"ranks wait in {self.describe(row)}; undecided: {', '.join(reasons)}"
+            findings.append(self.create_finding("undecided", row, text))
         if not findings and not self.records.dumps:
             findings.append(Finding("undecided", "NCCL's counts do not show where ranks wait"))
         elif not findings and self.records.missing_dumps:
@@ -377,8 +397,8 @@ class _Diagnosis:
             findings.append(Finding("undecided", text))
         return findings
 
-    def wait_lines(self) -> list[WaitLine]:
-        """One line per operation in which ranks wait for others."""
+    def list_waits(self) -> list[WaitLine]:
+        """Return one line per operation in which ranks wait for others."""
         lines: dict[tuple[int, ...], list[Wait]] = {}
         columns = self.records.columns
         for wait in self.graph.waits:
@@ -397,14 +417,14 @@ class _Diagnosis:
                 self.records.members(key[0]),
                 self.records.tables.groups[key[0]].description,
                 key[2],
-                self.operation(waits[0].row),
-                self.frames(waits[0].row),
+                self.describe_operation(waits[0].row),
+                self.list_frames(waits[0].row),
             )
             for key, waits in sorted(lines.items())
         ]
 
-    def notes(self) -> Iterable[str]:
-        """Limits of the evidence."""
+    def list_notes(self) -> Iterable[str]:
+        """Yield the limits of the evidence."""
         for rank in sorted(self.records.dumps):
             yield from self.records.dumps[rank].notes
         yield from self.nccl.notes
@@ -423,7 +443,7 @@ class _Diagnosis:
         for group in unknown[:8]:
             yield f"the members of group {group.name!r} ({group.description}) are not recorded"
 
-    def finding(
+    def create_finding(
         self,
         kind: str,
         row: int,
@@ -440,16 +460,16 @@ class _Diagnosis:
             self.records.members(group),
             self.records.tables.groups[group].description,
             int(self.records.columns["sequence"][row]),
-            self.operation(row),
-            self.frames(row),
+            self.describe_operation(row),
+            self.list_frames(row),
             is_past,
         )
 
-    def operation(self, row: int) -> str:
+    def describe_operation(self, row: int) -> str:
         return describe_calls(self.records.tables.calls[int(self.records.columns["calls"][row])])
 
-    def name(self, row: int) -> str:
-        """An operation with its number, group and size, for texts."""
+    def describe(self, row: int) -> str:
+        """Return an operation with its size, number and group, for texts."""
         group = int(self.records.columns["group"][row])
         calls = self.records.tables.calls[int(self.records.columns["calls"][row])]
         shapes = calls[0].input_shapes or calls[0].output_shapes
@@ -458,23 +478,24 @@ class _Diagnosis:
         size = " of " + " ".join(str(list(shape)) for shape in shapes[:3]) if shapes else ""
         ranks = self.records.members(group)
         description = self.records.tables.groups[group].description
+        number = int(self.records.columns["sequence"][row])
         return (
-            f"{self.operation(row)}{size} (number {int(self.records.columns['sequence'][row])} of "
+            f"{self.describe_operation(row)}{size} (number {number} of "
             f"group {description}, {format_ranks(ranks)})"
         )
 
-    def frames(self, row: int) -> tuple[str, ...]:
-        """The first frames outside of PyTorch, else the innermost ones."""
+    def list_frames(self, row: int) -> tuple[str, ...]:
+        """Return the innermost frames outside of PyTorch, or of PyTorch if there are no others."""
         stack = self.records.tables.stacks[int(self.records.columns["stack"][row])]
-        own = [frame for frame in stack if "/torch/" not in frame.file.replace("\\", "/")]
-        return tuple(str(frame) for frame in (own or stack)[:SHOWN_FRAMES])
+        user_frames = [frame for frame in stack if "/torch/" not in frame.file.replace("\\", "/")]
+        return tuple(str(frame) for frame in (user_frames or stack)[:SHOWN_FRAMES])
 
 
 _NO_FINDING = Finding("none", "all operations are complete and agree")
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-3, 7`; at most ten ranges."""
+    """Return `rank 3` or `ranks 0-3, 7` with at most ten ranges."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     ranges: list[tuple[int, int]] = []

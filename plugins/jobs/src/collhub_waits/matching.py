@@ -1,4 +1,4 @@
-"""Match the operations of all ranks: who takes part in an operation, and whose calls differ.
+"""Match the operations of all ranks: the ranks of an operation, and ranks whose calls differ.
 
 Collectives are matched by process group (set of ranks and description) and sequence number, never
 by `record_id`: ranks that take part in other groups have other record numbers. Sends and receives
@@ -26,7 +26,7 @@ from collhub_waits.records import Call, Records, State
 
 
 class Arrival(Enum):
-    """State of an operation on another rank, as far as the dumps tell."""
+    """State of an operation on another rank, as far as the dumps show it."""
 
     COMPLETED = "completed"
     STARTED = "started"
@@ -66,13 +66,16 @@ class Matching:
         self._ranges: dict[tuple[int, int], tuple[int, int] | None] = {}
 
     def rows_of_key(self, row: int) -> dict[int, int]:
-        """Rows of the same group and sequence number, by rank; after a restart the latest."""
+        """Return the rows with the group and sequence number of a row, by rank.
+
+        If a rank restarted and its numbers repeat, its latest row is returned.
+        """
         segment = self._segment_of[row]
         rows = self._order[self._starts[segment] : self._starts[segment + 1]]
         return {self.records.rank(int(one)): int(one) for one in rows}
 
     def participants(self, row: int) -> tuple[Partner, ...]:
-        """The ranks of an operation, by rank; for sends and receives the other ends only.
+        """Return the ranks of an operation, sorted; for sends and receives only the other ends.
 
         All ranks of a collective share one tuple.
         """
@@ -98,7 +101,7 @@ class Matching:
         return any(pair is not None and self._has_lost_messages((group, *pair)) for pair in ends)
 
     def mismatches(self) -> Iterator[Mismatch]:
-        """Every operation whose calls differ or contradict each other, by group and sequence."""
+        """Yield operations whose calls differ or contradict each other, by group and number."""
         calls = self.records.columns["calls"][self._order]
         is_p2p = self.records.columns["is_p2p"][self._order]
         group = self.records.columns["group"][self._order]
@@ -119,7 +122,7 @@ class Matching:
         yield from self._message_mismatches()
 
     def _suspicious_calls(self) -> set[tuple[int, int]]:
-        """Pairs of group and calls that contradict themselves, or whose sum is to be checked."""
+        """Return pairs of group and calls that contradict themselves, and all all-to-alls."""
         columns = self.records.columns
         pairs = np.unique(
             columns["group"].astype(np.int64) << 32 | columns["calls"].astype(np.int64)
@@ -141,28 +144,28 @@ class Matching:
         return Partner(rank, _ARRIVALS[self.records.columns["state"][row]], row)
 
     def _arrival(self, rank: int, group: int, sequence: int) -> Arrival:
-        """State of a collective on a rank that has no entry of it."""
+        """Return the state of a collective on a rank that has no entry of it."""
         dump = self.records.dumps.get(rank)
         if dump is None:
             return Arrival.NO_DUMP
-        known = self._sequences(rank, group)
-        if known is not None and known[1] > sequence:
+        recorded = self._sequences(rank, group)
+        if recorded is not None and recorded[1] > sequence:
             return Arrival.UNRECORDED
         # The ring buffer loses the oldest entries only, so a missing newest entry was not issued,
         # unless the dump leaves out completed operations (TORCH_INCLUDE_ONLY_ACTIVE).
-        if known is not None and dump.has_completed:
+        if recorded is not None and dump.has_completed:
             return Arrival.LATE
         status = dump.status.get(group)
         if status is not None and status.completed >= sequence:
             return Arrival.COMPLETED
         if status is not None:
             return Arrival.UNRECORDED if status.enqueued >= sequence else Arrival.LATE
-        if known is None and dump.is_overwritten:
+        if recorded is None and dump.is_overwritten:
             return Arrival.UNKNOWN
         return Arrival.LATE
 
     def _sequences(self, rank: int, group: int) -> tuple[int, int] | None:
-        """The first and the last sequence number of collectives of a group on a rank."""
+        """Return the first and the last recorded number of the collectives of a group on a rank."""
         key = (rank, group)
         if key not in self._ranges:
             columns = self.records.dumps[rank].columns
@@ -185,7 +188,7 @@ class Matching:
         return pairs
 
     def _ends(self, group: int, call: Call) -> tuple[int, int] | None:
-        """Sender and receiver as ranks of the job, None if the members are not known."""
+        """Return sender and receiver as ranks of the job, None if the members are not known."""
         ranks = self.records.tables.groups[group].ranks
         if not call.is_message or ranks is None:
             return None
@@ -243,28 +246,28 @@ class Matching:
         return abs(int(created[row]) - time) < abs(int(created[previous]) - time)
 
     def _message_partners(self, row: int) -> tuple[Partner, ...]:
-        found: dict[int, Partner] = {}
+        partners: dict[int, Partner] = {}
         group = int(self.records.columns["group"][row])
         for index, call in enumerate(self.records.iterate_calls(row)):
             ends = self._ends(group, call)
             if ends is None or ends[0] == ends[1]:
                 continue
             partner = self._other_end(_End(row, index, call), (group, *ends))
-            known = found.get(partner.rank)
+            previous = partners.get(partner.rank)
             # Of several messages with one rank, the least advanced decides.
-            if known is None or _ADVANCE[partner.arrival] < _ADVANCE[known.arrival]:
-                found[partner.rank] = partner
-        return tuple(found[rank] for rank in sorted(found))
+            if previous is None or _ADVANCE[partner.arrival] < _ADVANCE[previous.arrival]:
+                partners[partner.rank] = partner
+        return tuple(partners[rank] for rank in sorted(partners))
 
     def _other_end(self, end: _End, key: tuple[int, int, int]) -> Partner:
-        """The partner of one message: the message at the same position in the other list."""
+        """Return the partner of one message: the message at its position in the other list."""
         sends, receives = self._messages[key]
-        own, others = (sends, receives) if end.call.is_send else (receives, sends)
+        same_side, others = (sends, receives) if end.call.is_send else (receives, sends)
         rank = key[2] if end.call.is_send else key[1]
         if rank not in self.records.dumps:
             return Partner(rank, Arrival.NO_DUMP)
         # Rows ascend, and so do calls within a row.
-        position = bisect.bisect_left(own, end[:2], key=lambda one: one[:2])
+        position = bisect.bisect_left(same_side, end[:2], key=lambda one: one[:2])
         offset = self._offset(key)
         if offset is None:
             return Partner(rank, Arrival.UNKNOWN)

@@ -35,10 +35,11 @@ class Wait(NamedTuple):
 
 @dataclass(frozen=True)
 class Front:
-    """Incomplete operations of a rank that decide where it waits.
+    """The oldest incomplete operations of a rank.
 
-    `rows`: where it waits. `skewed`: other ranks completed these, this one is about to. `stuck`:
-    the same, but for longer than the skew between dumps.
+    `rows`: operations in which the rank waits. `skewed`: operations that other ranks completed, and
+    that this rank is about to complete. `stuck`: operations that other ranks completed longer ago
+    than the time between the dumps.
     """
 
     rows: tuple[int, ...] = ()
@@ -57,7 +58,7 @@ class WaitGraph:
         self.fronts = {rank: self._front(rank) for rank in sorted(self.records.dumps)}
 
     def awaited(self, row: int) -> tuple[Partner, ...]:
-        """Ranks that are the reason why an operation does not proceed; computed once per key."""
+        """Return the ranks that an operation waits for; computed once per key."""
         participants = self.matching.participants(row)
         key = id(participants)
         if key not in self._awaited:
@@ -68,7 +69,7 @@ class WaitGraph:
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
-        """Edges by rank, row and awaited rank; those to ranks without evidence are included."""
+        """Edges by rank, row and awaited rank, including those to ranks without evidence."""
         return tuple(
             Wait(rank, row, partner.rank, partner.arrival)
             for rank, front in self.fronts.items()
@@ -88,12 +89,12 @@ class WaitGraph:
 
     @cached_property
     def undecided(self) -> tuple[Wait, ...]:
-        """Edges to ranks without a dump, or whose ring buffer lost the answer."""
+        """Edges to ranks without a dump, or without the entries that would show their state."""
         return tuple(wait for wait in self.waits if wait.arrival in _UNDECIDED)
 
     @cached_property
     def sources(self) -> dict[int, Front]:
-        """Fronts of the ranks that others wait for and that wait for no rank, by rank."""
+        """Fronts of the ranks for which others wait and that wait for no rank, by rank."""
         waiting: dict[int, set[int]] = {}
         for wait in self.waits:
             if wait.arrival is Arrival.LATE:
@@ -105,7 +106,7 @@ class WaitGraph:
         }
 
     def _lacks_call(self, row: int, waiting: set[int]) -> bool:
-        """Whether a batch of messages meets only batches that wait for another call in it."""
+        """Whether all partners of a batch of messages wait for a message that it lacks."""
         if not self.records.columns["is_p2p"][row]:
             return False
         rows = {one.row for one in self.matching.participants(row)}
@@ -116,7 +117,7 @@ class WaitGraph:
         return any(wait.awaited == awaited and self._is_overdue(wait.row) for wait in self.waits)
 
     def order_cycles(self) -> list[tuple[int, ...]]:
-        """Sorted ranks of every cycle of waits that depends on no rank outside of it."""
+        """Return the sorted ranks of every cycle of waits that depends on no rank outside of it."""
         cycles = []
         for ranks in _components(self.decided):
             inside = set(ranks)
@@ -124,8 +125,8 @@ class WaitGraph:
                 cycles.append(ranks)
         return cycles
 
-    def gathered_rows(self) -> list[int]:
-        """One row per operation in a front that every other rank has issued and no rank left.
+    def rows_issued_by_all(self) -> list[int]:
+        """Return one row per operation in a front that every other rank has issued.
 
         Operations with an awaited rank are left out.
         """
@@ -140,7 +141,7 @@ class WaitGraph:
         return sorted(rows.values())
 
     def has_lost_evidence(self, row: int) -> bool:
-        """Whether ring buffers lost entries that would tell why an operation does not proceed."""
+        """Whether lost entries could explain why an operation does not proceed."""
         participants = self.matching.participants(row)
         ranks = [one.rank for one in participants if one.arrival is Arrival.SCHEDULED]
         if self.records.columns["state"][row] == State.SCHEDULED:
@@ -177,7 +178,7 @@ class WaitGraph:
         return bool(columns["is_p2p"][0] and columns["state"][0] != State.COMPLETED)
 
     def states(self, row: int) -> dict[int, State]:
-        """State of an operation by rank, of the ranks that recorded it."""
+        """Return the state of an operation by rank, for the ranks that recorded it."""
         state = self.records.columns["state"]
         states = {self.records.rank(row): State(int(state[row]))}
         for partner in self.matching.participants(row):
@@ -186,7 +187,7 @@ class WaitGraph:
         return states
 
     def _front(self, rank: int) -> Front:
-        """Sort the oldest incomplete operations of a rank by their meaning."""
+        """Return the front of a rank: the oldest incomplete operation per group or pair."""
         rows: list[int] = []
         skewed: list[int] = []
         stuck: list[int] = []
@@ -211,7 +212,7 @@ class WaitGraph:
         return Front(tuple(rows), tuple(skewed), tuple(stuck))
 
     def _has_left_partner(self, row: int) -> bool:
-        """Whether other ranks completed an operation that no rank is late for."""
+        """Whether other ranks completed an operation, and no rank has still to issue it."""
         participants = self.matching.participants(row)
         if self.records.columns["is_p2p"][row]:
             return {partner.arrival for partner in participants} == {Arrival.COMPLETED}
@@ -243,7 +244,7 @@ class WaitGraph:
             return True
         if partner.arrival is not Arrival.SCHEDULED or partner.row is None:
             return False
-        # Scheduled behind an earlier operation of its rank.
+        # It is scheduled after an earlier operation of its rank that is incomplete.
         front = self.fronts[partner.rank]
         return bool(front.rows) and partner.row not in front.rows
 
@@ -263,7 +264,7 @@ def walk_cycle(waits: Sequence[Wait]) -> list[Wait]:
 
 
 def _components(graph: dict[int, tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Strongly connected components by Tarjan's algorithm, without recursion."""
+    """Return the strongly connected components (Tarjan's algorithm without recursion)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
