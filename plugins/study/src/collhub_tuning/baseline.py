@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from collhub_machine_profiles.nccl_baseline import Baseline, predict_baseline
 
 from hub_core.model import format_bytes, format_time
-from hub_core.plugin_api import Simulator
 
 if TYPE_CHECKING:
+    from collhub_machine_profiles.machine_profile import MachineProfile
+
     from collhub_tuning.comparison_report import ComparisonOutcome
     from collhub_tuning.tuned_collectives import TunedCollective
     from hub_core.model import JsonValue
@@ -31,26 +32,40 @@ Baselines = Mapping[int, Baseline]
 def find_baselines(outcome: ComparisonOutcome) -> Baselines:
     """Return NCCL's choice and expected time by size, for sizes at which they are known.
 
-    Empty for topologies of no known machine, and for collectives that NCCL lacks.
+    The machine is that of the times, else the one that the topology names. Empty for topologies of
+    no known machine, and for collectives that NCCL lacks.
     """
-    question = outcome.question
+    question, profile = outcome.question, _find_profile(outcome)
     baselines = {}
     for size in question.sizes:
-        baseline = predict_baseline(outcome.topology, question.kind, size)
+        baseline = predict_baseline(outcome.topology, question.kind, size, profile=profile)
         if baseline is not None:
             baselines[size] = baseline
     return baselines
 
 
+def _find_profile(outcome: ComparisonOutcome) -> MachineProfile | None:
+    """Return the profile of the machine that the simulator models, None for nominal links."""
+    # Imported here: a profile needs numpy, which the help of a command does without.
+    from collhub_machine_profiles import shipped_names, shipped_profile
+    from collhub_machine_profiles.machine_profile import parse_profile
+
+    machine = dict(outcome.question.simulator_options).get("machine", "")
+    if machine.lstrip().startswith("{"):
+        return parse_profile(machine.encode(), "--machine")
+    return shipped_profile(machine) if machine in shipped_names() else None
+
+
 def models_machines(outcome: ComparisonOutcome) -> bool:
     """Whether the times of an outcome are those of a machine, not of nominal links."""
-    registry = outcome.registry
-    if registry is None:
-        return False
-    return any(
-        provided.name == outcome.question.backend and bool(provided.offer.machines)
-        for provided in registry.all(Simulator)
-    )
+    return outcome.timing.machine is not None
+
+
+def is_within_error(outcome: ComparisonOutcome, baseline: Baseline, gain: float) -> bool:
+    """Whether the held-out errors of both times exceed a gain: the faster one is undecided."""
+    machine = outcome.timing.machine
+    simulated = 0.0 if machine is None else machine.held_out_error or 0.0
+    return abs(gain) <= simulated + (baseline.median_error or 0.0)
 
 
 def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
@@ -72,10 +87,15 @@ def baseline_rows(outcome: ComparisonOutcome, baselines: Baselines) -> list[list
                 "" if baseline.choice is None else str(baseline.choice.channels),
                 format_time(baseline.time_us * 1e3),
                 format_origin(baseline),
-                "" if gain is None else format_gain(gain),
+                "" if gain is None else _format_judged_gain(outcome, baseline, gain),
             ]
         )
     return rows
+
+
+def _format_judged_gain(outcome: ComparisonOutcome, baseline: Baseline, gain: float) -> str:
+    note = ", within the errors" if is_within_error(outcome, baseline, gain) else ""
+    return f"{format_gain(gain)}{note}"
 
 
 def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
@@ -142,6 +162,7 @@ def baselines_to_json(
                 "method": baseline.method,
                 "median_error": baseline.median_error,
                 "gain": None if gain is None else round(gain, 4),
+                "within_errors": None if gain is None else is_within_error(outcome, baseline, gain),
             }
         )
     return objects

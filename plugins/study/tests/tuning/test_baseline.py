@@ -12,6 +12,8 @@ from collhub_tuning.tuned_collectives import TunedCollective
 from collhub_tuning.tuning_report import TuningOutcome, tuning_document, tuning_page
 
 import hub_core
+from hub_core import TimingSource
+from hub_core.plugin_api import MachineDescription
 
 MIB = 2**20
 SIZES = (MIB, 2 * MIB)
@@ -19,18 +21,22 @@ SIZES = (MIB, 2 * MIB)
 
 def _outcome(topology: str, backend: str, times_us: tuple[float, ...]) -> ComparisonOutcome:
     network = hub_core.parse_topology(topology)
+    is_machine = backend == "machine"
+    options = (("machine", "h100"),) if is_machine else ()
     question = ComparisonQuestion(
-        "all-reduce", None, topology, network.num_npus, SIZES, backend, "both"
+        "all-reduce", None, topology, network.num_npus, SIZES, backend, "both", options
     )
+    machine = MachineDescription("h100", "NCCL 2.29.2", 0.05) if is_machine else None
+    timing = TimingSource(backend, dict(options), machine)
     measurements = [
         Measurement("ours", size, round(time * 1e3))
         for size, time in zip(SIZES, times_us, strict=True)
     ]
-    return ComparisonOutcome(question, network, measurements, hub_core.run_registry())
+    registry = hub_core.run_registry()
+    return ComparisonOutcome(question, network, measurements, registry, timing=timing)
 
 
 def test_gains_compare_the_winner_with_nccl_on_the_machine() -> None:
-    pytest.importorskip("collhub_machine_timing")
     outcome = _outcome("dgx-h100", "machine", (20.0, 50.0))
     baselines = baseline.find_baselines(outcome)
     assert [one.name for one in baselines.values()] == ["ring ll", "nvls simple"]
@@ -41,6 +47,25 @@ def test_gains_compare_the_winner_with_nccl_on_the_machine() -> None:
     rows = baseline.baseline_rows(outcome, baselines)
     assert rows[0][-1].startswith("+")
     assert rows[1][-1].startswith("-")
+
+
+def test_gains_within_the_held_out_errors_are_marked() -> None:
+    outcome = _outcome("dgx-h100", "machine", (24.0, 20.0))
+    baselines = baseline.find_baselines(outcome)
+    times_us = [one.time_us for one in baselines.values()]
+    near = _outcome("dgx-h100", "machine", (times_us[0] / 1.01, times_us[1] / 2))
+    entries = comparison_document(near)["baselines"]
+    assert isinstance(entries, list)
+    assert [entry["within_errors"] for entry in entries] == [True, False]
+    assert [row[-1] for row in baseline.baseline_rows(near, baselines)] == [
+        "+1.0 %, within the errors",
+        "+100.0 %",
+    ]
+
+
+def test_a_profile_of_the_times_is_that_of_the_baseline() -> None:
+    outcome = _outcome("switch:8", "machine", (20.0, 50.0))
+    assert {one.machine for one in baseline.find_baselines(outcome).values()} == {"h100"}
 
 
 def test_nominal_links_have_no_gains() -> None:
@@ -58,7 +83,6 @@ def test_unknown_machines_have_no_baseline() -> None:
 
 
 def test_tune_reports_the_baseline_of_every_window() -> None:
-    pytest.importorskip("collhub_machine_timing")
     outcome = _outcome("dgx-h100", "machine", (20.0, 30.0))
     tuned = TunedCollective(outcome, [ComparedAlgorithm("ours", is_file=True)], 0.02)
     (row,) = baseline.tuned_baseline_rows([tuned])
