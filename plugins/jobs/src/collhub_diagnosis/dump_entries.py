@@ -275,7 +275,11 @@ class _DumpParser:
         they are parsed.
         """
         key = _call_key(entry)
-        known = None if key is None else self.known_calls.get(key)
+        try:
+            known = None if key is None else self.known_calls.get(key)
+        except TypeError:
+            # A part is not hashable: its error is located below.
+            known = key = None
         if known is not None:
             call = known[0]
             self.tensors_left -= len(call.input_shapes) + len(call.output_shapes)
@@ -462,18 +466,13 @@ def _call_key(entry: Mapping[object, object]) -> tuple[object, ...] | None:
         or not _LIST.issuperset(map(type, sent + received))
     ):
         return None
-    key = (
+    return (
         entry.get("profiling_name"),
         tuple(map(tuple, sent)),
         tuple(map(tuple, received)),
         tuple(sent_types),
         tuple(received_types),
     )
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
 
 
 def _is_number(key: object) -> bool:

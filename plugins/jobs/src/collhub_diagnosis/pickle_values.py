@@ -67,6 +67,7 @@ _LENGTHS: Final = {
 _CONTAINERS: Final = frozenset({list, dict, set, frozenset, tuple})
 _KEYS: Final = frozenset({str, int, bytes, bool, float, type(None)})
 _INDEX: Final = struct.Struct("<I").unpack_from
+_LONG: Final = struct.Struct("<q").unpack_from
 _INTEGER: Final = struct.Struct("<i").unpack_from
 _DOUBLE: Final = struct.Struct(">d").unpack_from
 _CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False}  # NONE, NEWTRUE, NEWFALSE
@@ -103,6 +104,7 @@ class _Walker:
         self.fetched: set[int] = set()
         self.depth_of: dict[int, int] = {}
         self.container_count = 0
+        self.checked_keys: list[object] = []
 
     def walk(self) -> object:  # noqa: C901
         """Execute the opcodes until STOP and return the value.
@@ -172,10 +174,13 @@ class _Walker:
                     position += 3
                 elif opcode == 0x8A and content[position + 1] <= MAX_INTEGER_BYTES:  # LONG1
                     end = position + 2 + content[position + 1]
-                    if end > len(content):
+                    if end - position == 10:
+                        push(_LONG(content, position + 2)[0])
+                    elif end > len(content):
                         self.offset = position
                         self.refuse(_WITHIN, cure=_COPY)
-                    push(int.from_bytes(content[position + 2 : end], "little", signed=True))
+                    else:
+                        push(int.from_bytes(content[position + 2 : end], "little", signed=True))
                     position = end
                 elif opcode == 0x4B:  # BININT1
                     push(content[position + 1])
@@ -374,7 +379,10 @@ class _Walker:
         if len(items) % 2:
             self.refuse("SETITEMS with a key without a value")
         keys, values = items[::2], items[1::2]
-        self.check_keys(keys)
+        # Dicts of one kind have the same keys.
+        if keys != self.checked_keys:
+            self.check_keys(keys)
+            self.checked_keys = keys
         self.enclose(target, values)
         size = len(target)
         target.update(zip(keys, values, strict=True))
