@@ -277,6 +277,12 @@ def test_types_that_differ_between_ranks_are_a_mismatch() -> None:
         read_log(source, RankOptions())
 
 
+def test_a_call_that_one_rank_does_not_log_is_a_mismatch() -> None:
+    texts = [(rank, call_text(rank, "AllReduce")) for rank in (0, 1, 0)]
+    with pytest.raises(InputError, match=r"collective 2 of all ranks .* rank 1 .* has only 1"):
+        read_log(log_of(*texts), RankOptions())
+
+
 def test_calls_without_a_line_of_initialisation_are_reported() -> None:
     notes: list[Diagnostic] = []
     texts = [(rank, call_text(rank, "AllReduce")) for rank in (0, 1)]

@@ -72,7 +72,7 @@ class CallGraph:
         ]
 
     def _members_with_records(self) -> dict[str, list[int]]:
-        """Return the ranks with records by communicator, each with a kind of one of its calls."""
+        """Return the ranks with records by communicator, in the order of their first record."""
         ranks: dict[str, dict[int, None]] = defaultdict(dict)
         for one, rank in zip(self._calls.kinds, self._rank_of_kind, strict=True):
             ranks[one.member.communicator][rank] = None
@@ -101,8 +101,9 @@ class CallGraph:
     def _place_in_order(self) -> None:
         """Place calls one after the other, in an order common to all ranks.
 
-        A rank without a record of a collective of its communicator gets one, with the shortest
-        recorded time.
+        A rank without a timed record of a collective of its communicator gets one, with the
+        shortest recorded time: such records are lost. A log has all calls; one that is missing
+        there is a mismatch, which is left to the comparison of the ranks.
         """
         calls, members = self._calls, self._members_with_records()
         added = 0
@@ -116,7 +117,7 @@ class CallGraph:
             shortest = min(calls.duration_ns[row] for row in row_of.values())
             durations = {rank: calls.duration_ns[row] for rank, row in row_of.items()}
             kinds = {rank: calls.kind[row] for rank, row in row_of.items()}
-            for rank in members[key[0]] if key[0] else ():
+            for rank in members[key[0]] if key[0] and self.has_times else ():
                 if rank not in row_of:
                     added += 1
                     durations[rank] = shortest
