@@ -43,12 +43,18 @@ class Instructions:
 
 
 def build_instructions(
-    steps: StepTable, groups: SwitchGroups | None, fuses: bool = True
+    steps: StepTable,
+    groups: SwitchGroups | None,
+    *,
+    fuses: bool = True,
+    has_fifos: bool = True,
 ) -> Instructions:
     """Build the instructions of an algorithm.
 
     `groups`: messages of switches; they are not fused. `fuses`: False keeps receives and sends
     apart, each connection with a block of its own, which cannot wait for each other in a circle.
+    `has_fifos`: False if messages of a connection do not wait for each other: without lanes, each
+    has a block of its own.
     """
     messages = match_messages(steps, Findings())
     parents, children = steps.edges()
@@ -64,6 +70,9 @@ def build_instructions(
     issuer = labels(steps.rank[issues], steps.channel[issues])
     block[issues] = block.max(initial=-1) + 1 + issuer
     receives, sends = receives[is_pair], sends[is_pair]
+    if not has_fifos:
+        has_lane = steps.lane >= 0
+        block[~has_lane & (block >= 0)] = len(steps) + np.flatnonzero(~has_lane & (block >= 0))
     # The instruction of a forwarding send is that of its receive.
     leader = np.arange(len(steps))
     leader[sends] = receives

@@ -27,6 +27,11 @@ class MachineOptions:
     protocol: str | None = choice(
         (None, *PROTOCOLS), "protocol of all messages (default: the fastest one)"
     )
+    chunk: int | None = optional(
+        "largest message, as 1MiB; larger ones take several rounds of the algorithm, which overlap"
+        " (default: the chunk of the kernel)",
+        OptionType.SIZE,
+    )
     instances: int = option(
         OptionType.INT,
         1,

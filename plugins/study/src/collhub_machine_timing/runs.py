@@ -107,7 +107,8 @@ def build_case(
             code="no-switch",
         )
     paths = find_paths(steps, topology, npu_of_rank, groups)
-    instructions = build_instructions(steps, groups, fuses=kernel in ("fifo", "nvls"))
+    has_fifos = kernel in ("fifo", "nvls")
+    instructions = build_instructions(steps, groups, fuses=has_fifos, has_fifos=has_fifos)
     return Case(algorithm, topology, profile, kernel, paths, groups, instructions)
 
 
@@ -118,8 +119,13 @@ def _is_exchange(algorithm: Algorithm) -> bool:
     return not has_edges and not steps.is_kind(StepKind.RECV_REDUCE).any()
 
 
-def run_case(case: Case, collective_bytes: int, protocol: str, instances: int) -> CaseRun:
-    """Simulate one protocol; blocks that wait for each other in a circle are separated."""
+def run_case(
+    case: Case, collective_bytes: int, protocol: str, instances: int, chunk_bytes: int | None = None
+) -> CaseRun:
+    """Simulate one protocol; blocks that wait for each other in a circle are separated.
+
+    `chunk_bytes`: largest message, by default that of the kernel.
+    """
     steps = case.algorithm.steps
     units = case.algorithm.collective.unit_count
     sizes = message_bytes(collective_bytes, units, steps.count) / instances
@@ -136,7 +142,7 @@ def run_case(case: Case, collective_bytes: int, protocol: str, instances: int) -
     chunk = timing.chunk_bytes
     if case.kernel == "nvls":
         chunk = nvls_chunk_bytes(collective_bytes, max(1, round(collective_bytes / largest)))
-    rounds = max(1.0, largest / chunk)
+    rounds = max(1.0, largest / min(chunk, chunk_bytes or chunk))
     simulated = min(math.ceil(rounds), _SIMULATED_ROUNDS)
     # Up to two rounds are equal ones, so that no partial round remains.
     rounds = max(rounds, simulated) if rounds > simulated else simulated
@@ -212,7 +218,11 @@ def link_rates(case: Case, timing: KernelTiming) -> Float64Array:
 
 
 def best_run(
-    case: Case, collective_bytes: int, protocol: str | None, instances: int | None
+    case: Case,
+    collective_bytes: int,
+    protocol: str | None,
+    instances: int | None,
+    chunk_bytes: int | None = None,
 ) -> CaseRun:
     """Simulate with the given protocol and instances; None: with the fastest ones.
 
@@ -224,7 +234,7 @@ def best_run(
         variants = [(one, instances) for one in protocols]
     else:
         variants = _promising_variants(case, collective_bytes, protocols)
-    runs = (run_case(case, collective_bytes, *variant) for variant in variants)
+    runs = (run_case(case, collective_bytes, *variant, chunk_bytes) for variant in variants)
     return min(runs, key=lambda one: one.time_ps)
 
 

@@ -36,7 +36,7 @@ def simulate(request: SimulationRequest, options: MachineOptions) -> SimulationR
             code="no-protocol",
         )
     instances = options.instances or None
-    best = best_run(case, request.collective_bytes, options.protocol, instances)
+    best = best_run(case, request.collective_bytes, options.protocol, instances, options.chunk)
     return _build_result(case, best, request.collective_bytes)
 
 
