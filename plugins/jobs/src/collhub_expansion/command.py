@@ -19,9 +19,11 @@ from hub_core import (
     WrittenFiles,
     assign,
     backend_option,
+    choose_timing,
     collective_rules_option,
     from_option,
     loss_object,
+    machine_option,
     number_option,
     output_option,
     output_options,
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 
 _WARNING = Severity.WARNING
+# The simulator of nominal links, which --machine replaces.
+_SIMULATOR = "analytical"
 
 
 class _Choices(TypedDict):
@@ -47,6 +51,7 @@ class _Choices(TypedDict):
     topology: str | None
     slots: str
     split: int | None
+    machine: str | None
     backend: str
 
 
@@ -67,6 +72,7 @@ class _Choices(TypedDict):
 )
 @number_option("--split", "N", "Run every collective as N independent pieces.")
 @backend_option("Simulator for --slots frozen.", WorkloadSimulator)
+@machine_option
 @output_option
 @from_option
 @output_options
@@ -137,6 +143,9 @@ def _expanded(
     if choices["slots"] == "frozen":
         request = WorkloadRequest(workload, topology)
         times = context.simulate_workload(request, choices["backend"], options)
+    timing = choose_timing(choices["machine"], _SIMULATOR, topology, context.registry())
+    if choices["machine"] is not None:
+        context.say(timing.note)
     system = native_system(workload)
     maker = Maker(
         topology,
@@ -145,6 +154,7 @@ def _expanded(
         context.registry(),
         read=lambda name: context.read_input(context.open_input(name), {}),
         admit=context.admit,
+        timing=timing,
     )
     with context.progress("expanding"):
         return expand_workload(workload, rules, maker, system, splits=choices["split"], times=times)

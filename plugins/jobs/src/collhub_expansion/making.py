@@ -21,7 +21,16 @@ from collhub_expansion.native import (
     native_phases,
     tree_root,
 )
-from hub_core import NATIVE, CollectiveRule, HubError, InputError, Registry, synthesize
+from hub_core import (
+    NATIVE,
+    CollectiveRule,
+    HubError,
+    InputError,
+    Registry,
+    TimingSource,
+    simulate,
+    synthesize,
+)
 from hub_core.model import Algorithm, Collective, CollectiveKind, NodeKind, format_bytes
 from hub_core.network import GroupNetwork, Topology, group_network
 from hub_core.plugin_api import Synthesizer
@@ -75,11 +84,14 @@ class Maker:
         *,
         read: Callable[[str], Algorithm],
         admit: Callable[[Algorithm, str], object],
+        timing: TimingSource | None = None,
     ) -> None:
         """Create algorithms for a job; `read`: reads and verifies an algorithm file.
 
-        `admit`: verifies an algorithm with this description; raises `InputError`.
+        `admit`: verifies an algorithm with this description; raises `InputError`. `timing`: the
+        machine on which synthesizers time their trials, by default nominal links.
         """
+        self._timing = timing or TimingSource()
         self._topology, self._system, self._registry = topology, system, registry
         self._read, self._admit = read, admit
         self._num_ranks = num_ranks
@@ -307,8 +319,30 @@ class Maker:
             name=name,
             options=options,
             npus=place.npus,
+            judge=self._create_timer(place.topology, wanted.full_bytes),
             registry=self._registry,
         ).algorithm
+
+    def _create_timer(
+        self, topology: Topology, size: int
+    ) -> Callable[[Algorithm], int | None] | None:
+        """Return the function that times algorithms on the machine in ns; None without one."""
+        timing = self._timing
+        if timing.machine is None:
+            return None
+
+        def time_ns(algorithm: Algorithm) -> int | None:
+            result = simulate(
+                algorithm,
+                topology,
+                size,
+                backend=timing.backend,
+                options=timing.options,
+                registry=self._registry,
+            )
+            return result.time_ns
+
+        return time_ns
 
 
 @contextmanager

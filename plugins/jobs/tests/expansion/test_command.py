@@ -294,3 +294,16 @@ def test_an_expanded_job_finishes_as_a_folder(
     if form == "workload":
         direct = collhub("simulate", tmp_path / "flat", "--topology", network, "--json").report()
         assert direct["rank_finish_ns"] == report["rank_finish_ns"]
+
+
+def test_synthesizers_may_time_their_trials_on_a_machine(
+    collhub: Collhub, job: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("collhub_machine_timing")
+    network = ("--topology", "switch:4?bandwidth=450GB/s", "-o", tmp_path / "flat")
+    asked = ("expand", job, "--collective", "all-reduce=auto:candidates=ring", *network)
+    run = collhub(*asked, "--machine", "h100")
+    assert (run.code, "machine h100, NCCL 2.29.2" in run.err) == (0, True)
+    run = collhub(*asked, "--machine", "a100", "--force")
+    assert run.code == 2
+    assert "450 GB/s a GPU instead of 300" in run.err

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hub_core.columns import BoolArray, Int64Array, labels, run_mask
+from hub_core.columns import BoolArray, Int64Array, distinct, labels, run_mask
 from hub_core.model import Findings, Messages, StepTable, connection_keys, match_messages
 from hub_core.schedules.switch_groups import SwitchGroups
 
@@ -165,9 +165,12 @@ def _assign_blocks(
     key = np.full(len(steps), -1, np.int64)
     source, destination = steps.ends(rows)
     key[rows] = 2 * connection_keys(source, destination, steps.channel[rows]) + steps.sends[rows]
-    pairs = np.stack([key[receives], key[sends]]) if len(receives) else np.zeros((2, 0), np.int64)
-    unique, index, counts = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
-    index = index.reshape(-1)
+    # Dense numbers of connections, so that a pair fits into 64 bits.
+    froms, tos = distinct(key[receives]), distinct(key[sends])
+    codes = np.searchsorted(froms, key[receives]) * max(len(tos), 1)
+    codes += np.searchsorted(tos, key[sends])
+    pairs, index, counts = np.unique(codes, return_inverse=True, return_counts=True)
+    unique = froms[pairs // max(len(tos), 1)], tos[pairs % max(len(tos), 1)]
     is_joined = _is_most_frequent(unique[0], counts) & _is_most_frequent(unique[1], counts)
     has_lane = steps.lane >= 0
     block = key.copy()
@@ -182,7 +185,7 @@ def _assign_blocks(
         given = steps.rank.astype(np.int64) * (int(steps.lane.max()) + 1) + steps.lane
         block[has_lane] = -2 - given[has_lane]
     used = block != -1
-    block[used] = labels(block[used])
+    block[used] = np.searchsorted(distinct(block[used]), block[used])
     return block, is_joined[index] | has_lane[receives]
 
 
