@@ -46,7 +46,7 @@ class _CollectiveName(_Choice):
         """Return the model's spelling of a collective; fail with the closest name if unknown."""
         kind = standard_kind(value) if isinstance(value, str) else None
         if kind is None and isinstance(value, str):
-            known = [str(each) for each in STANDARD_KINDS]
+            known = [str(standard) for standard in STANDARD_KINDS]
             meant = closest(value.lower(), known) or f"use one of {', '.join(known)}"
             self.fail(f"{value!r} is no collective; {meant}")
         return super().convert(value if kind is None else str(kind), param, ctx)

@@ -84,4 +84,4 @@ def is_search(session: Session, name: str) -> bool:
     """Whether the pass `name` searches and therefore gets workers; False for an unknown pass."""
     # The error for an unknown pass is raised elsewhere, with the closest name.
     passes = session.registry().all(AlgorithmPass)
-    return any(each.offer.searches for each in passes if each.name == name)
+    return any(offered.offer.searches for offered in passes if offered.name == name)

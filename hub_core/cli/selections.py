@@ -37,7 +37,8 @@ class SelectionFolders:
         result = call(writer, WriteResult, selection, bound_options(writer, options))
         with blame(writer):
             artifacts = [
-                Artifact(each.name, each.content(), each.executable) for each in result.artifacts
+                Artifact(artifact.name, artifact.content(), artifact.executable)
+                for artifact in result.artifacts
             ]
         for artifact in artifacts:
             if reason := name_defect(artifact.name, Layout.FOLDER):

@@ -155,7 +155,9 @@ class _Document:
         location = Location(file)
         violations = schema_violations(_empty_arrays(self._root, "$"), _SCHEMA_FILE)
         if violations:
-            raise InputError([each.finding(location, "invalid-json") for each in violations])
+            raise InputError(
+                [violation.finding(location, "invalid-json") for violation in violations]
+            )
 
     def algorithm(self) -> Algorithm:
         """Build the algorithm. Raises `InputError` with the defects of all arrays."""

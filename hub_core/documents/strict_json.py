@@ -84,7 +84,9 @@ def json_document(
     """
     lines = [f'  "{name}": {_format_json(name, value)},' for name, value in header.items()]
     # Without blanks, because columns are the largest part of a document.
-    rows = [f'    "{name}": {json.dumps(each, separators=(",", ":"))}' for name, each in columns]
+    rows = [
+        f'    "{name}": {json.dumps(values, separators=(",", ":"))}' for name, values in columns
+    ]
     return "\n".join(["{", *lines, f'  "{table}": {{', ",\n".join(rows), "  }", "}", ""])
 
 
@@ -193,9 +195,11 @@ def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
     for member in sorted(present - known.keys()):
         # For src_index, src_offset is suggested, not source_line, which has more common letters.
         same_start = [name for name in missing if name.split("_")[0] == member.split("_")[0]]
-        near = difflib.get_close_matches(member, same_start or missing, 1, _MIN_SIMILARITY)
+        similar = difflib.get_close_matches(member, same_start or missing, 1, _MIN_SIMILARITY)
         cure = (
-            f"did you mean {near[0]!r}?" if near else f"the schema has {', '.join(sorted(known))}"
+            f"did you mean {similar[0]!r}?"
+            if similar
+            else f"the schema has {', '.join(sorted(known))}"
         )
         yield SchemaViolation(error.json_path, f"unknown member {member!r:.60}", cure)
 

@@ -49,7 +49,9 @@ def read(source: Source, options: NoOptions) -> Topology:
     links = root.pop("links") if isinstance(root.get("links"), list) else None
     if violations := schema_violations(root, _SCHEMA_FILE):
         location = Location(source.name)
-        raise InputError([each.finding(location, "invalid-topology") for each in violations])
+        raise InputError(
+            [violation.finding(location, "invalid-topology") for violation in violations]
+        )
     return _build_topology(source.name, root, links)
 
 
@@ -180,7 +182,7 @@ def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tupl
         listed = range(nodes.npus, nodes.count) if listed else []
     path = f"$.{key}"
     return tuple(
-        sorted({_build_at(file, path, nodes.number, each, nodes.count) for each in listed})
+        sorted({_build_at(file, path, nodes.number, entry, nodes.count) for entry in listed})
     )
 
 

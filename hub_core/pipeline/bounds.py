@@ -78,8 +78,8 @@ def best_bounds(
     times = best_times_ps or [None] * len(sizes)
     registry = registry or run_registry()
     offers = sorted(
-        (each for each in registry.all(LowerBound) if collective.kind in each.offer.kinds),
-        key=lambda each: (each.offer.loading_work, each.name),
+        (offered for offered in registry.all(LowerBound) if collective.kind in offered.offer.kinds),
+        key=lambda offered: (offered.offer.loading_work, offered.name),
     )
     for provided in offers:
         loose = [

@@ -83,8 +83,8 @@ def _parse_kind(text: str) -> CollectiveKind | None:
     kind = standard_kind(text)
     if kind is None:
         known = [str(kind) for kind in STANDARD_KINDS]
-        near = get_close_matches(text, known, 1)
-        cure = f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(known)} or *"
+        similar = get_close_matches(text, known, 1)
+        cure = f"did you mean {similar[0]!r}?" if similar else f"use one of {', '.join(known)} or *"
         raise UsageError(f"{text[:60]!r} is no collective", cure=cure, code="unknown-collective")
     return kind
 

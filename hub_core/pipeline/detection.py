@@ -114,24 +114,32 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
     named = [provided for provided in able if _has_suffix(name, provided.offer.format)]
     json_head = scan_json_head(opened.head)
     searched = opened.head if json_head is None else json_head.searched
-    signed = [each for each in able if has_signature(searched, each.offer.format)]
+    signed = [candidate for candidate in able if has_signature(searched, candidate.offer.format)]
     if len(named) == 1:
         # A format without suffixes, such as one XML format of several, is recognised only by
         # content.
         is_contradicted = named[0].offer.format.signature and named[0] not in signed
         is_other = len(signed) == 1 and not signed[0].offer.format.suffixes
         return signed[0] if is_contradicted and is_other else named[0]
-    fitting = [each for each in signed if each in named] or signed
+    fitting = [candidate for candidate in signed if candidate in named] or signed
     # If the input may be an algorithm or a workload, it is an algorithm, unless a reader of
     # workloads claims it.
-    workload_readers = [each for each in named or able if isinstance(each.offer, WorkloadReader)]
-    plain = [each for each in fitting if each not in workload_readers]
+    workload_readers = [
+        candidate for candidate in named or able if isinstance(candidate.offer, WorkloadReader)
+    ]
+    plain = [candidate for candidate in fitting if candidate not in workload_readers]
     if len(plain) == 1:
-        return next((each for each in workload_readers if _claims(each, opened)), plain[0])
+        return next(
+            (candidate for candidate in workload_readers if _claims(candidate, opened)), plain[0]
+        )
     # Without a matching signature, the only reader of algorithms is chosen; it reports the defects.
-    unsure = [each for each in named if each not in workload_readers]
+    unsure = [candidate for candidate in named if candidate not in workload_readers]
     # A reader whose signature does not match is less likely than a reader without a signature.
-    rest = fitting or [each for each in unsure if not each.offer.format.signature] or unsure
+    rest = (
+        fitting
+        or [candidate for candidate in unsure if not candidate.offer.format.signature]
+        or unsure
+    )
     if len(rest) == 1:
         return rest[0]
     is_json = json_head is not None or (bool(named) and _has_suffix(name, _JSON))
@@ -148,12 +156,12 @@ def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
     # `.program.json` takes precedence over `.json`.
-    length = {each.name: max(map(len, each.offer.format.suffixes)) for each in named}
-    named = [each for each in named if length[each.name] == max(length.values())]
+    length = {candidate.name: max(map(len, candidate.offer.format.suffixes)) for candidate in named}
+    named = [candidate for candidate in named if length[candidate.name] == max(length.values())]
     if len(named) == 1:
         return named[0]
     if not named and not PurePath(out).suffix and out != "-":
-        traces = [each for each in writers if is_trace(each.offer.format)]
+        traces = [candidate for candidate in writers if is_trace(candidate.offer.format)]
         return traces[0] if len(traces) == 1 else registry.find(kind, CANONICAL_FORMAT)
     known = sorted({suffix for provided in writers for suffix in provided.offer.format.suffixes})
     message = f"the name {out!r} does not tell the format"
@@ -226,12 +234,12 @@ def _create_json_error(
     opened: Input, head: JsonHead | None, kind: type[Offer], registry: Registry
 ) -> InputError:
     """Create the error for JSON, or a file named `.json`, without a signature of any format."""
-    noun, place = noun_of(kind), Location(opened.source.name)
+    noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"
     if head is None:
         start = opened.head[:40].decode("utf-8", "replace").split("\n")[0]
         message = f"is not JSON: it begins with {start!r}"
-        return InputError(message, location=place, cure=cure, code="not-json")
+        return InputError(message, location=location, cure=cure, code="not-json")
     if head.hub_schema:
         message = f"no {noun} reads the schema {head.hub_schema!r:.60}"
     elif head.is_object:
@@ -250,7 +258,7 @@ def _create_json_error(
             cure = f"{cure}, which describes a topology"
         if kind is TopologyReader and not isinstance(nearest.offer, TopologyReader):
             cure = f"{cure}, which describes no topology"
-    return InputError(message, location=place, cure=cure, code="unknown-format")
+    return InputError(message, location=location, cure=cure, code="unknown-format")
 
 
 def _find_nearest_format(head: JsonHead, registry: Registry) -> Provided[Any] | None:

@@ -114,7 +114,8 @@ class _AlgorithmCache:
             where = f"{kind} of {format_bytes(size)} on {len(members)} ranks"
             lead = f"--collective {rule.text}: {where}"
             findings = [
-                replace(each, message=f"{lead}: {each.message}") for each in error.diagnostics
+                replace(diagnostic, message=f"{lead}: {diagnostic.message}")
+                for diagnostic in error.diagnostics
             ]
             raise type(error)(findings) from None
 

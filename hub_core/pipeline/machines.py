@@ -63,18 +63,18 @@ def simulator_name(machine: str | None, backend: str, registry: Registry) -> str
     """
     if machine in (None, NO_MACHINE):
         return backend
-    found = _find_simulator(registry)
-    if found is None:
+    machine_simulator = _find_simulator(registry)
+    if machine_simulator is None:
         raise PluginError(
             "no installed plugin models machines",
             cure="install one, or use --machine none",
             code="not-available",
         )
-    if backend not in (DEFAULT_SIMULATOR, found.name):
+    if backend not in (DEFAULT_SIMULATOR, machine_simulator.name):
         raise UsageError(
             f"--machine and --backend {backend} exclude each other", cure="leave one of them out"
         )
-    return found.name
+    return machine_simulator.name
 
 
 def choose_timing(
@@ -95,22 +95,22 @@ def choose_timing(
     than the topology.
     """
     name = simulator_name(machine, backend, registry)
-    found = _find_simulator(registry)
-    is_machine = found is not None and found.name == name
+    machine_simulator = _find_simulator(registry)
+    is_machine = machine_simulator is not None and machine_simulator.name == name
     may_be_known = uses_known and machine is None and name == DEFAULT_SIMULATOR
-    if found is None or topology is None or not (is_machine or may_be_known):
+    if machine_simulator is None or topology is None or not (is_machine or may_be_known):
         return TimingSource(name)
     profile = None if machine == NO_MACHINE else machine
-    with blame(found):
-        description = resolve(found.offer.machines)(profile, topology)
+    with blame(machine_simulator):
+        description = resolve(machine_simulator.offer.machines)(profile, topology)
     if not isinstance(description, MachineDescription | None):
-        raise misfit(found, f"described a machine by {type(description).__name__}")
+        raise misfit(machine_simulator, f"described a machine by {type(description).__name__}")
     if description is None:
         return TimingSource(name)
     options = {_MACHINE_OPTION: profile if profile is not None else description.name}
     if tries_instances:
         options |= _FASTEST_INSTANCES
-    return TimingSource(found.name, options, description)
+    return TimingSource(machine_simulator.name, options, description)
 
 
 def _find_simulator(registry: Registry) -> Provided[Simulator] | None:

@@ -49,17 +49,17 @@ def read_measurements(
     sources: dict[str, dict[str, str]] = {}
     readers: dict[str, Provided[MeasurementReader]] = {}
     for path in paths:
-        source = _open(path, skipped)
-        reader = _reader(source, format, registry)
+        source = _read_content(path, skipped)
+        reader = _choose_reader(source, format, registry)
         readers[reader.name] = reader
         request = MeasurementRequest(source, collective, ranks, nodes)
         accepted = {option.name for option in declared_options(reader.offer.options)}
-        given = {
+        accepted_options = {
             name: value
             for name, value in (options or {}).items()
             if name.replace("-", "_") in accepted
         }
-        result = call(reader, MeasurementSet, request, bound_options(reader, given))
+        result = call(reader, MeasurementSet, request, bound_options(reader, accepted_options))
         for point in result.points:
             if defect := point.defect():
                 raise misfit(reader, f"returned a point that is not valid: {defect}")
@@ -79,7 +79,7 @@ def detect_measurements(content: bytes, registry: Registry) -> list[Provided[Mea
     ]
 
 
-def _open(path: str, skipped: list[Diagnostic]) -> Source:
+def _read_content(path: str, skipped: list[Diagnostic]) -> Source:
     """Return a source whose content is in memory. Raises `InputError`."""
     opened = open_input(path, (), skipped.append)
     source = content_of(opened, _UNCOMPRESSED)
@@ -96,17 +96,21 @@ def _refuse_large(name: str, size_bytes: int) -> None:
         raise InputError(message, location=Location(name), cure=cure, code="too-large")
 
 
-def _reader(source: Source, format: str | None, registry: Registry) -> Provided[MeasurementReader]:
+def _choose_reader(
+    source: Source, format: str | None, registry: Registry
+) -> Provided[MeasurementReader]:
     if format is not None:
         return registry.find(MeasurementReader, format)
     candidates = detect_measurements(source.content(), registry)
     if len(candidates) == 1:
         return candidates[0]
     if candidates:
-        names = " or ".join(f"{one.name} ({one.plugin})" for one in candidates)
+        names = " or ".join(f"{candidate.name} ({candidate.plugin})" for candidate in candidates)
         message = f"{source.name} may be {names}"
         raise UsageError(message, cure="name the format with --from", code="undecided-format")
-    known = "; ".join(one.offer.format.description for one in registry.all(MeasurementReader))
+    known = "; ".join(
+        candidate.offer.format.description for candidate in registry.all(MeasurementReader)
+    )
     cure = registry.unavailable_hint() or f"known are: {known or 'none'}"
     raise InputError(
         "no reader of measurements recognises the file",
@@ -120,11 +124,11 @@ def _refuse_unknown_options(
     options: OptionText, readers: Sequence[Provided[MeasurementReader]]
 ) -> None:
     known = sorted(
-        {option.name for one in readers for option in declared_options(one.offer.options)}
+        {option.name for reader in readers for option in declared_options(reader.offer.options)}
     )
     unknown = [name for name in sorted(options) if name.replace("-", "_") not in known]
     if unknown:
-        names = ", ".join(sorted({one.name for one in readers}))
+        names = ", ".join(sorted({reader.name for reader in readers}))
         cure = closest(unknown[0], known) or (
             f"known: {', '.join(known)}" if known else "it takes none"
         )

@@ -87,9 +87,9 @@ def write_topology(
     If the suffix does not identify one format, the hub's own document is written.
     """
     named = [
-        each.name
-        for each in registry.all(TopologyWriter)
-        if out.endswith(each.offer.format.suffixes)
+        offered.name
+        for offered in registry.all(TopologyWriter)
+        if out.endswith(offered.offer.format.suffixes)
     ]
     name = format or (named[0] if len(named) == 1 else CANONICAL_TOPOLOGY)
     writer = registry.find(TopologyWriter, name)
@@ -148,15 +148,15 @@ def _find_report_writer(
 ) -> Provided[ReportWriter]:
     if format is not None:
         return registry.find(ReportWriter, format)
-    able = [each for each in registry.all(ReportWriter) if each.offer.shows is shown]
-    named = [each for each in able if out.endswith(each.offer.format.suffixes)]
+    able = [offered for offered in registry.all(ReportWriter) if offered.offer.shows is shown]
+    named = [offered for offered in able if out.endswith(offered.offer.format.suffixes)]
     fitting = named or able
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
         message, cure = f"no installed plugin shows a {shown}", "see 'collhub plugins list'"
         raise PluginError(message, cure=cure, code="not-available")
-    names = " or ".join(each.name for each in fitting)
+    names = " or ".join(offered.name for offered in fitting)
     raise UsageError(f"{out!r} may be {names}", cure="name the file with the suffix of one")
 
 

@@ -69,8 +69,8 @@ def run_simulator(
             cure=f"use the simulator {DEFAULT_SIMULATOR}",
             code="placed",
         )
-    given = replace(request, hub=registry)
-    result = call(simulator, SimulationResult, given, bound_options(simulator, options))
+    completed = replace(request, hub=registry)
+    result = call(simulator, SimulationResult, completed, bound_options(simulator, options))
     if (times := len(result.rank_finish_ns)) != ranks:
         message = f"{simulator.plugin}: {name} returned {times} times for {ranks} ranks"
         raise PluginError(message)
@@ -173,8 +173,8 @@ def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> Wo
     """
     registry = request.hub or run_registry()
     simulator = registry.find(WorkloadSimulator, name)
-    given = replace(request, hub=registry)
-    result = call(simulator, WorkloadTimes, given, bound_options(simulator, options))
+    completed = replace(request, hub=registry)
+    result = call(simulator, WorkloadTimes, completed, bound_options(simulator, options))
     ranks = request.workload.num_ranks
     if {len(result.rank_finish_ns), len(result.rank_exposed_ns)} != {ranks}:
         raise PluginError(f"{simulator.plugin}: {name} returned times for other than {ranks} ranks")

@@ -178,12 +178,14 @@ def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
 
     If formats of single files have the suffix as well, the content of a member decides.
     """
-    sharing = [each for each in formats if member.file.name.lower().endswith(each.suffixes)]
-    if all(each.layout is Layout.PREFIX for each in sharing):
+    sharing = [
+        candidate for candidate in formats if member.file.name.lower().endswith(candidate.suffixes)
+    ]
+    if all(candidate.layout is Layout.PREFIX for candidate in sharing):
         return True
     head = _create_input(Source("", ()), read_head(member.file), Layout.PREFIX).head
-    sets = [each for each in sharing if each.layout is Layout.PREFIX]
-    return any(has_signature(head, each) for each in sets)
+    sets = [candidate for candidate in sharing if candidate.layout is Layout.PREFIX]
+    return any(has_signature(head, candidate) for candidate in sets)
 
 
 def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:

@@ -266,7 +266,7 @@ def _create_timer(
     The function always returns None if the simulator is not installed, or has no option `occupancy`
     and the link model is not the default one.
     """
-    simulators = [each.offer for each in registry.all(Simulator) if each.name == backend]
+    simulators = [offered.offer for offered in registry.all(Simulator) if offered.name == backend]
     names = {option.name for offer in simulators for option in options_of(offer)}
     has_choice = "occupancy" in names
     if not simulators or (not has_choice and occupancy is not Occupancy.SERIALIZATION):

@@ -68,10 +68,10 @@ def algorithm_of(
     if collective.kind is CollectiveKind.ALL_TO_ALL:
         collective = replace(collective, in_place=False, out_of_place=True)
     total = int(members.max()) + 1 if num_npus is None else num_npus
-    ends = MessageEnds.from_transfers(transfers, len(chunks), wanted)
+    message_ends = MessageEnds.from_transfers(transfers, len(chunks), wanted)
     holders = ChunkHolders.from_members(chunks, members, total)
     startups = np.asarray(startup_ns, np.int64)
-    steps, scratch_units = build_steps(ends, transfers, holders, startups)
+    steps, scratch_units = build_steps(message_ends, transfers, holders, startups)
     return Algorithm(
         collective_among(collective, members.tolist(), total),
         steps,
@@ -124,7 +124,7 @@ def _build_contract(collective: Collective, npus: Int64Array, num_npus: int) -> 
 
 
 def build_steps(
-    ends: MessageEnds, transfers: Transfers, holders: ChunkHolders, startup_ns: Int64Array
+    message_ends: MessageEnds, transfers: Transfers, holders: ChunkHolders, startup_ns: Int64Array
 ) -> tuple[StepTable, Int64Array]:
     """Build the step table of a schedule; also return its SCRATCH sizes in units, int64[num_npus].
 
@@ -132,28 +132,28 @@ def build_steps(
     `startup_ns`: int64 per plane. Raises `InputError` for a chunk that is sent before its source
     has it.
     """
-    check_causality(ends, transfers, holders)
+    check_causality(message_ends, transfers, holders)
     channels = link_channels(transfers) if transfers.channel is None else transfers.channel
-    channel = channels[ends.transfer]
-    needs = holders.needs(ends.rank, ends.chunk)
-    slot, scratch_units = allocate_scratch(ends, needs, holders)
-    startups, startup_edges = build_startup_steps(ends, channel, startup_ns)
-    messages = build_message_steps(ends, transfers, holders, needs, slot, channel)
-    copies, copy_edges = build_copies(ends, holders)
+    channel = channels[message_ends.transfer]
+    needs = holders.needs(message_ends.rank, message_ends.chunk)
+    slot, scratch_units = allocate_scratch(message_ends, needs, holders)
+    startups, startup_edges = build_startup_steps(message_ends, channel, startup_ns)
+    messages = build_message_steps(message_ends, transfers, holders, needs, slot, channel)
+    copies, copy_edges = build_copies(message_ends, holders)
 
     first_end = len(startups["rank"])
     # A send, or a reduction, depends on the last arrival of its chunk.
-    rows = np.flatnonzero(ends.has_arrived)
+    rows = np.flatnonzero(message_ends.has_arrived)
     control = [
         startup_edges,
-        _shift_rows(order_links(ends, transfers), first_end),
+        _shift_rows(order_links(message_ends, transfers), first_end),
         _shift_rows(copy_edges, first_end),
     ]
     parents, children = zip(*control, strict=True)
     steps = StepTable.from_columns(
         holders.num_npus,
         concatenate_columns([startups, messages, copies]),
-        _shift_rows((ends.previous[rows], rows), first_end),
+        _shift_rows((message_ends.previous[rows], rows), first_end),
         (np.concatenate(parents), np.concatenate(children)),
     )
     return steps, scratch_units

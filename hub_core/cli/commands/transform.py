@@ -222,11 +222,11 @@ def _find_search(
 
     subject = Subject.WORKLOAD if opened.holds_workload else Subject.ALGORITHM
     offers = [provided.offer for provided in session.registry().all(AlgorithmPass)]
-    searches = [each for each in offers if each.searches and each.subject is subject]
+    searches = [search for search in offers if search.searches and search.subject is subject]
     if topology is None:
         raise click.UsageError("Missing option '--topology' of --search.")
     if len(searches) != 1:
-        names = ", ".join(each.name for each in searches) or "none"
+        names = ", ".join(search.name for search in searches) or "none"
         message = f"{len(searches)} installed passes search for one {subject}: {names}"
         raise click.UsageError(f"{message}; name one with --pass.")
     pairs = {"topology": topology}

@@ -12,8 +12,8 @@ from hub_core.schedules.lowering.message_ends import MessageEnds
 from hub_core.schedules.transfers import Transfers
 
 
-def order_links(ends: MessageEnds, transfers: Transfers) -> RowPairs:
-    """Build control edges between rows of `ends` that preserve the message order of every link."""
+def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
+    """Build control edges between rows of `message_ends` that keep the order on every link."""
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.
     #
@@ -28,16 +28,16 @@ def order_links(ends: MessageEnds, transfers: Transfers) -> RowPairs:
     #
     # Invariant: with exact times, no message starts before its predecessor on the link.
     # Cost: one sort of the sends, and at most three edges per send.
-    queue = _LinkQueues.from_ends(ends, transfers)
+    queue = _LinkQueues.from_ends(message_ends, transfers)
     parents, children = queue.build_window_edges()
     all_parents, all_children = [parents], [children]
     positions = queue.find_pipelined_sends()
     sends = queue.rows[positions]
     predecessor = queue.rows[positions - 1]
     window_parent = queue.find_window_parents(positions)
-    latest_arrival = queue.find_latest_arrivals(ends)[positions - 1]
-    for arrival in (ends.previous[predecessor], latest_arrival):
-        is_required = _is_required(ends, transfers, arrival, sends, window_parent)
+    latest_arrival = queue.find_latest_arrivals(message_ends)[positions - 1]
+    for arrival in (message_ends.previous[predecessor], latest_arrival):
+        is_required = _is_required(message_ends, transfers, arrival, sends, window_parent)
         all_parents.append(arrival[is_required])
         all_children.append(sends[is_required])
     return np.concatenate(all_parents), np.concatenate(all_children)
@@ -56,17 +56,17 @@ class _LinkQueues:
     window: Int64Array
 
     @classmethod
-    def from_ends(cls, ends: MessageEnds, transfers: Transfers) -> _LinkQueues:
+    def from_ends(cls, message_ends: MessageEnds, transfers: Transfers) -> _LinkQueues:
         """Queues of all links, of the sends whose window is not 0."""
-        rows = np.flatnonzero(ends.is_send & (transfers.window[ends.transfer] > 0))
-        link = transfers.link[ends.transfer[rows]]
+        rows = np.flatnonzero(message_ends.is_send & (transfers.window[message_ends.transfer] > 0))
+        link = transfers.link[message_ends.transfer[rows]]
         # The rows of a sender are in chronological order, which a stable sort preserves.
         order = stable_order(link)
         rows, link = rows[order], link[order]
         starts = run_starts(link)
         lengths = run_lengths(starts, len(link))
         first = np.repeat(starts, lengths)
-        return cls(rows, first, transfers.window[ends.transfer[rows]])
+        return cls(rows, first, transfers.window[message_ends.transfer[rows]])
 
     @property
     def position(self) -> Int64Array:
@@ -91,20 +91,20 @@ class _LinkQueues:
         parents: Int64Array = self.rows[np.maximum(earlier, self.first[positions])]
         return parents
 
-    def find_latest_arrivals(self, ends: MessageEnds) -> Int64Array:
+    def find_latest_arrivals(self, message_ends: MessageEnds) -> Int64Array:
         """Per position, the latest arrival (row or -1) on which a send of the link up to it
         depends.
         """
         # Rows of a rank are in chronological order and a link has one sender, so the latest arrival
         # is the largest row. The shift restarts the running maximum at every link.
-        shift = self.first * (len(ends) + 1)
-        arrivals = ends.previous[self.rows]
+        shift = self.first * (len(message_ends) + 1)
+        arrivals = message_ends.previous[self.rows]
         latest: Int64Array = np.maximum.accumulate(arrivals + shift) - shift
         return latest
 
 
 def _is_required(
-    ends: MessageEnds,
+    message_ends: MessageEnds,
     transfers: Transfers,
     arrival: Int64Array,
     send: Int64Array,
@@ -112,13 +112,13 @@ def _is_required(
 ) -> BoolArray:
     """Whether an edge from `arrival` to `send` is neither present nor implied by the schedule.
 
-    `arrival`, `send`, `window_parent`: rows of `ends`, int64. `arrival` is -1 for none;
+    `arrival`, `send`, `window_parent`: rows of `message_ends`, int64. `arrival` is -1 for none;
     `window_parent` is the message one window before `send`.
     """
     # Arrivals that the plan has before the data of `send` are included, since simulators round.
-    is_new = (arrival >= 0) & (arrival != ends.previous[send])
+    is_new = (arrival >= 0) & (arrival != message_ends.previous[send])
     # An arrival before the start of `window_parent` is implied, since `send` depends on that.
-    finish = transfers.finish[ends.transfer[arrival]]
-    start = transfers.start[ends.transfer[window_parent]]
+    finish = transfers.finish[message_ends.transfer[arrival]]
+    start = transfers.start[message_ends.transfer[window_parent]]
     required: BoolArray = is_new & (finish >= start)
     return required

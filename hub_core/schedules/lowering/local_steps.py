@@ -41,23 +41,23 @@ def concatenate_columns(parts: Sequence[StepColumns]) -> StepColumns:
 
 
 def build_startup_steps(
-    ends: MessageEnds, channel: Int64Array, startup_ns: Int64Array
+    message_ends: MessageEnds, channel: Int64Array, startup_ns: Int64Array
 ) -> tuple[StepColumns, RowPairs]:
     """Build COMPUTE steps that take the start-up time of a plane, and control edges to its sends.
 
     There is one step for each rank and plane with sends that read INPUT; the edges lead to these
-    sends. `channel`: int64 per row of `ends`; channel c belongs to plane `c % len(startup_ns)`.
-    `startup_ns`: int64 per plane; empty if all planes are ready at once. In the edges, the n
-    start-up steps have the rows 0 to n - 1, and row r of `ends` has the row n + r.
+    sends. `channel`: int64 per row of `message_ends`; channel c is of plane c mod
+    `len(startup_ns)`. `startup_ns`: int64 per plane; empty if all planes are ready at once. In the
+    edges, start-up steps have the rows 0 to n - 1, and row r of `message_ends` has the row n + r.
     """
     times = startup_ns if len(startup_ns) else np.zeros(1, np.int64)
     planes = len(times)
     plane = channel % planes
 
     # Only the sends that read INPUT wait; sends of arrived chunks come later anyway.
-    waits = ends.is_send & ~ends.has_arrived & (times[plane] > 0)
+    waits = message_ends.is_send & ~message_ends.has_arrived & (times[plane] > 0)
     sends = np.flatnonzero(waits)
-    key = ends.rank[sends] * planes + plane[sends]
+    key = message_ends.rank[sends] * planes + plane[sends]
     distinct, step = np.unique(key, return_inverse=True)
     rank, plane_of_step = np.divmod(distinct, planes)
     columns = build_columns(
@@ -67,14 +67,14 @@ def build_startup_steps(
     return columns, (step.astype(np.int64), sends + len(rank))
 
 
-def build_copies(ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns, RowPairs]:
+def build_copies(message_ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns, RowPairs]:
     """Build COPY steps from INPUT to OUTPUT for chunks that their rank contributes and needs.
 
     Adjacent chunks are copied by one step. Also returns the control edges from the sends that read
-    these chunks in INPUT, in which the k-th copy has row `len(ends) + k`.
+    these chunks in INPUT, in which the k-th copy has row `len(message_ends) + k`.
     """
     chunks = holders.chunks
-    npu, chunk = _find_local_chunks(ends, holders)
+    npu, chunk = _find_local_chunks(message_ends, holders)
     is_head = ~_is_adjacent_to_previous(npu, chunk, holders)
     head = np.flatnonzero(is_head)
     copy = np.cumsum(is_head) - 1
@@ -91,18 +91,20 @@ def build_copies(ends: MessageEnds, holders: ChunkHolders) -> tuple[StepColumns,
         },
     )
     # In place, a copy may overwrite data that messages still read.
-    reads = _order_after_reads(ends, len(chunks), npu, chunk, len(ends) + copy)
+    reads = _order_after_reads(message_ends, len(chunks), npu, chunk, len(message_ends) + copy)
     return columns, reads
 
 
-def _find_local_chunks(ends: MessageEnds, holders: ChunkHolders) -> tuple[Int64Array, Int64Array]:
-    """(npu, chunk) of the chunks to copy at the ranks `ends.wanted`, int64.
+def _find_local_chunks(
+    message_ends: MessageEnds, holders: ChunkHolders
+) -> tuple[Int64Array, Int64Array]:
+    """(npu, chunk) of the chunks to copy at the ranks `message_ends.wanted`, int64.
 
     Sorted by NPU and offset in INPUT, so that adjacent chunks have adjacent rows.
     """
     npu, chunk = holders.find_local_chunks()
-    if ends.wanted is not None:
-        is_wanted = np.isin(npu, ends.wanted)
+    if message_ends.wanted is not None:
+        is_wanted = np.isin(npu, message_ends.wanted)
         npu, chunk = npu[is_wanted], chunk[is_wanted]
     offset = holders.chunks.input_offset[chunk]
     order = np.lexsort((offset, npu))
@@ -127,17 +129,17 @@ def _is_adjacent_to_previous(
 
 
 def _order_after_reads(
-    ends: MessageEnds, num_chunks: int, npu: Int64Array, chunk: Int64Array, copy: Int64Array
+    message_ends: MessageEnds, num_chunks: int, npu: Int64Array, chunk: Int64Array, copy: Int64Array
 ) -> RowPairs:
     """Control edges from the sends that read a copied chunk in INPUT to the copy of that chunk.
 
     `npu`, `chunk`, `copy`: the copied chunks and the rows of their copies, int64.
     """
     # Sends of arrived chunks read OUTPUT or SCRATCH, which these copies do not overwrite.
-    sends = np.flatnonzero(ends.is_send & ~ends.has_arrived)
+    sends = np.flatnonzero(message_ends.is_send & ~message_ends.has_arrived)
     if not len(npu):
         return sends[:0], sends[:0]
-    sent = ends.rank[sends] * num_chunks + ends.chunk[sends]
+    sent = message_ends.rank[sends] * num_chunks + message_ends.chunk[sends]
     copied = npu * num_chunks + chunk
     order = np.argsort(copied)
     position = np.searchsorted(copied[order], sent)

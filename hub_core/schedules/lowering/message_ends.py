@@ -131,18 +131,20 @@ class MessageEnds(ColumnTable):
         return arrived
 
 
-def check_causality(ends: MessageEnds, transfers: Transfers, holders: ChunkHolders) -> None:
+def check_causality(message_ends: MessageEnds, transfers: Transfers, holders: ChunkHolders) -> None:
     """Raise `InputError` for a chunk that is sent before its source has it.
 
     The times of receives need no check: a receive may be arbitrarily early.
     """
-    is_available = ends.has_arrived | holders.has_before(ends.rank, ends.chunk)
-    is_premature = ends.is_send & ~is_available
+    is_available = message_ends.has_arrived | holders.has_before(
+        message_ends.rank, message_ends.chunk
+    )
+    is_premature = message_ends.is_send & ~is_available
     if not is_premature.any():
         return
     row = int(np.argmax(is_premature))
-    chunk, npu = int(ends.chunk[row]), int(ends.rank[row])
-    start = int(transfers.start[ends.transfer[row]])
+    chunk, npu = int(message_ends.chunk[row]), int(message_ends.rank[row])
+    start = int(transfers.start[message_ends.transfer[row]])
     message = f"chunk {chunk} from NPU {npu} at time {start}"
     raise InputError(
         f"the schedule sends {message}, before the chunk has arrived there",

@@ -12,7 +12,7 @@ from hub_core.schedules.transfers import Transfers
 
 
 def build_message_steps(
-    ends: MessageEnds,
+    message_ends: MessageEnds,
     transfers: Transfers,
     holders: ChunkHolders,
     needs: BoolArray,
@@ -25,33 +25,33 @@ def build_message_steps(
     OUTPUT. `slot`: otherwise, its offset in SCRATCH. `channel`: per end, the channel of its
     message. A SEND reads the chunk from the location where it arrived, or from INPUT.
     """
-    has_arrived = ends.has_arrived
+    has_arrived = message_ends.has_arrived
     # A relay without a contribution has no operand: its first receive is a RECV.
-    has_operand = has_arrived | holders.has_before(ends.rank, ends.chunk)
-    adds: BoolArray = transfers.reduces[ends.transfer] & has_operand & ~ends.is_send
-    reads = ends.is_send | adds
+    has_operand = has_arrived | holders.has_before(message_ends.rank, message_ends.chunk)
+    adds: BoolArray = transfers.reduces[message_ends.transfer] & has_operand & ~message_ends.is_send
+    reads = message_ends.is_send | adds
     buffer = np.where(needs, Buffer.OUTPUT, Buffer.SCRATCH)
-    offset = np.where(needs, holders.chunks.output_offset[ends.chunk], slot)
+    offset = np.where(needs, holders.chunks.output_offset[message_ends.chunk], slot)
     src_buffer = np.where(has_arrived, buffer, Buffer.INPUT)
-    src_offset = np.where(has_arrived, offset, holders.chunks.input_offset[ends.chunk])
+    src_offset = np.where(has_arrived, offset, holders.chunks.input_offset[message_ends.chunk])
     receive_kind = np.where(adds, StepKind.RECV_REDUCE, StepKind.RECV)
-    peers = (transfers.destination[ends.transfer], transfers.source[ends.transfer])
+    peers = (transfers.destination[message_ends.transfer], transfers.source[message_ends.transfer])
     return {
-        "rank": ends.rank,
-        "kind": np.where(ends.is_send, StepKind.SEND, receive_kind),
-        "peer": np.where(ends.is_send, *peers),
+        "rank": message_ends.rank,
+        "kind": np.where(message_ends.is_send, StepKind.SEND, receive_kind),
+        "peer": np.where(message_ends.is_send, *peers),
         "channel": channel,
         "src_buffer": np.where(reads, src_buffer, Buffer.UNKNOWN),
         "src_offset": np.where(reads, src_offset, 0),
-        "dst_buffer": np.where(ends.is_send, Buffer.UNKNOWN, buffer),
-        "dst_offset": np.where(ends.is_send, 0, offset),
-        "count": holders.chunks.count[ends.chunk],
-        "duration_ns": np.full(len(ends), -1),
+        "dst_buffer": np.where(message_ends.is_send, Buffer.UNKNOWN, buffer),
+        "dst_offset": np.where(message_ends.is_send, 0, offset),
+        "count": holders.chunks.count[message_ends.chunk],
+        "duration_ns": np.full(len(message_ends), -1),
     }
 
 
 def allocate_scratch(
-    ends: MessageEnds, needs: BoolArray, holders: ChunkHolders
+    message_ends: MessageEnds, needs: BoolArray, holders: ChunkHolders
 ) -> tuple[Int64Array, Int64Array]:
     """Allocate SCRATCH for chunks that a rank receives but does not need afterwards.
 
@@ -61,11 +61,11 @@ def allocate_scratch(
     """
     count = holders.chunks.count
     # Sends that precede any arrival of their chunk read INPUT and need no slot.
-    reads_input = ends.is_send & ~ends.has_arrived
+    reads_input = message_ends.is_send & ~message_ends.has_arrived
     relayed = ~needs & ~reads_input
 
     # One slot per (rank, chunk), also if the chunk is forwarded twice or reduced on the way.
-    key = ends.rank * len(count) + ends.chunk
+    key = message_ends.rank * len(count) + message_ends.chunk
     distinct, slot_of_end = np.unique(key[relayed], return_inverse=True)
     rank, chunk = np.divmod(distinct, max(len(count), 1))
     sizes = count[chunk]
@@ -74,6 +74,6 @@ def allocate_scratch(
     # Slots are ordered by rank; subtract the units of the preceding ranks.
     first_of_rank = first_positions(units)
     within_rank = first_positions(sizes) - first_of_rank[rank]
-    slot = np.zeros(len(ends), np.int64)
+    slot = np.zeros(len(message_ends), np.int64)
     slot[relayed] = within_rank[slot_of_end]
     return slot, units
