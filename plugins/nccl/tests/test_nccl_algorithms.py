@@ -124,7 +124,6 @@ def test_more_chunks_of_a_tree_are_sent_in_a_pipeline() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "size", "words"),
     [
-        (CollectiveKind.ALL_TO_ALL, NcclSynthesisOptions(), MIB, "no rings for all-to-all"),
         (CollectiveKind.ALL_GATHER, NcclSynthesisOptions("tree"), MIB, "no all-gather over trees"),
         (CollectiveKind.ALL_REDUCE, NcclSynthesisOptions("ring", 8), 8, "cannot be cut in"),
         (
@@ -141,6 +140,13 @@ def test_unsuitable_requests_are_refused_with_a_cure(
     with pytest.raises(HubError, match=words) as refused:
         synthesize(_request("dgx-h100", size, kind), options)
     assert refused.value.diagnostics[0].cure
+
+
+def test_other_collectives_are_refused_before_the_synthesizer_runs() -> None:
+    request = _request("dgx-h100", MIB, CollectiveKind.ALL_TO_ALL)
+    with pytest.raises(HubError, match="nccl does not support all-to-all") as refused:
+        hub_core.run_synthesizer(request, "nccl")
+    assert "all-reduce" in str(refused.value.diagnostics[0].cure)
 
 
 def test_one_rank_is_refused() -> None:

@@ -18,6 +18,7 @@ from collhub_nccl.options import (
     SmiMatrixOptions,
     TunerOptions,
 )
+from hub_core.model import CollectiveKind
 from hub_core.plugin_api import (
     Check,
     Command,
@@ -98,6 +99,13 @@ ALGORITHMS = Synthesizer(
     "collhub_nccl.synthesize:synthesize",
     NcclSynthesisOptions,
     only_by_name=True,
+    collectives=(
+        CollectiveKind.ALL_REDUCE,
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.REDUCE_SCATTER,
+        CollectiveKind.BROADCAST,
+        CollectiveKind.REDUCE,
+    ),
 )
 
 

@@ -28,13 +28,6 @@ from hub_core.plugin_api import SynthesisRequest, SynthesisResult
 from hub_core.schedules import find_second_tree_parents, find_tree_parents
 
 _DISTRIBUTION = "collhub-nccl"
-_KINDS = (
-    CollectiveKind.ALL_REDUCE,
-    CollectiveKind.ALL_GATHER,
-    CollectiveKind.REDUCE_SCATTER,
-    CollectiveKind.BROADCAST,
-    CollectiveKind.REDUCE,
-)
 # More chunks make files larger and change simulated times by little.
 _MAX_CHUNKS = 16
 _MAX_MESSAGES = 1 << 20
@@ -58,9 +51,6 @@ def synthesize(request: SynthesisRequest, options: NcclSynthesisOptions) -> Synt
     that is NVLS, the cheaper one of ring and tree is built, and the report names NCCL's choice.
     """
     kind = request.collective.kind
-    if kind not in _KINDS:
-        cure = f"it has {', '.join(map(str, _KINDS))}"
-        raise InputError(f"NCCL has no rings for {kind}", cure=cure, code="no-such-collective")
     if request.collective.num_ranks < 2:
         raise UsageError("one rank has nothing to send", cure="let two ranks take part")
     if options.algorithm == "tree" and kind is not CollectiveKind.ALL_REDUCE:
