@@ -127,11 +127,11 @@ def _find_row_defects(
     for row in rows:
         plan = plans.get(row.file)
         if plan is None:
-            yield f"{row.file}: {REGISTER} names it, and it is missing or wrong"
+            yield f"{row.file}: {REGISTER} registers it, but it is missing or incorrect"
             continue
         header = plan.header
         if (header.collective, header.in_place) != (row.collective, row.in_place):
-            yield f"{row.file}: a plan for other calls than {REGISTER} says"
+            yield f"{row.file}: the plan is for other calls than {REGISTER} declares"
         if plan.num_ranks != registration.num_ranks:
             yield f"{row.file}: {plan.num_ranks} ranks, expected {registration.num_ranks}"
         multiple = header.alignment * max(max(g.input_chunks, g.output_chunks) for g in plan.gpus)

@@ -174,7 +174,7 @@ def write(selection: Selection, options: PlanSelectionOptions) -> WriteResult:
     registration = Registration(num_ranks, num_ranks // nodes, tuple(folder.plans))
     files = [*folder.files, Artifact(REGISTER, register_text(registration).encode())]
     notes = [
-        "call register(rank) of register.py before the communicator is made",
+        "call register(rank) of register.py before the communicator is created",
         f"sizes that are not a multiple of {ALIGNMENT} bytes a rank use the runtime's algorithms",
     ]
     if any(selected.collective.kind.traits.reduces for selected in selection.collectives):
@@ -213,7 +213,7 @@ def _add_window(folder: _Folder, selected: SelectedCollective, window_mode: _Win
         _note_other_steps(folder, selected, window_mode, name)
         _add_minimum_chunks_plan(folder, window_mode, plan)
         return
-    reason = "left to the runtime: nothing can be written"
+    reason = "left to the runtime: no algorithm can be written as a plan"
     folder.losses.append(Loss("algorithm", str(window_mode), reason))
 
 

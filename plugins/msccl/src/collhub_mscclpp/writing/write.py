@@ -30,19 +30,23 @@ def list_losses(draft: Draft) -> Iterator[Loss]:
     serves_both = collective.in_place and collective.out_of_place
     if serves_both:
         where = "calls in place"
-        reason = "a plan states one mode; it runs rightly in both"
+        reason = "a plan has one mode; this one is correct in both"
         if not draft.serves_in_place():
-            reason = "right out of place only: ports miss parts of buffers, packets unequal scratch"
+            reason = (
+                "correct only out of place: ports miss parts of buffers, packets need equal scratch"
+            )
         yield Loss("in_place", where, reason)
     if collective.kind not in NAMES:
         yield from _list_contract_losses(draft)
     elif draft.work.unit * draft.options.tbg > 1:
         # The reader's units are chunks, or the parts of chunks of thread block groups.
         units = f"{draft.work.unit} units are a chunk"
-        yield Loss("unit_count", units, "units of what is read back are chunks, or parts of them")
+        yield Loss("unit_count", units, "when read back, units are chunks or parts of them")
     if algorithm.collective_bytes is not None and draft.options.max_size is None:
         where = f"{algorithm.collective_bytes} bytes"
-        yield Loss("collective_bytes", where, "a plan serves sizes; see -O min_size, max_size")
+        yield Loss(
+            "collective_bytes", where, "a plan serves a window of sizes; see -O min_size, max_size"
+        )
 
 
 def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
@@ -50,17 +54,19 @@ def _list_contract_losses(draft: Draft) -> Iterator[Loss]:
     collective = draft.work.algorithm.collective
     where = f"{collective.kind} is written as custom"
     if collective.kind is not CollectiveKind.CUSTOM:
-        yield Loss("kind", where, "only who names the plan uses it")
+        yield Loss("kind", where, "only callers that name the plan use it")
     if not collective.out_of_place and collective.kind in UNSTATED_IN_PLACE:
-        yield Loss("in_place", where, "which part of a buffer is the other one is not in the plan")
+        yield Loss(
+            "in_place", where, "the plan does not define which part of a buffer the other one is"
+        )
     if collective.root is not None:
-        yield Loss("root", f"rank {collective.root}", "the steps tell it alone")
+        yield Loss("root", f"rank {collective.root}", "only the steps imply it")
     input_chunks, output_chunks = (count_chunks(draft)[:, :2] * draft.options.tbg).T
     if not _is_described_by_sizes(collective.contract, input_chunks, output_chunks):
-        consequence = "what it must do is not in the plan; chunk counts are at least 1"
+        consequence = "the expected result is not in the plan; chunk counts are at least 1"
         yield Loss("contract", where, consequence)
     if collective.unit_count != max(int(input_chunks.max()), int(output_chunks.max())):
-        yield Loss("unit_count", where, "the largest buffer of a rank is read back")
+        yield Loss("unit_count", where, "when read back, it is the largest buffer of a rank")
 
 
 def _is_described_by_sizes(
@@ -139,7 +145,7 @@ def _check_slices(options: PlanWriteOptions, slices: int) -> None:
     if options.protocol == PACKETS or options.tbg > 1:
         # The executor divides neither packets nor parts of groups into slices.
         message = "slices are for protocol=Simple and tbg=1"
-        raise UsageError(message, cure="leave one of the options out")
+        raise UsageError(message, cure="omit one of the options")
     if slices % ALIGNMENT:
         message = f"slices={slices} is no multiple of {ALIGNMENT} bytes"
         raise UsageError(message, cure="choose one, such as 64KiB")
@@ -166,9 +172,8 @@ def _describe_blocks(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
     receives = draft.work.messages.receive
     direct = int(draft.landing.is_direct[receives].sum())
     pulled = int(draft.landing.is_pulled[receives].sum())
-    landed = (
-        f"{direct} of {len(receives)} messages land in place, {pulled} are added where they lie"
-    )
+    landed = f"{direct} of {len(receives)} messages land in place"
+    landed += f", {pulled} are pulled from their senders"
     note = f"thread blocks of a rank: {max_blocks} at most; {landed}"
     switches = draft.work.switches
     if not switches.is_empty:

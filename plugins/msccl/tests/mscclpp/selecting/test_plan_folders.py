@@ -266,7 +266,7 @@ def test_files_that_are_not_registered_or_gone_are_reported() -> None:
     assert any("again.json: register.py does not name it" in line for line in found)
     assert len(calls) == 4
     calls, found = served({file: content for file, content in files.items() if file != name})
-    assert any(f"{name}: register.py names it" in line for line in found)
+    assert any(f"{name}: register.py registers it, but it is missing" in line for line in found)
     assert len(calls) == 3
     _, found = served({name: files[name]})
     assert any("register.py is missing" in line for line in found)

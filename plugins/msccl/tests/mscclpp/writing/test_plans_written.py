@@ -289,7 +289,7 @@ def test_part_of_a_gathered_vector_is_read_from_the_whole_through_ports() -> Non
     assert run_in_place(algorithm, way) == "right"
     both = replace(algorithm.collective, in_place=True)
     losses = write(replace(algorithm, collective=both), way).losses
-    assert any("right out of place only" in loss.consequence for loss in losses)
+    assert any("correct only out of place" in loss.consequence for loss in losses)
     assert run_in_place(algorithm, way, is_only_mode=False) == "wrong"
 
 
