@@ -181,7 +181,10 @@ def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
 
 
 def _get_kind_and_value(attribute: Any) -> tuple[Kind | None, AttributeValue]:
-    """Return kind and value of an AttributeProto; lists become tuples."""
+    """Return kind and value of an AttributeProto; lists become tuples.
+
+    The kind is the number of the field that is set. (None, None) if no value is set.
+    """
     one_of = attribute.WhichOneof("value")
     if one_of is None:
         return None, None

@@ -274,7 +274,12 @@ def _run(command_line: list[str], session: Session) -> int:
 
 
 def _report(error: Exception) -> int:
-    """Print the messages of an error and return its exit code."""
+    """Print the messages of an error and return the exit code of the process.
+
+    `HubError`: its own code. Click errors: USAGE, or DONE with the help if a group was called
+    without a command. `OSError` and `MemoryError`: INVALID. Any other exception is reported as an
+    internal error: BUG.
+    """
     if isinstance(error, HubError):
         for diagnostic in error.diagnostics:
             print_diagnostic(diagnostic)

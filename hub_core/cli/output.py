@@ -286,7 +286,12 @@ def fitted_widths(table: Sequence[Sequence[str]], room: int) -> list[int] | None
 
 
 def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
-    """Split a text into parts between which a line may end; a number stays with its unit."""
+    """Split a text at spaces into parts between which a line may end; none is empty.
+
+    A digit stays with the word that follows it ("5 ms", "8 ranks"): the part has a no-break space
+    (`_TIE`) there, which the caller replaces. `at_hyphens`: also split after a hyphen between two
+    letters.
+    """
     # Imported here: most output is not wrapped.
     import re
 

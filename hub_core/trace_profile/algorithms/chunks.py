@@ -190,9 +190,10 @@ def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
 
 
 def _record_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> str | None:
-    """Return how the tags of a trace are recorded; None if `lower` computes the same tags.
+    """Return `CHANNEL_TAGS` if the tag of every message is its channel, else None.
 
-    Raises `InputError` if the tags match other messages than channels and order do.
+    None also if `lower` computes the same tags, or if other tags pair the same messages: such tags
+    are not kept. Raises `InputError` for tags that pair other messages than channels and order do.
     """
     expected = message_tags(steps)
     if np.array_equal(expected, tags):

@@ -77,9 +77,12 @@ def parse_ras(root: Mapping[str, object], file: str) -> RasReport:
 
 
 def read_inspector(content: bytes, file: str) -> list[str]:
-    """Return notes on the last completed collectives; lines that are not records are noted too.
+    """Return a note per line that is no record, then one per communicator, sorted.
 
-    Raises `InputError` if no line is a record.
+    The note of a communicator gives its last completed collective, or the ranks that are furthest
+    behind if ranks differ; at most 8 are named. Point-to-point records are ignored. Content without
+    lines or with only point-to-point records gives no notes. Raises `InputError` if lines are
+    skipped and no line is a record of a collective.
     """
     last: dict[str, dict[int, int]] = {}
     notes: list[str] = []

@@ -169,7 +169,14 @@ class _Evaluation:
         return self._join(frame, instruction.operands)
 
     def _compute(self, frame: _Frame, instruction: Instruction) -> None:
-        """Append a computation, or extend the previous one."""
+        """Append a computation with the operations and bytes of an instruction, or extend a row.
+
+        The open row, a preceding blocking computation, is extended if `merge_compute` is set and
+        the instruction is blocking: in a sequence, and no "-start". Otherwise a row is appended,
+        and is open if it is blocking and the frame is not asynchronous. Values are limited to
+        `_LARGEST`.
+        Fusions with collectives and custom calls of unknown work are reported as losses.
+        """
         names = called_names(instruction) if instruction.opcode == "fusion" else []
         body = self._module.computations[names[0]] if names else None
         if body is not None and body.communications:

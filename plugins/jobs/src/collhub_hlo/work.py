@@ -34,7 +34,11 @@ Instructions = Mapping[str, Instruction]
 
 
 def is_product(instruction: Instruction) -> bool:
-    """Whether the instruction is a matrix product with known dimensions."""
+    """Whether the instruction is a matrix product: a dot, or a custom call of `GEMM_TARGETS`.
+
+    Only the opcode and the name of the called target decide; dimensions are not checked, and
+    convolutions do not count.
+    """
     if instruction.opcode == "custom-call":
         return _target(instruction).startswith(GEMM_TARGETS)
     return instruction.opcode == "dot"

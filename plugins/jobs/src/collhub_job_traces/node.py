@@ -221,7 +221,11 @@ def _decode_head(head: bytes) -> _Head | None:
 
 
 def _read_canonical_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return (number, next offset). Raises `ValueError` for encodings longer than necessary."""
+    """Return (number, next offset) of the varint at an offset.
+
+    Raises `ValueError` for encodings that are longer than necessary or have more than 9 bytes
+    (numbers from 2**63 on), and `IndexError` if the content ends within the number.
+    """
     value = content[at]
     at += 1
     if value < 128:

@@ -149,7 +149,12 @@ def collectives_in_order(nodes: NodeColumns) -> Int64Array:
 
 
 def _issue_order(identity: list[int], pointer: list[int], children: list[int]) -> Int64Array:
-    """Sort the rows of one rank by issue order; node i has `children[pointer[i]:...]`."""
+    """Return the rows of one rank in issue order: parents first, then the lowest identity.
+
+    The next row is always the one with the lowest `identity` among those whose parents have all
+    been issued. Row i has the children `children[pointer[i] : pointer[i + 1]]`. Rows that are on or
+    behind a cycle are left out.
+    """
     missing = [0] * len(identity)
     for child in children:
         missing[child] += 1

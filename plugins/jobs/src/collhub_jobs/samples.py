@@ -21,7 +21,7 @@ def samples() -> Sequence[Source]:
 
 
 def json_samples() -> Sequence[Source]:
-    """Return the same trace in the JSON form of chakra_jsonizer."""
+    """Return the trace of `samples` as one file in the JSON form of chakra_jsonizer."""
     size = {"name": "comm_size", "int64Val": str(1 << 20)}
     kind = {"name": "comm_type", "int64Val": "0"}
     messages = [

@@ -169,7 +169,12 @@ def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
 
 
 def _numbers(line: int, row: Mapping[str, str], file: str) -> dict[str, int]:
-    """Return the numbers of a row. Raises `InputError` for invalid ones."""
+    """Return channel_id, flow_id, src, dest and flow_size of a row as integers by column name.
+
+    Raises `InputError` with the line for a value that is not a decimal number of at least 0, for a
+    flow from a rank to itself, for a flow of 0 bytes, and for ranks, channels or sizes beyond the
+    limits.
+    """
     numbers = {}
     for name in ("channel_id", "flow_id", "src", "dest", "flow_size"):
         text = row[name].strip()

@@ -220,7 +220,12 @@ def read_profile(file: str) -> MachineProfile:
 
 
 def parse_profile(content: bytes, file: str) -> MachineProfile:
-    """Convert the content of a profile. Raises `InputError` with the path of each defect."""
+    """Parse the JSON of a machine profile; `file` is its name in messages.
+
+    The constants are either all present or all absent. Raises `InputError` for invalid JSON or
+    another `schema`; for violations of the schema, at most 20 at once, each with its path; and
+    otherwise for the first set of wrong constants or table whose sizes do not increase.
+    """
     document = parse_json_object(content, file)
     place = Location(file)
     if document.get("schema") != SCHEMA:

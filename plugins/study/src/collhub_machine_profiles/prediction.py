@@ -144,9 +144,11 @@ def _nominal_time_us(profile: MachineProfile, call: CollectiveCall) -> float | N
 def _errors(
     profile: MachineProfile, predictor: str, call: CollectiveCall
 ) -> tuple[float | None, float | None]:
-    """Return the worst median and p90 of the entries nearest to a configuration.
+    """Return the largest median and the largest p90 error of a predictor near a call.
 
-    Those are the entries of its collective, ranks and nodes, else of its collective, else all.
+    Only error entries of `predictor` count: those of the collective, ranks and nodes of the call,
+    else of its collective, else all. The two may come from different entries. (None, None) if there
+    is no entry.
     """
     entries = [one for one in profile.errors if one.predictor == predictor]
     same_kind = [one for one in entries if one.collective == call.collective]

@@ -184,9 +184,10 @@ def open_comparisons(
 ) -> Iterator[Compare]:
     """Yield a function that compares the algorithms for a question on a network.
 
-    It reads results from the cache, and measures the remaining ones. `arguments`: values of
-    `comparison_options`. `timing`: what the times of the questions describe. The context stops the
-    workers that the function starts.
+    It takes results from the cache and measures the others; a cached time below a proven bound is
+    measured again. `arguments`: values of `comparison_options`. `timing`: what the times of the
+    questions describe. At the end of the `with` block, the workers are stopped and a cache that
+    cannot be written is reported. Raises `HubError` for a missing engine.
     """
     # Imported here, because the help of the commands does not need numpy.
     import hub_core

@@ -146,10 +146,11 @@ def _search_widest(
     width: Float64Array,
     leaving: Int64Array,
 ) -> None:
-    """Search the widest path from `start` to `target`, backwards from `target`.
+    """Find the widest path from `start` to `target` by a search backwards from `target`.
 
-    Only arcs with more than `min_width` of remaining flow are used. Fills `width` by node, limited
-    to `max_width`, and `leaving`: the arc towards the target, -1 for none.
+    Only arcs with `available` above `min_width` count. Fills `width` (at most `max_width`, 0 if not
+    reached) and `leaving` by node: the next arc towards the target, -1 for none. Stops at `start`:
+    only nodes on its path have final values. Without a path, `leaving[start]` is -1.
     """
     width[:] = 0.0
     leaving[:] = -1

@@ -37,7 +37,12 @@ _MICRO_NS = 1000
 
 
 def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
-    """Apply all cures that change times by at most 1 ns; return (job, descriptions of changes)."""
+    """Adapt a workload to ASTRA-sim; return it with a description of each change that was made.
+
+    Numbers the process groups, gives collectives of all ranks a group if there are smaller groups,
+    and appends computations of 1 ns after host, memory and marker nodes. Times change by at most
+    1 ns. Returns the same object and an empty list if there is nothing to do.
+    """
     notes = []
     cures: tuple[tuple[Callable[[Workload], Workload], str], ...] = (
         (_assign_numbers, "process groups are numbered, as ASTRA-sim knows no other names"),

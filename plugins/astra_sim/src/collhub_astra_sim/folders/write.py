@@ -166,9 +166,11 @@ def _check_name(name: str) -> str:
 
 
 def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
-    """Return the bytes of the workload node.
+    """Return the bytes of the workload node: `size`, or the share of one rank for an all-gather.
 
-    They scale symbolic traces and do not affect absolute ones.
+    The share is at least 1, because ranks never finish an all-gather of 0 bytes. In the symbolic
+    dialect an all-gather has `size` as well. The bytes scale symbolic traces and do not affect
+    absolute ones.
     """
     # An all-gather counts the input of one rank. But the only reader of symbolic sizes, a branch of
     # ASTRA-sim, divides this number by the units of the entire output, so it gets the total.

@@ -121,9 +121,11 @@ class RankSteps:
         return handle
 
     def _build_column(self, name: str) -> Int64Array:
-        """Return a column of all steps.
+        """Return one column of all steps, in the order in which they were added.
 
-        Scalars are repeated by one vectorized call, because most calls pass only scalars.
+        An added value is a scalar for all its ranks, or an array by rank, of which the ranks of the
+        step are taken. Steps without the value get the default of `COLUMN_DEFAULTS`, or 0. Scalars
+        are repeated by one vectorized call, because most calls pass only scalars.
         """
         if name == "rank":
             return np.concatenate([ranks for ranks, _ in self._added])

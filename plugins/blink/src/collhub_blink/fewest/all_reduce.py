@@ -213,9 +213,10 @@ def _build_link_search(problem: _SpanningProblem, weights: Sequence[int]) -> _Li
 
 
 def _find_sharing_sets(capacity: int, weights: Sequence[int], is_full: bool) -> list[int]:
-    """Find the sets of trees, one bit per tree, that fit on a link (`is_full`: that fill it).
+    """Return the sets of trees, one bit per tree, whose weights fit on a link.
 
-    Ordered by decreasing load, then by the set.
+    Their sum is at most `capacity`; with `is_full` exactly `capacity`. Ordered by decreasing sum,
+    then by the set. Includes the empty set if that fits; empty if no set does.
     """
     load = [0]
     for weight in weights:

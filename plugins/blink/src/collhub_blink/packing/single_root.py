@@ -147,7 +147,12 @@ def _find_within_depth(
     available: Sequence[SpanningTree],
     depth: int,
 ) -> TreeSearchResult:
-    """Find the fewest trees within the maximum depth. `InputError` if none is found."""
+    """Return the fewest trees of at most `depth` that the search budget finds.
+
+    `total`: the sum of their weights. `available`: a known packing, the result if no smaller one is
+    found; ignored if one of its trees is too deep. Raises `InputError` if none is found, with the
+    proof if there is one; the budget may have ended first.
+    """
     # Known trees that are too deep cannot be the result.
     known = available if _maximum_depth(available) <= depth else ()
     result = find_fewest_broadcast_trees(graph, task.root, total, known, task.budget, depth)

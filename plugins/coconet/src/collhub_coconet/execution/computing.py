@@ -132,7 +132,12 @@ def compute_elements(
 
 
 def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
-    """Compute this rank's part of a norm, sum or maximum of slices; floats in float64."""
+    """Return one rank's part of a norm, sum or maximum of slices, as an array of one element.
+
+    The part of a norm is the sum of squares, without the root. Floats are computed in float64;
+    integers keep their type. The maximum of an empty block is the lowest value of the type. `rank`
+    counts modulo the number of ranks.
+    """
     name = operation.reads[0]
     block = values.on_rank(name, rank % values.binding.num_ranks)
     wide = block.astype(np.float64) if block.dtype.kind == "f" else block

@@ -78,7 +78,10 @@ def build_program(
 def _update_stages(
     program: Program, live_names: set[str], renamed: Mapping[str, str]
 ) -> tuple[Stage, ...]:
-    """Rename the members of the stages, and drop members that are not live and empty stages."""
+    """Return the stages with renamed members, without dead members and without empty stages.
+
+    `renamed`: new names by old name; other members keep theirs. `live_names` are new names.
+    """
     stages = []
     for stage in program.stages:
         members = [renamed.get(name, name) for name in stage.members]

@@ -211,9 +211,12 @@ def _choose_spelling(
     options: WriteOptions,
     imported: Mapping[str, str],
 ) -> str:
-    """Value of `coll`: from the option, as imported for custom collectives, or from the kind.
+    """Return the value of `coll`.
 
-    Raises `InputError` if the runtime has no such collective.
+    The first of: the option `collective`; for a custom collective the imported name, if the runtime
+    knows it; the runtime's name of the kind; the runtime's name for custom collectives. Raises
+    `UsageError` for an option value that the runtime does not know, and `InputError` if the runtime
+    has neither a name for the kind nor one for custom collectives.
     """
     if options.collective is not None:
         return _check_spelling(options.collective, runtime)

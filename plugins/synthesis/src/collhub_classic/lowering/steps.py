@@ -256,7 +256,11 @@ def _build_sends(
 def _build_receives(
     plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces, pieces: MessagePieces
 ) -> dict[str, Int64Array]:
-    """Build the RECV and RECV_REDUCE steps of all pieces."""
+    """Return the columns of the receive steps, one per piece, in the order of `pieces`.
+
+    RECV_REDUCE if the message is reduced and not staged, else RECV. Staged data goes to the scratch
+    buffer; a separate step adds it later.
+    """
     entry = pieces.entry
     message = accesses.message[entry]
     is_staged = where.staging[entry] >= 0

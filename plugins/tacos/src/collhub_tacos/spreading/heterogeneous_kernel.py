@@ -171,11 +171,13 @@ def _find_later_start(
     patience: Int64Array,
     has_waited: BoolArray,
 ) -> int:
-    """Return a later start of the message of a link, if that lets it carry a better chunk.
+    """Return the later start time of the message of a link, `_UNCHANGED` or `_NEVER`.
 
-    `_UNCHANGED` if it delivers the entry `best` now, `_NEVER` if its source has no useful chunk.
-    `latest`: number of log entries of the source at the start of the message. `end`: number of all
-    entries.
+    A link waits at most `patience`, and once per message, if an entry logged by then has a rarer
+    chunk (lower supply) than entry `best`, -1 for none. If neither is useful, it starts at the
+    first later useful entry, however late, or `_NEVER`. `_UNCHANGED`: it delivers `best` now.
+    `latest`: number of log entries of the source at the start of the message; `end`: number of all
+    entries. Updates `has_waited` and, if no entry was useful, `first` of the link.
     """
     start_time = _UNCHANGED
     rarest = best
