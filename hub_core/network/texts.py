@@ -82,7 +82,10 @@ class TopologyText:
         return f"{text}?{'&'.join(pairs)}" if pairs else text
 
     def _stated(self, query: str) -> dict[str, list[str]]:
-        """Return the values of every key of the query, split at commas."""
+        """Return the values of every key of the query, split at commas; empty parts are skipped.
+
+        A key without `=` has the value "". Raises `UsageError` for an unknown or repeated key.
+        """
         stated: dict[str, list[str]] = {}
         for item in filter(None, query.split("&")):
             key, _, value = item.partition("=")

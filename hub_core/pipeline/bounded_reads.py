@@ -34,9 +34,10 @@ def load_file(file: Path) -> bytes:
 
 
 def read_bounded(file: BinaryIO, name: str, head: bytes, limit: int | None = None) -> bytes:
-    """Read the rest of a stream and return it after `head`.
+    """Read the rest of a stream, and return `head` followed by it.
 
-    Raises `InputError` for more than `limit` bytes (default: `MAX_STREAM_BYTES`).
+    Raises `InputError` that names the stream `name` if a read brings `head` and the rest above
+    `limit` bytes (default: `MAX_STREAM_BYTES`).
     """
     limit = MAX_STREAM_BYTES if limit is None else limit
     content = io.BytesIO()

@@ -53,7 +53,7 @@ def _offer_object(offer: Offer) -> dict[str, JsonValue]:
 
 
 def description_of(offer: Offer) -> str:
-    """Return the description of an offer, or of its format."""
+    """Return the description of an offer's format if it has one, else its own; "" if none."""
     described = getattr(offer, "format", offer)
     return str(getattr(described, "description", ""))
 

@@ -118,7 +118,11 @@ class _ProfileNodes:
         return values[self._step]
 
     def _get_message_operand(self, name: str) -> Int64Array:
-        """Return the operand that a message carries: read by SEND, written by RECV."""
+        """Return one field (`name`: buffer or offset) of the location of each message's data.
+
+        A send gives the source that it reads; every other row the destination that it writes, which
+        for a receive-reduce is the place of the sum.
+        """
         # For a receive-reduce this is the location of the sum; see `placement`.
         sent, received = self._get_column(f"src_{name}", 0), self._get_column(f"dst_{name}", 0)
         return np.where(self._is_send, sent, received)

@@ -129,9 +129,12 @@ class Maker:
     def streams(
         self, rule: CollectiveRule, whole: Wanted, sizes: Sequence[int], mask: int
     ) -> list[list[Phase]]:
-        """Return the phases of native streams of these bytes; empty if the rule is not native.
+        """Return a list of phases per size, for native streams of these bytes; else an empty list.
 
-        `mask`: the participating dimensions. Raises `HubError` that names the rule.
+        Streams are native if the rule is `NATIVE` without options, the system is stated, the group
+        has all ranks of the job and at least two, and the kind is native and without a custom
+        algorithm of the system. `mask`: the participating dimensions. Raises `HubError` that names
+        the rule.
         """
         is_native = rule.algorithm == NATIVE and not rule.options and self._system.is_stated
         # ASTRA-sim ignores dimensions in smaller groups.

@@ -41,7 +41,10 @@ class Outcome:
 
 
 def summarize_schedule(tasks: HostTasks, schedule: HostSchedule) -> Outcome:
-    """Return the outcome of a schedule of the hosts' cards."""
+    """Return times in seconds, status, proof and bound of a schedule of the hosts' network cards.
+
+    `tasks` converts ticks to seconds. The bound is by hosts or a task; `weights` is empty.
+    """
     bound = schedule.bound
     return Outcome(
         tasks.seconds(schedule.makespan),

@@ -62,7 +62,9 @@ class ForkedRanks:
     def await_all(self) -> None:
         """Wait until every rank has reported.
 
-        Raises `InputError` with all positions if a rank died or the time limit has passed.
+        Raises `InputError` with the positions of the living ranks that still wait, if a rank has
+        exited with an error or a signal, or if the time limit has passed. The limit is also checked
+        at the start, even if all ranks have reported.
         """
         # Checked at least once per call, so that a long sequence of fast runs ends, too.
         self._check_time()

@@ -153,7 +153,10 @@ class TunedCollective:
 
     @property
     def label(self) -> str:
-        """The collective, with the mode of its calls if there is only one."""
+        """The kind of collective, and after a comma whether all calls are in place or out of place.
+
+        Only the kind, if the collective serves both.
+        """
         question = self.outcome.question
         is_both = question.collective.in_place and question.collective.out_of_place
         return question.kind if is_both else f"{question.kind}, {question.mode.replace('-', ' ')}"

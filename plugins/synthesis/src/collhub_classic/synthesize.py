@@ -253,7 +253,11 @@ def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
 def _build_algorithm(
     plan: MessagePlan, request: SynthesisRequest, options: ClassicOptions
 ) -> Algorithm:
-    """Build the algorithm of a plan whose positions are ranks."""
+    """Build the algorithm of a plan whose positions are ranks; rank r runs on `request.npus[r]`.
+
+    Units are the plan's blocks; for an all-to-all, the blocks of one rank's buffer. An all-to-all
+    is out of place only, all others also in place.
+    """
     ranks = request.collective.num_ranks
     is_square = request.collective.kind is CollectiveKind.ALL_TO_ALL
     collective = replace(

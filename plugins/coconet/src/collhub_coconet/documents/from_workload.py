@@ -230,7 +230,12 @@ def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:
 def _collect_arguments(
     workload: Workload, statements: Iterable[Fields], header: Fields
 ) -> list[Fields]:
-    """Collect all arguments. Raises `InputError` for contradictory declarations."""
+    """Collect the arguments that the statements declare, each once.
+
+    If the header lists argument names, only these are returned, in its order; names that no
+    statement declares are skipped. Otherwise in the order of the first declaration. Raises
+    `InputError` if an argument is declared in two ways.
+    """
     fields_by_name: dict[str, Fields] = {}
     for fields in statements:
         for one in fields.get("arguments", ()):

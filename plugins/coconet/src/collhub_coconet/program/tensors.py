@@ -176,9 +176,10 @@ Ranges = Mapping[str, tuple[int, int]]
 
 
 def parse_ranges(text: str) -> Ranges:
-    """Parse sizes by symbol, such as `B=8,N=1024..1048576`; repeated symbols: the last entry.
+    """Return smallest and largest size by symbol, from text such as `B=8,N=1024..1048576`.
 
-    Raises `UsageError` for any other text.
+    `B=8` is the range 8..8. The last entry of a symbol counts; empty entries are skipped. Raises
+    `UsageError` for any other entry, and for a range whose end is below its start.
     """
     ranges = {}
     for part in filter(None, text.split(",")):

@@ -113,10 +113,10 @@ class _TimeCalculation:
         return total
 
     def compute_minimum_seconds(self) -> float:
-        """Compute a lower bound of the time of these kernels in any arrangement of chains.
+        """Return a lower bound, in seconds, of these kernels in any arrangement of chains.
 
-        Kernels of one resource do not overlap in a chain either. Kernels with a reduction to a
-        scalar cannot be members of a chain, and are added.
+        It is the time of the busiest resource, because kernels of one resource never overlap, plus
+        the time of all kernels with a reduction to a scalar, which cannot be in a chain.
         """
         unchained_s, busy = 0.0, dict[str, float]()
         for kernel in self.program.kernels():

@@ -209,9 +209,10 @@ class _Search:
             self._enqueue(candidate, TRANSFORMATIONS[first_allowed:])
 
     def _take_parents(self) -> list[tuple[Candidate, AllowedKinds]]:
-        """Remove up to `_STATES_PER_ROUND` states from the queue, and return those to expand.
+        """Take up to `_STATES_PER_ROUND` states from the queue, and count them as expanded.
 
-        Dominated states are dropped and counted as pruned.
+        Dominated states on the way are removed too, counted as pruned, and do not count toward the
+        limit. Empty if no state is left to expand.
         """
         parents: list[tuple[Candidate, AllowedKinds]] = []
         while self.queue and len(parents) < _STATES_PER_ROUND:

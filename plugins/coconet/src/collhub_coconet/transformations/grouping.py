@@ -97,9 +97,10 @@ Part = list[Operation]
 
 
 def _find_operations(program: Program, member: str, conditions: Conditions) -> Part:
-    """Find the operations of a member, an operation or a stage.
+    """Return the operations that a member names: one, or all of a stage in order.
 
-    Raises `RefusedMoveError` for an unknown name, and for an operation inside a stage.
+    The condition that holds is recorded in `conditions`. Raises `RefusedMoveError` for an unknown
+    name, and for an operation inside a stage, whose name is required instead.
     """
     for stage in program.stages:
         if member in stage.members:

@@ -99,7 +99,7 @@ class _AttributeReader:
     def read_number(self, name: str, minimum: int) -> int:
         """Read a required number.
 
-        Record an error and return `least` if it is missing or smaller.
+        Record an error and return `minimum` if it is missing or smaller.
         """
         if name not in self._algo:
             self._add_error("missing-attribute", f"<algo> has no attribute {name!r}")

@@ -176,7 +176,10 @@ def _check_block_ids(
     rank: int,
     refusals: Refusals,
 ) -> None:
-    """Refuse thread block ids other than 0, 1, 2, ..., and too many thread blocks."""
+    """Refuse a rank whose thread block ids are not 0..n-1, each once, in any order of the blocks.
+
+    Also refuses more thread blocks than the runtime's `max_blocks`. A missing id counts as 0.
+    """
     runtime, blocks = refusals.runtime, gpu.children
     ids = sorted(read_number(block.attributes.get("id", "")) for block in blocks)
     if ids != list(range(len(blocks))):

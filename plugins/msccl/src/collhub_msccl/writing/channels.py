@@ -108,8 +108,12 @@ def find_channels(blocks: Blocks, limit: int) -> tuple[Int64Array | None, Int64A
 
 
 def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
-    """Groups in the order of their first member, and the blocks whose two connections cannot be
-    grouped."""
+    """Return groups of connections that must share a channel, and the blocks in conflict.
+
+    The incoming and outgoing connection of a block share one channel. Groups are in the order of
+    their first member. A block is in conflict if its two groups connect the same two ranks, or
+    together give a rank too many peers; its groups remain separate.
+    """
     pairs = zip(blocks.source.tolist(), blocks.destination.tolist(), strict=True)
     group_of = [_Group.from_part(part, pair) for part, pair in enumerate(pairs)]
     conflicting_blocks: list[int] = []

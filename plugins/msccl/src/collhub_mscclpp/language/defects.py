@@ -57,7 +57,11 @@ def find_defects(
 def _find_barrier_defects(
     program: CollectiveProgram, earlier: Sequence[CollectiveProgram]
 ) -> Iterator[str]:
-    """Describe barriers that the package numbers on from earlier programs of the process."""
+    """Yield one text if the program and earlier programs of the process both have barriers.
+
+    The package continues the numbers of the earlier ones. The text also says if they exceed the
+    executor's limit.
+    """
     count, before = (
         _count_barriers(program),
         sum(_count_barriers(program_before) for program_before in earlier),

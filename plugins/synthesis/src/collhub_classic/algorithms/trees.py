@@ -148,7 +148,10 @@ def _plan_reduce_and_broadcast(parent: Int64Array, chunks: int) -> MessagePlan:
 
 
 def _compute_depths(parent: Int64Array) -> Int64Array:
-    """Count the links from the root to every rank."""
+    """Return the number of links from the root to every rank; int64[ranks].
+
+    The parent of a root is negative, and its depth is 0. `parent` must have no cycle.
+    """
     depth = np.zeros(len(parent), np.int64)
     above = parent.copy()
     while (above >= 0).any():

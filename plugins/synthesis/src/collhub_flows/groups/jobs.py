@@ -109,7 +109,11 @@ class TreeJobs:
         return TreeJobs(*columns, edges, self.number, self.num_links)
 
     def _compute_starts(self, rank: Int64Array) -> Int64Array:
-        """Compute the starts of all jobs if links run their jobs by rank; int64[jobs]."""
+        """Return the start of every job in a list schedule; int64[jobs].
+
+        A free link starts its ready job of the smallest rank; it does not wait for one that is not
+        ready. Forwarded jobs start in the order of arrival instead.
+        """
         # Imported here, because the import of numba takes a second.
         from collhub_flows.list_kernel import list_starts
 

@@ -42,7 +42,10 @@ def lean_kernel(function: _Function) -> _Function:
 
 
 def part(function: _Function) -> _Function:
-    """Compile a function together with the kernels of its file that call it."""
+    """Compile a function that only kernels and parts of its own file call; Python cannot call it.
+
+    It has no cache of its own: its machine code is stored with that of the calling kernel.
+    """
     compiled = numba.njit(nogil=True, **_WITHOUT_WRAPPERS)(function)
     return cast(_Function, compiled)
 

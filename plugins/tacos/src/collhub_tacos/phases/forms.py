@@ -130,7 +130,11 @@ class _Phases:
         return schedule.transfers(self.times)
 
     def _join_phases(self, nodes: Nodes) -> LinkSchedule:
-        """Return the phases in sequence, each with its full duration."""
+        """Return the phases of these nodes in sequence; the first is reversed if the plan says so.
+
+        A phase starts after the full duration of the one before, even if the selected transfers end
+        earlier.
+        """
         # Selected transfers do not determine the duration of a phase.
         first, *later_spreads = self.spreads
         schedule, end = first.schedule(nodes), first.time_ps

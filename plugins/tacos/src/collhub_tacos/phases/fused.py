@@ -261,9 +261,11 @@ class _FastestPipeline:
 def _find_fastest(
     form: str, setting: Setting, packings: Iterator[_PipelinedTrees]
 ) -> SynthesisCandidate:
-    """Try all packings with few chunks, then the best one with more chunks.
+    """Return the fastest candidate: all packings with few chunks, then the best with more chunks.
 
-    Ctrl-C ends the search if there is a result.
+    If `setting.pieces` states a number, it is used for all packings, and the second part is
+    omitted. Ctrl-C returns the best result so far, marked as interrupted; without one, it is raised
+    again. Raises `InputError` for a network that does not suit trees.
     """
     if reason := find_unsuitability(setting.network):
         raise InputError(
@@ -294,16 +296,14 @@ def _find_best_packing(
     return search.best
 
 
-def _choose_chunk_count(
-    search: _FastestPipeline, strength_of_network: _PackedSchedule
-) -> _PackedSchedule:
+def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> _PackedSchedule:
     """Return the schedule on the same trees with the fastest number of chunks."""
-    packing = strength_of_network.packing
+    packing = schedule.packing
     count = best_chunks(
         lambda repeats: search.time_ps(packing, repeats), packing.max_repeats(_MAX_MESSAGES)
     )
-    if count == strength_of_network.repeats:
-        return strength_of_network
+    if count == schedule.repeats:
+        return schedule
     return _PackedSchedule(packing, count, packing.schedule(count))
 
 
