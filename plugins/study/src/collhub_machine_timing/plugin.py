@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from collhub_machine_timing.options import MachineOptions
-from hub_core.plugin_api import Simulator, hookimpl
+from hub_core.plugin_api import Check, Simulator, Subject, WarmOptions, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -23,3 +23,18 @@ MACHINE = Simulator(
 def collhub_consumers() -> Sequence[Simulator]:
     """Describe the simulator."""
     return [MACHINE]
+
+
+KERNEL = Check(
+    "machine-kernel",
+    Subject.INSTALLATION,
+    "compiles the kernel of the simulator of machines beforehand, for doctor --warm",
+    "collhub_machine_timing.warming:check",
+    WarmOptions,
+)
+
+
+@hookimpl
+def collhub_checks() -> Sequence[Check]:
+    """Describe the check that compiles the kernel."""
+    return [KERNEL]

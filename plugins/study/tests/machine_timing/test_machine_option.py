@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from collhub_machine_profiles import shipped_profile
 from collhub_machine_profiles.machine_profile import profile_bytes
+from collhub_machine_timing.warming import check
 
 import hub_core
+from hub_core.plugin_api import CheckRequest, WarmOptions
 from hub_core.testing import ring_all_reduce
 
 NODE = ("--topology", "dgx-h100", "--size", "1MiB")
@@ -90,3 +92,10 @@ def test_a_workload_is_refused(collhub, tmp_path: Path) -> None:
     assert run.code == 2
     assert "--machine is for algorithms" in run.err
     shutil.rmtree(tmp_path / "job", ignore_errors=True)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_the_kernel_is_compiled_on_request(warm: bool) -> None:
+    report = check(CheckRequest(), WarmOptions(warm=warm))
+    assert report.ok
+    assert [line.subject for line in report.lines] == (["machine kernel"] if warm else [])
