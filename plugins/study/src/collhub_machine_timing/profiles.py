@@ -14,8 +14,9 @@ from hub_core.network import Topology, group_of_nodes
 from hub_core.plugin_api import MachineDescription
 
 _DOCUMENT_NAME = "profile"
-# Ratio of bandwidths up to which a topology describes the machine of a profile.
-_MAX_RATIO = 1.15
+# Ratio of bandwidths up to which a topology describes the machine of a profile: some formats state
+# the 82 % of the nominal rate that NCCL assumes.
+_MAX_RATIO = 1.25
 
 
 def select_profile(text: str | None, topology: Topology) -> MachineProfile:
@@ -99,16 +100,25 @@ def _mismatch(profile: MachineProfile, topology: Topology) -> str:
     gpus = topology.num_npus if largest is None else largest
     if gpus > gpu.gpus_per_node:
         return f"{gpus} GPUs a node instead of {gpu.gpus_per_node}"
+    rate = node_rate(topology)
+    nominal = nominal_gigabytes_per_s(profile) * 1e9
+    if gpus > 1 and not nominal / _MAX_RATIO <= rate <= nominal * _MAX_RATIO:
+        return f"{rate / 1e9:g} GB/s a GPU instead of {nominal / 1e9:g}"
+    return ""
+
+
+def node_rate(topology: Topology) -> float:
+    """Return the rate of a GPU's links within its node in bytes/s: the median over the GPUs.
+
+    Links slower than half of the fastest one, such as those to the host, are not counted.
+    """
     group = group_of_nodes(topology)
     source, destination = group[topology.source], group[topology.destination]
     is_inside = (source == destination) & ((source >= 0) | (not topology.groups))
-    is_npu = topology.source < topology.num_npus
-    rate = np.bincount(
-        topology.source[is_inside & is_npu],
-        topology.bandwidth_bytes_per_s[is_inside & is_npu],
-        minlength=topology.num_npus,
-    )[: topology.num_npus]
-    nominal = nominal_gigabytes_per_s(profile) * 1e9
-    if gpus > 1 and not nominal / _MAX_RATIO <= float(np.median(rate)) <= nominal * _MAX_RATIO:
-        return f"{np.median(rate) / 1e9:g} GB/s a GPU instead of {nominal / 1e9:g}"
-    return ""
+    is_inside &= topology.source < topology.num_npus
+    npu, rate = topology.source[is_inside], topology.bandwidth_bytes_per_s[is_inside]
+    fastest = np.zeros(topology.num_npus)
+    np.maximum.at(fastest, npu, rate)
+    is_fast = rate >= fastest[npu] / 2
+    rates = np.bincount(npu[is_fast], rate[is_fast], minlength=topology.num_npus)
+    return float(np.median(rates))

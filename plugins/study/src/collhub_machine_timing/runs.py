@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,10 +20,11 @@ from collhub_machine_timing.constants import (
     KernelTiming,
     exchange_channels,
     kernel_timing,
+    nominal_gigabytes_per_s,
     nvls_chunk_bytes,
 )
 from collhub_machine_timing.kernel import run
-from collhub_machine_timing.profiles import select_profile
+from collhub_machine_timing.profiles import node_rate, select_profile
 from collhub_machine_timing.world import MessagePaths, build_world, find_paths
 from hub_core.columns import Float64Array, Int64Array, distinct
 from hub_core.model import Algorithm, StepKind, UsageError, message_bytes
@@ -139,6 +140,10 @@ def run_case(
         int(largest),
         messages * instances,
     )
+    # Efficiencies are relative to nominal rates, whatever rates the topology states.
+    nominal = nominal_gigabytes_per_s(case.profile) * 1e9
+    stated = node_rate(case.topology) or nominal
+    timing = replace(timing, link_efficiency=timing.link_efficiency * nominal / stated)
     chunk = timing.chunk_bytes
     if case.kernel == "nvls":
         chunk = nvls_chunk_bytes(collective_bytes, max(1, round(collective_bytes / largest)))

@@ -188,3 +188,12 @@ def test_the_number_of_instances_is_near_the_best(size: int) -> None:
     )
     assert time_us(chosen) <= 1.01 * best_us
     assert chosen.details["instances"] in (1, 2, 4, 8, 16, 32)
+
+
+def test_rates_that_a_format_derates_count_as_nominal() -> None:
+    # 18 links of 20.6 GB/s, as files of nvidia-smi are read for H100.
+    times = [
+        time_us(simulated(ring(), 256 * MIB, f"switch:8?bandwidth={rate}GB/s", instances="32"))
+        for rate in (450, 370.8)
+    ]
+    assert times[1] == pytest.approx(times[0], rel=1e-3)
