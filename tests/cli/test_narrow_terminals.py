@@ -42,7 +42,7 @@ def test_tables_fit_and_keep_their_words(
     words = set(re.findall(r"[0-9.]+ [A-Za-zµ%/]+|[A-Za-z0-9_]{1,24}", wide))
     for columns in (60, 80):
         with monkeypatch.context() as narrow:
-            narrow.setattr(output, "_terminal_columns", lambda stream=None, room=columns: room)
+            narrow.setattr(output, "_get_terminal_width", lambda stream=None, room=columns: room)
             shown = collhub(*command).out
         assert max(map(len, shown.splitlines())) <= columns
         lost = [word for word in words if word not in shown and not _is_wrapped(word, shown)]

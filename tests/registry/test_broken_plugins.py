@@ -44,7 +44,7 @@ BROKEN = {
     ),
     "hook-returns-other-offers": (
         "@hookimpl\ndef collhub_producers(): return [Simulator('x', 'd', 'm:f')]",
-        "collhub_producers returned a list with Simulator, expected FormatReader or WorkloadReader or Synthesizer",
+        "collhub_producers returned a list with Simulator, expected FormatReader or WorkloadReader or MeasurementReader or Synthesizer",
     ),
     "two-of-one-name": (
         "@hookimpl\ndef collhub_consumers(): return [Simulator('s', 'd', 'm:f'), Simulator('s', 'd', 'm:g')]",
