@@ -38,8 +38,8 @@ def catalogue(nodes: int, templates: list[Template]) -> Catalogue:
     node = nodes + row_pointer([len(template) for template in templates])
     firsts = [template.first[:-1] + at for template, at in zip(templates, node[:-1], strict=True)]
     lengths = [np.diff(template.first) for template in templates]
-    own = np.arange(nodes)
-    first = np.concatenate([own, *firsts])
+    job_nodes = np.arange(nodes)
+    first = np.concatenate([job_nodes, *firsts])
     length = np.concatenate([np.ones(nodes, np.int64), *lengths])
     return Catalogue(
         nodes,
@@ -113,15 +113,17 @@ class Blocks:
         return parents[chosen] + shift, children[chosen] + shift
 
 
-def joined(edges: Edges, ends: Lists, starts: Lists) -> Edges:
+def joined(edges: Edges, last_nodes: Lists, first_nodes: Lists) -> Edges:
     """Expand dependencies: every end of the parent precedes every start of the child."""
     parents, children = edges
-    before = np.diff(ends[0])[parents]
-    behind = np.diff(starts[0])[children]
-    turn = counted_positions(before * behind)
-    edge = np.repeat(np.arange(len(parents)), before * behind)
-    one, other = np.divmod(turn, behind[edge])
-    return ends[1][ends[0][parents[edge]] + one], starts[1][starts[0][children[edge]] + other]
+    last_counts = np.diff(last_nodes[0])[parents]
+    first_counts = np.diff(first_nodes[0])[children]
+    pair = counted_positions(last_counts * first_counts)
+    edge = np.repeat(np.arange(len(parents)), last_counts * first_counts)
+    last_index, first_index = np.divmod(pair, first_counts[edge])
+    return last_nodes[1][last_nodes[0][parents[edge]] + last_index], first_nodes[1][
+        first_nodes[0][children[edge]] + first_index
+    ]
 
 
 def spread(template: Template, members: Sequence[int], stride: int) -> Template:
@@ -132,7 +134,7 @@ def spread(template: Template, members: Sequence[int], stride: int) -> Template:
     """
     positions = len(template.first) - 1
     rank = np.asarray(members, np.int64)
-    place = inverse(rank)
+    member_index = inverse(rank)
     position = rank // stride % positions
     entries = catalogue(0, [template])
     blocks = Blocks.of(entries, position)
@@ -143,7 +145,7 @@ def spread(template: Template, members: Sequence[int], stride: int) -> Template:
     met = np.where(peer < 0, 0, lowest + peer * stride)
     return built(
         template.kind[number],
-        np.where(peer < 0, -1, place[met]),
+        np.where(peer < 0, -1, member_index[met]),
         template.bytes[number],
         template.duration_ns[number],
         template.message[number],

@@ -98,11 +98,11 @@ def expand(
         "writer": target.options,
         "simulator": context.options_of(WorkloadSimulator, choices["backend"]),
     }
-    given = assign(output.assignments, sides)
+    side_options = assign(output.assignments, sides)
     rules = _rules(context, choices["collectives"])
-    workload = context.read_workload(opened, given["reader"])
+    workload = context.read_workload(opened, side_options["reader"])
     topology = _topology(context, opened, choices["topology"], workload)
-    expansion = _expanded(context, workload, topology, rules, choices, given["simulator"])
+    expansion = _expanded(context, workload, topology, rules, choices, side_options["simulator"])
     context.report(
         Diagnostic("no-match", f"--collective {use.rule.text} matches no collective", _WARNING)
         for use in expansion.uses
@@ -111,7 +111,7 @@ def expand(
     written = context.write_output(
         expansion.workload,
         target,
-        given["writer"],
+        side_options["writer"],
         output,
         losses=expansion.losses,
         work="expansion",
@@ -221,7 +221,7 @@ def _print_report(
             "expanded": f"{len(flat.nodes)} nodes",
             "topology": topology.name,
             "slots": _slot_rule(choices["slots"]),
-            "algorithms": f"{len(expansion.made)} for"
+            "algorithms": f"{len(expansion.algorithms)} for"
             f" {sum(use.collectives for use in expansion.uses)} collectives",
         }
     )
@@ -276,7 +276,7 @@ def _document(
                 "bytes": algorithm.size,
                 "steps": algorithm.steps,
             }
-            for algorithm in expansion.made
+            for algorithm in expansion.algorithms
         ],
         "artifacts": [str(path) for path in written.paths],
         "losses": [loss_object(loss) for loss in written.losses],

@@ -84,22 +84,22 @@ class _Steps:
     ) -> None:
         """Copy unit `order[i]` of the source to unit i of the target on every rank."""
         size = len(order)
-        turn = np.tile(np.arange(size), self.num_ranks)
+        unit = np.tile(np.arange(size), self.num_ranks)
         columns = {
-            "kind": np.full(len(turn), StepKind.COPY),
-            "src_buffer": np.full(len(turn), source[0]),
-            "src_offset": source[1] + order[turn],
-            "dst_buffer": np.full(len(turn), target[0]),
-            "dst_offset": target[1] + turn,
-            "count": np.ones(len(turn), np.int64),
-            "duration_ns": np.zeros(len(turn), np.int64),
+            "kind": np.full(len(unit), StepKind.COPY),
+            "src_buffer": np.full(len(unit), source[0]),
+            "src_offset": source[1] + order[unit],
+            "dst_buffer": np.full(len(unit), target[0]),
+            "dst_offset": target[1] + unit,
+            "count": np.ones(len(unit), np.int64),
+            "duration_ns": np.zeros(len(unit), np.int64),
         }
         rank = np.repeat(np.arange(self.num_ranks), size)
         self.add(rank, columns, np.zeros((2, 0), np.int64))
 
     def table(self) -> StepTable:
         """Build the table of all steps."""
-        columns = {name: np.concatenate([_column(one, name) for one in self.columns])
+        columns = {name: np.concatenate([_column(part, name) for part in self.columns])
                    for name in COLUMN_DTYPES}  # fmt: skip
         parents, children = np.concatenate(self.edges, axis=1)
         return StepTable.from_columns(self.num_ranks, columns, (parents, children))
@@ -124,19 +124,21 @@ def composed(kind: CollectiveKind, phases: Sequence[PhaseSteps]) -> Algorithm:
     ranks = int(np.prod(list(sizes.values())))
     steps = _Steps(ranks)
     axes = [] if kind is CollectiveKind.ALL_GATHER else list(levels)
-    place = Buffer.INPUT, 0
-    for turn, phase in enumerate(phases):
+    location = Buffer.INPUT, 0
+    for phase_index, phase in enumerate(phases):
         if phase.level in axes and phase.kind is not CollectiveKind.ALL_REDUCE:
-            place = _reorder_axes(steps, place, axes, [phase.level], sizes)
+            location = _reorder_axes(steps, location, axes, [phase.level], sizes)
             axes = [phase.level, *(level for level in axes if level != phase.level)]
-        place = _run(steps, phase, place, turn, _stride(sizes, phase.level), _units(axes, sizes))
+        location = _run(
+            steps, phase, location, phase_index, _stride(sizes, phase.level), _units(axes, sizes)
+        )
         if phase.kind is CollectiveKind.REDUCE_SCATTER:
             axes.remove(phase.level)
         elif phase.kind is CollectiveKind.ALL_GATHER:
             axes.insert(0, phase.level)
-        place = _reorder_axes(steps, place, axes, sorted(axes, reverse=True), sizes)
+        location = _reorder_axes(steps, location, axes, sorted(axes, reverse=True), sizes)
         axes.sort(reverse=True)
-    steps.copy(place, (Buffer.OUTPUT, 0), np.arange(_units(axes, sizes)))
+    steps.copy(location, (Buffer.OUTPUT, 0), np.arange(_units(axes, sizes)))
     collective = Collective(kind, ranks, ranks)
     return Algorithm(collective, steps.table(), np.full(ranks, steps.units, np.int64))
 
@@ -146,12 +148,12 @@ def _units(axes: Sequence[int], sizes: dict[int, int]) -> int:
 
 
 def _stride(sizes: dict[int, int], level: int) -> int:
-    return _units([one for one in sizes if one < level], sizes)
+    return _units([inner_level for inner_level in sizes if inner_level < level], sizes)
 
 
 def _reorder_axes(
     steps: _Steps,
-    place: tuple[Buffer, int],
+    location: tuple[Buffer, int],
     axes: Sequence[int],
     first: Sequence[int],
     sizes: dict[int, int],
@@ -159,19 +161,19 @@ def _reorder_axes(
     """Reorder the axes of the buffer to begin with `first`, and return its location."""
     target_axes = [*first, *(level for level in axes if level not in first)]
     if target_axes == list(axes):
-        return place
+        return location
     numbers = np.arange(_units(axes, sizes)).reshape([sizes[level] for level in axes])
     order = numbers.transpose([list(axes).index(level) for level in target_axes]).ravel()
     target = Buffer.SCRATCH, steps.take(len(order))
-    steps.copy(place, target, order)
+    steps.copy(location, target, order)
     return target
 
 
 def _run(
     steps: _Steps,
     phase: PhaseSteps,
-    place: tuple[Buffer, int],
-    turn: int,
+    location: tuple[Buffer, int],
+    phase_index: int,
     stride: int,
     units: int,
 ) -> tuple[Buffer, int]:
@@ -179,12 +181,12 @@ def _run(
     algorithm, table = phase.algorithm, phase.algorithm.steps
     positions = len(phase.npus)
     is_gather = phase.kind is CollectiveKind.ALL_GATHER
-    whole = units * positions if is_gather else units
-    scale = whole // algorithm.collective.unit_count
-    output_units = units // positions if phase.kind is CollectiveKind.REDUCE_SCATTER else whole
+    full_units = units * positions if is_gather else units
+    scale = full_units // algorithm.collective.unit_count
+    output_units = units // positions if phase.kind is CollectiveKind.REDUCE_SCATTER else full_units
     output = steps.take(output_units)
     scratch = steps.take(int(algorithm.scratch_units.max(initial=0)) * scale)
-    bases = place, (Buffer.SCRATCH, output), (Buffer.SCRATCH, scratch)
+    bases = location, (Buffer.SCRATCH, output), (Buffer.SCRATCH, scratch)
     # Copy the steps of each position to every rank at this position.
     position = positions_in(np.asarray(phase.npus), algorithm.num_ranks)
     at = np.arange(steps.num_ranks) // stride % positions
@@ -194,7 +196,7 @@ def _run(
     met = rank + (position[table.peer[row]] - at[rank]) * stride
     columns["peer"] = np.where(table.peer[row] < 0, -1, met)
     # Messages of different phases use different channels.
-    columns["channel"] = table.channel[row].astype(np.int64) * _MAX_PHASES + turn
+    columns["channel"] = table.channel[row].astype(np.int64) * _MAX_PHASES + phase_index
     number = np.full((steps.num_ranks, len(table)), -1)
     number[rank, row] = np.arange(len(row))
     parents, children = table.edges()
@@ -235,7 +237,7 @@ Waits = tuple[tuple[int, int], ...]
 
 def limit_concurrency(count: int, at_once: int) -> Waits:
     """Let at most `at_once` of `count` single-phase streams run concurrently."""
-    return tuple((one, one + at_once) for one in range(count - at_once))
+    return tuple((stream, stream + at_once) for stream in range(count - at_once))
 
 
 def order_streams(streams: Sequence[Sequence[Phase]], at_once: int) -> Waits:

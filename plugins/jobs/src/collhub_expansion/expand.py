@@ -13,7 +13,7 @@ from collhub_job_traces import EXTENSION, collectives_in_order, says_more
 
 from collhub_expansion.composed import Waits, limit_concurrency, order_streams
 from collhub_expansion.flatten import expanded, measure_durations_ns, order_occupants, sort_by_start
-from collhub_expansion.making import Made, Maker, Wanted
+from collhub_expansion.making import AlgorithmRecord, CollectiveRequest, Maker
 from collhub_expansion.native import NativeSystem, find_named_algorithms, split_native
 from collhub_expansion.plan import Calls, Pieces, kind_of, match_calls
 from hub_core import (
@@ -51,7 +51,7 @@ class Expanded(NamedTuple):
 
     workload: Workload
     uses: tuple[RuleUse, ...]
-    made: tuple[Made, ...]
+    algorithms: tuple[AlgorithmRecord, ...]
     losses: tuple[Loss, ...]
 
 
@@ -120,8 +120,8 @@ def expand_workload(
             {"slots": "free" if times is None else "frozen"},
         ),
     )
-    uses = _summarize_uses(rules, calls, chosen, maker.made, expansion.origin)
-    return Expanded(flat, uses, tuple(maker.made), tuple(_list_losses(workload)))
+    uses = _summarize_uses(rules, calls, chosen, maker.algorithms, expansion.origin)
+    return Expanded(flat, uses, tuple(maker.algorithms), tuple(_list_losses(workload)))
 
 
 def _convert_host_calls(nodes: NodeColumns) -> NodeColumns:
@@ -154,22 +154,22 @@ def _choose_algorithms(
         name = workload.groups[group].name if group >= 0 else ""
         which = choose_rule(rules, kind, size, name)
         rule = rules[which] if which >= 0 else DEFAULT_RULE
-        whole = Wanted(kind, size, members, root, 0)
+        request = CollectiveRequest(kind, size, members, root, 0)
         if which < 0 and named_algorithms[number] >= 0:
             algorithm = workload.algorithms[named_algorithms[number]]
-            chosen.add([maker.own(named_algorithms[number], algorithm, whole)], (), which)
+            chosen.add([maker.own(named_algorithms[number], algorithm, request)], (), which)
             continue
-        sizes, at_once = _parts(rule, system, splits, whole, workload.num_ranks)
-        if streams := maker.streams(rule, whole, sizes, mask):
+        sizes, at_once = _parts(rule, system, splits, request, workload.num_ranks)
+        if streams := maker.streams(rule, request, sizes, mask):
             phases = [phase.template for stream in streams for phase in stream]
             chosen.add(phases, order_streams(streams, at_once), which)
             continue
         templates = []
         for part in sizes:
-            turn = turns[code] % 2
-            key = which, code, part, group, root, turn
+            parity = turns[code] % 2
+            key = which, code, part, group, root, parity
             if key not in known:
-                known[key] = maker.template(rule, replace(whole, size=part, turn=turn))
+                known[key] = maker.template(rule, replace(request, size=part, index=parity))
             templates.append(known[key])
             turns[code] += len(members) == workload.num_ranks
         chosen.add(templates, limit_concurrency(len(templates), at_once), which)
@@ -181,22 +181,26 @@ def _raise_no_algorithm(workload: Workload, calls: Calls, number: int) -> NoRetu
     row = int(calls.row[np.argmax(calls.instance == number)])
     code = int(calls.collective[number])
     operation = JobCollective(code).name.lower() if code >= 0 else "collective of unknown kind"
-    place = workload.nodes.location(row, workload.provenance.source_name or None)
+    location = workload.nodes.location(row, workload.provenance.source_name or None)
     message = f"node {workload.nodes.identity[row]}: no algorithm performs a {operation}"
     cure = "take it out of the workload"
-    raise InputError(message, location=place, cure=cure, code="no-algorithm")
+    raise InputError(message, location=location, cure=cure, code="no-algorithm")
 
 
 def _parts(
-    rule: CollectiveRule, system: NativeSystem, splits: int | None, whole: Wanted, num_ranks: int
+    rule: CollectiveRule,
+    system: NativeSystem,
+    splits: int | None,
+    request: CollectiveRequest,
+    num_ranks: int,
 ) -> tuple[list[int], int]:
     """Return (bytes of every piece, number of concurrent pieces)."""
-    is_native = rule.algorithm == NATIVE and whole.kind not in system.custom
+    is_native = rule.algorithm == NATIVE and request.kind not in system.custom
     if splits is None and is_native and system.is_stated:
-        sizes = split_native(system, whole.kind, whole.size, num_ranks)
+        sizes = split_native(system, request.kind, request.size, num_ranks)
         return sizes, min(system.active, len(sizes))
-    count = max(1, min(splits or 1, whole.size))
-    cuts = [piece * whole.size // count for piece in range(count + 1)]
+    count = max(1, min(splits or 1, request.size))
+    cuts = [piece * request.size // count for piece in range(count + 1)]
     return [high - low for low, high in pairwise(cuts)], count
 
 
@@ -204,7 +208,7 @@ def _summarize_uses(
     rules: Sequence[CollectiveRule],
     calls: Calls,
     chosen: _Chosen,
-    made: Sequence[Made],
+    algorithms: Sequence[AlgorithmRecord],
     origin: Int64Array,
 ) -> tuple[RuleUse, ...]:
     """Summarize the collectives of every rule, and of the default rule if it was used."""
@@ -218,7 +222,10 @@ def _summarize_uses(
         is_of_rule = rule_of == number
         if number < 0 and not is_of_rule.any():
             continue
-        makers = {made[one].maker for one in np.unique(template[piece_rule == number]).tolist()}
+        makers = {
+            algorithms[number_of_template].maker
+            for number_of_template in np.unique(template[piece_rule == number]).tolist()
+        }
         uses.append(
             RuleUse(
                 rule,
@@ -234,9 +241,9 @@ def _summarize_uses(
 def _list_losses(workload: Workload) -> list[Loss]:
     """List the contents of the workload that the flat workload lacks."""
     losses = []
-    if kept := sum(says_more(extra) for extra in workload.extras):
+    if extra_count := sum(says_more(extra) for extra in workload.extras):
         consequence = "attributes of nodes that only their format knows are left out"
-        losses.append(Loss("extras", f"{kept} shapes of nodes", consequence))
+        losses.append(Loss("extras", f"{extra_count} shapes of nodes", consequence))
     # Metadata of traces belong to the files that were read.
     named = sorted(set(workload.extensions) - {EXTENSION})
     if named:

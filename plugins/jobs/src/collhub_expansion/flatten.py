@@ -79,8 +79,8 @@ def _dependencies(
     )
 
 
-def _concatenate_edges(one: Edges, other: Edges) -> Edges:
-    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
+def _concatenate_edges(first: Edges, second: Edges) -> Edges:
+    return np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
 
 
 def _columns(
@@ -104,7 +104,7 @@ def _columns(
         if name not in _KEPT:
             taken = np.where(is_old, taken, NODE_DEFAULTS[name]).astype(dtype)
         if name in _OF_TEMPLATES:
-            taken[~is_old] = np.concatenate([getattr(one, name) for one in book])[at]
+            taken[~is_old] = np.concatenate([getattr(template, name) for template in book])[at]
         columns[name] = taken
     return columns
 
@@ -121,17 +121,19 @@ def _set_peers_and_tags(
     """Set peers and tags of template messages; `piece` per new node."""
     new = np.flatnonzero(number >= len(workload.nodes))
     at = number[new] - len(workload.nodes)
-    peer = np.concatenate([one.peer for one in book])[at]
-    message = np.concatenate([one.message for one in book])[at]
+    peer = np.concatenate([template.peer for template in book])[at]
+    message = np.concatenate([template.message for template in book])[at]
     is_message = peer >= 0
-    rows, place = new[is_message], piece[new[is_message]]
+    rows, message_piece = new[is_message], piece[new[is_message]]
     # The first list is group -1: all ranks.
     lists = [workload.members(group) for group in range(-1, len(workload.groups))]
     pointer = row_pointer([len(members) for members in lists])
-    members = np.concatenate([np.asarray(one, np.int64) for one in lists])
-    group = calls.group[pieces.instance[place]]
+    members = np.concatenate([np.asarray(ranks, np.int64) for ranks in lists])
+    group = calls.group[pieces.instance[message_piece]]
     columns["peer"][rows] = members[pointer[group + 1] + peer[is_message]]
-    columns["tag"][rows] = _assign_first_tags(workload, pieces, book)[place] + message[is_message]
+    columns["tag"][rows] = (
+        _assign_first_tags(workload, pieces, book)[message_piece] + message[is_message]
+    )
 
 
 def _assign_first_tags(workload: Workload, pieces: Pieces, book: Sequence[Template]) -> Int64Array:

@@ -40,18 +40,18 @@ _MAX_VERIFIED_RANKS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CollectiveRequest:
     """Request of an algorithm for a collective, or for a piece of one.
 
-    `size`: bytes in the workload. `members`: ranks in group order. `root`: a position. `turn`:
-    index among collectives of its kind on all ranks.
+    `size`: bytes in the workload. `members`: ranks in group order. `root`: a position. `index`:
+    position among collectives of its kind on all ranks.
     """
 
     kind: CollectiveKind
     size: int
     members: tuple[int, ...]
     root: int
-    turn: int
+    index: int
 
     @property
     def full_bytes(self) -> int:
@@ -62,7 +62,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class AlgorithmRecord:
     """Algorithm of a kind, number of ranks and size; `maker`: synthesizer, file or job."""
 
     maker: str
@@ -73,7 +73,7 @@ class Made:
 
 
 class Maker:
-    """Creates algorithms by rules; each new one is appended to `templates` and `made`."""
+    """Creates algorithms by rules; each new one is appended to `templates` and `algorithms`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Maker:
         self._read, self._admit = read, admit
         self._num_ranks = num_ranks
         self.templates: list[Template] = []
-        self.made: list[Made] = []
+        self.algorithms: list[AlgorithmRecord] = []
         self._numbers: dict[Hashable, int] = {}
         self._places: dict[tuple[int, ...], GroupNetwork] = {}
         self._files: dict[str, Algorithm] = {}
@@ -105,29 +105,29 @@ class Maker:
         self._judged: dict[int, tuple[Hashable, tuple[Algorithm, tuple[int, ...]]]] = {}
         self._series: set[Hashable] = set()
 
-    def template(self, rule: CollectiveRule, wanted: Wanted) -> int:
+    def template(self, rule: CollectiveRule, request: CollectiveRequest) -> int:
         """Return the template number of a collective. Raises `HubError` that names the rule."""
         return self._placed(
-            f"--collective {rule.text}", wanted, lambda: self._template(rule, wanted)
+            f"--collective {rule.text}", request, lambda: self._template(rule, request)
         )
 
-    def own(self, index: int, algorithm: Algorithm, wanted: Wanted) -> int:
+    def own(self, index: int, algorithm: Algorithm, request: CollectiveRequest) -> int:
         """Return the template number of an algorithm named by the job. Raises `HubError`."""
         name = f"algorithm {index} of the job"
-        return self._placed(name, wanted, lambda: self._own(name, algorithm, wanted))
+        return self._placed(name, request, lambda: self._own(name, algorithm, request))
 
-    def _placed(self, chosen: str, wanted: Wanted, make: Callable[[], int]) -> int:
+    def _placed(self, chosen: str, request: CollectiveRequest, make: Callable[[], int]) -> int:
         """Call `make`; add the collective and the choice to its errors.
 
         A single rank exchanges no messages and gets an empty template.
         """
-        if len(wanted.members) == 1:
-            return self._numbered(("nothing",), lambda: (_nothing(wanted), marker(1)))
-        with _prefix_errors(chosen, wanted):
+        if len(request.members) == 1:
+            return self._numbered(("nothing",), lambda: (_nothing(request), marker(1)))
+        with _prefix_errors(chosen, request):
             return make()
 
     def streams(
-        self, rule: CollectiveRule, whole: Wanted, sizes: Sequence[int], mask: int
+        self, rule: CollectiveRule, request: CollectiveRequest, sizes: Sequence[int], mask: int
     ) -> list[list[Phase]]:
         """Return a list of phases per size, for native streams of these bytes; else an empty list.
 
@@ -138,24 +138,24 @@ class Maker:
         """
         is_native = rule.algorithm == NATIVE and not rule.options and self._system.is_stated
         # ASTRA-sim ignores dimensions in smaller groups.
-        is_of_all = 1 < len(whole.members) == self._num_ranks
-        is_custom = whole.kind in self._system.custom
-        is_known = whole.kind in NATIVE_KINDS
+        is_of_all = 1 < len(request.members) == self._num_ranks
+        is_custom = request.kind in self._system.custom
+        is_known = request.kind in NATIVE_KINDS
         if not is_known or is_custom:
             return []
         if not (is_native and is_of_all):
             return []
-        with _prefix_errors(f"--collective {rule.text}", whole):
-            return [self._stream(replace(whole, size=size), mask) for size in sizes]
+        with _prefix_errors(f"--collective {rule.text}", request):
+            return [self._stream(replace(request, size=size), mask) for size in sizes]
 
-    def _stream(self, wanted: Wanted, mask: int) -> list[Phase]:
+    def _stream(self, request: CollectiveRequest, mask: int) -> list[Phase]:
         sizes = [dimension.size for dimension in self._topology.dimensions]
         if prod(sizes) != self._num_ranks:
             # ASTRA-sim supports only regular networks.
             sizes = [self._num_ranks]
-        native = native_phases(self._system, wanted.kind, wanted.size, sizes, mask)
-        phases = [self._phase(phase, wanted) for phase in native]
-        self._verify_phases(wanted.kind, native, phases)
+        native = native_phases(self._system, request.kind, request.size, sizes, mask)
+        phases = [self._phase(phase, request) for phase in native]
+        self._verify_phases(request.kind, native, phases)
         return phases
 
     def _verify_phases(
@@ -165,38 +165,40 @@ class Maker:
 
         For more than 256 ranks, phases are only verified separately.
         """
-        named = tuple((one.kind, one.level, self._judged[phase.template][0])
-                      for one, phase in zip(native, phases, strict=True))  # fmt: skip
-        ranks = prod({one.level: one.ranks for one in native}.values())
+        named = tuple((native_phase.kind, native_phase.level, self._judged[phase.template][0])
+                      for native_phase, phase in zip(native, phases, strict=True))  # fmt: skip
+        ranks = prod({native_phase.level: native_phase.ranks for native_phase in native}.values())
         if len(phases) == 1 or ranks > _MAX_VERIFIED_RANKS or (kind, named) in self._series:
             return
         self._series.add((kind, named))
         steps = [
-            PhaseSteps(one.kind, one.level, *self._judged[phase.template][1])
-            for one, phase in zip(native, phases, strict=True)
+            PhaseSteps(native_phase.kind, native_phase.level, *self._judged[phase.template][1])
+            for native_phase, phase in zip(native, phases, strict=True)
         ]
         self._admit(composed(kind, steps), f"native phases ({kind}, {ranks} ranks)")
 
-    def _phase(self, phase: NativePhase, whole: Wanted) -> Phase:
+    def _phase(self, phase: NativePhase, job_request: CollectiveRequest) -> Phase:
         """Create the template of a phase for all ranks."""
         members = tuple(rank * phase.stride for rank in range(phase.ranks))
-        wanted = Wanted(phase.kind, phase.size, members, -1, 0)
+        request = CollectiveRequest(phase.kind, phase.size, members, -1, 0)
         name, options = phase.choice.synthesizer, phase.choice.options
         if phase.choice.alternates:
             # ASTRA-sim alternates between two trees per collective and dimension.
-            turn = self._turns[whole.kind, phase.level]
-            self._turns[whole.kind, phase.level] += 1
-            options = {**options, "root": tree_root(turn)}
+            tree_index = self._turns[job_request.kind, phase.level]
+            self._turns[job_request.kind, phase.level] += 1
+            options = {**options, "root": tree_root(tree_index)}
 
-        def make() -> tuple[Made, Template]:
-            place = self._locate_group(members)
-            algorithm = self._synthesize_admitted(name, options, wanted, place)
-            self._judged[len(self.templates)] = (asked, phase.ranks), (algorithm, place.npus)
-            template = template_of(algorithm, place.npus, wanted.full_bytes)
-            return _made(name, wanted, algorithm), spread(template, whole.members, phase.stride)
+        def make() -> tuple[AlgorithmRecord, Template]:
+            network = self._locate_group(members)
+            algorithm = self._synthesize_admitted(name, options, request, network)
+            self._judged[len(self.templates)] = (asked, phase.ranks), (algorithm, network.npus)
+            template = template_of(algorithm, network.npus, request.full_bytes)
+            return _algorithm_record(name, request, algorithm), spread(
+                template, job_request.members, phase.stride
+            )
 
         asked = name, *sorted(options.items())
-        key: Hashable = "phase", asked, phase.kind, phase.size, members, whole.members
+        key: Hashable = "phase", asked, phase.kind, phase.size, members, job_request.members
         number = self._numbered(key, make)
         time_ns = self._estimate_time_ns(self.templates[number], phase.level)
         return Phase(number, phase.level, time_ns)
@@ -206,44 +208,48 @@ class Maker:
         if not self._topology.dimensions:
             return 1
         dimension = self._topology.dimensions[level]
-        own = slice(int(template.first[0]), int(template.first[1]))
-        sent = template.bytes[own][template.kind[own] == NodeKind.SEND]
-        waited_ns = int(np.maximum(template.duration_ns[own], 0).sum())
+        first_rank = slice(int(template.first[0]), int(template.first[1]))
+        sent = template.bytes[first_rank][template.kind[first_rank] == NodeKind.SEND]
+        waited_ns = int(np.maximum(template.duration_ns[first_rank], 0).sum())
         seconds = sent.sum() / dimension.bandwidth_bytes_per_s + len(sent) * dimension.latency_s
         return waited_ns + int(seconds * 1e9)
 
-    def _template(self, rule: CollectiveRule, wanted: Wanted) -> int:
+    def _template(self, rule: CollectiveRule, request: CollectiveRequest) -> int:
         maker, options = rule.algorithm, rule.options
         if maker == NATIVE:
             # The folder of a job may contain an algorithm for a kind.
-            if wanted.kind in self._system.custom and not options:
-                algorithm = self._system.custom[wanted.kind]
-                return self._own("the job's own", algorithm, wanted)
-            maker, options = self._native(wanted, options.get("algorithm"))
+            if request.kind in self._system.custom and not options:
+                algorithm = self._system.custom[request.kind]
+                return self._own("the job's own", algorithm, request)
+            maker, options = self._native(request, options.get("algorithm"))
         if maker not in self._synthesizers():
-            return self._fit(maker, self._file(maker), wanted, wanted.full_bytes)
+            return self._fit(maker, self._file(maker), request, request.full_bytes)
         # Groups with equal networks share algorithms.
-        size, place = wanted.full_bytes, self._locate_group(wanted.members)
+        size, network = request.full_bytes, self._locate_group(request.members)
         asked = maker, *sorted(options.items())
-        key = asked, wanted.kind, size, len(wanted.members), wanted.root, place.identity
-        return self._numbered(key, lambda: self._build_synthesized(maker, options, wanted, place))
+        key = asked, request.kind, size, len(request.members), request.root, network.identity
+        return self._numbered(
+            key, lambda: self._build_synthesized(maker, options, request, network)
+        )
 
-    def _numbered(self, key: Hashable, make: Callable[[], tuple[Made, Template]]) -> int:
+    def _numbered(self, key: Hashable, make: Callable[[], tuple[AlgorithmRecord, Template]]) -> int:
         """Return the template number of this key, creating the template if it is new."""
         if key not in self._numbers:
-            made, template = make()
+            summary, template = make()
             self._numbers[key] = len(self.templates)
             self.templates.append(template)
-            self.made.append(made)
+            self.algorithms.append(summary)
         return self._numbers[key]
 
-    def _native(self, wanted: Wanted, name: str | None) -> tuple[str, Mapping[str, str]]:
+    def _native(
+        self, request: CollectiveRequest, name: str | None
+    ) -> tuple[str, Mapping[str, str]]:
         # ASTRA-sim has special rules for groups smaller than the job.
-        is_small = len(wanted.members) < self._num_ranks
-        choice = native_choice(self._system, wanted.kind, name, is_small=is_small)
+        is_small = len(request.members) < self._num_ranks
+        choice = native_choice(self._system, request.kind, name, is_small=is_small)
         if not choice.alternates:
             return choice.synthesizer, choice.options
-        return choice.synthesizer, {**choice.options, "root": tree_root(wanted.turn)}
+        return choice.synthesizer, {**choice.options, "root": tree_root(request.index)}
 
     def _synthesizers(self) -> set[str]:
         """Return the names of synthesizers; all other names are files."""
@@ -260,22 +266,25 @@ class Maker:
                 raise
         return self._files[name]
 
-    def _own(self, name: str, algorithm: Algorithm, wanted: Wanted) -> int:
+    def _own(self, name: str, algorithm: Algorithm, request: CollectiveRequest) -> int:
         """Return the template number of an algorithm of the job."""
-        size = wanted.full_bytes
+        size = request.full_bytes
         if not algorithm.has_contents:
             # Messages have the bytes of the trace, not of the job, as in ASTRA-sim.
             size = algorithm.collective_bytes or size
-        return self._fit(name, algorithm, wanted, size)
+        return self._fit(name, algorithm, request, size)
 
-    def _fit(self, name: str, algorithm: Algorithm, wanted: Wanted, size: int) -> int:
+    def _fit(self, name: str, algorithm: Algorithm, request: CollectiveRequest, size: int) -> int:
         """Check an existing algorithm, and return its template number for `size` bytes."""
-        _check_compatibility(algorithm, wanted, size)
+        _check_compatibility(algorithm, request, size)
         # Ranks of the algorithm are positions in the group.
         ranks = range(algorithm.num_ranks)
         return self._numbered(
-            (name, wanted.kind, size, wanted.root),
-            lambda: (_made(name, wanted, algorithm), template_of(algorithm, ranks, size)),
+            (name, request.kind, size, request.root),
+            lambda: (
+                _algorithm_record(name, request, algorithm),
+                template_of(algorithm, ranks, size),
+            ),
         )
 
     def _locate_group(self, members: tuple[int, ...]) -> GroupNetwork:
@@ -286,43 +295,55 @@ class Maker:
         return self._places[members]
 
     def _build_synthesized(
-        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: GroupNetwork
-    ) -> tuple[Made, Template]:
-        algorithm = self._synthesize_admitted(maker, options, wanted, place)
-        nodes = template_of(algorithm, place.npus, wanted.full_bytes)
-        return _made(maker, wanted, algorithm), nodes
+        self,
+        maker: str,
+        options: Mapping[str, str],
+        request: CollectiveRequest,
+        network: GroupNetwork,
+    ) -> tuple[AlgorithmRecord, Template]:
+        algorithm = self._synthesize_admitted(maker, options, request, network)
+        nodes = template_of(algorithm, network.npus, request.full_bytes)
+        return _algorithm_record(maker, request, algorithm), nodes
 
     def _synthesize_admitted(
-        self, maker: str, options: Mapping[str, str], wanted: Wanted, place: GroupNetwork
+        self,
+        maker: str,
+        options: Mapping[str, str],
+        request: CollectiveRequest,
+        network: GroupNetwork,
     ) -> Algorithm:
         """Synthesize an algorithm and verify it."""
-        algorithm = self._synthesize(maker, options, wanted, place)
-        ranks = len(wanted.members)
-        name = f"{maker} ({wanted.kind}, {ranks} ranks)"
+        algorithm = self._synthesize(maker, options, request, network)
+        ranks = len(request.members)
+        name = f"{maker} ({request.kind}, {ranks} ranks)"
         self._admit(algorithm, name)
         return algorithm
 
     def _synthesize(
-        self, name: str, options: Mapping[str, str], wanted: Wanted, place: GroupNetwork
+        self,
+        name: str,
+        options: Mapping[str, str],
+        request: CollectiveRequest,
+        network: GroupNetwork,
     ) -> Algorithm:
         """Synthesize an algorithm."""
-        ranks = len(wanted.members)
-        kind = wanted.kind
+        ranks = len(request.members)
+        kind = request.kind
         collective = Collective(
             kind,
             ranks,
             kind.traits.parts(ranks),
-            root=max(wanted.root, 0) if kind.traits.is_rooted else None,
+            root=max(request.root, 0) if kind.traits.is_rooted else None,
             in_place=True,
         )
         return synthesize(
             collective,
-            place.topology,
-            wanted.full_bytes,
+            network.topology,
+            request.full_bytes,
             name=name,
             options=options,
-            npus=place.npus,
-            judge=self._create_timer(place.topology, wanted.full_bytes),
+            npus=network.npus,
+            judge=self._create_timer(network.topology, request.full_bytes),
             registry=self._registry,
         ).algorithm
 
@@ -349,37 +370,42 @@ class Maker:
 
 
 @contextmanager
-def _prefix_errors(chosen: str, wanted: Wanted) -> Iterator[None]:
+def _prefix_errors(chosen: str, request: CollectiveRequest) -> Iterator[None]:
     """Add the collective and the choice to errors in the body."""
     try:
         yield
     except HubError as error:
-        size = format_bytes(wanted.size)
+        size = format_bytes(request.size)
         # A rule may match many collectives: name the one with the error.
-        place = f"{wanted.kind} of {size} on {len(wanted.members)} ranks"
+        subject = f"{request.kind} of {size} on {len(request.members)} ranks"
         diagnostics = [
-            replace(one, message=f"{chosen}: {place}: {one.message}") for one in error.diagnostics
+            replace(diagnostic, message=f"{chosen}: {subject}: {diagnostic.message}")
+            for diagnostic in error.diagnostics
         ]
         raise type(error)(diagnostics) from None
 
 
-def _nothing(wanted: Wanted) -> Made:
-    return Made("nothing", wanted.kind, 1, wanted.size, 0)
+def _nothing(request: CollectiveRequest) -> AlgorithmRecord:
+    return AlgorithmRecord("nothing", request.kind, 1, request.size, 0)
 
 
-def _made(name: str, wanted: Wanted, algorithm: Algorithm) -> Made:
-    return Made(name, wanted.kind, len(wanted.members), wanted.size, len(algorithm.steps))
+def _algorithm_record(
+    name: str, request: CollectiveRequest, algorithm: Algorithm
+) -> AlgorithmRecord:
+    return AlgorithmRecord(
+        name, request.kind, len(request.members), request.size, len(algorithm.steps)
+    )
 
 
-def _check_compatibility(algorithm: Algorithm, wanted: Wanted, size: int) -> None:
+def _check_compatibility(algorithm: Algorithm, request: CollectiveRequest, size: int) -> None:
     """Raise `InputError` for an algorithm with another kind, rank count, root or size."""
     collective = algorithm.collective
-    if collective.num_ranks != len(wanted.members):
+    if collective.num_ranks != len(request.members):
         reason = f"it is for {collective.num_ranks} ranks"
-    elif collective.kind not in (wanted.kind, CollectiveKind.CUSTOM):
+    elif collective.kind not in (request.kind, CollectiveKind.CUSTOM):
         reason = f"it is an algorithm of {collective.kind}"
-    elif wanted.root >= 0 and collective.root not in (None, wanted.root):
-        reason = f"its root is rank {collective.root}, not {wanted.root}"
+    elif request.root >= 0 and collective.root not in (None, request.root):
+        reason = f"its root is rank {collective.root}, not {request.root}"
     elif not algorithm.has_contents and algorithm.collective_bytes != size:
         stated = algorithm.collective_bytes or 0
         reason = f"it is a trace of {format_bytes(stated)}, whose sizes cannot be changed"

@@ -151,13 +151,15 @@ def native_phases(
     levels = [level for level in levels if sizes[level] > 1]
     _check_levels(system, kind, len(names), len(sizes), len(levels))
     phases = []
-    for one, level in _order_phases(system, kind, levels):
+    for phase_kind, level in _order_phases(system, kind, levels):
         name, width = _parse_spelling(names[level])
         choice = _choice(system, name, width, is_small=False)
-        phases.append(NativePhase(one, choice, level, prod(sizes[:level]), sizes[level], size))
-        if one is CollectiveKind.REDUCE_SCATTER:
+        phases.append(
+            NativePhase(phase_kind, choice, level, prod(sizes[:level]), sizes[level], size)
+        )
+        if phase_kind is CollectiveKind.REDUCE_SCATTER:
             size //= sizes[level]
-        elif one is CollectiveKind.ALL_GATHER:
+        elif phase_kind is CollectiveKind.ALL_GATHER:
             size *= sizes[level]
     return phases
 
@@ -196,18 +198,18 @@ def _order_phases(
 
 
 def native_choice(
-    system: NativeSystem, kind: CollectiveKind, wanted: str | None, *, is_small: bool
+    system: NativeSystem, kind: CollectiveKind, requested_name: str | None, *, is_small: bool
 ) -> NativeChoice:
     """Return the native algorithm of a kind.
 
-    `wanted`: its name, None for the configured one. `is_small`: the group is smaller than the job.
-    Raises `InputError` or `UsageError` if it does not exist.
+    `requested_name`: its name, None for the configured one. `is_small`: the group is smaller
+    than the job. Raises `InputError` or `UsageError` if it does not exist.
     """
     if kind not in NATIVE_KINDS:
         message = f"ASTRA-sim has no native algorithm of {kind}"
         cure = f"name one, for example --collective {kind}=direct"
         raise InputError(message, cure=cure, code="no-native")
-    name, width = (wanted, 0) if wanted else _configured(system, kind, is_small)
+    name, width = (requested_name, 0) if requested_name else _configured(system, kind, is_small)
     if name not in _SYNTHESIZERS:
         known = ", ".join(_SYNTHESIZERS)
         raise UsageError(f"there is no native algorithm {name!r}", cure=f"use one of {known}")
@@ -252,9 +254,9 @@ def _parse_spelling(name: str) -> tuple[str, int]:
     return _SPELLINGS.get(spelling, spelling), 0
 
 
-def tree_root(turn: int) -> str:
+def tree_root(index: int) -> str:
     """Return the root of the next double binary tree; the highest rank comes first."""
-    return "lowest" if turn % 2 else "highest"
+    return "lowest" if index % 2 else "highest"
 
 
 def split_native(system: NativeSystem, kind: CollectiveKind, size: int, ranks: int) -> list[int]:
@@ -281,10 +283,10 @@ def find_named_algorithms(workload: Workload, calls: Calls) -> Int64Array:
     if len(differs):
         row = int(calls.row[differs[0]])
         file = workload.provenance.source_name or None
-        place = workload.nodes.location(row, file)
+        location = workload.nodes.location(row, file)
         message = f"node {workload.nodes.identity[row]} names another algorithm than its group"
         cure = "name one algorithm for a collective on all its ranks"
-        raise InputError(message, location=place, cure=cure, code="algorithm")
+        raise InputError(message, location=location, cure=cure, code="algorithm")
     return algorithm_of_call
 
 
@@ -295,7 +297,7 @@ def _list_named_algorithms(workload: Workload) -> Int64Array:
     numbers = _index_by_node(stated) if isinstance(stated, dict) else {}
     if not numbers:
         return column
-    of_node = [numbers.get(one, -1) for one in workload.nodes.identity.tolist()]
+    of_node = [numbers.get(identity, -1) for identity in workload.nodes.identity.tolist()]
     return np.where(column >= 0, column, np.array(of_node, np.int64))
 
 

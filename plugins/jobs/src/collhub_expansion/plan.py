@@ -49,15 +49,15 @@ def match_calls(workload: Workload, rows: Int64Array) -> Calls:
     """
     nodes = workload.nodes
     rank, group = nodes.rank[rows].astype(np.int64), nodes.group[rows].astype(np.int64)
-    turn = ordinals((group + 1) * nodes.num_ranks + rank)
-    keys = (group + 1) * (len(nodes) + 1) + turn
+    ordinal = ordinals((group + 1) * nodes.num_ranks + rank)
+    keys = (group + 1) * (len(nodes) + 1) + ordinal
     _, first, instance = np.unique(keys, return_index=True, return_inverse=True)
     model = rows[first]
     position = _positions(workload, rows, rank, group)
     columns = (nodes.collective, nodes.bytes, nodes.dimensions)
     for column in columns:
         _check(workload, rows, column[rows] != column[model][instance], "is another one")
-    sizes = np.array([len(workload.members(one)) for one in group[first].tolist()], np.int64)
+    sizes = np.array([len(workload.members(number)) for number in group[first].tolist()], np.int64)
     lacking = np.bincount(instance, minlength=len(first)) != sizes
     _check(workload, rows, lacking[instance], "is missing")
     root = _roots(workload, nodes.root[model], group[first])
@@ -79,8 +79,10 @@ def _check(
         row = int(rows[np.argmax(is_wrong)])
         message = f"node {workload.nodes.identity[row]}: on a rank of its group this collective "
         cure = "all ranks of a group issue the same collectives in the same order"
-        place = workload.nodes.location(row, workload.provenance.source_name or None)
-        raise InputError(message + difference, location=place, cure=cure, code="collectives-differ")
+        location = workload.nodes.location(row, workload.provenance.source_name or None)
+        raise InputError(
+            message + difference, location=location, cure=cure, code="collectives-differ"
+        )
 
 
 def _positions(
@@ -89,11 +91,11 @@ def _positions(
     """Return the position of every call's rank in its group."""
     position = np.zeros(len(rows), np.int64)
     for number in np.unique(group).tolist():
-        place = np.full(workload.num_ranks, -1, np.int64)
+        position_of_rank = np.full(workload.num_ranks, -1, np.int64)
         members = workload.members(number)
-        place[list(members)] = np.arange(len(members))
+        position_of_rank[list(members)] = np.arange(len(members))
         chosen = group == number
-        position[chosen] = place[rank[chosen]]
+        position[chosen] = position_of_rank[rank[chosen]]
     _check(workload, rows, position < 0, "is none of this rank, which is no member")
     return position
 
@@ -179,8 +181,8 @@ def plan_blocks(nodes: NodeColumns, calls: Calls, pieces: Pieces, entries: Catal
     piece = np.full(len(row), -1)
     piece[len(plain) : len(plain) + len(parts.piece)] = parts.piece
     cuts = np.cumsum([len(group) for group in groups])[:-1]
-    whole, inner, front, back = np.split(inverse(order), cuts)
-    doors = _Doors(len(nodes), plain, whole, calls.row, parts, inner)
+    plain_blocks, inner, front, back = np.split(inverse(order), cuts)
+    doors = _Doors(len(nodes), plain, plain_blocks, calls.row, parts, inner)
     return Plan(
         row[order],
         entry[order],
@@ -231,12 +233,13 @@ def _joined(*edges: Edges) -> Edges:
 class _Doors:
     """First and last blocks of rows.
 
-    `whole`: blocks of the `plain` rows; `inner`: blocks of the parts of calls in rows `row_of`.
+    `plain_blocks`: blocks of the `plain` rows; `inner`: blocks of the parts of calls in rows
+    `row_of`.
     """
 
     nodes: int
     plain: Int64Array
-    whole: Int64Array
+    plain_blocks: Int64Array
     row_of: Int64Array
     parts: _Parts
     inner: Int64Array
@@ -247,12 +250,12 @@ class _Doors:
         has_marker[marked] = True
         chosen = is_outer & ~has_marker[self.parts.call]
         rows = self.plain, self.row_of[self.parts.call[chosen]], self.row_of[marked]
-        blocks = self.whole, self.inner[chosen], marker
+        blocks = self.plain_blocks, self.inner[chosen], marker
         return csr(np.concatenate(rows), np.concatenate(blocks), self.nodes)
 
     def between(self, is_outer: BoolArray, marked: Int64Array, marker: Int64Array) -> Edges:
         """Return (marker, outer part) of the calls with a marker."""
-        place = np.full(len(self.row_of), -1, np.int64)
-        place[marked] = marker
-        chosen = is_outer & (place[self.parts.call] >= 0)
-        return place[self.parts.call[chosen]], self.inner[chosen]
+        marker_of_call = np.full(len(self.row_of), -1, np.int64)
+        marker_of_call[marked] = marker
+        chosen = is_outer & (marker_of_call[self.parts.call] >= 0)
+        return marker_of_call[self.parts.call[chosen]], self.inner[chosen]
