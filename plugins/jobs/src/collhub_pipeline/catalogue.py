@@ -61,36 +61,36 @@ def closed_form(
     backward = times.input_gradient + times.weight_gradient
     both, transfer = times.forward + backward, times.transfer
     hidden = times.weight_gradient if delayed else 0
-    whole = (micros + stages - 1) * both
+    base = (micros + stages - 1) * both
     lag = 2 * transfer - hidden
     if stages == 1:
         return micros * both
     if times.is_blocking:
-        return None if delayed else _compute_blocking_form(schedule, stages, micros, times, whole)
+        return None if delayed else _compute_blocking_form(schedule, stages, micros, times, base)
     if schedule == "gpipe":
         slowest = max(times.forward, transfer) + max(backward, transfer)
         return (stages - 1) * (both - hidden + 2 * transfer) + both + (micros - 1) * slowest
     if schedule == "eager-1f1b":
-        return whole + (stages - 1) * lag if transfer <= Fraction(both) / 2 else None
+        return base + (stages - 1) * lag if transfer <= Fraction(both) / 2 else None
     if schedule != "1f1b" or transfer > both:
         return None
     if lag <= 0:
-        return whole + (stages - 1) * lag
+        return base + (stages - 1) * lag
     rounds = micros + stages - 3 - (micros - 2) // stages
-    return whole + lag * max(stages - 1, rounds)
+    return base + lag * max(stages - 1, rounds)
 
 
 def _compute_blocking_form(
-    schedule: str, stages: int, micros: int, times: PassTimes, whole: Time
+    schedule: str, stages: int, micros: int, times: PassTimes, base: Time
 ) -> Time | None:
     """Return the makespan in closed form if senders wait for their transfers."""
     backward = times.input_gradient + times.weight_gradient
     if times.transfer > min(times.forward, backward) or schedule == "eager-1f1b" or micros < 2:
         return None
     if schedule == "gpipe":
-        return whole + times.transfer * (2 * micros + 2 * stages - 4)
+        return base + times.transfer * (2 * micros + 2 * stages - 4)
     sends = micros + 1 if stages == 2 else 2 * micros + 2 * stages - 5
-    return whole + times.transfer * sends
+    return base + times.transfer * sends
 
 
 _TURNS = {
@@ -128,8 +128,8 @@ class Shape:
 
     def fits(self, schedule: Schedule) -> bool:
         """Return whether a schedule fits in the memory."""
-        most = max(schedule.peaks())
-        return self.memory is None or most <= self.memory * self._chunks_of(schedule)
+        peak = max(schedule.peaks())
+        return self.memory is None or peak <= self.memory * self._chunks_of(schedule)
 
     def _chunks_of(self, schedule: Schedule) -> int:
         """Return the number of model chunks per device."""
@@ -143,12 +143,12 @@ def schedule_of(name: str, shape: Shape, budget: SearchBudget | None = None) -> 
     """
     if name == SEARCHED:
         return fastest(shape, budget)
-    found = _named(name, shape)
-    if not shape.fits(found):
-        most = -(-max(found.peaks()) // shape.chunks)
-        message = f"{name} holds {most} micro-batches, the memory is for {shape.memory}"
+    schedule = _named(name, shape)
+    if not shape.fits(schedule):
+        peak = -(-max(schedule.peaks()) // shape.chunks)
+        message = f"{name} holds {peak} micro-batches, the memory is for {shape.memory}"
         raise UsageError(message, cure="choose search, or a larger -O memory", code="memory")
-    return found
+    return schedule
 
 
 def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
@@ -162,12 +162,12 @@ def fastest(shape: Shape, budget: SearchBudget | None = None) -> Schedule:
     """
     budget = budget or SearchBudget()
     best: tuple[Time, int, Schedule] | None = None
-    for number, found in enumerate(_generate_candidates(shape), 1):
-        if shape.fits(found):
-            key = shape.timed(found).makespan, max(found.peaks())
+    for number, schedule in enumerate(_generate_candidates(shape), 1):
+        if shape.fits(schedule):
+            key = shape.timed(schedule).makespan, max(schedule.peaks())
             if best is None or key < best[:2]:
-                best = *key, found
-        budget.count(sum(len(order) for order in found.orders))
+                best = *key, schedule
+        budget.count(sum(len(order) for order in schedule.orders))
         if budget.reason:
             budget.cut("search of schedules", f"those after the first {number}")
             break
@@ -209,7 +209,7 @@ def _warmups(shape: Shape) -> list[int]:
         message = f"{len(shape.warmups)} warm-ups do not state one, 1 or more, for each stage"
         cure = "write as many numbers as -O stages, such as 4,3,2,1"
         raise UsageError(message, cure=cure, code="option-value")
-    return [min(shape.micros, one) for one in shape.warmups]
+    return [min(shape.micros, warmup) for warmup in shape.warmups]
 
 
 def _generate_candidates(shape: Shape) -> Iterator[Schedule]:
@@ -247,6 +247,6 @@ def _generate_greedy(shape: Shape) -> Iterator[Schedule]:
         for micro in range(shape.micros)
         for kind in (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)
     ]
-    for most in sorted({devices, 2 * devices - 1, shape.memory or shape.micros}):
+    for memory in sorted({devices, 2 * devices - 1, shape.memory or shape.micros}):
         row = (tuple(range(devices)),)
-        yield greedy(SEARCHED, row, passes, shape.times, most_held=([most] * devices,))
+        yield greedy(SEARCHED, row, passes, shape.times, most_held=([memory] * devices,))

@@ -54,7 +54,7 @@ def layout_of(options: PipelineOptions) -> Layout:
 def shape_of(options: PipelineOptions) -> Shape:
     """Build the pipeline with times in ns. Raises `UsageError` for invalid warm-ups."""
     seconds = options.forward, options.input_gradient, options.weight_gradient, options.transfer
-    forward, inputs, weights, transfer = (round(one * 1e9) for one in seconds)
+    forward, inputs, weights, transfer = (round(duration * 1e9) for duration in seconds)
     times = PassTimes(forward, inputs, weights, transfer, options.transport == "blocking")
     warmups = () if options.warmups is None else tuple(_parse_numbers(options.warmups))
     return Shape(
@@ -89,48 +89,52 @@ def _parse_numbers(text: str) -> list[int]:
 
 
 def _build_programs(
-    schedule: Schedule, layout: Layout, options: PipelineOptions, place: tuple[int, int]
+    schedule: Schedule, layout: Layout, options: PipelineOptions, position: tuple[int, int]
 ) -> RankPrograms:
     """Build the program of a member of a device, for its rank in every replica."""
-    writer = _Writer(schedule, layout, options, place)
-    for operation in schedule.orders[place[0]]:
+    writer = _Writer(schedule, layout, options, position)
+    for operation in schedule.orders[position[0]]:
         writer.run(operation)
     writer.finish()
     ranks = layout.ranks
-    return RankPrograms(writer.program, ranks.in_replicas(ranks.rank(*place)))
+    return RankPrograms(writer.program, ranks.in_replicas(ranks.rank(*position)))
 
 
 class _Writer:
     """Writes the passes of one rank; `_before`: rows that must precede the next pass."""
 
     def __init__(
-        self, schedule: Schedule, layout: Layout, options: PipelineOptions, place: tuple[int, int]
+        self,
+        schedule: Schedule,
+        layout: Layout,
+        options: PipelineOptions,
+        position: tuple[int, int],
     ) -> None:
         self.program = RankProgram(ROLES)
         self._schedule, self._layout, self._options = schedule, layout, options
-        self._place = place
-        self._own = layout.ranks.rank(*place)
+        self._position = position
+        self._rank = layout.ranks.rank(*position)
         self._legs: dict[tuple[int, int], Mapping[bool, Sequence[Leg]]] = {}
-        self._summed = layout.summed_bytes(*place)
+        self._summed = layout.summed_bytes(*position)
         self._times = shape_of(options).times_in(schedule)
         self._before: list[int] = []
         self._row_of_result: dict[tuple[bool, int, int, int], int] = {}
 
     def run(self, operation: Operation) -> None:
         """Add a pass with its receives and sends."""
-        kind, way, stage, micro = operation
+        kind, direction, stage, micro = operation
         after = [*self._find_inputs(operation), *self._add_receives(operation)]
-        behind = [row for row in self._before if row not in after]
+        same_device = [row for row in self._before if row not in after]
         duration = max(1, round(self._times.of(kind)))
         name = f"{kind.value} {stage}"
-        row = self.program.compute(name, after, behind, duration_ns=duration)
+        row = self.program.compute(name, after, same_device, duration_ns=duration)
         if kind is not Pass.WEIGHT_GRADIENT:
             if self._summed:
                 kind_of_sum = JobCollective.ALL_REDUCE
                 row = self.program.collective(
                     f"{name} reduce", kind_of_sum, self._summed, "tensor", [row]
                 )
-            self._row_of_result[kind.is_backward, way, stage, micro] = row
+            self._row_of_result[kind.is_backward, direction, stage, micro] = row
         self._before = [row]
         sent = self._add_sends(operation, row)
         if self._times.is_blocking:
@@ -138,30 +142,30 @@ class _Writer:
 
     def finish(self) -> None:
         """Add the reduction of gradients of shared weights."""
-        if self._layout.has_copies(self._place[0]):
+        if self._layout.has_copies(self._position[0]):
             size = self._options.gradients
             kind = JobCollective.ALL_REDUCE
             self.program.collective("gradients", kind, size, "data", self._before[:1])
 
     def _find_inputs(self, operation: Operation) -> list[int]:
         """Return the rows of this rank whose results a pass reads."""
-        kind, way, stage, micro = operation
+        kind, direction, stage, micro = operation
         keys = []
         if kind is Pass.WEIGHT_GRADIENT:
-            keys.append((True, way, stage, micro))
+            keys.append((True, direction, stage, micro))
         elif kind.is_backward:
-            keys.append((False, way, stage, micro))
+            keys.append((False, direction, stage, micro))
         before = self._find_neighbour(operation, -1)
-        if before is not None and before == self._place[0]:
+        if before is not None and before == self._position[0]:
             # The previous chunk is on the same device: no message.
             onward = stage + 1 if kind.is_backward else stage - 1
-            keys.append((kind.is_backward, way, onward, micro))
+            keys.append((kind.is_backward, direction, onward, micro))
         return [self._row_of_result[key] for key in keys]
 
     def _find_neighbour(self, operation: Operation, step: int) -> int | None:
         """Return the device that sends the input (step -1) or receives the result (step 1)."""
-        kind, way, stage, _ = operation
-        devices = self._schedule.device_of[way]
+        kind, direction, stage, _ = operation
+        devices = self._schedule.device_of[direction]
         at = stage - step if kind.is_backward else stage + step
         exists = 0 <= at < len(devices) and kind is not Pass.WEIGHT_GRADIENT
         return devices[at] if exists else None
@@ -169,10 +173,10 @@ class _Writer:
     def _add_receives(self, operation: Operation) -> list[int]:
         """Add receives for a pass: from the other device, then from forwarding ranks."""
         device = self._find_neighbour(operation, -1)
-        if device is None or device == self._place[0]:
+        if device is None or device == self._position[0]:
             return []
         before = operation.stage + 1 if operation.kind.is_backward else operation.stage - 1
-        legs = self._select_legs(device, self._place[0])
+        legs = self._select_legs(device, self._position[0])
         arrived = self._add_messages(NodeKind.RECV, operation, before, legs[False], ())
         # Forward before receiving forwarded data: neighbours wait for these messages.
         self._add_messages(NodeKind.SEND, operation, before, legs[True], arrived)
@@ -180,21 +184,21 @@ class _Writer:
 
     def _add_sends(self, operation: Operation, row: int) -> list[int]:
         device = self._find_neighbour(operation, 1)
-        if device is None or device == self._place[0]:
+        if device is None or device == self._position[0]:
             return []
-        legs = self._select_legs(self._place[0], device)
+        legs = self._select_legs(self._position[0], device)
         return self._add_messages(NodeKind.SEND, operation, operation.stage, legs[False], [row])
 
     def _select_legs(self, sender: int, receiver: int) -> Mapping[bool, Sequence[Leg]]:
         """Return this rank's messages between two devices by `is_forwarded`, cached."""
         if (sender, receiver) not in self._legs:
-            own = [
+            legs = [
                 leg
                 for leg in self._layout.legs(sender, receiver)
-                if self._own in (leg.source, leg.destination)
+                if self._rank in (leg.source, leg.destination)
             ]
             self._legs[sender, receiver] = {
-                is_forwarded: [leg for leg in own if leg.is_forwarded == is_forwarded]
+                is_forwarded: [leg for leg in legs if leg.is_forwarded == is_forwarded]
                 for is_forwarded in (False, True)
             }
         return self._legs[sender, receiver]
@@ -210,16 +214,16 @@ class _Writer:
         """Add this rank's sends or receives of messages; `sender`: the sending stage."""
         name = "gradient" if operation.kind.is_backward else "activation"
         micros = self._options.micro_batches
-        stages = len(self._schedule.device_of[operation.way])
+        stages = len(self._schedule.device_of[operation.direction])
         # The tag distinguishes the messages between two ranks.
-        flow = 2 * operation.way + operation.kind.is_backward
+        flow = 2 * operation.direction + operation.kind.is_backward
         tag = (flow * stages + sender) * micros + operation.micro
         rows = []
         for leg in legs:
-            ends = (leg.source, leg.destination)
-            mine, other = ends if kind is NodeKind.SEND else reversed(ends)
-            if mine == self._own:
-                shift = other - self._own
+            rank_pair = (leg.source, leg.destination)
+            mine, peer = rank_pair if kind is NodeKind.SEND else reversed(rank_pair)
+            if mine == self._rank:
+                shift = peer - self._rank
                 row = self.program.message(kind, name, leg.bytes, shift, tag, after)
                 rows.append(row)
         return rows

@@ -116,14 +116,17 @@ class EvenSlices:
 
     def _common(self, sender: int, receiver: int) -> Iterator[Leg]:
         widths = self.ranks.widths
-        for here in range(widths[sender]):
-            begin, end = _slice(here, widths[sender], self.activation)
-            for there in range(widths[receiver]):
-                first, last = _slice(there, widths[receiver], self.activation)
+        for sender_member in range(widths[sender]):
+            begin, end = _slice(sender_member, widths[sender], self.activation)
+            for receiver_member in range(widths[receiver]):
+                first, last = _slice(receiver_member, widths[receiver], self.activation)
                 common = min(end, last) - max(begin, first)
                 if common > 0:
-                    ends = self.ranks.rank(sender, here), self.ranks.rank(receiver, there)
-                    yield Leg(*ends, common)
+                    rank_pair = (
+                        self.ranks.rank(sender, sender_member),
+                        self.ranks.rank(receiver, receiver_member),
+                    )
+                    yield Leg(*rank_pair, common)
 
 
 def _slice(member: int, members: int, size: int) -> tuple[int, int]:
@@ -152,15 +155,15 @@ def sides_of(
     texts = [part.strip() for part in text.split(";")]
     if len(texts) == 1:
         texts *= stages
-    if len(texts) != stages or any("@" in one for one in texts):
+    if len(texts) != stages or any("@" in side_text for side_text in texts):
         message = f"-O meshes={text} does not state a mesh for each of {stages} stages"
         raise UsageError(message, cure=_CURE, code="option-value")
     sides: list[Side] = []
     first = 0
-    for one in texts:
-        side = parse_side(one, len(tensor.shape), first)
+    for side_text in texts:
+        side = parse_side(side_text, len(tensor.shape), first)
         if side.placement.partial:
-            message = f"-O meshes: activations of {one!r} are summands"
+            message = f"-O meshes: activations of {side_text!r} are summands"
             raise UsageError(message, cure="name S and R alone", code="option-value")
         # `Move` refuses specs with more tiles than elements.
         Move(tensor, side, side, name="activation")
@@ -185,8 +188,8 @@ class MeshLayout:
     @classmethod
     def of(cls, tensor: str, meshes: str, stages: int, replicas: int, hand_over: str) -> MeshLayout:
         """Parse a layout from options. Raises `HubError` for invalid texts."""
-        made = parse_tensor(tensor)
-        return cls(made, sides_of(meshes, made, stages), replicas, hand_over)
+        tensor_type = parse_tensor(tensor)
+        return cls(tensor_type, sides_of(meshes, tensor_type, stages), replicas, hand_over)
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -232,8 +235,8 @@ class MeshLayout:
         """Yield per device its tile, and its coordinates on axes that do not split the batch."""
         tiles = side.placement.tile_coordinates(side.mesh).tolist()
         batch = side.placement.axes[0]
-        for tile, place in zip(tiles, side.mesh.coordinates().tolist(), strict=True):
-            yield tuple(tile), tuple(at for axis, at in enumerate(place) if axis not in batch)
+        for tile, coordinates in zip(tiles, side.mesh.coordinates().tolist(), strict=True):
+            yield tuple(tile), tuple(at for axis, at in enumerate(coordinates) if axis not in batch)
 
     def _tile_bytes(self, side: Side, tile: Sequence[int]) -> int:
         cuts = side.placement.boundaries(self.tensor.shape, side.mesh)
@@ -245,15 +248,15 @@ class MeshLayout:
         units = unit_tasks([Move(self.tensor, self.sides[sender], self.sides[receiver])])
         size = self.sides[receiver].mesh.shape[-1]
         first = self.ranks.rank(receiver, 0)
-        found: dict[tuple[bool, int, int], int] = {}
+        bytes_of_leg: dict[tuple[bool, int, int], int] = {}
         sent: dict[int, int] = {}
         for row in range(len(units)):
             hosts: dict[int, list[int]] = {}
             for device in units.receivers_of(row).tolist():
                 hosts.setdefault((device - first) // size, []).append(device)
             for members in hosts.values():
-                self._add_host(units, row, members, sent, found)
-        for (is_forwarded, source, destination), bytes_ in sorted(found.items()):
+                self._add_host(units, row, members, sent, bytes_of_leg)
+        for (is_forwarded, source, destination), bytes_ in sorted(bytes_of_leg.items()):
             yield Leg(source, destination, bytes_, is_forwarded)
 
     def _add_host(
@@ -262,7 +265,7 @@ class MeshLayout:
         row: int,
         members: Sequence[int],
         sent: dict[int, int],
-        found: dict[tuple[bool, int, int], int],
+        bytes_of_leg: dict[tuple[bool, int, int], int],
     ) -> None:
         """Add the messages that bring a box to its receivers on one host."""
         total = int(units.bytes[row])
@@ -279,6 +282,6 @@ class MeshLayout:
             sent[source] = sent.get(source, 0) + part
             legs = [(False, source, entry)]
             if self.hand_over != "send-recv":
-                legs += [(True, entry, other) for other in members if other != entry]
+                legs += [(True, entry, receiver) for receiver in members if receiver != entry]
             for leg in legs:
-                found[leg] = found.get(leg, 0) + part
+                bytes_of_leg[leg] = bytes_of_leg.get(leg, 0) + part

@@ -116,8 +116,8 @@ def two_directions(devices: int, micros: int, times: PassTimes) -> Schedule:
             raise UsageError(message, cure=f"make -O {option} even", code="two-directions")
     up = tuple(range(devices))
     passes = [
-        Operation(kind, way, stage, micro)
-        for way in range(2)
+        Operation(kind, direction, stage, micro)
+        for direction in range(2)
         for stage in range(devices)
         for micro in range(micros // 2)
         for kind in (Pass.FORWARD, Pass.INPUT_GRADIENT, Pass.WEIGHT_GRADIENT)

@@ -36,10 +36,10 @@ class Pass(Enum):
 
 
 class Operation(NamedTuple):
-    """Pass of a stage: direction `way`, stage `stage` in this direction, micro-batch `micro`."""
+    """Pass of micro-batch `micro` in stage `stage` of a direction."""
 
     kind: Pass
-    way: int
+    direction: int
     stage: int
     micro: int
 
@@ -48,8 +48,8 @@ class Operation(NamedTuple):
 class Schedule:
     """Orders of passes.
 
-    `device_of[way][stage]`: device of a stage; a way is a direction in which micro-batches pass
-    all stages. `orders`: ordered passes of each device.
+    `device_of[direction][stage]`: device of a stage; in a direction, micro-batches pass all stages.
+    `orders`: ordered passes of each device.
     """
 
     name: str
@@ -70,14 +70,14 @@ class Schedule:
 
 
 def _peak(order: Sequence[Operation]) -> int:
-    held = most = 0
+    level = peak = 0
     for operation in order:
         if operation.kind is Pass.FORWARD:
-            held += 1
-            most = max(most, held)
+            level += 1
+            peak = max(peak, level)
         elif operation.kind is not Pass.INPUT_GRADIENT:
-            held -= 1
-    return most
+            level -= 1
+    return peak
 
 
 def in_a_row(name: str, orders: Sequence[Sequence[Operation]]) -> Schedule:
@@ -107,7 +107,7 @@ class PassTimes:
     def shared(self, chunks: int) -> PassTimes:
         """Return the times of one of `chunks` equal chunks of a stage, with equal transfer time."""
         passes = (self.forward, self.input_gradient, self.weight_gradient)
-        forward, inputs, weights = (Fraction(one) / chunks for one in passes)
+        forward, inputs, weights = (Fraction(time) / chunks for time in passes)
         return PassTimes(forward, inputs, weights, self.transfer, self.is_blocking)
 
     def of(self, kind: Pass) -> Time:
@@ -133,15 +133,15 @@ class Timing:
     def makespan(self) -> Time:
         """Time from 0 to the end of the last pass."""
         # A device without passes has no end.
-        return max((ends[-1] for ends in self.ends if ends), default=0)
+        return max((pass_ends[-1] for pass_ends in self.ends if pass_ends), default=0)
 
     def bubble(self) -> Time:
         """Return the maximum idle time of a device between its first start and its last end."""
         idle: list[Time] = [0]
-        for starts, ends in zip(self.starts, self.ends, strict=True):
+        for starts, pass_ends in zip(self.starts, self.ends, strict=True):
             if starts:
-                work = sum(end - start for start, end in zip(starts, ends, strict=True))
-                idle.append(ends[-1] - starts[0] - work)
+                work = sum(end - start for start, end in zip(starts, pass_ends, strict=True))
+                idle.append(pass_ends[-1] - starts[0] - work)
         return max(idle)
 
 
@@ -149,45 +149,45 @@ class Timing:
 class _Run:
     """State of a run: what is there, and when devices and channels are free.
 
-    `made`: passes that are over, by (whether backward, way, stage, micro-batch). `arrived`: when
-    the input of a pass, under the same key, is on its device.
+    `finished`: passes that are over, by (is backward, direction, stage, micro-batch).
+    `arrived`: when the input of a pass, under the same key, is on its device.
     """
 
     schedule: Schedule
     times: PassTimes
-    made: set[_Key] = field(default_factory=set)
+    finished: set[_Key] = field(default_factory=set)
     arrived: dict[_Key, Time] = field(default_factory=dict)
     channel: dict[tuple[int, int], Time] = field(default_factory=dict)
 
     def ready(self, operation: Operation) -> Time | None:
         """From when on a pass has its input; None where somebody must make it first."""
-        kind, way, stage, micro = operation
+        kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
-            return 0 if (True, way, stage, micro) in self.made else None
-        if kind.is_backward and (False, way, stage, micro) not in self.made:
+            return 0 if (True, direction, stage, micro) in self.finished else None
+        if kind.is_backward and (False, direction, stage, micro) not in self.finished:
             return None
-        last = len(self.schedule.device_of[way]) - 1
+        last = len(self.schedule.device_of[direction]) - 1
         if stage == (last if kind.is_backward else 0):
             return 0
-        return self.arrived.get((kind.is_backward, way, stage, micro))
+        return self.arrived.get((kind.is_backward, direction, stage, micro))
 
     def pass_on(self, operation: Operation, end: Time) -> Time:
         """Send what a pass has made; returns when its device is free again."""
-        kind, way, stage, micro = operation
+        kind, direction, stage, micro = operation
         if kind is Pass.WEIGHT_GRADIENT:
             return end
-        self.made.add((kind.is_backward, way, stage, micro))
-        devices = self.schedule.device_of[way]
+        self.finished.add((kind.is_backward, direction, stage, micro))
+        devices = self.schedule.device_of[direction]
         onward = stage - 1 if kind.is_backward else stage + 1
         if not 0 <= onward < len(devices):
             return end
-        ends = devices[stage], devices[onward]
+        device_pair = devices[stage], devices[onward]
         arrival = end
-        if ends[0] != ends[1]:
+        if device_pair[0] != device_pair[1]:
             # On a channel one transfer follows another.
-            arrival = max(end, self.channel.get(ends, 0)) + self.times.transfer
-            self.channel[ends] = arrival
-        self.arrived[kind.is_backward, way, onward, micro] = arrival
+            arrival = max(end, self.channel.get(device_pair, 0)) + self.times.transfer
+            self.channel[device_pair] = arrival
+        self.arrived[kind.is_backward, direction, onward, micro] = arrival
         return arrival if self.times.is_blocking else end
 
 
@@ -195,28 +195,31 @@ def timed(schedule: Schedule, times: PassTimes) -> Timing:
     """Run a schedule. Raises `UsageError` for orders that wait for one another."""
     run = _Run(schedule, times)
     starts: list[list[Time]] = [[] for _ in schedule.orders]
-    ends: list[list[Time]] = [[] for _ in schedule.orders]
+    ends_of_device: list[list[Time]] = [[] for _ in schedule.orders]
     free: list[Time] = [0] * schedule.num_devices
     is_moving = True
     while is_moving:
         is_moving = False
         for device, order in enumerate(schedule.orders):
             # As far as the device gets with what is there.
-            while len(ends[device]) < len(order):
-                operation = order[len(ends[device])]
+            while len(ends_of_device[device]) < len(order):
+                operation = order[len(ends_of_device[device])]
                 ready = run.ready(operation)
                 if ready is None:
                     break
                 start = max(ready, free[device])
                 end = start + times.of(operation.kind)
                 starts[device].append(start)
-                ends[device].append(end)
+                ends_of_device[device].append(end)
                 free[device] = run.pass_on(operation, end)
                 is_moving = True
-    if any(len(found) < len(order) for found, order in zip(ends, schedule.orders, strict=True)):
+    if any(
+        len(pass_ends) < len(order)
+        for pass_ends, order in zip(ends_of_device, schedule.orders, strict=True)
+    ):
         message = f"the passes of {schedule.name} wait for one another"
         raise UsageError(message, cure="put every pass behind those that it needs", code="deadlock")
-    return Timing(schedule, starts, ends)
+    return Timing(schedule, starts, ends_of_device)
 
 
 _EAGER = {
@@ -237,27 +240,27 @@ def greedy(
 ) -> Schedule:
     """The schedule in which every device always runs the most urgent pass that is there.
 
-    Backward passes first, then forward ones while fewer than `most_held[way][stage]` activations of
-    the stage are held, then gradients of weights; of equals the lowest micro-batch. Raises
-    `UsageError` where the memory lets nothing go on. Cost: passes squared over devices.
+    Backward passes first, then forward ones while fewer than `most_held[direction][stage]`
+    activations of the stage are held, then gradients of weights; of equals the lowest micro-batch.
+    Raises `UsageError` where the memory lets nothing go on. Cost: passes squared over devices.
     """
     run = _Run(Schedule(name, device_of, ()), times)
     devices = 1 + max(max(row) for row in device_of)
     left: list[list[Operation]] = [[] for _ in range(devices)]
-    for one in passes:
-        left[device_of[one.way][one.stage]].append(one)
+    for pass_ in passes:
+        left[device_of[pass_.direction][pass_.stage]].append(pass_)
     orders: list[list[Operation]] = [[] for _ in range(devices)]
     free: list[Time] = [0] * devices
-    held = [[0] * len(row) for row in device_of]
+    held_count = [[0] * len(row) for row in device_of]
     while any(left):
         choices = []
         for device in range(devices):
             for operation in left[device]:
                 ready = run.ready(operation)
-                way, stage = operation.way, operation.stage
-                is_full = held[way][stage] >= most_held[way][stage]
+                direction, stage = operation.direction, operation.stage
+                is_full = held_count[direction][stage] >= most_held[direction][stage]
                 if ready is not None and not (operation.kind is Pass.FORWARD and is_full):
-                    urgency = _EAGER[operation.kind], operation.micro, operation.way
+                    urgency = _EAGER[operation.kind], operation.micro, operation.direction
                     start = max(ready, free[device])
                     choices.append((start, urgency, device, operation.stage, operation))
         if not choices:
@@ -266,9 +269,9 @@ def greedy(
         start, _, device, _, operation = min(choices, key=itemgetter(0, 1, 2, 3))
         free[device] = run.pass_on(operation, start + times.of(operation.kind))
         if operation.kind is Pass.FORWARD:
-            held[operation.way][operation.stage] += 1
+            held_count[operation.direction][operation.stage] += 1
         elif operation.kind is not Pass.INPUT_GRADIENT:
-            held[operation.way][operation.stage] -= 1
+            held_count[operation.direction][operation.stage] -= 1
         left[device].remove(operation)
         orders[device].append(operation)
     return Schedule(name, device_of, tuple(tuple(order) for order in orders))
