@@ -58,24 +58,24 @@ class Costs:
         weights = h * (2 * h + self._kv_columns)
         scores = 4 * self.tokens * options.sequence * h
         # Biases of the columns are cut as these are, that of the output and the norm are not.
-        held = (weights + h + self._kv_columns) // parts + h + 2 * h
+        parameters = (weights + h + self._kv_columns) // parts + h + 2 * h
         # Queries, keys, values and what is attended to; scores stay in the caches of the chip.
         inner = self.tokens * (2 * h + self._kv_columns) // parts
-        return self._part((2 * self.tokens * weights + scores) // parts, held, inner)
+        return self._part((2 * self.tokens * weights + scores) // parts, parameters, inner)
 
     def mlp(self) -> Part:
         """The MLP, or the gate and the experts of the rank; without parameters of experts."""
         options, h = self.options, self.options.hidden
         products = 2 * self.tokens * self._matrices * h * self.width * options.top_k
         # The norm before the MLP is on every rank.
-        held = 2 * h
+        parameters = 2 * h
         if options.experts > 1:
             products += 2 * self.tokens * h * options.experts
-            held += h * options.experts
+            parameters += h * options.experts
         else:
-            held += self.expert_parameters
+            parameters += self.expert_parameters
         inner = self.tokens * self._matrices * self.width * options.top_k // options.tensor
-        return self._part(products // options.tensor, held, inner)
+        return self._part(products // options.tensor, parameters, inner)
 
     @property
     def expert_parameters(self) -> int:
@@ -93,15 +93,15 @@ class Costs:
     @property
     def expert_gradient_bytes(self) -> int:
         """Of all experts of the rank."""
-        held = self.experts_held * self.expert_parameters
-        return held * self.options.element_bytes
+        parameters = self.experts_held * self.expert_parameters
+        return parameters * self.options.element_bytes
 
     def logits(self) -> Part:
         """The product of the last hidden state with the embeddings of the vocabulary."""
         options = self.options
-        held = options.vocabulary * options.hidden // options.tensor
+        parameters = options.vocabulary * options.hidden // options.tensor
         inner = self.tokens * options.vocabulary // options.tensor
-        return self._part(2 * self.tokens * held, held, inner)
+        return self._part(2 * self.tokens * parameters, parameters, inner)
 
     def embedding_parameters(self, *, has_positions: bool) -> int:
         """Of the tokens, and of the positions in the first stage."""
@@ -118,10 +118,10 @@ class Costs:
 
 def parameters(options: TransformerOptions) -> int:
     """All parameters of a model: 12 L h^2 (1 + 13 / (12 h) + (V + s) / (12 L h)) for plain ones."""
-    whole = Costs(options)
+    costs = Costs(options)
     if options.tensor > 1:
         message = "parameters are those of a model that is not cut"
         raise ValueError(message)
-    experts = options.experts * whole.expert_parameters if options.experts > 1 else 0
-    layer = whole.attention().parameters + whole.mlp().parameters + experts
-    return options.layers * layer + whole.embedding_parameters(has_positions=True)
+    experts = options.experts * costs.expert_parameters if options.experts > 1 else 0
+    layer = costs.attention().parameters + costs.mlp().parameters + experts
+    return options.layers * layer + costs.embedding_parameters(has_positions=True)

@@ -54,11 +54,11 @@ class DlrmSizes:
 
     def parameters(self, widths: list[int]) -> int:
         """Weights and biases of an MLP."""
-        return sum(one * other + other for one, other in pairwise(widths))
+        return sum(inputs * outputs + outputs for inputs, outputs in pairwise(widths))
 
     def operations(self, widths: list[int]) -> int:
         """Of an MLP forward, for the samples of a rank: two a weight and sample."""
-        return 2 * self.samples * sum(one * other for one, other in pairwise(widths))
+        return 2 * self.samples * sum(inputs * outputs for inputs, outputs in pairwise(widths))
 
     def bytes(self, widths: list[int]) -> int:
         """Of the weights and the activations of an MLP."""

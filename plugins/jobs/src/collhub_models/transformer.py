@@ -41,13 +41,13 @@ def role_groups(options: TransformerOptions) -> dict[str, npt.NDArray[np.int64]]
     ranks = np.arange(np.prod(cube), dtype=np.int64).reshape(cube)
     by_data = ranks.reshape(options.pipeline, options.data, options.tensor)
     # The first and the last stage hold the embeddings of the vocabulary both.
-    ends = by_data[[0, -1]].reshape(2, -1).T
+    end_stages = by_data[[0, -1]].reshape(2, -1).T
     tables = (
         ranks.reshape(-1, options.tensor),
         by_data.transpose(0, 2, 1).reshape(-1, options.data),
         ranks.transpose(0, 1, 3, 2).reshape(-1, options.expert),
         ranks.transpose(0, 2, 3, 1).reshape(-1, cube[1]),
-        ends,
+        end_stages,
     )
     return dict(zip(ROLES, tables, strict=True))
 
@@ -122,8 +122,8 @@ class StageProgram:
         # Stages in the middle hold no embeddings.
         if not self._is_first and not self._is_last:
             return
-        held = self._costs.embedding_parameters(has_positions=self._is_first)
-        size = held * self._options.element_bytes
+        parameters = self._costs.embedding_parameters(has_positions=self._is_first)
+        size = parameters * self._options.element_bytes
         waits = self._all_reduce("gradients embedding", size, "data", self._computes[-1:])
         # Both ends of the pipeline hold the embeddings, and want the sum of their gradients.
         if self._options.pipeline > 1:
@@ -162,9 +162,9 @@ class StageProgram:
 
     def _compute(self, name: str, part: Part, times: int) -> None:
         # What the flow waits for already needs no second dependency.
-        behind = [row for row in self._computes[-1:] if row not in self._flow]
+        control = [row for row in self._computes[-1:] if row not in self._flow]
         work = work_of(self._options, part.operations * times, part.bytes * times)
-        row = self.program.compute(name, self._flow, behind, **work)
+        row = self.program.compute(name, self._flow, control, **work)
         self._computes.append(row)
         self._flow = [row]
 
@@ -204,8 +204,8 @@ class StageProgram:
         """Of the weights, or gradients, of a layer without experts."""
         # Experts are reduced in a group of their own.
         attention, mlp = self._costs.attention(), self._costs.mlp()
-        held = attention.parameters + mlp.parameters
-        return held * self._options.element_bytes
+        parameters = attention.parameters + mlp.parameters
+        return parameters * self._options.element_bytes
 
     def _gathered_weights(self, name: str) -> list[int]:
         """Gather the shards of a layer's weights, one layer ahead where that overlaps."""
@@ -214,18 +214,18 @@ class StageProgram:
         shard = -(-self._layer_bytes() // self._options.data)
         # Two computations a layer: with overlap the gather waits for the layer before the last.
         ahead = 3 if self._options.overlap else 1
-        behind = self._computes[-ahead:][:1]
+        control = self._computes[-ahead:][:1]
         kind = JobCollective.ALL_GATHER
-        return [self.program.collective(f"{name} weights", kind, shard, "data", (), behind)]
+        return [self.program.collective(f"{name} weights", kind, shard, "data", (), control)]
 
     def _reduce_layer(self, layer: int, *, is_last: bool) -> None:
         """Gradients of a layer: cut among ranks after every pass, or reduced after the last."""
         options, name = self._options, f"gradients {layer}"
-        behind = self._computes[-1:]
+        last_computation = self._computes[-1:]
         # Every rank keeps the sum of its shard alone.
         if options.fsdp and options.data > 1:
             size, kind = self._layer_bytes(), JobCollective.REDUCE_SCATTER
-            self.program.collective(name, kind, size, "data", behind)
+            self.program.collective(name, kind, size, "data", last_computation)
         # Until the last microbatch the gradients add up in place.
         if not is_last:
             return
@@ -236,7 +236,7 @@ class StageProgram:
         for gradients in reduced:
             # Without overlap they wait for the end of the last pass.
             if options.overlap:
-                self._all_reduce(*gradients, behind)
+                self._all_reduce(*gradients, last_computation)
             else:
                 self._gradients.append(gradients)
 
@@ -298,7 +298,7 @@ def computations(options: TransformerOptions) -> int:
 
 
 def _check(options: TransformerOptions) -> None:
-    wanted = (
+    divisions = (
         ("layers", options.layers, "pipeline", options.pipeline),
         ("hidden", options.hidden, "heads", options.heads),
         ("heads", options.heads, "tensor", options.tensor),
@@ -307,7 +307,7 @@ def _check(options: TransformerOptions) -> None:
         ("experts", options.experts, "expert", options.expert),
         ("data", options.data, "expert", options.expert),
     )
-    for name, value, divisor_name, divisor in wanted:
+    for name, value, divisor_name, divisor in divisions:
         if value % divisor:
             message = f"{name} {value} is no multiple of {divisor_name} {divisor}"
             raise UsageError(message, cure=f"change -O {name}", code="degrees")
@@ -316,8 +316,8 @@ def _check(options: TransformerOptions) -> None:
         raise UsageError(message, cure="change -O sequence", code="degrees")
     count = computations(options)
     if count > MOST_COMPUTATIONS:
-        most = f"{MOST_COMPUTATIONS:.0e}"
-        message = f"{count:.0e} computations are more than the {most} that a job may have"
+        limit = f"{MOST_COMPUTATIONS:.0e}"
+        message = f"{count:.0e} computations are more than the {limit} that a job may have"
         raise UsageError(message, cure="make it of fewer layers, ranks or microbatches")
     if options.top_k > options.experts:
         message = f"top_k {options.top_k} is more than there are experts"
