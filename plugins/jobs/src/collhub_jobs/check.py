@@ -94,21 +94,21 @@ def _find_unmatched_messages(workload: Workload) -> list[Diagnostic]:
     ]
     rows = rows[~is_wrong]
     is_send = nodes.kind[rows] == NodeKind.SEND
-    ends = [nodes.rank[rows], nodes.peer[rows]]
-    pair = np.where(is_send, *ends), np.where(is_send, *ends[::-1])
+    rank_columns = [nodes.rank[rows], nodes.peer[rows]]
+    pair = np.where(is_send, *rank_columns), np.where(is_send, *rank_columns[::-1])
     key = labels(*pair, nodes.tag[rows], nodes.bytes[rows])
     surplus = np.bincount(key, np.where(is_send, 1, -1)).astype(np.int64)
     lonely = []
     # Of equal messages, the last ones count as unmatched.
-    for one in np.flatnonzero(surplus):
-        side = rows[(key == one) & (is_send == (surplus[one] > 0))]
-        for row in side[-abs(int(surplus[one])) :].tolist():
+    for label in np.flatnonzero(surplus):
+        side = rows[(key == label) & (is_send == (surplus[label] > 0))]
+        for row in side[-abs(int(surplus[label])) :].tolist():
             size = f"{nodes.bytes[row]} bytes with tag {nodes.tag[row]}"
-            other = "receives" if surplus[one] > 0 else "sends"
-            message = f"rank {nodes.peer[row]} {other} no such message: {size}"
+            verb = "receives" if surplus[label] > 0 else "sends"
+            message = f"rank {nodes.peer[row]} {verb} no such message: {size}"
             lonely.append(_make_finding(workload, row, "unmatched", message))
     return _limit_findings(wrong) + _limit_findings(
-        sorted(lonely, key=lambda found: found.location.rank or 0)
+        sorted(lonely, key=lambda finding: finding.location.rank or 0)
     )
 
 
@@ -118,9 +118,9 @@ def _find_deadlocks(workload: Workload) -> list[Diagnostic]:
     if not blocked:
         return []
     waits = ", ".join(
-        f"rank {one.rank}: {describe_node(workload, one.waits_in)}"
-        f" before {describe_node(workload, one.awaited)}"
-        for one in blocked
+        f"rank {wait.rank}: {describe_node(workload, wait.waits_in)}"
+        f" before {describe_node(workload, wait.awaited)}"
+        for wait in blocked
     )
     message = f"ranks wait for one another for ever: {waits}"
     cure = "issue collectives and messages in the same order on all ranks that share them"
@@ -151,8 +151,8 @@ def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagn
         return [_make_finding(workload, int(rows[0]), "group", message)]
     first = rows[nodes.rank[rows] == members[0]]
     for member in members[1:]:
-        other = rows[nodes.rank[rows] == member]
-        difference = _find_difference(workload, first, other, (members[0], member), name)
+        second = rows[nodes.rank[rows] == member]
+        difference = _find_difference(workload, first, second, (members[0], member), name)
         if difference:
             # Later differences follow from the first one.
             return [difference]
@@ -160,32 +160,32 @@ def _check_group(workload: Workload, group: int, rows: Int64Array) -> list[Diagn
 
 
 def _find_difference(
-    workload: Workload, one: Int64Array, other: Int64Array, ranks: tuple[int, int], name: str
+    workload: Workload, first: Int64Array, second: Int64Array, ranks: tuple[int, int], name: str
 ) -> Diagnostic | None:
     """Return a finding for the first differing collective of two ranks, or None."""
     nodes = workload.nodes
-    shared = min(len(one), len(other))
-    is_same = nodes.collective[one[:shared]] == nodes.collective[other[:shared]]
-    is_same &= nodes.bytes[one[:shared]] == nodes.bytes[other[:shared]]
+    shared = min(len(first), len(second))
+    is_same = nodes.collective[first[:shared]] == nodes.collective[second[:shared]]
+    is_same &= nodes.bytes[first[:shared]] == nodes.bytes[second[:shared]]
     at = int(np.argmin(is_same)) if not is_same.all() else shared
-    if at == len(one) == len(other):
+    if at == len(first) == len(second):
         return None
     cure = "all ranks of a group issue the same collectives in the same order"
     if at == shared:
-        longer, lacks = (one, ranks[1]) if len(one) > len(other) else (other, ranks[0])
+        longer, lacks = (first, ranks[1]) if len(first) > len(second) else (second, ranks[0])
         row = int(longer[at])
         message = f"collective {at + 1} of {name} is missing on rank {lacks}"
         return _make_finding(workload, row, "collectives-differ", message, cure)
-    row, there = int(other[at]), int(one[at])
-    bytes_here, bytes_there = int(nodes.bytes[row]), int(nodes.bytes[there])
+    row, first_row = int(second[at]), int(first[at])
+    second_bytes, first_bytes = int(nodes.bytes[row]), int(nodes.bytes[first_row])
     message = (
-        f"collective {at + 1} of {name} has {bytes_here} bytes, "
+        f"collective {at + 1} of {name} has {second_bytes} bytes, "
         f"on rank {ranks[0]}{_in_file(workload, ranks[0])} "
-        f"it is {describe_node(workload, there)} of {bytes_there} bytes"
+        f"it is {describe_node(workload, first_row)} of {first_bytes} bytes"
     )
-    found = _make_finding(workload, row, "collectives-differ", message, cure)
-    stated = _file(workload, ranks[1]) or found.location.file
-    return replace(found, location=replace(found.location, file=stated))
+    finding = _make_finding(workload, row, "collectives-differ", message, cure)
+    stated = _file(workload, ranks[1]) or finding.location.file
+    return replace(finding, location=replace(finding.location, file=stated))
 
 
 def _file(workload: Workload, rank: int) -> str:

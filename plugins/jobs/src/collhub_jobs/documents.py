@@ -51,7 +51,7 @@ def _text(workload: Workload) -> str:
         "schema": SCHEMA,
         "num_ranks": workload.num_ranks,
         "provenance": workload.provenance.as_json(),
-        "groups": [{"name": one.name, "ranks": list(one.ranks)} for one in workload.groups],
+        "groups": [{"name": group.name, "ranks": list(group.ranks)} for group in workload.groups],
         "names": list(workload.names),
         "extras": list(workload.extras),
         "algorithms": [algorithm_texts(algorithm) for algorithm in workload.algorithms],
@@ -70,7 +70,7 @@ def _columns(nodes: NodeColumns) -> Iterator[tuple[str, object]]:
         if name not in ("rank", "kind") and not np.any(column != default):
             continue
         if name in NAMED_COLUMNS:
-            words = {-1: None, **{int(one): name_of(one) for one in NAMED_COLUMNS[name]}}
+            words = {-1: None, **{int(member): name_of(member) for member in NAMED_COLUMNS[name]}}
             yield name, [words[value] for value in column.tolist()]
         else:
             yield name, column.tolist()
@@ -103,8 +103,10 @@ class _Document:
         emptied = {key: type(self._root[key])() for key in _LONG if key in self._root}
         violations = schema_violations({**short, **emptied}, _SCHEMA_FILE)
         if violations:
-            place = Location(self._file)
-            raise InputError([one.finding(place, "invalid-json") for one in violations])
+            location = Location(self._file)
+            raise InputError(
+                [violation.finding(location, "invalid-json") for violation in violations]
+            )
 
     def workload(self) -> Workload:
         """Build the workload."""
@@ -115,7 +117,9 @@ class _Document:
             return Workload(
                 self._nodes(root["nodes"], root["num_ranks"]),
                 tuple(root["names"]),
-                tuple(ProcessGroup(one["name"], tuple(one["ranks"])) for one in root["groups"]),
+                tuple(
+                    ProcessGroup(group["name"], tuple(group["ranks"])) for group in root["groups"]
+                ),
                 tuple(map(self._algorithm, range(len(root["algorithms"])), root["algorithms"])),
                 tuple(root["extras"]),
                 Provenance(**root["provenance"]),
@@ -128,8 +132,8 @@ class _Document:
             self._fail("$", error.diagnostics[0].message)
 
     def _fail(self, path: str, message: str) -> NoReturn:
-        place = Location(self._file)
-        raise InputError(f"{path}: {message}", location=place, code="invalid-json")
+        location = Location(self._file)
+        raise InputError(f"{path}: {message}", location=location, code="invalid-json")
 
     def _check_types(self, values: object, path: str, expected: type) -> None:
         """Check that a value is a list of exactly this type; a bool is not an int."""
@@ -165,7 +169,7 @@ class _Document:
         """Convert a column to numbers; `NodeColumns` checks their range."""
         path = f"$.nodes.{name}"
         if name in NAMED_COLUMNS:
-            codes = {name_of(one): int(one) for one in NAMED_COLUMNS[name]}
+            codes = {name_of(member): int(member) for member in NAMED_COLUMNS[name]}
             # null: no collective. `NodeColumns` refuses nodes without a kind.
             codes[None] = -1  # type: ignore[index]
             try:

@@ -29,8 +29,8 @@ from hub_core.plugin_api import NoOptions, PassReport
 
 def drop_markers(workload: Workload, options: NoOptions) -> tuple[Workload, PassReport]:
     """Drop all markers; a dependency through a marker becomes a control dependency."""
-    bridged, kept = bridge_markers(workload)
-    count = len(workload.nodes) - len(kept)
+    bridged, kept_rows = bridge_markers(workload)
+    count = len(workload.nodes) - len(kept_rows)
     return bridged, PassReport((f"{count} markers are left out",) if count else ())
 
 
@@ -43,8 +43,8 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
     """
     nodes = workload.nodes
     target = _plan_buckets(workload, options.size)
-    kept = np.flatnonzero(target == np.arange(len(nodes)))
-    place = positions_in(kept, len(nodes))
+    kept_rows = np.flatnonzero(target == np.arange(len(nodes)))
+    position_of_row = positions_in(kept_rows, len(nodes))
     columns = columns_of(nodes)
     fused = target != np.arange(len(nodes))
     np.add.at(columns["bytes"], target[fused], nodes.bytes[fused])
@@ -53,12 +53,12 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
     edges = []
     for parents, children in (nodes.data_edges, nodes.control_edges):
         changed[children[fused[parents]]] = True
-        pairs = np.stack([place[target[parents]], place[target[children]]])
+        pairs = np.stack([position_of_row[target[parents]], position_of_row[target[children]]])
         # Equal dependencies of a bucket are merged.
         both = _drop_duplicate_pairs(pairs)
         edges.append((both[0], both[1]))
-    columns = {name: column[kept] for name, column in columns.items()}
-    result = rebuilt(workload, columns, edges[0], edges[1], changed[kept])
+    columns = {name: column[kept_rows] for name, column in columns.items()}
+    result = rebuilt(workload, columns, edges[0], edges[1], changed[kept_rows])
     count = int(fused.sum())
     buckets = len(distinct(target[fused]))
     changes = (f"{count + buckets} all-reduces are fused into {buckets}",) if count else ()
