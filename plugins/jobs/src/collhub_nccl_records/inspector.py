@@ -76,10 +76,10 @@ def _record(
 
 def _gpu_times(trace: dict[str, Any]) -> tuple[float, float]:
     """Return first start and last stop of the kernels of a call in us; -1 without a trace."""
-    kernels = [_object(one) for one in _list(trace.get("kernel_events"))]
-    starts = [_number(one.get("kernel_start_ts")) for one in kernels]
-    stops = [_number(one.get("kernel_stop_ts")) for one in kernels]
-    starts, stops = [one for one in starts if one > 0], [one for one in stops if one > 0]
+    kernels = [_object(kernel) for kernel in _list(trace.get("kernel_events"))]
+    starts = [_number(kernel.get("kernel_start_ts")) for kernel in kernels]
+    stops = [_number(kernel.get("kernel_stop_ts")) for kernel in kernels]
+    starts, stops = [time for time in starts if time > 0], [time for time in stops if time > 0]
     return min(starts, default=-1.0), max(stops, default=-1.0)
 
 

@@ -31,7 +31,9 @@ _INIT = re.compile(
 )
 _HASH = re.compile(r"\bcommId (0x[0-9a-fA-F]{1,16})")
 _SPLIT = re.compile(r"\bparent (0x[0-9a-fA-F]{1,16}).{0,60}?\bcolor (-?\d{1,11})")
-_PLACE = re.compile(r"\bcomm (0x[0-9a-fA-F]{1,16}) rank \d{1,7} nRanks (\d{1,7}) nNodes (\d{1,7})")
+_MEMBERSHIP = re.compile(
+    r"\bcomm (0x[0-9a-fA-F]{1,16}) rank \d{1,7} nRanks (\d{1,7}) nNodes (\d{1,7})"
+)
 _COMM = re.compile(r"\bcomm (0x[0-9a-fA-F]{1,16})")
 _RING = re.compile(r"Channel (\d{1,4})/(\d{1,4}) :((?:\s+\d{1,7})+)\s*(\.{3})?")
 _RING_OF_RANK = re.compile(r"Ring (\d{1,4}) : (\d{1,7}) -> (\d{1,7}) -> (\d{1,7})")
@@ -191,7 +193,7 @@ class NcclLog:
         return facts if self._entries < _MAX_ENTRIES else None
 
     def _add_place(self, line: _Line) -> bool:
-        match = _PLACE.search(line.text)
+        match = _MEMBERSHIP.search(line.text)
         member = self._members.get((line.process, match[1].lower())) if match else None
         if match is None or member is None:
             return False
@@ -203,10 +205,10 @@ class NcclLog:
         if match is None or (facts := self._facts_of(line)) is None:
             return False
         index = int(match[2]) if match[2] else -1
-        one = Connection(
+        connection = Connection(
             int(match[1]), index, int(match[3]), int(match[4]), match[6], match[5] or ""
         )
-        facts.connections[one] = facts.connections.get(one, 0) + 1
+        facts.connections[connection] = facts.connections.get(connection, 0) + 1
         return True
 
     def _add_ring(self, line: _Line) -> bool:
@@ -284,8 +286,8 @@ def _split(number: int, content: bytes) -> Iterator[_Line]:
         return
     text = _COLOUR.sub("", content.decode("utf-8", "replace"))
     matches = list(_PREFIX.finditer(text))
-    for place, match in enumerate(matches):
-        end = matches[place + 1].start() if place + 1 < len(matches) else len(text)
+    for index, match in enumerate(matches):
+        end = matches[index + 1].start() if index + 1 < len(matches) else len(text)
         process = f"{match[1]}:{match[2]}"
         message = text[match.end() : end]
         yield _Line(number, process, f"{process}:{match[3]}", int(match[4]), message)

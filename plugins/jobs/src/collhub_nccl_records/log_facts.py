@@ -119,8 +119,8 @@ def describe_ring_defect(facts: CommunicatorFacts, channel: int) -> str:
         return f"rank {twice[0]} occurs twice"
     if missing := sorted(set(range(size)) - set(ring)):
         return f"rank {missing[0]} of {size} is missing"
-    if others := sorted(set(ring) - set(range(size))):
-        return f"rank {others[0]} is not below {size}"
+    if excess_ranks := sorted(set(ring) - set(range(size))):
+        return f"rank {excess_ranks[0]} is not below {size}"
     return ""
 
 
@@ -128,8 +128,8 @@ def describe_tree_defect(tree: Mapping[int, TreeNode], size: int) -> str:
     """Return the reason why the nodes are not one tree over `size` ranks, "" without one."""
     if missing := sorted(set(range(size)) - set(tree)):
         return f"the line of rank {missing[0]} is missing"
-    if others := sorted(set(tree) - set(range(size))):
-        return f"rank {others[0]} is not below {size}"
+    if excess_ranks := sorted(set(tree) - set(range(size))):
+        return f"rank {excess_ranks[0]} is not below {size}"
     roots = [rank for rank, node in sorted(tree.items()) if node.parent == NO_RANK]
     if len(roots) != 1:
         return f"{len(roots)} ranks have no parent"

@@ -156,9 +156,11 @@ class Placement:
         for dimension, axes in enumerate(self.axes):
             for position, axis in enumerate(axes):
                 # Later axes of the mesh that cut the dimension before this one.
-                factor = math.prod(mesh.shape[one] for one in axes[:position] if one > axis)
+                factor = math.prod(
+                    mesh.shape[earlier] for earlier in axes[:position] if earlier > axis
+                )
                 words[axis] = f"Shard({dimension})"
-                if any(one > axis for one in axes[:position]):
+                if any(earlier > axis for earlier in axes[:position]):
                     words[axis] = f"_StridedShard({dimension}, split_factor={factor})"
         return words
 
@@ -170,27 +172,27 @@ class Placement:
     def tile_coordinates(self, mesh: Mesh) -> Int64Array:
         """Return the tile of every device per dimension: int64[devices, dimensions]."""
         places = mesh.coordinates()
-        found = np.zeros((mesh.num_devices, len(self.axes)), np.int64)
+        tiles = np.zeros((mesh.num_devices, len(self.axes)), np.int64)
         for dimension, axes in enumerate(self.axes):
             for axis in axes:
-                found[:, dimension] *= mesh.shape[axis]
-                found[:, dimension] += places[:, axis]
-        return found
+                tiles[:, dimension] *= mesh.shape[axis]
+                tiles[:, dimension] += places[:, axis]
+        return tiles
 
     def boundaries(self, shape: Sequence[int], mesh: Mesh) -> list[Int64Array]:
         """Return the start of every tile per dimension, and the end of the last tile.
 
         Blocks of ceil(n / parts), the last shorter, later ones empty.
         """
-        found = []
+        boundaries = []
         for length, axes in zip(shape, self.axes, strict=True):
             sizes = [mesh.shape[axis] for axis in axes]
             cuts = sizes if self.is_nested else [int(np.prod(sizes))]
-            ends = np.asarray([0, length], np.int64)
+            cut_points = np.asarray([0, length], np.int64)
             for parts in cuts:
-                ends = _cut(ends, parts)
-            found.append(ends)
-        return found
+                cut_points = _cut(cut_points, parts)
+            boundaries.append(cut_points)
+        return boundaries
 
 
 def parse_placement(text: str, rank: int, mesh: Mesh) -> Placement:
@@ -212,13 +214,13 @@ def _joined(axes: Sequence[int]) -> str:
     return ("" if max(axes) < 10 else ",").join(map(str, axes))
 
 
-def _cut(ends: Int64Array, parts: int) -> Int64Array:
+def _cut(cut_points: Int64Array, parts: int) -> Int64Array:
     """Cut every tile in `parts` blocks of equal length; the last ones may be shorter or empty."""
-    starts, stops = ends[:-1], ends[1:]
+    starts, stops = cut_points[:-1], cut_points[1:]
     block = -(-(stops - starts) // parts)
     steps = block[:, None] * np.arange(parts)
     inner = np.minimum(starts[:, None] + steps, stops[:, None])
-    return np.append(inner.reshape(-1), ends[-1])
+    return np.append(inner.reshape(-1), cut_points[-1])
 
 
 def _letters(text: str, rank: int, mesh: Mesh) -> Placement:
@@ -247,12 +249,12 @@ def _axes(digits: str, text: str, mesh: Mesh) -> tuple[int, ...]:
 
 def _axis(name: str, text: str, mesh: Mesh) -> int:
     """Return the number of an axis in a spec."""
-    found = mesh.axis(name)
-    if found is None:
+    axis = mesh.axis(name)
+    if axis is None:
         # A mesh has few axes: all of them fit in the message.
         known = ", ".join(mesh.axis_names)
         raise _wrong(f"spec {text!r:.80}: the mesh has no axis {name!r}, only {known}")
-    return found
+    return axis
 
 
 def _partition_spec(text: str, rank: int, mesh: Mesh) -> Placement:

@@ -136,26 +136,26 @@ def parse_move(
 
     Unless `@` names them: then the meshes may share devices. Raises `InputError`.
     """
-    made = parse_tensor(tensor)
-    rank = len(made.shape)
+    tensor_type = parse_tensor(tensor)
+    rank = len(tensor_type.shape)
     start = parse_side(source, rank, 0, host_size)
-    behind = max(start.mesh.devices) + 1
+    first_device = max(start.mesh.devices) + 1
     if "@" in destination.partition(":")[0]:
         # Devices with numbers of their own stand on hosts of one size, whatever their mesh.
         size = host_size or start.mesh.shape[-1]
-        end = parse_side(destination, rank, behind, size)
-        return Move(made, start, end, name, release_s, due_s)
-    end = parse_side(destination, rank, behind, host_size)
+        end = parse_side(destination, rank, first_device, size)
+        return Move(tensor_type, start, end, name, release_s, due_s)
+    end = parse_side(destination, rank, first_device, host_size)
     if host_size is None:
         end = _on_other_hosts(end, max(start.mesh.hosts) + 1)
-    return Move(made, start, end, name, release_s, due_s)
+    return Move(tensor_type, start, end, name, release_s, due_s)
 
 
 def _on_other_hosts(side: Side, first_host: int) -> Side:
     """Place a side on separate hosts, numbered from `first_host`."""
     mesh = side.mesh
     size = mesh.shape[-1]
-    hosts = tuple(first_host + place // size for place in range(mesh.num_devices))
+    hosts = tuple(first_host + position // size for position in range(mesh.num_devices))
     moved = Mesh(mesh.shape, mesh.devices, hosts, mesh.axis_names)
     return Side(moved, side.placement)
 
@@ -258,17 +258,17 @@ def unit_tasks(moves: Sequence[Move]) -> UnitTasks:
 def _hosts(moves: Sequence[Move]) -> Int64Array:
     """Return the host of every device, -1 for unused numbers."""
     meshes = [side.mesh for move in moves for side in (move.source, move.destination)]
-    found = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)
+    host_of = np.full(max(max(mesh.devices) for mesh in meshes) + 1, -1, np.int64)
     for mesh in meshes:
         devices = np.asarray(mesh.devices)
         hosts = np.asarray(mesh.hosts)
-        clash = (found[devices] >= 0) & (found[devices] != hosts)
+        clash = (host_of[devices] >= 0) & (host_of[devices] != hosts)
         if clash.any():
             device = int(devices[clash][0])
             message = f"device {device} stands on two hosts of the meshes"
             raise InputError(message, cure="state -O host_size", code="host-clash")
-        found[devices] = hosts
-    return found
+        host_of[devices] = hosts
+    return host_of
 
 
 def _tiles(side: Side, shape: Sequence[int]) -> _Tiles:
@@ -308,7 +308,7 @@ def _tasks_of(move: Move, number: int, width: int) -> dict[str, Int64Array]:
     order = np.lexsort((source_tile, destination_tile))
     order = np.repeat(order, source.num_summands)
     summand = np.arange(len(order)) % source.num_summands
-    cuts = [np.diff(ends) for ends in source.cuts]
+    cuts = [np.diff(points) for points in source.cuts]
     tile_sizes = np.stack([cut[source_at[:, d]] for d, cut in enumerate(cuts)], 1)
     elements = (stop - start).prod(axis=1)[order]
     padding = width - len(shape)
@@ -336,8 +336,8 @@ def _cells(
     source: Int64Array, destination: Int64Array
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
     """Return (start, stop, source tile, destination tile) of the intervals between cuts."""
-    ends = distinct(np.concatenate([source, destination]))
-    start, stop = ends[:-1], ends[1:]
+    points = distinct(np.concatenate([source, destination]))
+    start, stop = points[:-1], points[1:]
     # Tiles may be empty: the last tile that starts at a cut contains the interval.
     source_tile = np.searchsorted(source, start, side="right") - 1
     destination_tile = np.searchsorted(destination, start, side="right") - 1
@@ -358,8 +358,8 @@ def device_pairs(tasks: UnitTasks) -> tuple[Int64Array, Int64Array, BoolArray]:
     """Return (task, receiver, receiver already has the box) of every receiver."""
     task = group_of_entry(tasks.receiver_indptr)
     width = len(tasks.host_of)
-    held = group_of_entry(tasks.sender_indptr) * width + tasks.senders
-    is_held = np.isin(task * width + tasks.receivers, held)
+    held_keys = group_of_entry(tasks.sender_indptr) * width + tasks.senders
+    is_held = np.isin(task * width + tasks.receivers, held_keys)
     return task, tasks.receivers, is_held
 
 

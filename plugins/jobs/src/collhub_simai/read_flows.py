@@ -56,9 +56,11 @@ def read(source: Source, options: SimcclOptions) -> Algorithm:
         raise InputError(message, location=Location(source.name), cure="name one file")
     part = source.parts[0]
     with decompressed(part.stream(), part.name) as stream:
-        flows, others = _select_flows(_rows(stream, part.name), options, part.name)
-    if others:
-        message = f"{others} flows of other collectives are not read; see -O collective, operation"
+        flows, skipped_count = _select_flows(_rows(stream, part.name), options, part.name)
+    if skipped_count:
+        message = (
+            f"{skipped_count} flows of other collectives are not read; see -O collective, operation"
+        )
         source.report(Diagnostic(SIMCCL, message, Severity.NOTE, Location(part.name)))
     steps, units = _build_steps(flows, part.name)
     num_ranks = steps.num_ranks
@@ -106,7 +108,7 @@ def _select_flows(
 ) -> tuple[list[_Row], int]:
     """Return the flows of the chosen collective, and the number of other flows."""
     flows: list[_Row] = []
-    others = 0
+    skipped_count = 0
     chosen: tuple[str, str] | None = None
     for line, row in rows:
         key = (row["collective"].strip(), row["op"].strip())
@@ -116,52 +118,53 @@ def _select_flows(
         if chosen is None and is_kind and is_operation:
             chosen = key
         if key != chosen:
-            others += 1
+            skipped_count += 1
             continue
         if len(flows) == _MAX_FLOWS:
             _refuse(file, line, f"more than {_MAX_FLOWS} flows", "read a smaller collective")
         flows.append((line, row))
     if not flows:
-        message = f"the file has no flows of this collective, and {others} others"
+        message = f"the file has no flows of this collective, and {skipped_count} others"
         cure = "give -O collective=, -O operation=, or a file with flows"
         raise InputError(message, location=Location(file, 1), cure=cure, code="empty")
-    return flows, others
+    return flows, skipped_count
 
 
 def _build_steps(flows: Sequence[_Row], file: str) -> tuple[StepTable, int]:
     """Build sends and receives, and return them with the bytes of the busiest rank."""
     numbers = [_numbers(line, row, file) for line, row in flows]
     by_id: dict[int, int] = {}
-    for place, (line, _) in enumerate(flows):
-        flow = numbers[place]["flow_id"]
+    for position, (line, _) in enumerate(flows):
+        flow = numbers[position]["flow_id"]
         if flow in by_id:
             first = flows[by_id[flow]][0]
             _refuse(file, line, f"flow {flow} is also on line {first}", "number flows differently")
-        by_id[flow] = place
-    ranks = max(max(one["src"], one["dest"]) for one in numbers) + 1
+        by_id[flow] = position
+    ranks = max(max(fields["src"], fields["dest"]) for fields in numbers) + 1
     builder = StepTableBuilder(max(ranks, 2))
     sent, received = np.zeros((2, max(ranks, 2)), np.int64)
-    # The send of a flow is step 2 x place, its receive the next one.
-    for place, (line, row) in enumerate(flows):
-        one = numbers[place]
+    # The send of a flow is step 2 x position, its receive the next one.
+    for position, (line, row) in enumerate(flows):
+        fields = numbers[position]
         parents = _places(row["parent_flow_ids"], by_id, line, file)
         previous = _places(row["prev_flow_ids"], by_id, line, file)
-        data = [2 * p + 1 for p in parents if numbers[p]["dest"] == one["src"]]
-        control = [2 * p for p in previous if numbers[p]["src"] == one["src"]]
+        data = [2 * p + 1 for p in parents if numbers[p]["dest"] == fields["src"]]
+        control = [2 * p for p in previous if numbers[p]["src"] == fields["src"]]
         if len(data) < len(parents):
-            message = f"a parent of flow {one['flow_id']} does not end at rank {one['src']}"
+            message = f"a parent of flow {fields['flow_id']} does not end at rank {fields['src']}"
             _refuse(file, line, message, "correct parent_flow_ids")
         for rank, peer, kind in (
-            (one["src"], one["dest"], StepKind.SEND),
-            (one["dest"], one["src"], StepKind.RECV),
+            (fields["src"], fields["dest"], StepKind.SEND),
+            (fields["dest"], fields["src"], StepKind.RECV),
         ):
             is_send = kind is StepKind.SEND
             builder.add(
                 rank, kind, data=data if is_send else (), control=control if is_send else (),
-                peer=peer, channel=one["channel_id"], count=one["flow_size"], source_line=line,
+                peer=peer, channel=fields["channel_id"], count=fields["flow_size"],
+                source_line=line,
             )  # fmt: skip
-        sent[one["src"]] += one["flow_size"]
-        received[one["dest"]] += one["flow_size"]
+        sent[fields["src"]] += fields["flow_size"]
+        received[fields["dest"]] += fields["flow_size"]
     units = int(max(sent.max(), received.max()))
     if units > MAX_UNITS:
         _refuse(file, 1, f"a rank moves {units} bytes; at most {MAX_UNITS}", "read a smaller size")

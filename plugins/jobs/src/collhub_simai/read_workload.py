@@ -117,13 +117,13 @@ def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProg
     gradients: dict[int, list[int]] = {}
     is_inference = text.policy in ("DISTRIBUTED_INFERENCE", "MICRO")
     for _ in range(passes):
-        for place, layer in enumerate(text.layers):
+        for layer_index, layer in enumerate(text.layers):
             row = _compute(program, f"{layer.name} forward", layer.forward.compute_ns,
-                           [*before, *gradients.pop(place, [])])  # fmt: skip
+                           [*before, *gradients.pop(layer_index, [])])  # fmt: skip
             before = _collective(program, layer, layer.forward.communication, sizes, row)
         if is_inference:
             continue
-        for place, layer in reversed(list(enumerate(text.layers))):
+        for layer_index, layer in reversed(list(enumerate(text.layers))):
             gradient = _compute(
                 program, f"{layer.name} input gradient", layer.input_gradient.compute_ns, before
             )
@@ -134,7 +134,7 @@ def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProg
             last = _collective(program, layer, layer.weight_gradient.communication, sizes, row)
             if last != row:
                 last = _compute(program, f"{layer.name} update", layer.update_ns, last)
-                gradients[place] = last
+                gradients[layer_index] = last
             # The weight gradient already follows the input gradient.
             before = sorted({*row, *(sent if sent != gradient else ())})
     return program

@@ -102,8 +102,8 @@ class _Words:
 
     def refuse(self, message: str, cure: str) -> NoReturn:
         """Raise `InputError` at the current line."""
-        place = Location(self.file, max(1, self.line))
-        raise InputError(message, location=place, cure=cure, code="simai")
+        location = Location(self.file, max(1, self.line))
+        raise InputError(message, location=location, cure=cure, code="simai")
 
 
 def parse_workload(stream: BinaryIO, file: str) -> WorkloadText:
@@ -152,15 +152,15 @@ def _parse_values(words: list[str], source: _Words) -> dict[str, int]:
 
 
 def _parse_row(row: list[str], source: _Words, notes: list[str]) -> Layer:
-    def number(place: int) -> int:
-        if not _NUMBER.match(row[place]):
-            message = f"word {place + 1} of the row is {row[place][:40]!r}, no number"
+    def number(column: int) -> int:
+        if not _NUMBER.match(row[column]):
+            message = f"word {column + 1} of the row is {row[column][:40]!r}, no number"
             source.refuse(message, "write a decimal number: times in ns, sizes in bytes")
-        return int(row[place])
+        return int(row[column])
 
-    def phase(place: int, role: str) -> Phase:
-        compute, size = number(place), number(place + 2)
-        return Phase(compute, _communication(row[place + 1], size, role, source, notes))
+    def phase(column: int, role: str) -> Phase:
+        compute, size = number(column), number(column + 2)
+        return Phase(compute, _communication(row[column + 1], size, role, source, notes))
 
     return Layer(
         row[0][:200],

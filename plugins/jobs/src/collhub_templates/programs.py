@@ -150,10 +150,10 @@ def _columns(stage: RankPrograms, group_of: Ints, names: dict[str, int]) -> dict
     """Build the columns of the nodes of a stage, rank by rank."""
     program, count = stage.program, len(stage.ranks)
     index = [names.setdefault(name, len(names)) for name in program.names]
-    own = {name: np.asarray(values, np.int64) for name, values in program.columns.items()}
-    own["name"] = np.asarray(index, np.int64)[own["name"]]
-    role, shift = own.pop("role"), own.pop("shift")
-    columns = {name: np.tile(values, count) for name, values in own.items()}
+    rank_columns = {name: np.asarray(values, np.int64) for name, values in program.columns.items()}
+    rank_columns["name"] = np.asarray(index, np.int64)[rank_columns["name"]]
+    role, shift = rank_columns.pop("role"), rank_columns.pop("shift")
+    columns = {name: np.tile(values, count) for name, values in rank_columns.items()}
     columns["rank"] = np.repeat(stage.ranks, len(program))
     ranks = stage.ranks[:, None]
     columns["group"] = np.where(role < 0, -1, group_of[role, ranks]).ravel()

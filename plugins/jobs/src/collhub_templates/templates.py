@@ -80,8 +80,8 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
     data, control = (_between_nodes(steps, edges, node, count) for edges in _dependencies(steps))
     pairs = node[:-1][count == 2]
     data = np.concatenate([data[0], pairs]), np.concatenate([data[1], pairs + 1])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    position_of_node = np.empty(len(order), np.int64)
+    position_of_node[order] = np.arange(len(order))
     numbers = np.where(is_local, -1, _numbers(steps, is_message)[step])
     return built(
         kind[order].astype(np.uint8),
@@ -90,8 +90,8 @@ def template_of(algorithm: Algorithm, members: Sequence[int], size: int) -> Temp
         np.where(is_local, np.maximum(steps.duration_ns[step], 0), -1)[order],
         numbers[order],
         group_pointer(position[steps.rank[step]][order], len(members)),
-        (place[data[0]], place[data[1]]),
-        (place[control[0]], place[control[1]]),
+        (position_of_node[data[0]], position_of_node[data[1]]),
+        (position_of_node[control[0]], position_of_node[control[1]]),
     )
 
 
@@ -186,12 +186,12 @@ def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int6
     indptr, before = csr(all_children, all_parents, len(steps))
     parents, children = edges
     while len(jumped := np.flatnonzero(count[parents] == 0)):
-        kept = count[parents] > 0
+        has_nodes = count[parents] > 0
         step, waiting = parents[jumped], children[jumped]
         times = np.diff(indptr)[step]
         further = before[expanded_ranges(indptr[step], times)]
-        parents = np.concatenate([parents[kept], further])
-        children = np.concatenate([children[kept], np.repeat(waiting, times)])
+        parents = np.concatenate([parents[has_nodes], further])
+        children = np.concatenate([children[has_nodes], np.repeat(waiting, times)])
         parents, children = np.divmod(distinct(parents * len(steps) + children), len(steps))
     is_kept = count[children] > 0
     parents, children = parents[is_kept], children[is_kept]
@@ -201,9 +201,9 @@ def _between_nodes(steps: StepTable, edges: Edges, node: Int64Array, count: Int6
 def _numbers(steps: StepTable, is_message: BoolArray) -> Int64Array:
     """The number of every message among those of its two ranks, the same at both ends."""
     rows = np.flatnonzero(is_message)
-    ends = steps.ends(rows)
-    keys = connection_keys(*ends, steps.channel[rows])
-    pairs = ends[0].astype(np.int64) * steps.num_ranks + ends[1]
+    rank_columns = steps.ends(rows)
+    keys = connection_keys(*rank_columns, steps.channel[rows])
+    pairs = rank_columns[0].astype(np.int64) * steps.num_ranks + rank_columns[1]
     numbers = np.full(len(steps), -1, np.int64)
     is_sent = steps.sends[rows]
     for side in (np.flatnonzero(is_sent), np.flatnonzero(~is_sent)):
