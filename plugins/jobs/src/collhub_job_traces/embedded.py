@@ -48,7 +48,7 @@ def algorithm_of_texts(texts: Sequence[str], file: str, what: str) -> Algorithm:
 
 def embedded_traces(algorithms: Sequence[Algorithm]) -> Traces:
     """Return the traces of every algorithm by rank, encoded on demand."""
-    return [_traces(each) for each in algorithms]
+    return [_traces(algorithm) for algorithm in algorithms]
 
 
 def entries(traces: Traces, rank: int) -> list[MetadataEntry]:
@@ -85,15 +85,17 @@ def algorithms_of(files: Sequence[Metadata], name: str) -> tuple[Algorithm, ...]
         message = f"of its {len(texts)} algorithms the highest is {max(texts)}"
         raise InputError(message, location=Location(name), code="algorithm")
     return tuple(
-        algorithm_of_texts(texts[one], name, f"the metadata {_PREFIX + str(one)!r}")
-        for one in sorted(texts)
+        algorithm_of_texts(texts[index], name, f"the metadata {_PREFIX + str(index)!r}")
+        for index in sorted(texts)
     )
 
 
-def _decoded(text: str, file: str, rank: int, what: str) -> bytes:
+def _decoded(text: str, file: str, rank: int, description: str) -> bytes:
     try:
         # Without validation, invalid characters would be skipped.
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        place = Location(file, rank=rank)
-        raise InputError(f"{what} is not base64", location=place, code="algorithm") from None
+        location = Location(file, rank=rank)
+        raise InputError(
+            f"{description} is not base64", location=location, code="algorithm"
+        ) from None

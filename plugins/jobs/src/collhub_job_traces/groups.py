@@ -23,7 +23,7 @@ from hub_core.model import NodeColumns, NodeKind, ProcessGroup, format_ranks
 from hub_core.plugin_api import Source
 
 _INPUTS, _VALUES = 8, 1
-WHOLE = ("", "0")
+ALL_RANKS_NAMES = ("", "0")
 """Names of groups of all ranks."""
 
 
@@ -38,7 +38,7 @@ def stated_groups(nodes: NodeColumns, extras: tuple[str, ...]) -> dict[str, tupl
         for text in _values(extras[extra]):
             for name, ranks in _list_metadata_groups(text):
                 members = ranks or tuple(range(nodes.num_ranks))
-                if name not in WHOLE and max(members) < nodes.num_ranks:
+                if name not in ALL_RANKS_NAMES and max(members) < nodes.num_ranks:
                     groups.setdefault(name, members)
     return groups
 
@@ -82,7 +82,7 @@ def _is_group(entry: object) -> bool:
     ranks = entry.get("ranks")
     if not isinstance(ranks, list):
         return False
-    is_rank = all(type(one) is int and one >= 0 for one in ranks)
+    is_rank = all(type(rank) is int and rank >= 0 for rank in ranks)
     return is_rank and len(set(ranks)) == len(ranks)
 
 
@@ -111,8 +111,8 @@ def build_groups(
             f"{len(names)} process groups are stated by no file:"
             " each is taken to have the ranks whose nodes name it, in ascending order"
         )
-        place = Location(source.name)
-        source.report(Diagnostic("groups-assumed", message, Severity.WARNING, place))
+        location = Location(source.name)
+        source.report(Diagnostic("groups-assumed", message, Severity.WARNING, location))
     return infer_groups(names, nodes)
 
 
@@ -134,8 +134,8 @@ def _list_described_groups(
             cure = f"the groups that are stated: {', '.join(stated) or 'none'}"
             message = f"nodes name the process group {name!r}, which is not stated"
             raise InputError(message, location=Location(file), code="group", cure=cure)
-    others = [name for name in stated if name not in names]
-    return tuple(ProcessGroup(name, tuple(stated[name])) for name in (*names, *others))
+    unused = [name for name in stated if name not in names]
+    return tuple(ProcessGroup(name, tuple(stated[name])) for name in (*names, *unused))
 
 
 def parsed_groups(content: bytes, file: str) -> dict[str, list[int]]:
@@ -171,14 +171,14 @@ class Stand:
         return tuple(rank for rank, source in enumerate(self.of) if rank != source)
 
 
-def choose_stand_ins(given: Sequence[int], ranks: int) -> Stand:
+def choose_stand_ins(ranks_with_file: Sequence[int], ranks: int) -> Stand:
     """Choose for every rank without a file the next lower rank with a file, or the first one.
 
-    Files of the first rank of every pipeline stage are sufficient. `given`: ascending.
+    Files of the first rank of every pipeline stage are sufficient. `ranks_with_file`: ascending.
     """
-    known = np.asarray(given, np.int64)
-    place = np.searchsorted(known, np.arange(ranks), side="right") - 1
-    return Stand(tuple(known[np.maximum(place, 0)].tolist()))
+    known = np.asarray(ranks_with_file, np.int64)
+    index = np.searchsorted(known, np.arange(ranks), side="right") - 1
+    return Stand(tuple(known[np.maximum(index, 0)].tolist()))
 
 
 def report(stand: Stand, source: Source) -> None:
@@ -190,8 +190,8 @@ def report(stand: Stand, source: Source) -> None:
         f"ranks {ranks} of {len(stand.of)} have no file:"
         " each is taken to do what the next lower rank with a file does"
     )
-    place = Location(source.name)
-    source.report(Diagnostic("ranks-assumed", message, Severity.WARNING, place))
+    location = Location(source.name)
+    source.report(Diagnostic("ranks-assumed", message, Severity.WARNING, location))
 
 
 def translate_groups(
@@ -215,8 +215,8 @@ def translate_groups(
                 name = groups[used].name
                 message = f"rank {missing} has no group like {name!r} of rank {stand.of[missing]}"
                 cure = "state the groups of all ranks with -O groups, or give the rank's file"
-                place = Location(file, rank=missing)
-                raise InputError(message, location=place, code="group", cure=cure)
+                location = Location(file, rank=missing)
+                raise InputError(message, location=location, code="group", cure=cure)
             column[rows[named == used]] = replacement
     return column
 
@@ -264,6 +264,6 @@ def translate_peers(stand: Stand, rank: _Column, peer: _Column, file: str) -> In
         missing = int(rank[outside[0]])
         message = f"rank {missing} would exchange messages with rank {column[outside[0]]}"
         cure = "give the files of the first and the last rank of every pipeline stage"
-        place = Location(file, rank=missing)
-        raise InputError(message, location=place, code="peer", cure=cure)
+        location = Location(file, rank=missing)
+        raise InputError(message, location=location, code="peer", cure=cure)
     return column

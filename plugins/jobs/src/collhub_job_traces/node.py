@@ -56,7 +56,7 @@ COLUMN_OF = {
     "duration_ns": ("duration_ns", frozenset(NodeKind), 0, _MAX_INT),
     "is_cpu_op": ("on_host", frozenset(NodeKind), 0, 1),
 }
-_WHOLE = frozenset({Kind.INT32, Kind.INT64, Kind.UINT32, Kind.UINT64, Kind.BOOL})
+_INTEGER_KINDS = frozenset({Kind.INT32, Kind.INT64, Kind.UINT32, Kind.UINT64, Kind.BOOL})
 _MAX_DIMENSIONS = 30
 _MICROS_LIMIT = _MAX_INT // 1000
 
@@ -203,8 +203,8 @@ def _decode_head(head: bytes) -> _Head | None:
                 ids = lists[number] = []
                 item = at - value
                 while item < at:
-                    one, item = _read_canonical_varint(head, item)
-                    ids.append(one)
+                    parent, item = _read_canonical_varint(head, item)
+                    ids.append(parent)
                 if item > at:
                     return None
             elif number == ID:
@@ -293,8 +293,8 @@ class NodeDecoder:
     def error(self, index: int, message: str, cure: str = "") -> TraceError:
         """Create an error located at a record."""
         byte = int(self._file.starts[index])
-        place = {"byte": byte, "rank": self._file.rank}
-        return TraceError(message, self._file.name, code="node", cure=cure, **place)
+        details = {"byte": byte, "rank": self._file.rank}
+        return TraceError(message, self._file.name, code="node", cure=cure, **details)
 
     def whole(self, index: int) -> str:
         """Return the token that preserves the bytes of a record."""
@@ -310,13 +310,13 @@ class NodeDecoder:
             known = self._parts.node(record)
             if known is not None:
                 return known
-            found = list(fields(record))
+            record_fields = list(fields(record))
             attributes = [
                 self._parts.attribute(value)
-                for number, value, _ in found
+                for number, value, _ in record_fields
                 if number == ATTRIBUTE and isinstance(value, bytes)
             ]
-            return _RecordBuilder(found, attributes, self._parts.foreign).node(record)
+            return _RecordBuilder(record_fields, attributes, self._parts.foreign).node(record)
         except ValueError as error:
             raise self.error(index, f"a record is malformed: {error}") from None
 
@@ -326,11 +326,11 @@ class _RecordBuilder:
 
     def __init__(
         self,
-        found: list[tuple[int, int | bytes, bytes]],
+        record_fields: list[tuple[int, int | bytes, bytes]],
         attributes: list[Attribute],
         foreign: frozenset[str],
     ) -> None:
-        self._found = found
+        self._record_fields = record_fields
         self._foreign = foreign
         self._attributes = attributes
         self._node = DecodedNode()
@@ -339,20 +339,20 @@ class _RecordBuilder:
     def node(self, record: bytes) -> DecodedNode:
         """Build the node of the record."""
         node = self._node
-        node_type = next((value for number, value, _ in self._found if number == TYPE), 0)
+        node_type = next((value for number, value, _ in self._record_fields if number == TYPE), 0)
         kind = self._kind(node_type if isinstance(node_type, int) else 0)
         node.kind = int(kind)
         is_plain = NODE_TYPES.get(kind) == node_type
-        names = [one.name for one in self._attributes]
+        names = [attribute.name for attribute in self._attributes]
         tokens, left = [], iter(self._attributes)
         is_same = True
-        for number, value, raw in self._found:
+        for number, value, raw in self._record_fields:
             if number == ATTRIBUTE and isinstance(value, bytes):
-                one = next(left)
-                is_known = names.count(one.name) == 1 and self._set_attribute(one, kind)
-                tokens.append(attribute_token(one, is_known, raw))
+                attribute = next(left)
+                is_known = names.count(attribute.name) == 1 and self._set_attribute(attribute, kind)
+                tokens.append(attribute_token(attribute, is_known, raw))
                 # If columns do not restore its bytes, the complete record is preserved.
-                is_same &= not is_known or self._restores_attribute(one, raw)
+                is_same &= not is_known or self._restores_attribute(attribute, raw)
             elif number in FIELD_TOKENS and not (number == TYPE and not is_plain):
                 self._set_field(number, value)
                 token = FIELD_TOKENS[number]
@@ -365,10 +365,13 @@ class _RecordBuilder:
         node.extra = text if is_same else f"!{record.hex()}"
         return node
 
-    def _restores_attribute(self, one: Attribute, raw: bytes) -> bool:
+    def _restores_attribute(self, attribute: Attribute, raw: bytes) -> bool:
         """Return whether encoding the column value restores the bytes in the record."""
-        value = self._values[one.name]
-        return not isinstance(value, list) and attribute_field(one.name, one.kind, value) == raw
+        value = self._values[attribute.name]
+        return (
+            not isinstance(value, list)
+            and attribute_field(attribute.name, attribute.kind, value) == raw
+        )
 
     def _kind(self, node_type: int) -> NodeKind:
         if node_type in (NodeType.METADATA, NodeType.INVALID):
@@ -377,7 +380,7 @@ class _RecordBuilder:
         if kind is None:
             raise ValueError(f"its type is a {type_name(node_type)}")
         if kind is NodeKind.COLLECTIVE:
-            names = {one.name: one.number for one in self._attributes}
+            names = {attribute.name: attribute.number for attribute in self._attributes}
             # Converters of profiles write the CPU time of a collective call without comm_type.
             if "comm_type" not in names:
                 if not names.get("is_cpu_op"):
@@ -409,36 +412,36 @@ class _RecordBuilder:
                 raise ValueError(f"duration_micros {value} is beyond 146 years")
             self._node.duration_ns = value * 1000
 
-    def _set_attribute(self, one: Attribute, kind: NodeKind) -> bool:
+    def _set_attribute(self, attribute: Attribute, kind: NodeKind) -> bool:
         """Set the column of an attribute; return whether the column restores it."""
-        if one.name in self._foreign:
+        if attribute.name in self._foreign:
             return False
-        if one.name == GROUP and one.kind == Kind.STRING:
-            return self._set_group(one)
-        if one.name == "involved_dim" and one.kind == Kind.BOOL_LIST:
-            self._node.dimensions = _mask(one)
+        if attribute.name == GROUP and attribute.kind == Kind.STRING:
+            return self._set_group(attribute)
+        if attribute.name == "involved_dim" and attribute.kind == Kind.BOOL_LIST:
+            self._node.dimensions = _mask(attribute)
             return False
-        column, kinds, least, most = COLUMN_OF.get(one.name, ("", frozenset(), 0, 0))
-        if kind not in kinds or one.kind not in _WHOLE:
+        column, kinds, minimum, maximum = COLUMN_OF.get(attribute.name, ("", frozenset(), 0, 0))
+        if kind not in kinds or attribute.kind not in _INTEGER_KINDS:
             return False
-        if not least <= one.number <= most:
-            raise ValueError(f"{one.name} {one.number} is not in {least}..{most}")
-        setattr(self._node, column, one.number)
-        self._values[one.name] = one.number
+        if not minimum <= attribute.number <= maximum:
+            raise ValueError(f"{attribute.name} {attribute.number} is not in {minimum}..{maximum}")
+        setattr(self._node, column, attribute.number)
+        self._values[attribute.name] = attribute.number
         return True
 
-    def _set_group(self, one: Attribute) -> bool:
+    def _set_group(self, attribute: Attribute) -> bool:
         # The empty name and 0 denote all ranks.
-        if one.text in ("", "0"):
+        if attribute.text in ("", "0"):
             return False
-        self._node.group = one.text
-        self._values[GROUP] = one.text.encode()
+        self._node.group = attribute.text
+        self._values[GROUP] = attribute.text.encode()
         return True
 
 
-def _mask(one: Attribute) -> int:
+def _mask(attribute: Attribute) -> int:
     """Convert involved_dim to a bit mask; dimension 0 is the lowest bit."""
-    body = one.value if isinstance(one.value, bytes) else b""
+    body = attribute.value if isinstance(attribute.value, bytes) else b""
     flags = [
         flag
         for number, packed, _ in fields(body)

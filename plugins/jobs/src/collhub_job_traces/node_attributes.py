@@ -105,16 +105,18 @@ def tensors_of_extra(extra: str, number: int = INPUTS) -> tuple[StatedInput, ...
 def _arguments(body: bytes) -> list[StatedInput]:
     """Parse the entries of an `IOInfo` that are tensors or numbers."""
     texts = {field: value for field, value, _ in fields(body) if isinstance(value, bytes)}
-    values, shapes, types = (_parse_list(texts.get(one, b"")) for one in (_VALUES, _SHAPES, _TYPES))
+    values, shapes, types = (
+        _parse_list(texts.get(number, b"")) for number in (_VALUES, _SHAPES, _TYPES)
+    )
     arguments = []
-    for place, kind in enumerate(types):
-        if str(kind).startswith("Tensor(") and place < len(shapes):
-            shape = shapes[place]
+    for position, kind in enumerate(types):
+        if str(kind).startswith("Tensor(") and position < len(shapes):
+            shape = shapes[position]
             if all(isinstance(size, int) for size in shape):
                 element = _ELEMENTS.get(str(kind)[len("Tensor(") : -1], "")
                 arguments.append(StatedInput(tuple(shape), element))
-        elif place < len(values) and isinstance(values[place], int | float):
-            arguments.append(StatedInput(None, number=float(values[place])))
+        elif position < len(values) and isinstance(values[position], int | float):
+            arguments.append(StatedInput(None, number=float(values[position])))
     return arguments
 
 

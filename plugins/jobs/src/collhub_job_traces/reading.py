@@ -59,9 +59,9 @@ class RecordTable:
 
     def __init__(self, decoded: Sequence[DecodedNode], which: Sequence[Int64Array]) -> None:
         """`which`: record index of every node, per file; ids are unique in a file."""
-        whole = np.concatenate([np.zeros(0, np.int64), *which])
+        all_records = np.concatenate([np.zeros(0, np.int64), *which])
         # Replaced records have no nodes.
-        used, index = np.unique(whole, return_inverse=True)
+        used, index = np.unique(all_records, return_inverse=True)
         records = [decoded[at] for at in used.tolist()]
         self.columns: dict[str, npt.NDArray[np.generic]] = {
             name: np.asarray([getattr(node, name) for node in records], np.int64)[index]
@@ -97,7 +97,7 @@ def _edges(
     `parents`: ids per record, `file_rows`: first row per file.
     """
     indptr = row_pointer([len(ids) for ids in parents])
-    ids = np.asarray([one for some in parents for one in some], np.uint64)
+    ids = np.asarray([identity for node_parents in parents for identity in node_parents], np.uint64)
     # A record has equal parent ids in every file.
     counts = np.diff(indptr)[index]
     children = np.repeat(np.arange(len(index)), counts)
@@ -130,8 +130,10 @@ def read(
     try:
         return _Reader(source, options, foreign).read()
     except TraceError as error:
-        place = Location(error.file, byte=error.byte, rank=error.rank)
-        raise InputError(error.reason, location=place, code=error.code, cure=error.cure) from None
+        location = Location(error.file, byte=error.byte, rank=error.rank)
+        raise InputError(
+            error.reason, location=location, code=error.code, cure=error.cure
+        ) from None
 
 
 class _Reader:
@@ -149,26 +151,26 @@ class _Reader:
     def read(self) -> Workload:
         """Read all files."""
         parts = sorted(self._source.parts, key=lambda part: part.rank or 0)
-        given = [part.rank or 0 for part in parts]
-        _check_ranks(given, self._source.name, is_whole=not self._assumes)
+        ranks = [part.rank or 0 for part in parts]
+        _check_ranks(ranks, self._source.name, is_whole=not self._assumes)
         heads: list[str] = []
         metadata: list[Metadata] = []
         which: list[Int64Array] = []
-        for rank, part in zip(given, parts, strict=True):
-            file, found = open_rank_file(part.name, rank, part.load())
-            metadata.append(found)
+        for rank, part in zip(ranks, parts, strict=True):
+            file, file_metadata = open_rank_file(part.name, rank, part.load())
+            metadata.append(file_metadata)
             heads.append(_head(file).hex())
             which.append(self._nodes(file))
         text = self._options.groups or metadata[0].text(ATTRIBUTE)
-        stand = choose_stand_ins(given, self._num_ranks(given, text))
+        stand = choose_stand_ins(ranks, self._num_ranks(ranks, text))
         report(stand, self._source)
-        by_rank = dict(zip(given, which, strict=True))
+        by_rank = dict(zip(ranks, which, strict=True))
         table = RecordTable(self._decoded, [by_rank[rank] for rank in stand.of])
         nodes = self._columns(table, stand)
         groups = build_groups(text, table.texts["group"], nodes, table.texts["extra"], self._source)
         if stand.assumed:
             nodes = self._translate_groups(nodes, table, stand, groups)
-            heads = [heads[given.index(rank)] for rank in stand.of]
+            heads = [heads[ranks.index(rank)] for rank in stand.of]
         return Workload(
             nodes,
             table.texts["name"],
@@ -186,21 +188,23 @@ class _Reader:
     def _assumes(self) -> bool:
         return self._options.ranks_missing == "assume-same"
 
-    def _num_ranks(self, given: Sequence[int], groups: str) -> int:
+    def _num_ranks(self, file_ranks: Sequence[int], groups: str) -> int:
         """Return the number of ranks; it may exceed the files only if missing ranks are assumed."""
         members = parsed_groups(groups.encode(), self._source.name).values() if groups else ()
         named = max((max(ranks, default=0) for ranks in members), default=0)
         if not self._assumes:
-            if named > given[-1]:
-                lacking = f"a group names rank {named}, the last file is that of rank {given[-1]}"
+            if named > file_ranks[-1]:
+                lacking = (
+                    f"a group names rank {named}, the last file is that of rank {file_ranks[-1]}"
+                )
                 raise _missing_file_error(lacking, self._source.name)
-            return len(given)
-        needed = 1 + max(given[-1], named)
+            return len(file_ranks)
+        needed = 1 + max(file_ranks[-1], named)
         ranks = self._options.ranks or needed
         if ranks < needed:
             message = f"rank {needed - 1} is named, but the job is to have {ranks} ranks"
-            place = Location(self._source.name)
-            raise InputError(message, location=place, code="rank-range", cure="change -O ranks")
+            location = Location(self._source.name)
+            raise InputError(message, location=location, code="rank-range", cure="change -O ranks")
         return ranks
 
     def _columns(self, table: RecordTable, stand: Stand) -> NodeColumns:
@@ -265,13 +269,13 @@ class _Reader:
         self, decoder: NodeDecoder, index: int, node: DecodedNode, ids: set[int]
     ) -> DecodedNode:
         """Drop dependencies on missing nodes; the record is preserved."""
-        lost = [one for one in (*node.data, *node.control) if one not in ids]
+        lost = [identity for identity in (*node.data, *node.control) if identity not in ids]
         if not self._options.drop_dangling:
             cure = "-O drop_dangling=true drops such dependencies"
             raise decoder.error(index, f"it waits for node {lost[0]}, which is not there", cure)
         self._dropped += len(lost)
-        data = [one for one in node.data if one in ids]
-        control = [one for one in node.control if one in ids]
+        data = [identity for identity in node.data if identity in ids]
+        control = [identity for identity in node.control if identity in ids]
         return replace(node, data=data, control=control, extra=decoder.whole(index))
 
 

@@ -70,23 +70,23 @@ def bridge_markers(workload: Workload) -> Bridged:
     """
     nodes = workload.nodes
     is_marker = nodes.is_kind(NodeKind.MARKER)
-    kept = np.flatnonzero(~is_marker)
-    if len(kept) == len(nodes):
-        return Bridged(workload, kept)
+    kept_rows = np.flatnonzero(~is_marker)
+    if len(kept_rows) == len(nodes):
+        return Bridged(workload, kept_rows)
     data, control = nodes.data_edges, nodes.control_edges
     bridges = _find_bridges(data, control, is_marker)
-    place = positions_in(kept, len(nodes))
+    position_of_row = positions_in(kept_rows, len(nodes))
     changed = np.zeros(len(nodes), np.bool_)
     changed[bridges[1]] = True
     for parents, children in (data, control):
         changed[children[is_marker[parents]]] = True
-    columns = {name: column[kept] for name, column in columns_of(nodes).items()}
+    columns = {name: column[kept_rows] for name, column in columns_of(nodes).items()}
     direct = _drop_marker_edges(control, is_marker)
     control = np.concatenate([direct[0], bridges[0]]), np.concatenate([direct[1], bridges[1]])
     data = _drop_marker_edges(data, is_marker)
-    data = place[data[0]], place[data[1]]
-    control = place[control[0]], place[control[1]]
-    return Bridged(rebuilt(workload, columns, data, control, changed[kept]), kept)
+    data = position_of_row[data[0]], position_of_row[data[1]]
+    control = position_of_row[control[0]], position_of_row[control[1]]
+    return Bridged(rebuilt(workload, columns, data, control, changed[kept_rows]), kept_rows)
 
 
 def _drop_marker_edges(edges: Edges, is_marker: BoolArray) -> Edges:
@@ -119,8 +119,8 @@ def _find_bridges(data: Edges, control: Edges, is_marker: BoolArray) -> Edges:
         pairs.append(codes[is_end])
         parents, children = parents[~is_end], children[~is_end]
     joined = distinct(np.concatenate(pairs))
-    ends = np.divmod(joined, count)
-    return ends[0], ends[1]
+    node_pairs = np.divmod(joined, count)
+    return node_pairs[0], node_pairs[1]
 
 
 def collectives_in_order(nodes: NodeColumns) -> Int64Array:

@@ -60,10 +60,10 @@ def stated_fields(extra: str) -> StatedFields:
         if token[0] not in "=!":
             continue
         try:
-            kept = list(fields(bytes.fromhex(token[1:])))
+            record_fields = list(fields(bytes.fromhex(token[1:])))
         except ValueError:
             continue
-        for number, value, _ in kept:
+        for number, value, _ in record_fields:
             if number == TYPE and isinstance(value, int):
                 node_type = value
             elif number == ATTRIBUTE and isinstance(value, bytes):

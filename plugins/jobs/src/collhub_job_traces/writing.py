@@ -11,7 +11,13 @@ from functools import partial
 
 from collhub_job_traces.embedded import ALGORITHM, Traces, embedded_traces
 from collhub_job_traces.embedded import entries as embedded_entries
-from collhub_job_traces.groups import ATTRIBUTE, WHOLE, infer_groups, select_groups, stated_groups
+from collhub_job_traces.groups import (
+    ALL_RANKS_NAMES,
+    ATTRIBUTE,
+    infer_groups,
+    select_groups,
+    stated_groups,
+)
 from collhub_job_traces.node import COLUMN_OF, NODE_TYPES
 from collhub_job_traces.node_attributes import MORE
 from collhub_job_traces.reading import EXTENSION
@@ -57,7 +63,7 @@ def _list_restated(workload: Workload) -> tuple[str, ...]:
     # For other jobs, the writer creates records, which the reader preserves, and writes only used
     # names, in node order.
     restated = ("extra", "extras", "extensions", "name", "names")
-    is_whole = any(group.name in WHOLE for group in workload.groups)
+    is_whole = any(group.name in ALL_RANKS_NAMES for group in workload.groups)
     return (*restated, "group") if is_whole else restated
 
 
@@ -81,9 +87,11 @@ def trace_files(
 
 def _list_losses(workload: Workload) -> list[Loss]:
     losses = lost_extras(workload)
-    others = sorted(set(workload.extensions) - {EXTENSION})
-    if others:
-        losses.append(Loss(f"extensions ({', '.join(others)})", "all", "they have no place here"))
+    lost_extensions = sorted(set(workload.extensions) - {EXTENSION})
+    if lost_extensions:
+        losses.append(
+            Loss(f"extensions ({', '.join(lost_extensions)})", "all", "they have no place here")
+        )
     if workload.nodes.dimensions.max(initial=-1) >= 0 and not workload.extras:
         losses.append(Loss("dimensions", "all", "collectives use every dimension"))
     return losses
@@ -123,8 +131,8 @@ def _content(
 
 def _reuse_heads(workload: Workload) -> list[bytes]:
     """Return the original metadata of all ranks; empty if the groups may have changed."""
-    kept = workload.extensions.get(EXTENSION)
-    heads = kept.get("metadata") if isinstance(kept, dict) else None
+    extension = workload.extensions.get(EXTENSION)
+    heads = extension.get("metadata") if isinstance(extension, dict) else None
     if not heads or workload.groups not in _derive_groups(workload):
         return []
     listed = heads if isinstance(heads, list) else [heads] * workload.num_ranks
