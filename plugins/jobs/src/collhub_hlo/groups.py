@@ -75,8 +75,8 @@ def find_groups(opcode: str, attributes: Mapping[str, str], devices: Devices) ->
     if _is_joined(opcode, attributes):
         return tuple(tuple(columns[list(ids)].reshape(-1).tolist()) for ids in groups)
     return tuple(
-        tuple(columns[list(ids), other].tolist())
-        for other in range(columns.shape[1])
+        tuple(columns[list(ids), column].tolist())
+        for column in range(columns.shape[1])
         for ids in groups
     )
 
@@ -87,11 +87,11 @@ def find_pairs(text: str, opcode: str, attributes: Mapping[str, str], devices: D
     if re.sub(r"[\s,{}]", "", _PAIRS.sub("", text)):
         raise ValueError(f"source_target_pairs {text[:60]!r} is no list of pairs")
     _, columns = _mode(opcode, attributes, devices)
-    for place, side in enumerate(("source", "target")):
-        _check_ids(tuple((pair[place],) for pair in pairs), len(columns), side, is_partial=True)
+    for index, side in enumerate(("source", "target")):
+        _check_ids(tuple((pair[index],) for pair in pairs), len(columns), side, is_partial=True)
     return tuple(
-        (int(columns[source, other]), int(columns[target, other]))
-        for other in range(columns.shape[1])
+        (int(columns[source, column]), int(columns[target, column]))
+        for column in range(columns.shape[1])
         for source, target in pairs
     )
 
@@ -111,7 +111,7 @@ def parse_groups(text: str, count: int) -> Groups:
         return _mesh_groups(match, count, text)
     if not text.startswith("{") or re.sub(r"[\s,{}\d]", "", text):
         raise ValueError(f"replica_groups {text[:60]!r} is no list, iota or mesh")
-    groups = tuple(parse_integers(one) for one in _GROUP.findall(text[1:-1]))
+    groups = tuple(parse_integers(group_text) for group_text in _GROUP.findall(text[1:-1]))
     if not groups and re.search(r"\d", text):
         raise ValueError(f"replica_groups {text[:60]!r} is no list of groups")
     return tuple(group for group in groups if group)
@@ -140,12 +140,12 @@ def _is_joined(opcode: str, attributes: Mapping[str, str]) -> bool:
 def _check_ids(groups: Groups, count: int, noun: str = "id", *, is_partial: bool = False) -> None:
     seen = bytearray(count)
     for group in groups:
-        for one in group:
-            if not 0 <= one < count:
-                raise ValueError(f"{noun} {one} is not in 0..{count - 1}")
-            if seen[one]:
-                raise ValueError(f"{noun} {one} occurs twice")
-            seen[one] = 1
+        for identity in group:
+            if not 0 <= identity < count:
+                raise ValueError(f"{noun} {identity} is not in 0..{count - 1}")
+            if seen[identity]:
+                raise ValueError(f"{noun} {identity} occurs twice")
+            seen[identity] = 1
     if not is_partial and (missing := seen.find(0)) >= 0:
         raise ValueError(f"{noun} {missing} is in no group")
 
@@ -175,11 +175,11 @@ def _mesh_groups(match: re.Match[str], count: int, text: str) -> Groups:
         size = _product(tuple(axes.values()))
         raise ValueError(f"replica_groups {text[:60]!r}: {size} devices, but there are {count}")
     sizes, used = _split_axes(axes, match[3], text)
-    rest = [place for place in range(len(sizes)) if place not in used]
+    rest = [axis_index for axis_index in range(len(sizes)) if axis_index not in used]
     devices = np.arange(count, dtype=np.int64)
     if match[2]:
         devices = _device_ids(match[2], count)
-    size = _product(tuple(sizes[place] for place in used))
+    size = _product(tuple(sizes[axis_index] for axis_index in used))
     return _to_groups(_transposed(devices, tuple(sizes), (*rest, *used)), size, text)
 
 
@@ -216,8 +216,8 @@ def _split_axes(axes: Mapping[str, int], named: str, text: str) -> tuple[list[in
     sizes: list[int] = []
     position: dict[tuple[str, int], int] = {}
     for name, bounds in cuts.items():
-        ends = sorted(bounds)
-        for first, last in itertools.pairwise(ends):
+        factors = sorted(bounds)
+        for first, last in itertools.pairwise(factors):
             if last % first:
                 raise ValueError(f"replica_groups {text[:60]!r}: sub-axes of {name!r} overlap")
             position[name, first] = len(sizes)

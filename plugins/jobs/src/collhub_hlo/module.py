@@ -55,7 +55,10 @@ class Computation:
     def root(self) -> Instruction | None:
         """The instruction marked as root, or the last one."""
         every = list(self.instructions.values())
-        return next((one for one in reversed(every) if one.is_root), every[-1] if every else None)
+        return next(
+            (instruction for instruction in reversed(every) if instruction.is_root),
+            every[-1] if every else None,
+        )
 
 
 @dataclass(slots=True)
@@ -176,12 +179,12 @@ class _ModuleReader:
         try:
             if instruction.opcode == "parameter":
                 to_integer(instruction.literal)
-            own = count_operations(instruction, computation.instructions)
+            operations = count_operations(instruction, computation.instructions)
         except ValueError as error:
             message = f"the work of {instruction.name!r} cannot be computed: {error}"
             raise invalid(message, self.file, instruction.line, _DUMP_AGAIN) from None
         computation.instructions[instruction.name] = instruction
-        self._add_totals(instruction, own, called)
+        self._add_totals(instruction, operations, called)
         if instruction.opcode == "fusion":
             for body in called:
                 _drop_instructions(body)
@@ -210,7 +213,9 @@ class _ModuleReader:
             raise invalid(message, self.file, instruction.line, _DUMP_AGAIN, "dangling")
         return [self.module.computations[name] for name in names]
 
-    def _add_totals(self, instruction: Instruction, own: int, called: list[Computation]) -> None:
+    def _add_totals(
+        self, instruction: Instruction, operations: int, called: list[Computation]
+    ) -> None:
         assert self.module
         assert self._current
         total, is_loop = self._current, instruction.opcode == "while"
@@ -225,18 +230,22 @@ class _ModuleReader:
         total.visits = min(_MAX_TOTAL, total.visits + int(instruction.opcode not in FREE))
         if is_product(instruction):
             total.products += 1
-            total.product_operations += own
-        total.operations += own
+            total.product_operations += operations
+        total.operations += operations
         total.communications += collective_of(instruction.opcode) is not None
-        for one in called:
-            total.products = min(_MAX_TOTAL, total.products + repeats * one.products)
-            more = repeats * one.product_operations
+        for computation in called:
+            total.products = min(_MAX_TOTAL, total.products + repeats * computation.products)
+            more = repeats * computation.product_operations
             total.product_operations = min(_MAX_TOTAL, total.product_operations + more)
-            total.communications = min(_MAX_TOTAL, total.communications + one.communications)
+            total.communications = min(
+                _MAX_TOTAL, total.communications + computation.communications
+            )
             if not is_loop:
-                total.operations = min(_MAX_TOTAL, total.operations + one.operations)
+                total.operations = min(_MAX_TOTAL, total.operations + computation.operations)
             if not is_fusion:
-                visits = max(1, repeats) * (one.visits and one.visits + len(one.instructions))
+                visits = max(1, repeats) * (
+                    computation.visits and computation.visits + len(computation.instructions)
+                )
                 total.visits = min(_MAX_TOTAL, total.visits + visits)
 
     def _find_trip_count(self, loop: Instruction, body: Computation) -> int | None:
@@ -259,14 +268,14 @@ def choose_branch(branches: Sequence[Computation]) -> Computation:
 
 
 def count_work(
-    instruction: Instruction, others: dict[str, Instruction], body: Computation | None
+    instruction: Instruction, instructions: dict[str, Instruction], body: Computation | None
 ) -> tuple[int, int]:
     """Return operations and accessed bytes. `body`: the fused computation of a fusion."""
     if body is None or body.accessed is None:
-        return count_operations(instruction, others), count_bytes(instruction, others)
+        return count_operations(instruction, instructions), count_bytes(instruction, instructions)
     read, written = body.accessed
-    sizes = [others[name].shape.bytes for name in instruction.operands]
-    touched = sum(min(size, read.get(place, size)) for place, size in enumerate(sizes))
+    sizes = [instructions[name].shape.bytes for name in instruction.operands]
+    touched = sum(min(size, read.get(index, size)) for index, size in enumerate(sizes))
     result = instruction.shape.bytes
     return body.operations, touched + (result if written is None else min(result, written))
 
@@ -320,9 +329,10 @@ def _step_of(body: Computation, index: str) -> int | None:
     if result is None or result.opcode != "add":
         return None
     terms: Iterable[Instruction] = [body.instructions[name] for name in result.operands]
-    steps = [_constant(one) for one in terms if one.opcode == "constant"]
+    steps = [_constant(term) for term in terms if term.opcode == "constant"]
     is_counter = any(
-        one.opcode == "get-tuple-element" and one.attributes.get("index") == index for one in terms
+        term.opcode == "get-tuple-element" and term.attributes.get("index") == index
+        for term in terms
     )
     return steps[0] if is_counter and len(steps) == 1 else None
 

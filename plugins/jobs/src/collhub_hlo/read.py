@@ -62,13 +62,13 @@ def lines(workload: Workload) -> Sequence[str]:
         f"matrix products {facts['products']}, {facts['product_operations']} operations a device",
     ]
     calls = facts["collectives"]
-    for one in calls if isinstance(calls, list) else []:
-        assert isinstance(one, dict)
-        assert isinstance(one["operand_bytes"], int)
-        reduction = f" ({one['reduction']})" if one["reduction"] else ""
+    for call in calls if isinstance(calls, list) else []:
+        assert isinstance(call, dict)
+        assert isinstance(call["operand_bytes"], int)
+        reduction = f" ({call['reduction']})" if call["reduction"] else ""
         described.append(
-            f"{one['calls']} x {one['kind']}{reduction} {one['name']}:"
-            f" {format_bytes(one['operand_bytes'])} {one['dtype']}, {one['groups']}"
+            f"{call['calls']} x {call['kind']}{reduction} {call['name']}:"
+            f" {format_bytes(call['operand_bytes'])} {call['dtype']}, {call['groups']}"
         )
     return described
 
@@ -113,7 +113,7 @@ def _workload(module: Module, program: Program, options: HloOptions, source: Sou
         no_edges if is_data else (edges[0], edges[1]),
         source.name,
     )
-    calls: list[JsonValue] = [_call_to_json(one) for one in program.calls[:_MAX_LISTED_CALLS]]
+    calls: list[JsonValue] = [_call_to_json(call) for call in program.calls[:_MAX_LISTED_CALLS]]
     entry = module.entry
     assert entry
     facts: dict[str, JsonValue] = {
@@ -188,15 +188,15 @@ class _Tables:
         self.group = position[self.group]
         ranks_of = list(numbers)
         self.groups = tuple(
-            ProcessGroup(f"group_{place}", ranks_of[number])
-            for place, number in enumerate(order.tolist())
+            ProcessGroup(f"group_{index}", ranks_of[number])
+            for index, number in enumerate(order.tolist())
         )
         kinds = [int(KINDS.get(call.opcode, NONE)) for call in calls]
         self._collective = np.array([*kinds, NONE], np.int64)
         # Both ends of a message have one tag; `send` and `recv` share a channel.
         tags = [
-            call.channel if call.opcode in ("send", "recv") else len(calls) + place
-            for place, call in enumerate(calls)
+            call.channel if call.opcode in ("send", "recv") else len(calls) + index
+            for index, call in enumerate(calls)
         ]
         self._tag = np.array([*(tag & 0x7FFFFFFF for tag in tags), 0], np.int64)
 
@@ -225,7 +225,7 @@ class _Tables:
             work_of(options, *pair).get("duration_ns", NONE)
             for pair in zip(program.operations, program.bytes, strict=True)
         ]
-        durations = np.array([min(one, (1 << 62) - 1) for one in works], np.int64)
+        durations = np.array([min(duration_ns, (1 << 62) - 1) for duration_ns in works], np.int64)
         return {
             "rank": rank,
             "kind": kind,

@@ -67,7 +67,7 @@ class Shape:
     def bytes(self) -> int:
         """Bytes of all arrays without the padding of tiles; elements below a byte are packed."""
         bits = [_BITS[dtype] * _product(dimensions) for dtype, dimensions in self.leaves]
-        return sum(-(-one // 8) for one in bits)
+        return sum(-(-size // 8) for size in bits)
 
     @property
     def dtype(self) -> str:
@@ -254,7 +254,9 @@ class InstructionParser:
         if opcode[1] in ("parameter", "constant", "iota"):
             literal = text[opcode.end() : min(close - 1, opcode.end() + 64)].strip()
         else:
-            operands = tuple(_operand_name(one) for one in _split(text, opcode.end(), close - 1))
+            operands = tuple(
+                _operand_name(operand) for operand in _split(text, opcode.end(), close - 1)
+            )
         attributes = {
             key: value
             for key, value in parse_attributes(text, close).items()
@@ -289,7 +291,7 @@ def parse_shape(text: str) -> Shape:
 def parse_integers(text: str) -> tuple[int, ...]:
     """Parse integers between commas, with or without braces or brackets. Raises `ValueError`."""
     inside = text.strip().strip("{}[]() ")
-    return tuple(to_integer(one) for one in inside.split(",")) if inside else ()
+    return tuple(to_integer(integer) for integer in inside.split(",")) if inside else ()
 
 
 def to_integer(text: str) -> int:
@@ -304,7 +306,7 @@ def _dimensions(inside: str) -> tuple[int, ...]:
     """Parse dimensions; the bound of a dynamic dimension (`<=8`) counts as its size."""
     if not inside.strip():
         return ()
-    sizes = tuple(to_integer(one.strip().removeprefix("<=")) for one in inside.split(","))
+    sizes = tuple(to_integer(size.strip().removeprefix("<=")) for size in inside.split(","))
     if min(sizes) < 0 or len(sizes) > _MAX_DIMENSIONS or _product(sizes) > _MAX_SIZE >> 8:
         raise ValueError(f"no array has the dimensions [{inside[:60]}]")
     return sizes

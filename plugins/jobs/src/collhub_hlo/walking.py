@@ -230,7 +230,7 @@ class _Evaluation:
         to_apply = instruction.attributes.get("to_apply", "").lstrip("%")
         reducer = self._module.computations.get(to_apply)
         reduction = reducer.root.opcode if reducer and reducer.root else ""
-        operands = [computation.instructions[one].shape for one in instruction.operands]
+        operands = [computation.instructions[operand].shape for operand in instruction.operands]
         devices = self._module.devices
         if name == "ragged-all-to-all":
             self._lose("ragged all-to-alls, whose bytes are an upper bound")
@@ -277,7 +277,7 @@ class _Evaluation:
             frame.remaining -= 1
             if not self._is_sequence:
                 every = [self._flat(value) for value in frame.values.values()]
-                frame.entered = self._union(tuple(sorted({row for one in every for row in one})))
+                frame.entered = self._union(tuple(sorted({row for rows in every for row in rows})))
                 frame.arguments = [frame.entered] * len(frame.arguments)
             frame.values, frame.position = {}, 0
             return

@@ -50,14 +50,14 @@ def has_unknown_work(instruction: Instruction) -> bool:
     return instruction.opcode == "custom-call" and not _target(instruction).startswith(known)
 
 
-def count_operations(instruction: Instruction, others: Instructions) -> int:
+def count_operations(instruction: Instruction, instructions: Instructions) -> int:
     """Estimate the operations of one instruction, without those of called computations.
 
-    `others`: instructions of the same computation by name. Raises `ValueError` for dimensions that
-    do not exist.
+    `instructions`: instructions of the same computation by name. Raises `ValueError` for dimensions
+    that do not exist.
     """
     opcode, shape = instruction.opcode, instruction.shape
-    operands = [others[name].shape for name in instruction.operands]
+    operands = [instructions[name].shape for name in instruction.operands]
     if is_product(instruction):
         return 2 * _first(shape).elements * _contracted_size(instruction, operands)
     if opcode == "convolution":
@@ -71,10 +71,10 @@ def count_operations(instruction: Instruction, others: Instructions) -> int:
     return 0 if opcode in _MOVES or opcode in ("fusion", "call") else shape.elements
 
 
-def count_bytes(instruction: Instruction, others: Instructions) -> int:
+def count_bytes(instruction: Instruction, instructions: Instructions) -> int:
     """Estimate the bytes that an instruction other than a fusion reads and writes."""
     opcode, result = instruction.opcode, instruction.shape.bytes
-    operands = [others[name].shape.bytes for name in instruction.operands]
+    operands = [instructions[name].shape.bytes for name in instruction.operands]
     if opcode in _SLICES:
         return 2 * result
     if opcode == "dynamic-update-slice" and len(operands) > 1:
@@ -90,13 +90,13 @@ def count_accessed_bytes(instructions: Instructions) -> tuple[dict[int, int], in
     """
     users: dict[str, list[tuple[Instruction, int]]] = {}
     for instruction in instructions.values():
-        for place, name in enumerate(instruction.operands):
-            users.setdefault(name, []).append((instruction, place))
+        for index, name in enumerate(instruction.operands):
+            users.setdefault(name, []).append((instruction, index))
     read = {}
     for instruction in instructions.values():
         if instruction.opcode == "parameter":
             read[int(instruction.literal)] = _read_bytes(instruction, users, instructions)
-    roots = [one for one in instructions.values() if one.is_root]
+    roots = [instruction for instruction in instructions.values() if instruction.is_root]
     root = roots[-1] if roots else None
     while root and root.opcode in _PASSED_ON and root.operands:
         root = instructions[root.operands[0]]
@@ -114,10 +114,10 @@ def _read_bytes(
     name, total = parameter.name, 0
     while len(users.get(name, ())) == 1 and users[name][0][0].opcode in _PASSED_ON:
         name = users[name][0][0].name
-    for user, place in users.get(name, ()):
-        if user.opcode in _SLICES and not place:
+    for user, index in users.get(name, ()):
+        if user.opcode in _SLICES and not index:
             total += user.shape.bytes
-        elif user.opcode == "dynamic-update-slice" and not place and len(user.operands) > 1:
+        elif user.opcode == "dynamic-update-slice" and not index and len(user.operands) > 1:
             # The remaining elements stay in place.
             continue
         else:
@@ -160,8 +160,8 @@ def _elements_per_output(instruction: Instruction, operands: list[Shape]) -> int
     kernel = _dimensions(operands[1]) if len(operands) > 1 else ()
     labels = _DIM_LABELS.match(instruction.attributes.get("dim_labels", ""))
     total = 1
-    for place, size in enumerate(kernel):
-        is_output = labels is not None and labels[1][place : place + 1] == "o"
+    for index, size in enumerate(kernel):
+        is_output = labels is not None and labels[1][index : index + 1] == "o"
         total *= 1 if is_output else size
     return total
 
