@@ -104,7 +104,7 @@ class _DumpParser:
         self.is_overwritten = bool(entries) and self.numbers["record_id"][0] > 0
         for position, entry in enumerate(entries):
             self.add_entry(position, entry)
-        has_completed = any(one.state == State.COMPLETED for one in self.operations)
+        has_completed = any(operation.state == State.COMPLETED for operation in self.operations)
         if not has_completed:
             self.complete_batches()
         status = self.parse_status()
@@ -120,7 +120,10 @@ class _DumpParser:
             status,
             self.is_overwritten,
             has_completed,
-            any(one.started_ns or one.state == State.STARTED for one in self.operations),
+            any(
+                operation.started_ns or operation.state == State.STARTED
+                for operation in self.operations
+            ),
             tuple(self.notes),
         )
 
@@ -372,7 +375,10 @@ class _DumpParser:
             if not isinstance(sizes, list | tuple) or len(sizes) > MAX_TENSORS:
                 raise TypeError
             self.tensors_left -= len(sizes)
-            if any(not isinstance(one, list | tuple) or len(one) > MAX_DIMENSIONS for one in sizes):
+            if any(
+                not isinstance(shape, list | tuple) or len(shape) > MAX_DIMENSIONS
+                for shape in sizes
+            ):
                 raise TypeError
             shapes = tuple(map(tuple, sizes))
             known = self.known_shapes.get(shapes)

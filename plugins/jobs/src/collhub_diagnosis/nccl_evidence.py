@@ -116,7 +116,7 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
     unresponsive: dict[int, str] = {}
     all_notes = list(notes)
     unequal: dict[str, tuple[tuple[int, int], ...]] = {}
-    behind: dict[str, BehindRanks] = {}
+    behind_ranks: dict[str, BehindRanks] = {}
     for report in reports:
         rank_of = _ranks_of_job(report)
         for communicator in report.communicators:
@@ -138,11 +138,11 @@ def combine_evidence(reports: Sequence[RasReport], notes: Sequence[str]) -> Nccl
             counts = tuple(sorted(communicator.counts.items()))
             is_unequal = len(set(communicator.counts.values())) > 1
             if is_unequal and unequal.get(communicator.name) == counts:
-                behind[communicator.name] = _behind_ranks(communicator, job_rank)
+                behind_ranks[communicator.name] = _behind_ranks(communicator, job_rank)
             elif is_unequal:
                 all_notes.append(_describe_counts(communicator, job_rank))
             unequal[communicator.name] = counts
-    return NcclEvidence(unresponsive, tuple(behind.values()), tuple(all_notes))
+    return NcclEvidence(unresponsive, tuple(behind_ranks.values()), tuple(all_notes))
 
 
 def _ranks_of_job(report: RasReport) -> dict[Process, int]:
@@ -193,8 +193,8 @@ class _RasParser:
         return RasReport(
             self.file,
             tuple(
-                self.communicator(one, f"communicators[{number}]")
-                for number, one in enumerate(communicators)
+                self.communicator(member, f"communicators[{number}]")
+                for number, member in enumerate(communicators)
             ),
         )
 
@@ -206,16 +206,16 @@ class _RasParser:
         counts: dict[int, int] = {}
         missing: dict[int, str] = {}
         problems: dict[int, str] = {}
-        for rank, entry, place in self.ranks(value, "ranks", where, processes):
-            kinds = self.child(entry, "collective_counts", place)
+        for rank, entry, path in self.ranks(value, "ranks", where, processes):
+            kinds = self.child(entry, "collective_counts", path)
             counts[rank] = sum(
-                self.integer(kinds, key, f"{place}.collective_counts") for key in kinds
+                self.integer(kinds, key, f"{path}.collective_counts") for key in kinds
             )
-            problem = self.problem(self.child(entry, "status", place), f"{place}.status")
+            problem = self.problem(self.child(entry, "status", path), f"{path}.status")
             if problem:
                 problems[rank] = problem
-        for rank, entry, place in self.ranks(value, "missing_ranks", where, processes):
-            status = self.child(entry, "status", place)
+        for rank, entry, path in self.ranks(value, "missing_ranks", where, processes):
+            status = self.child(entry, "status", path)
             host, pid, _ = processes[rank]
             state = "is considered dead" if status.get("considered_dead") is True else "is missing"
             if status.get("unresponsive") is True and state == "is missing":
@@ -229,22 +229,22 @@ class _RasParser:
     def ranks(
         self, value: Mapping[str, object], key: str, where: str, processes: dict[int, Process]
     ) -> Iterator[tuple[int, Mapping[str, object], str]]:
-        """Yield rank, object and place of the ranks of a list; add their processes."""
+        """Yield rank, object and path of the ranks of a list; add their processes."""
         entries = self.objects(value, key, where)
         self.ranks_left -= len(entries)
         if self.ranks_left < 0:
             self.fail(f"{where}.{key}", f"at most {MAX_RANKS} ranks are read")
         for number, entry in enumerate(entries):
-            place = f"{where}.{key}[{number}]"
-            rank = self.integer(entry, "rank", place)
+            path = f"{where}.{key}[{number}]"
+            rank = self.integer(entry, "rank", path)
             if rank in processes:
-                self.fail(f"{place}.rank", f"rank {rank} appears twice")
+                self.fail(f"{path}.rank", f"rank {rank} appears twice")
             host = entry.get("host")
             if not isinstance(host, str):
-                self.fail(f"{place}.host", "it is not a text")
-            device = self.integer(entry, "cuda_dev", place)
-            processes[rank] = f"{host:.200}", self.integer(entry, "pid", place), device
-            yield rank, entry, place
+                self.fail(f"{path}.host", "it is not a text")
+            device = self.integer(entry, "cuda_dev", path)
+            processes[rank] = f"{host:.200}", self.integer(entry, "pid", path), device
+            yield rank, entry, path
 
     def problem(self, status: Mapping[str, object], where: str) -> str:
         """Return an error or an unfinished phase of a communicator on a rank."""
@@ -260,7 +260,7 @@ class _RasParser:
         self, value: Mapping[str, object], key: str, where: str
     ) -> list[Mapping[str, object]]:
         entries = value.get(key, [])
-        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             self.fail(f"{where}.{key}".lstrip("."), "it is not a list of objects")
         return entries
 
@@ -276,5 +276,5 @@ class _RasParser:
             self.fail(f"{where}.{key}", f"{number!r:.40} is not an integer from 0 to 2^62")
         return number
 
-    def fail(self, place: str, message: str) -> NoReturn:
-        raise InputError(f"{place}: {message}", location=Location(self.file), code="invalid-ras")
+    def fail(self, path: str, message: str) -> NoReturn:
+        raise InputError(f"{path}: {message}", location=Location(self.file), code="invalid-ras")

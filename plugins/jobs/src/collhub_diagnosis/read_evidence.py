@@ -133,16 +133,16 @@ def _files(path: str) -> list[str]:
     try:
         if not Path(path).is_dir():
             return [path]
-        files = [one for one in Path(path).iterdir() if one.is_file()]
+        files = [file for file in Path(path).iterdir() if file.is_file()]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{path}: {reason}", code="not-readable") from None
-    names = [one for one in files if _RANK.search(one.name)]
-    logs = sorted(str(one) for one in files if _INSPECTOR_FILE.search(one.name))
+    names = [file for file in files if _RANK.search(file.name)]
+    logs = sorted(str(file) for file in files if _INSPECTOR_FILE.search(file.name))
     if not names and not logs:
         message = "the folder has no file whose name ends with a rank"
         raise InputError(message, location=Location(path), code="no-dumps", cure=_NO_RANK)
     if len(names) > MAX_FILES:
         raise InputError(f"{path}: more than {MAX_FILES} files", code="too-large")
-    ordered = sorted(names, key=lambda one: (rank_of(str(one)), one.name))
-    return [*(str(one) for one in ordered), *logs]
+    ordered = sorted(names, key=lambda file: (rank_of(str(file)), file.name))
+    return [*(str(file) for file in ordered), *logs]

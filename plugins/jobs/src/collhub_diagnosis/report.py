@@ -106,11 +106,11 @@ def _finding_object(finding: Finding) -> dict[str, object]:
         "frames": list(finding.frames),
         "sizes": [
             {
-                "ranks": list(one.ranks),
-                "input": [list(shape) for shape in one.input_shapes],
-                "output": [list(shape) for shape in one.output_shapes],
+                "ranks": list(rank_sizes.ranks),
+                "input": [list(shape) for shape in rank_sizes.input_shapes],
+                "output": [list(shape) for shape in rank_sizes.output_shapes],
             }
-            for one in finding.sizes
+            for rank_sizes in finding.sizes
         ],
     }
 

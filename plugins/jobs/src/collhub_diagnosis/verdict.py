@@ -133,24 +133,28 @@ class _Diagnosis:
             *self.find_blocked_collectives(),
             *self.find_skews(),
         ]
-        causes = [one for one in findings if one.kind not in NO_FAULT and not one.is_past]
-        past = [one for one in findings if one.is_past]
+        causes = [
+            finding for finding in findings if finding.kind not in NO_FAULT and not finding.is_past
+        ]
+        past = [finding for finding in findings if finding.is_past]
         if not causes:
             # Without a cause of the hang, evidence that is missing counts.
             findings += self.find_open_questions()
-            hangs = any(one.kind == "undecided" and one.sequence is not None for one in findings)
+            hangs = any(
+                finding.kind == "undecided" and finding.sequence is not None for finding in findings
+            )
             causes = [] if hangs else past
-        causes = causes or [one for one in findings if not one.is_past] or [_NO_FINDING]
-        kind = min((one.kind for one in causes), key=KINDS.index)
-        main = [one for one in causes if one.kind == kind]
-        culprits = sorted({rank for one in main for rank in one.culprits})
-        behind = {rank for one in self.nccl.behind for rank in one.waiting}
+        causes = causes or [finding for finding in findings if not finding.is_past] or [_NO_FINDING]
+        kind = min((finding.kind for finding in causes), key=KINDS.index)
+        main = [finding for finding in causes if finding.kind == kind]
+        culprits = sorted({rank for finding in main for rank in finding.culprits})
+        waiting_in_ras = {rank for lagging in self.nccl.behind for rank in lagging.waiting}
         waiting = sorted(
             {rank for rank, front in self.graph.fronts.items() if front.rows}
-            | (set() if self.records.dumps else behind)
+            | (set() if self.records.dumps else waiting_in_ras)
         )
         waiting = [rank for rank in waiting if rank not in culprits]
-        ordered = sorted(findings, key=lambda one: (one not in main, one.is_past))
+        ordered = sorted(findings, key=lambda finding: (finding not in main, finding.is_past))
         return Verdict(
             kind,
             tuple(culprits),
@@ -227,7 +231,7 @@ class _Diagnosis:
             if not self.records.columns["is_p2p"][wait.row]:
                 operation = self.records.operation(wait.row)
                 keys[wait.rank].add((operation.group, operation.sequence))
-        fronts = {rank: frozenset(one) for rank, one in keys.items()}
+        fronts = {rank: frozenset(rank_keys) for rank, rank_keys in keys.items()}
         (common, count), *_ = Counter(fronts.values()).most_common(1)
         if not common or 2 * count <= len(ranks):
             return tuple(ranks)
@@ -266,15 +270,16 @@ class _Diagnosis:
             Finding("late", f"RAS: rank {rank}: {reason}", (rank,))
             for rank, reason in sorted(evidence.unresponsive.items())
         ]
-        waiting = {rank for one in evidence.behind for rank in one.waiting}
-        for one in evidence.behind:
-            culprits = tuple(rank for rank in one.ranks if rank not in waiting)
+        waiting = {rank for lagging in evidence.behind for rank in lagging.waiting}
+        for lagging in evidence.behind:
+            culprits = tuple(rank for rank in lagging.ranks if rank not in waiting)
             # Flight Recorder dumps show more than the counts of RAS.
             if culprits and not self.records.dumps:
                 text = (
-                    f"RAS: {format_ranks(culprits)} stay behind in communicator {one.communicator}"
+                    f"RAS: {format_ranks(culprits)} stay behind in communicator"
+                    f" {lagging.communicator}"
                 )
-                findings.append(Finding("late", text, culprits, one.group))
+                findings.append(Finding("late", text, culprits, lagging.group))
         return findings
 
     def find_awaiting_row(self, rank: int) -> int:
