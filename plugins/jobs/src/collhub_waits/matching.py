@@ -72,7 +72,7 @@ class Matching:
         """
         segment = self._segment_of[row]
         rows = self._order[self._starts[segment] : self._starts[segment + 1]]
-        return {self.records.rank(int(one)): int(one) for one in rows}
+        return {self.records.rank(int(entry)): int(entry) for entry in rows}
 
     def participants(self, row: int) -> tuple[Partner, ...]:
         """Return the ranks of an operation, sorted; for sends and receives only the other ends.
@@ -97,8 +97,10 @@ class Matching:
     def has_lost_partners(self, row: int) -> bool:
         """Whether ring buffers may have lost messages of the pairs of ranks of an operation."""
         group = int(self.records.columns["group"][row])
-        ends = (self._ends(group, call) for call in self.records.iterate_calls(row))
-        return any(pair is not None and self._has_lost_messages((group, *pair)) for pair in ends)
+        rank_pairs = (self._ends(group, call) for call in self.records.iterate_calls(row))
+        return any(
+            pair is not None and self._has_lost_messages((group, *pair)) for pair in rank_pairs
+        )
 
     def mismatches(self) -> Iterator[Mismatch]:
         """Yield operations whose calls differ or contradict each other, by group and number."""
@@ -181,9 +183,9 @@ class Matching:
         for row in np.flatnonzero(self.records.columns["is_p2p"]):
             group = int(self.records.columns["group"][row])
             for index, call in enumerate(self.records.iterate_calls(int(row))):
-                ends = self._ends(group, call)
-                if ends is not None:
-                    both = pairs.setdefault((group, *ends), ([], []))
+                rank_pair = self._ends(group, call)
+                if rank_pair is not None:
+                    both = pairs.setdefault((group, *rank_pair), ([], []))
                     both[0 if call.is_send else 1].append(_End(int(row), index, call))
         return pairs
 
@@ -211,12 +213,16 @@ class Matching:
             return 0
         state = self.records.columns["state"]
         counts = []
-        for rank, ends in zip(key[1:], self._messages[key], strict=True):
+        for rank, message_ends in zip(key[1:], self._messages[key], strict=True):
             dump = self.records.dumps.get(rank)
             is_overwritten = dump is not None and dump.is_overwritten
-            if is_overwritten and (not ends or state[ends[0].row] == State.SCHEDULED):
+            if is_overwritten and (
+                not message_ends or state[message_ends[0].row] == State.SCHEDULED
+            ):
                 return None
-            done = (at + 1 for at, end in enumerate(ends) if state[end.row] == State.COMPLETED)
+            done = (
+                at + 1 for at, end in enumerate(message_ends) if state[end.row] == State.COMPLETED
+            )
             counts.append(max(done, default=0))
         sends, receives = self._messages[key]
         if self._is_partner_in_batch(sends[: counts[0]], receives, counts[1]):
@@ -226,20 +232,20 @@ class Matching:
         return counts[0] - counts[1]
 
     def _is_partner_in_batch(
-        self, completed: Sequence[_End], others: Sequence[_End], position: int
+        self, completed: Sequence[_End], partners: Sequence[_End], position: int
     ) -> bool:
         """Whether the last completed end belongs to the first incomplete end of the other list.
 
         A message within an incomplete batch may be complete. Both ends are issued at nearly one
         time, so the other end is the one whose time is nearer.
         """
-        if not completed or position >= len(others):
+        if not completed or position >= len(partners):
             return False
-        row = others[position].row
+        row = partners[position].row
         if len(self.records.tables.calls[int(self.records.columns["calls"][row])]) < 2:
             return False
         created = self.records.columns["created_ns"]
-        previous = others[position - 1].row if position else self.records.first_row_of(row)
+        previous = partners[position - 1].row if position else self.records.first_row_of(row)
         if previous == row:
             return True
         time = int(created[completed[-1].row])
@@ -249,10 +255,10 @@ class Matching:
         partners: dict[int, Partner] = {}
         group = int(self.records.columns["group"][row])
         for index, call in enumerate(self.records.iterate_calls(row)):
-            ends = self._ends(group, call)
-            if ends is None or ends[0] == ends[1]:
+            rank_pair = self._ends(group, call)
+            if rank_pair is None or rank_pair[0] == rank_pair[1]:
                 continue
-            partner = self._other_end(_End(row, index, call), (group, *ends))
+            partner = self._other_end(_End(row, index, call), (group, *rank_pair))
             previous = partners.get(partner.rank)
             # Of several messages with one rank, the least advanced decides.
             if previous is None or _ADVANCE[partner.arrival] < _ADVANCE[previous.arrival]:
@@ -262,21 +268,21 @@ class Matching:
     def _other_end(self, end: _End, key: tuple[int, int, int]) -> Partner:
         """Return the partner of one message: the message at its position in the other list."""
         sends, receives = self._messages[key]
-        same_side, others = (sends, receives) if end.call.is_send else (receives, sends)
+        same_side, opposite_ends = (sends, receives) if end.call.is_send else (receives, sends)
         rank = key[2] if end.call.is_send else key[1]
         if rank not in self.records.dumps:
             return Partner(rank, Arrival.NO_DUMP)
         # Rows ascend, and so do calls within a row.
-        position = bisect.bisect_left(same_side, end[:2], key=lambda one: one[:2])
+        position = bisect.bisect_left(same_side, end[:2], key=lambda message_end: message_end[:2])
         offset = self._offset(key)
         if offset is None:
             return Partner(rank, Arrival.UNKNOWN)
         at = position + (-1 if end.call.is_send else 1) * offset
         if at < 0:
             return Partner(rank, Arrival.UNRECORDED)
-        if at >= len(others):
+        if at >= len(opposite_ends):
             return Partner(rank, Arrival.LATE)
-        return self._recorded(rank, others[at].row)
+        return self._recorded(rank, opposite_ends[at].row)
 
     def _message_mismatches(self) -> Iterator[Mismatch]:
         """Yield sends whose receive has another size or type."""

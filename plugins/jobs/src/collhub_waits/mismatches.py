@@ -62,7 +62,9 @@ def compare_calls(
     between input and output that all ranks share is ignored if the operation completed.
     """
     for kind, signature in _SIGNATURES:
-        minority = find_minority({rank: signature(one) for rank, one in calls.items()})
+        minority = find_minority(
+            {rank: signature(rank_calls) for rank, rank_calls in calls.items()}
+        )
         if minority:
             # Calls that are not recorded may make the minority the majority.
             missing_count = max(len(group or ()) - len(calls), 0)
@@ -74,14 +76,16 @@ def compare_calls(
     size = None if group is None else len(group)
     contradictions = {
         rank: difference
-        for rank, one in calls.items()
-        if (difference := find_contradiction(one, size))
+        for rank, rank_calls in calls.items()
+        if (difference := find_contradiction(rank_calls, size))
     }
     if contradictions and not (len(contradictions) == len(calls) and is_completed):
         kind, detail = next(iter(contradictions.values()))
         sizes = _list_sizes(calls) if kind == "size" else ()
         return Difference(kind, tuple(contradictions), detail, sizes)
-    if group is None or not all(is_all_to_all(call) for one in calls.values() for call in one):
+    if group is None or not all(
+        is_all_to_all(call) for rank_calls in calls.values() for call in rank_calls
+    ):
         return None
     return _compare_segments(calls, group) or _compare_totals(calls, group)
 
@@ -99,7 +103,7 @@ def compare_message(source: int, destination: int, send: Call, receive: Call) ->
         return Difference("size", ranks, detail, sizes)
     types = set(send.input_dtypes), set(receive.output_dtypes)
     if all(types) and types[0] != types[1]:
-        names = [", ".join(sorted(one)) for one in types]
+        names = [", ".join(sorted(dtypes)) for dtypes in types]
         detail = f"rank {source} sends {names[0]}, rank {destination} receives {names[1]}"
         return Difference("dtype", ranks, detail)
     return None
@@ -125,7 +129,7 @@ def find_contradiction(calls: Sequence[Call], group_size: int | None) -> tuple[s
             return "size", text + where
         types = set(call.input_dtypes), set(call.output_dtypes)
         if all(types) and types[0] != types[1]:
-            names = [", ".join(sorted(one)) for one in types]
+            names = [", ".join(sorted(dtypes)) for dtypes in types]
             return "dtype", f"{call.operation} has input {names[0]} and output {names[1]}"
     return None
 
@@ -164,8 +168,9 @@ def _compare_segments(calls: Calls, group: Sequence[int]) -> Difference | None:
     of most other ranks are culprits too, and else all ranks of differing segments.
     """
     if any(
-        len(one) != 1 or not len(one[0].input_shapes) == len(one[0].output_shapes) == len(group)
-        for one in calls.values()
+        len(rank_calls) != 1
+        or not len(rank_calls[0].input_shapes) == len(rank_calls[0].output_shapes) == len(group)
+        for rank_calls in calls.values()
     ):
         return None
     positions = [position for position, rank in enumerate(group) if rank in calls]
@@ -212,9 +217,10 @@ def _compare_totals(calls: Calls, group: Sequence[int]) -> Difference | None:
     if len(calls) != len(group):
         return None
     totals: dict[int, tuple[int, int]] = {}
-    for rank, one in calls.items():
+    for rank, rank_calls in calls.items():
         sides = [
-            (count_elements(call.input_shapes), count_elements(call.output_shapes)) for call in one
+            (count_elements(call.input_shapes), count_elements(call.output_shapes))
+            for call in rank_calls
         ]
         if any(None in side for side in sides):
             return None
@@ -289,7 +295,7 @@ def _describe_sizes(calls: Sequence[Call]) -> str:
     texts = []
     for call in calls[:2]:
         sides = [
-            str([list(one) for one in side]) for side in (call.input_shapes, call.output_shapes)
+            str([list(shape) for shape in side]) for side in (call.input_shapes, call.output_shapes)
         ]
         texts.append(f"input {sides[0]:.200} output {sides[1]:.200}")
     return ", ".join(texts)

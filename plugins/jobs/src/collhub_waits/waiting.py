@@ -63,7 +63,7 @@ class WaitGraph:
         key = id(participants)
         if key not in self._awaited:
             # The tuple is stored too: its identity remains unique.
-            awaited = tuple(one for one in participants if self._is_awaited(one))
+            awaited = tuple(partner for partner in participants if self._is_awaited(partner))
             self._awaited[key] = (participants, awaited)
         return self._awaited[key][1]
 
@@ -109,7 +109,7 @@ class WaitGraph:
         """Whether all partners of a batch of messages wait for a message that it lacks."""
         if not self.records.columns["is_p2p"][row]:
             return False
-        rows = {one.row for one in self.matching.participants(row)}
+        rows = {partner.row for partner in self.matching.participants(row)}
         return bool(rows) and None not in rows and rows <= waiting
 
     def has_waited_long(self, awaited: int) -> bool:
@@ -135,7 +135,9 @@ class WaitGraph:
             for row in front.rows:
                 if not self.awaited(row):
                     peers = [
-                        one.row for one in self.matching.participants(row) if one.row is not None
+                        partner.row
+                        for partner in self.matching.participants(row)
+                        if partner.row is not None
                     ]
                     rows.setdefault(min([row, *peers[:1]]), row)
         return sorted(rows.values())
@@ -143,11 +145,11 @@ class WaitGraph:
     def has_lost_evidence(self, row: int) -> bool:
         """Whether lost entries could explain why an operation does not proceed."""
         participants = self.matching.participants(row)
-        ranks = [one.rank for one in participants if one.arrival is Arrival.SCHEDULED]
+        ranks = [partner.rank for partner in participants if partner.arrival is Arrival.SCHEDULED]
         if self.records.columns["state"][row] == State.SCHEDULED:
             ranks.append(self.records.rank(row))
         return any(self._has_lost_incomplete(rank, row) for rank in ranks) or any(
-            one.arrival is Arrival.UNRECORDED for one in participants
+            partner.arrival is Arrival.UNRECORDED for partner in participants
         )
 
     def _has_lost_incomplete(self, rank: int, row: int) -> bool:
@@ -169,8 +171,8 @@ class WaitGraph:
                 columns["state"][0] != State.COMPLETED
                 or (len(of_group) and of_group[0] == State.SCHEDULED)
             )
-        for one, status in dump.status.items():
-            chosen = (columns["group"] == one) & np.logical_not(columns["is_p2p"])
+        for group, status in dump.status.items():
+            chosen = (columns["group"] == group) & np.logical_not(columns["is_p2p"])
             sequences = columns["sequence"][chosen]
             oldest = int(sequences[0]) if len(sequences) else status.enqueued + 1
             if max(status.completed, 0) + 1 < oldest:
@@ -197,10 +199,12 @@ class WaitGraph:
         incomplete = np.flatnonzero(self.records.dumps[rank].columns["state"] != State.COMPLETED)
         for row in (incomplete + start).tolist():
             # Operations of one group are in order, messages those of one pair.
-            ends: tuple[int, ...] = ()
+            partner_ranks: tuple[int, ...] = ()
             if columns["is_p2p"][row]:
-                ends = tuple(one.rank for one in self.matching.participants(row)) or (-1,)
-            key = (int(columns["group"][row]), ends)
+                partner_ranks = tuple(
+                    partner.rank for partner in self.matching.participants(row)
+                ) or (-1,)
+            key = (int(columns["group"][row]), partner_ranks)
             if key in seen:
                 continue
             if self._has_left_partner(row):
@@ -231,12 +235,12 @@ class WaitGraph:
             return True
         if operation.timeout_ns > 0 and latest - operation.created_ns > operation.timeout_ns:
             return True
-        ends = [
+        end_times = [
             int(self.records.columns["completed_ns"][partner.row])
             for partner in self.matching.participants(row)
             if partner.row is not None and partner.arrival is Arrival.COMPLETED
         ]
-        return any(0 < end < latest - MAX_SKEW_NS for end in ends)
+        return any(0 < end < latest - MAX_SKEW_NS for end in end_times)
 
     def _is_awaited(self, partner: Partner) -> bool:
         """Whether a rank is the reason that an operation does not proceed."""

@@ -90,8 +90,8 @@ class _Calls:
         issued = collectives_in_order(self.nodes)
         if len(issued):
             groups = self.nodes.group[issued].astype(np.int64)
-            turn = ordinals((groups + 1) * self.nodes.num_ranks + self.nodes.rank[issued])
-            call = labels(groups + 1, turn)
+            ordinal = ordinals((groups + 1) * self.nodes.num_ranks + self.nodes.rank[issued])
+            call = labels(groups + 1, ordinal)
             first = np.full(int(call.max()) + 1, len(self.nodes))
             np.minimum.at(first, call, issued)
             self.vertex[issued] = first[call]
