@@ -51,10 +51,11 @@ class Statements:
         operations_of_node = [*self._views, *operations]
         self._views = []
         self._statements.append(
-            {"operations": [self._operation(one) for one in operations_of_node]}
+            {"operations": [self._operation(operation) for operation in operations_of_node]}
         )
         self._declare(
-            self._statements[-1], (name for one in operations_of_node for name in one.reads)
+            self._statements[-1],
+            (name for operation in operations_of_node for name in operation.reads),
         )
         group = self._group_of(operations_of_node)
         if group:
@@ -68,8 +69,10 @@ class Statements:
         last = self._statements[-1]["operations"]
         assert isinstance(last, list)
         # Unread views are added to the last statement, unread arguments to the first.
-        last += [self._operation(one) for one in self._views]
-        self._declare(self._statements[0], (one.name for one in self.bound.program.arguments))
+        last += [self._operation(operation) for operation in self._views]
+        self._declare(
+            self._statements[0], (argument.name for argument in self.bound.program.arguments)
+        )
         self._statements[0]["program"] = self._program()
         return tuple(
             attributes_extra({ATTRIBUTE: _format_statement(statement)})
@@ -98,7 +101,7 @@ class Statements:
         """Find the name of the stage of these operations, "" if there is none."""
         names = {operation.name for operation in operations}
         stages = self.bound.program.stages
-        return next((one.name for one in stages if not names.isdisjoint(one.members)), "")
+        return next((stage.name for stage in stages if not names.isdisjoint(stage.members)), "")
 
     def _program(self) -> dict[str, object]:
         """Return the fields of the program as a whole."""
@@ -107,7 +110,7 @@ class Statements:
         return {
             "name": program.name,
             "sizes": {name: list(bounds) for name, bounds in program.sizes.items()},
-            "arguments": [one.name for one in program.arguments],
+            "arguments": [argument.name for argument in program.arguments],
             "outputs": program.outputs,
             **stage_fields(program),
             "bound": dict(binding.sizes),
@@ -174,9 +177,9 @@ def create_error(
     workload: Workload, row: int, message: str, cure: str = _DEFAULT_CURE
 ) -> InputError:
     """Create the error of an invalid or missing statement of a node."""
-    place = workload.nodes.location(row, workload.provenance.source_name or None)
+    location = workload.nodes.location(row, workload.provenance.source_name or None)
     text = f"{describe_node(workload, row)} {message}"
-    return InputError(text, location=place, cure=cure, code="tensor-attributes")
+    return InputError(text, location=location, cure=cure, code="tensor-attributes")
 
 
 def _collect_statements(workload: Workload) -> dict[int, Fields]:
@@ -199,15 +202,15 @@ def parse_statement(workload: Workload, row: int, text: str) -> Fields:
     if not text:
         lacks = "operation, operands, element type, shape and layout"
         raise create_error(workload, row, f"lacks {ATTRIBUTE}: {lacks}")
-    place = workload.nodes.location(row, workload.provenance.source_name or "workload")
+    location = workload.nodes.location(row, workload.provenance.source_name or "workload")
     fields = parse_json_object(
-        text.encode(), f"{place}: {describe_node(workload, row)}: {ATTRIBUTE}"
+        text.encode(), f"{location}: {describe_node(workload, row)}: {ATTRIBUTE}"
     )
     for name, kind in _FIELD_TYPES.items():
         part = fields.get(name, kind())
         is_valid = isinstance(part, kind)
         if is_valid and kind is list:
-            is_valid = all(isinstance(one, dict) and _is_named(one) for one in part)
+            is_valid = all(isinstance(entry, dict) and _is_named(entry) for entry in part)
         if not is_valid:
             message = f"states no {kind.__name__} of named objects as {name!r}"
             raise create_error(workload, row, message)
@@ -222,7 +225,7 @@ def _is_named(fields: Fields) -> bool:
 
 def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:
     """Find the fields of the program as a whole; programs without symbols need none."""
-    headers = [one["program"] for one in statements if "program" in one]
+    headers = [statement["program"] for statement in statements if "program" in statement]
     name = (workload.provenance.source_name or "workload").partition(".")[0]
     return {"name": name or "workload", "sizes": {}} | (headers[0] if headers else {})
 
@@ -238,11 +241,11 @@ def _collect_arguments(
     """
     fields_by_name: dict[str, Fields] = {}
     for fields in statements:
-        for one in fields.get("arguments", ()):
-            if fields_by_name.setdefault(one["name"], one) != one:
-                place = Location(workload.provenance.source_name or None)
-                message = f"argument {one['name']} is declared in two ways"
-                raise InputError(message, location=place, code="tensor-attributes")
+        for argument in fields.get("arguments", ()):
+            if fields_by_name.setdefault(argument["name"], argument) != argument:
+                location = Location(workload.provenance.source_name or None)
+                message = f"argument {argument['name']} is declared in two ways"
+                raise InputError(message, location=location, code="tensor-attributes")
     order = header.get("arguments")
     return (
         list(fields_by_name.values())
@@ -256,39 +259,46 @@ def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) ->
     fields_by_name: dict[str, Fields] = {}
     places: dict[str, tuple[int, int]] = {}
     for row, fields in statements.items():
-        for one in fields.get("operations", ()):
+        for operation in fields.get("operations", ()):
             for key in ("kind", "operands"):
-                if key not in one:
-                    raise create_error(workload, row, f"lacks {key!r} of operation {one['name']}")
+                if key not in operation:
+                    raise create_error(
+                        workload, row, f"lacks {key!r} of operation {operation['name']}"
+                    )
             # The place and the result do not identify an operation.
-            plain = {key: value for key, value in one.items() if key not in ("place", "result")}
-            if fields_by_name.setdefault(one["name"], plain) != plain:
-                message = f"states operation {one['name']} otherwise than another node"
+            plain = {
+                key: value for key, value in operation.items() if key not in ("place", "result")
+            }
+            if fields_by_name.setdefault(operation["name"], plain) != plain:
+                message = f"states operation {operation['name']} otherwise than another node"
                 raise create_error(
                     workload, row, message, "let all ranks of a group run one program"
                 )
-            places.setdefault(one["name"], (one.get("place", row), row))
+            places.setdefault(operation["name"], (operation.get("place", row), row))
     order = sorted(fields_by_name, key=lambda name: places[name])
     return _sort_operations(workload, [fields_by_name[name] for name in order])
 
 
 def _sort_operations(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
     """Sort operations after their operands."""
-    by_name = {one["name"]: one for one in operations}
+    by_name = {operation["name"]: operation for operation in operations}
     # Only the names and operands matter here.
-    drafts = [Operation(one["name"], Kind.ADD, tuple(one["operands"])) for one in operations]
+    drafts = [
+        Operation(operation["name"], Kind.ADD, tuple(operation["operands"]))
+        for operation in operations
+    ]
     order = order_groups(drafts, [])
     if order is None:
-        place = Location(workload.provenance.source_name or None)
+        location = Location(workload.provenance.source_name or None)
         message = "operations that nodes state read one another in a circle"
-        raise InputError(message, location=place, code="tensor-attributes")
+        raise InputError(message, location=location, code="tensor-attributes")
     return [by_name[draft.name] for (draft,) in order]
 
 
 def _find_outputs(header: Fields, operations: Sequence[Fields]) -> list[str]:
     """Return the outputs of the header, or else all values that no operation reads."""
-    read = {name for one in operations for name in one["operands"]}
-    last = [one["name"] for one in operations if one["name"] not in read]
+    read = {name for operation in operations for name in operation["operands"]}
+    last = [operation["name"] for operation in operations if operation["name"] not in read]
     outputs: list[str] = header.get("outputs", last)
     return outputs
 
@@ -296,28 +306,32 @@ def _find_outputs(header: Fields, operations: Sequence[Fields]) -> list[str]:
 def _check_results(workload: Workload, statements: Mapping[int, Fields], program: Program) -> None:
     """Check the types that nodes state for their results against the typing rules."""
     for row, fields in statements.items():
-        for one in fields.get("operations", ()):
-            derived = type_fields(program.types[one["name"]])
-            result = one.get("result")
+        for operation in fields.get("operations", ()):
+            derived = type_fields(program.types[operation["name"]])
+            result = operation.get("result")
             is_same = result is None or _replace_tuples(result) == _replace_tuples(derived)
             if not is_same:
-                kind = program.types[one["name"]]
-                message = f"states the result of {one['name']} otherwise than as {kind}"
+                kind = program.types[operation["name"]]
+                message = f"states the result of {operation['name']} otherwise than as {kind}"
                 cure = "state what the operands give, or leave 'result' out"
                 raise create_error(workload, row, message, cure)
 
 
 def _replace_tuples(fields: Mapping[str, object]) -> dict[str, object]:
     """Replace tuples by lists."""
-    return {key: list(one) if isinstance(one, tuple) else one for key, one in fields.items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()
+    }
 
 
 def _read_binding(workload: Workload, header: Fields) -> Binding:
     """Read ranks and sizes of the header; the default is one group of all ranks."""
     ranks, sizes = header.get("num_ranks", workload.num_ranks), header.get("bound", {})
-    is_valid = isinstance(sizes, dict) and all(type(one) is int for one in (ranks, *sizes.values()))
+    is_valid = isinstance(sizes, dict) and all(
+        type(number) is int for number in (ranks, *sizes.values())
+    )
     if not is_valid:
-        place = Location(workload.provenance.source_name or None)
+        location = Location(workload.provenance.source_name or None)
         message = "num_ranks and bound of the program are no numbers"
-        raise InputError(message, location=place, code="tensor-attributes")
+        raise InputError(message, location=location, code="tensor-attributes")
     return Binding(ranks, sizes)

@@ -65,8 +65,8 @@ def parse_program(document: Fields, file: str) -> Program:
     # Checked first, so that the types of all fields are known below.
     violations = schema_violations(document, _SCHEMA_FILE)
     if violations:
-        place = Location(file)
-        raise InputError([one.finding(place, "schema") for one in violations])
+        location = Location(file)
+        raise InputError([violation.finding(location, "schema") for violation in violations])
     return _create_program(document)
 
 
@@ -85,11 +85,12 @@ def stage_fields(program: Program) -> dict[str, list[Fields]]:
 def _create_program(document: Fields) -> Program:
     sizes = {name: (low, high) for name, (low, high) in document["sizes"].items()}
     stages = (
-        Stage(one["name"], one["family"], tuple(one["members"]))
-        for one in document.get("stages", ())
+        Stage(stage["name"], stage["family"], tuple(stage["members"]))
+        for stage in document.get("stages", ())
     )
     chains = (
-        Chain(tuple(one["members"]), tuple(one["dimensions"])) for one in document.get("chains", ())
+        Chain(tuple(chain["members"]), tuple(chain["dimensions"]))
+        for chain in document.get("chains", ())
     )
     return Program(
         document["name"],
@@ -186,23 +187,23 @@ def bound_from_json(
 
 def bind_sizes(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
     """Check numbers for a program. Raises `InputError` for a missing, unknown or invalid size."""
-    place = Location(program.name)
+    location = Location(program.name)
     # Checked first, since a misspelt symbol also appears as a missing one.
     unknown = sorted(sizes.keys() - program.sizes.keys())
     if unknown:
         message = f"the program has no symbol {unknown[0]}"
         cure = f"its symbols: {', '.join(program.sizes) or 'none'}"
-        raise InputError(message, location=place, cure=cure, code="symbol")
+        raise InputError(message, location=location, cure=cure, code="symbol")
     for symbol in sorted(program.sizes.keys() - sizes.keys()):
         message = f"symbol {symbol} is not bound"
         cure = f"give it a number: --size {symbol}=8, or -O sizes={symbol}=8"
-        raise InputError(message, location=place, cure=cure, code="symbol")
+        raise InputError(message, location=location, cure=cure, code="symbol")
     for symbol, size in sizes.items():
         low, high = program.sizes[symbol]
         if not low <= size <= high:
             message = f"size {symbol} is {size}, the program has {low}..{high}"
             cure = "state a size within its bounds"
-            raise InputError(message, location=place, cure=cure, code="size")
+            raise InputError(message, location=location, cure=cure, code="size")
     return Binding(num_ranks, sizes)
 
 

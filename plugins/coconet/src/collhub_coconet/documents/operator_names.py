@@ -167,9 +167,11 @@ class _StatementInference:
         operation |= {key: _ATTRIBUTES[key] for key in TRAITS[kind].attributes}
         self.statements[row] = {"operations": [operation], "arguments": arguments}
         self.value[row] = name, shape
-        given = f", with {', '.join(one['name'] for one in arguments)}" if arguments else ""
+        argument_text = (
+            f", with {', '.join(argument['name'] for argument in arguments)}" if arguments else ""
+        )
         self.report.append(
-            f"filled in: node {name[1:]} is {kind}({', '.join(map(str, operands))}){given}"
+            f"filled in: node {name[1:]} is {kind}({', '.join(map(str, operands))}){argument_text}"
         )
 
     def _find_kind(self, row: int) -> tuple[Kind, Layout]:
@@ -196,18 +198,18 @@ class _StatementInference:
             return ()
         if self.workload.nodes.kind[row] == NodeKind.COLLECTIVE:
             return self._find_collective_shape(row, kind)
-        stated_shapes = [one.shape for one in self._get_tensors(row, OUTPUTS)]
+        stated_shapes = [tensor.shape for tensor in self._get_tensors(row, OUTPUTS)]
         if stated_shapes:
             return stated_shapes[0]
         if kind in (Kind.MATMUL, Kind.BATCH_MATMUL):
-            shapes = [one.shape or () for one in self._get_tensors(row)][:2]
+            shapes = [tensor.shape or () for tensor in self._get_tensors(row)][:2]
             if len(shapes) < 2 or not all(shapes):
                 raise create_error(self.workload, row, "lacks the shapes of its operands")
             return (*shapes[0][:-1], shapes[1][-1])
-        known = [self.value[one][1] for one in _parents(self.workload, row)]
-        known += [one.shape for one in self._get_tensors(row)]
+        known = [self.value[parent][1] for parent in _parents(self.workload, row)]
+        known += [tensor.shape for tensor in self._get_tensors(row)]
         # The largest operand of a pointwise operation has the shape of the result.
-        return max((one for one in known if one is not None), key=prod, default=None)
+        return max((shape for shape in known if shape is not None), key=prod, default=None)
 
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
         """Find the shape of the result of a collective:
@@ -225,21 +227,21 @@ class _StatementInference:
         if length < 1 or remainder:
             raise create_error(self.workload, row, f"has no whole number of {element}")
         ranks = self.workload.num_ranks if kind is Kind.ALL_GATHER else 1
-        for one in self._get_tensors(row):
-            if one.shape and prod(one.shape) == length:
-                return (one.shape[0] * ranks, *one.shape[1:])
+        for tensor in self._get_tensors(row):
+            if tensor.shape and prod(tensor.shape) == length:
+                return (tensor.shape[0] * ranks, *tensor.shape[1:])
         total = length * ranks
         # Readers of a ReduceScatter state a block, with the first dimension of one rank.
         blocks = self.workload.num_ranks if kind is Kind.REDUCE_SCATTER else 1
         for reader in self.readers.get(row, ()):
-            for one in self._get_tensors(reader):
-                if one.shape and prod(one.shape) * blocks == total:
-                    return (one.shape[0] * blocks, *one.shape[1:])
+            for tensor in self._get_tensors(reader):
+                if tensor.shape and prod(tensor.shape) * blocks == total:
+                    return (tensor.shape[0] * blocks, *tensor.shape[1:])
         return (total,)
 
     def _get_tensors(self, row: int, side: int = INPUTS) -> list[StatedInput]:
         """Return the tensors that a node states."""
-        return [one for one in self._get_stated(row, side) if one.shape is not None]
+        return [tensor for tensor in self._get_stated(row, side) if tensor.shape is not None]
 
     def _get_stated(self, row: int, side: int = INPUTS) -> tuple[StatedInput, ...]:
         """Return the inputs or outputs that a node states, none if it has no extra."""
@@ -248,8 +250,8 @@ class _StatementInference:
 
     def _find_element(self, row: int) -> str | None:
         """Find the element type that a node or its readers state, or else that of the user."""
-        for one in (row, *self.readers.get(row, ())):
-            for tensor in self._get_tensors(one):
+        for candidate_row in (row, *self.readers.get(row, ())):
+            for tensor in self._get_tensors(candidate_row):
                 if tensor.element:
                     return tensor.element
         return self.element
@@ -263,7 +265,9 @@ class _StatementInference:
         if inputs and is_computed:
             return self._match_inputs(row, kind, inputs)
         # Operands that nodes produce come first, followed by new arguments.
-        operands: list[str | float] = [self.value[one][0] for one in _parents(self.workload, row)]
+        operands: list[str | float] = [
+            self.value[parent][0] for parent in _parents(self.workload, row)
+        ]
         missing = TRAITS[kind].operands - len(operands)
         if missing < 0:
             raise create_error(self.workload, row, f"reads {len(operands)} nodes, {kind} fewer")
@@ -284,23 +288,25 @@ class _StatementInference:
     ) -> tuple[list[str | float], list[Fields]]:
         """Match the stated inputs, in order: each is a parent of its shape, or a new argument."""
         count = TRAITS[kind].operands
-        if any(one.number != _IGNORED_OPERANDS.get(kind) for one in inputs[count:]):
+        if any(
+            stated_input.number != _IGNORED_OPERANDS.get(kind) for stated_input in inputs[count:]
+        ):
             raise create_error(
                 self.workload, row, f"states more than the {count} operands of {kind}"
             )
-        waiting = [self.value[one] for one in _parents(self.workload, row)]
+        waiting = [self.value[parent] for parent in _parents(self.workload, row)]
         operands: list[str | float] = []
         arguments: list[Fields] = []
-        for one in inputs[:count]:
-            producers = [value for value in waiting if value[1] in (one.shape, None)]
-            if one.number is not None:
-                operands.append(one.number)
+        for stated_input in inputs[:count]:
+            producers = [value for value in waiting if value[1] in (stated_input.shape, None)]
+            if stated_input.number is not None:
+                operands.append(stated_input.number)
             elif producers:
                 waiting.remove(producers[0])
                 operands.append(producers[0][0])
             else:
-                element = one.element or self.element
-                shape = one.shape or ()
+                element = stated_input.element or self.element
+                shape = stated_input.shape or ()
                 argument = self._create_argument(row, len(arguments), shape, element, REPLICATED)
                 arguments.append(argument)
                 operands.append(argument["name"])
@@ -311,14 +317,14 @@ class _StatementInference:
         return operands, arguments
 
     def _create_argument(
-        self, row: int, place: int, shape: Shape, element: str | None, layout: Layout
+        self, row: int, index: int, shape: Shape, element: str | None, layout: Layout
     ) -> Fields:
         """Create an argument for an operand without a producer."""
         if element is None:
             message = "element type of what is filled in is not stated"
             raise UsageError(message, cure="-O element=float16, float32 or float64")
         # Named after the first node that reads it.
-        name = f"n{int(self.workload.nodes.identity[row])}_{place}"
+        name = f"n{int(self.workload.nodes.identity[row])}_{index}"
         kind = TensorType(ElementType(element), shape, layout)
         return {"name": name, **_replace_tuples(type_fields(kind))}
 

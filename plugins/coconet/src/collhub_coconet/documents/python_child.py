@@ -93,8 +93,8 @@ def _explain_exclusion(function: Callable[..., object]) -> str | None:
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     needed = [
         name
-        for name, one in signature.parameters.items()
-        if one.default is inspect.Parameter.empty and one.kind not in kinds
+        for name, parameter in signature.parameters.items()
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in kinds
     ]
     if needed:
         return f"needs the arguments {', '.join(needed)}: give them default values"

@@ -43,11 +43,11 @@ def collect(parts: Sequence[Array], kind: TensorType) -> Array:
     return np.concatenate(parts, axis=kind.layout.dimension)
 
 
-def is_same(one: Array, other: Array) -> bool:
+def is_same(first: Array, second: Array) -> bool:
     """Whether two arrays have the same type, shape and bits; all NaNs count as equal."""
-    if one.dtype != other.dtype or one.shape != other.shape:
+    if first.dtype != second.dtype or first.shape != second.shape:
         return False
-    return _get_bits(one) == _get_bits(other)
+    return _get_bits(first) == _get_bits(second)
 
 
 def _get_bits(values: Array) -> bytes:
@@ -118,7 +118,7 @@ def apply_pointwise(kind: Kind, operands: list[Array]) -> Array:
     """Compute a pointwise operation on arrays of one element type that broadcast to one shape."""
     # Stretched first, since loops of numpy may round differently if a stride is 0. Always copied,
     # since numpy treats an array of one element as contiguous for any stride.
-    full = [np.array(one, order="C", ndmin=1) for one in np.broadcast_arrays(*operands)]
+    full = [np.array(operand, order="C", ndmin=1) for operand in np.broadcast_arrays(*operands)]
     result: Array = np.asarray(_UFUNCS[kind](*full))
     return result
 
@@ -151,10 +151,10 @@ def convolve(x: Array, w: Array) -> Array:
     sides = [(size // 2, size // 2) for size in window]
     padded = np.pad(x, [(0, 0), (0, 0), *sides])
     result = np.zeros((x.shape[0], w.shape[0], *x.shape[2:]), x.dtype)
-    for channel, *place in product(range(w.shape[1]), *map(range, window)):
+    for channel, *window_position in product(range(w.shape[1]), *map(range, window)):
         values = padded[:, channel]
         weights = w[:, channel]
-        for axis, (start, size) in enumerate(zip(place, x.shape[2:], strict=True), 1):
+        for axis, (start, size) in enumerate(zip(window_position, x.shape[2:], strict=True), 1):
             values = values.take(range(start, start + size), axis=axis)
             weights = weights.take([start], axis=axis)
         result += values[:, None] * weights

@@ -79,7 +79,10 @@ def draw_arguments(program: Program, binding: Binding, seed: int) -> dict[str, A
     """
     # In the order of declaration, so that the result depends only on the seed.
     generator = np.random.default_rng(seed)
-    return {one.name: _draw_argument(one, binding, generator) for one in program.arguments}
+    return {
+        argument.name: _draw_argument(argument, binding, generator)
+        for argument in program.arguments
+    }
 
 
 def _draw_argument(argument: Argument, binding: Binding, generator: np.random.Generator) -> Array:
@@ -98,18 +101,25 @@ def _distribute_arguments(
     program: Program, data: Mapping[str, Array], binding: Binding
 ) -> dict[str, OnRanks]:
     ranks = binding.num_ranks
-    return {one.name: distribute(data[one.name], one.type, ranks) for one in program.arguments}
+    return {
+        argument.name: distribute(data[argument.name], argument.type, ranks)
+        for argument in program.arguments
+    }
 
 
 def _replace_float_type(program: Program, element: ElementType) -> Program:
     """Copy a program with one type for all floats."""
     arguments = tuple(
-        replace(one, type=replace(one.type, element=element)) if one.type.element.is_float else one
-        for one in program.arguments
+        replace(argument, type=replace(argument.type, element=element))
+        if argument.type.element.is_float
+        else argument
+        for argument in program.arguments
     )
     operations = tuple(
-        replace(one, element=element) if one.element is not None and one.element.is_float else one
-        for one in program.operations
+        replace(operation, element=element)
+        if operation.element is not None and operation.element.is_float
+        else operation
+        for operation in program.operations
     )
     return replace(program, arguments=arguments, operations=operations)
 
@@ -158,7 +168,7 @@ class _RunComparison:
         for state, name in _map_updates(self.first.program).items():
             self._compare(f"state {state}", name, updates.get(state, name), second)
         masks = zip(self.first.masks, second.masks, strict=False)
-        are_equal = all(is_same(one, other) for one, other in masks)
+        are_equal = all(is_same(first_mask, second_mask) for first_mask, second_mask in masks)
         if not are_equal or len(self.first.masks) != len(second.masks):
             self.differences.append("dropout masks differ")
         differences, exact = tuple(self.differences), tuple(self.exact)
@@ -176,14 +186,14 @@ class _RunComparison:
         old_layout = self.first.program.types[original.reads[0]].layout
         return new_layout != old_layout
 
-    def _compare(self, label: str, one: str, other: str, second: SimulatedRun) -> None:
-        if other not in second.values:
+    def _compare(self, label: str, first_name: str, second_name: str, second: SimulatedRun) -> None:
+        if second_name not in second.values:
             self.differences.append(f"{label} is missing")
             return
         # Complete tensors are compared, since layouts may differ.
-        expected = collect(self.first.values[one], self.first.program.types[one])
-        kind = second.program.types[other]
-        actual = collect(second.values[other], kind)
+        expected = collect(self.first.values[first_name], self.first.program.types[first_name])
+        kind = second.program.types[second_name]
+        actual = collect(second.values[second_name], kind)
         if not is_same(expected, actual):
             self.differences.append(f"{label} differs")
         self.exact.append(label)
@@ -191,4 +201,8 @@ class _RunComparison:
 
 def _map_updates(program: Program) -> dict[str, str]:
     """Map the name of each updated state to the name of its new value."""
-    return {one.reads[0]: one.name for one in program.operations if one.kind is Kind.UPDATE}
+    return {
+        operation.reads[0]: operation.name
+        for operation in program.operations
+        if operation.kind is Kind.UPDATE
+    }

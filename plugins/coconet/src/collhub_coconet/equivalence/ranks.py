@@ -83,9 +83,9 @@ def _check_roots(program: Program, binding: Binding) -> None:
         # Checked here, since a program does not determine the number of ranks.
         root = operation.root or 0
         if not 0 <= root < binding.num_ranks:
-            place = Location(program.name, line)
+            location = Location(program.name, line)
             message = f"{operation.name}: root {root} is no rank of {binding.num_ranks}"
-            raise InputError(message, location=place, cure="count ranks from 0", code="root")
+            raise InputError(message, location=location, cure="count ranks from 0", code="root")
 
 
 def _compute_value(run: SimulatedRun, operation: Operation) -> OnRanks:
@@ -156,7 +156,7 @@ def _compute_reduce_scatter(run: SimulatedRun, operation: Operation) -> OnRanks:
     num_ranks, dimension = run.binding.num_ranks, operation.dimension or 0
     contributions = run.values[operation.reads[0]]
     blocks = [
-        [take_block(one, dimension, num_ranks, rank) for one in contributions]
+        [take_block(contribution, dimension, num_ranks, rank) for contribution in contributions]
         for rank in range(num_ranks)
     ]
     return [reduce_over_ranks(parts, operation.reduction or Reduction.SUM) for parts in blocks]
@@ -230,7 +230,7 @@ def _compute_scalar(run: SimulatedRun, operation: Operation) -> OnRanks:
 def _compute_transpose(run: SimulatedRun, operation: Operation) -> OnRanks:
     # A block along one of the dimensions becomes a block along the other.
     values = run.values[operation.reads[0]]
-    return [np.ascontiguousarray(np.swapaxes(one, -1, -2)) for one in values]
+    return [np.ascontiguousarray(np.swapaxes(value, -1, -2)) for value in values]
 
 
 _CONTRACTIONS = {

@@ -59,8 +59,8 @@ class CollectiveRun:
             self.received[row] = self.mail.pop((peer, rank, tag))
         if node == contents.last[row]:
             first = int(contents.destination[row])
-            for place, values in enumerate(self._compute(row, kind)):
-                self.cells[first + place] = row, values
+            for offset, values in enumerate(self._compute(row, kind)):
+                self.cells[first + offset] = row, values
             for unit, address in self.results.get(node, ()):
                 chunk = self._find_chunk(unit, rank, is_given=True)
                 self.deliver(rank, chunk, self.cells[address][1])
@@ -74,9 +74,9 @@ class CollectiveRun:
         if kind is StepKind.COPY:
             return local
         if kind is StepKind.REDUCE:
-            other = self._read(row, int(contents.destination[row]))
+            addend = self._read(row, int(contents.destination[row]))
         elif row in self.received:
-            other = self.received.pop(row)
+            addend = self.received.pop(row)
         else:
             message = "a reduction has nothing that was received"
             raise InputError(message, cure="a dependency is missing", code="not-there")
@@ -84,7 +84,7 @@ class CollectiveRun:
         reduction = operation.reduction or Reduction.SUM
         if self.part.is_scalar and operation.kind is Kind.MAX:
             reduction = Reduction.MAX
-        return [reduce_over_ranks([*pair], reduction) for pair in zip(other, local, strict=True)]
+        return [reduce_over_ranks([*pair], reduction) for pair in zip(addend, local, strict=True)]
 
     def _read(self, row: int, first: int) -> Payload:
         """Read the units of a region, in the versions that the step depends on."""

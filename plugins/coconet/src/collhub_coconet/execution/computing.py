@@ -125,7 +125,9 @@ def compute_elements(
         return values.read(operation.reads[1], rank, elements)
     if operation.kind is Kind.DROPOUT:
         return _compute_dropout(values, operation, rank, elements)
-    operands = [_read_operand(values, operation, one, rank, elements) for one in operation.operands]
+    operands = [
+        _read_operand(values, operation, operand, rank, elements) for operand in operation.operands
+    ]
     if operation.kind is Kind.CAST:
         return operands[0].astype(operation.element)
     return apply_pointwise(operation.kind, operands)
@@ -169,7 +171,7 @@ def _read_operand(
     if not isinstance(operand, str):
         # The condition of a Select is bool; its values determine the type of the numbers.
         candidates = operation.operands[1:] if operation.kind is Kind.SELECT else operation.operands
-        name = next(one for one in candidates if isinstance(one, str))
+        name = next(candidate for candidate in candidates if isinstance(candidate, str))
         return np.asarray(operand, str(types[name].element))
     shape = values.binding.shape(types[operand].shape)
     indices = np.arange(prod(shape)).reshape(shape)

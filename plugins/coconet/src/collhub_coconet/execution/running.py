@@ -57,8 +57,8 @@ def draw_order(workload: Workload, seed: int) -> Iterator[int]:
     generator = np.random.default_rng(seed)
     done = 0
     while ready:
-        place = int(generator.integers(len(ready)))
-        ready[place], ready[-1] = ready[-1], ready[place]
+        index = int(generator.integers(len(ready)))
+        ready[index], ready[-1] = ready[-1], ready[index]
         row = ready.pop()
         done += 1
         yield row
@@ -79,8 +79,8 @@ def find_waiting_edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
     rows = np.concatenate([sends, receives])
     is_send = np.arange(len(rows)) < len(sends)
     rank, peer = nodes.rank[rows], nodes.peer[rows]
-    ends = np.where(is_send, rank, peer), np.where(is_send, peer, rank)
-    keys = connection_keys(*ends, nodes.tag[rows])
+    endpoints = np.where(is_send, rank, peer), np.where(is_send, peer, rank)
+    keys = connection_keys(*endpoints, nodes.tag[rows])
     pairs = pair_in_order(sends, receives, keys[: len(sends)], keys[len(sends) :])
     parents, children = nodes.edges()
     return np.concatenate([parents, pairs.send]), np.concatenate([children, pairs.receive])
@@ -122,7 +122,8 @@ def execute_and_compare(before: Program, flat: FlatProgram, seed: int = 0) -> Ex
     comparison = compare(before, program, binding, seed)
     data = draw_arguments(before, binding, seed)
     arguments = {
-        one.name: _distribute_argument(data[one.name], flat, one.name) for one in program.arguments
+        argument.name: _distribute_argument(data[argument.name], flat, argument.name)
+        for argument in program.arguments
     }
     expected = simulate_ranks(program, binding, arguments)
     execution = execute(flat, arguments, seed, expected)
@@ -223,7 +224,7 @@ class _ExecutionState:
             if part.grid is None:
                 elements = find_elements(kind, binding, rank % binding.num_ranks)
             else:
-                elements = np.concatenate([part.grid.elements(one) for one in part.tiles[item]])
+                elements = np.concatenate([part.grid.elements(chunk) for chunk in part.tiles[item]])
             values = compute_elements(self.values, operation, rank, elements)
             self.values.write(operation.name, rank, elements, values)
 
@@ -303,7 +304,7 @@ class _ExecutionState:
         assert self.expected_values is not None
         ranks = range(part.first_rank, part.first_rank + count)
         terms = [self.expected_values.read(operation.reads[0], rank, elements) for rank in ranks]
-        return float(max(np.abs(one.astype(np.float64)).max(initial=0.0) for one in terms))
+        return float(max(np.abs(term.astype(np.float64)).max(initial=0.0) for term in terms))
 
     # --- results ---
 
@@ -311,8 +312,8 @@ class _ExecutionState:
         """Return all values on the ranks of their groups. Raises `InputError` for missing ones."""
         ranks = range(self.flat.binding.num_ranks)
         return {
-            one.name: [self.values.on_rank(one.name, rank) for rank in ranks]
-            for one in self.flat.program.operations
+            operation.name: [self.values.on_rank(operation.name, rank) for rank in ranks]
+            for operation in self.flat.program.operations
         }
 
     def compare_all(self) -> None:

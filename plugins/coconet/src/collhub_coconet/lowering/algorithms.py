@@ -125,20 +125,20 @@ class Algorithms:
 
     def _find_algorithm(self, call: Call, choice: Choice) -> Algorithm:
         """Synthesize, read or take the chosen algorithm, and verify it."""
-        given = choice.algorithm
-        if isinstance(given, str):
-            is_file = not given.isidentifier() and bool({"/", "."} & set(given))
+        algorithm = choice.algorithm
+        if isinstance(algorithm, str):
+            is_file = not algorithm.isidentifier() and bool({"/", "."} & set(algorithm))
             if not is_file:
                 return _verify_algorithm(self._synthesize(call, choice))
-            given = read(given, registry=self._registry)
-        actual, required = given.collective, call.collective
+            algorithm = read(algorithm, registry=self._registry)
+        actual, required = algorithm.collective, call.collective
         fits = (actual.kind, actual.num_ranks, actual.root) == (
             required.kind, required.num_ranks, required.root,
         )  # fmt: skip
         if not fits:
-            message = f"{given!r} is no {required.kind} of {required.num_ranks} ranks"
+            message = f"{algorithm!r} is no {required.kind} of {required.num_ranks} ranks"
             raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
-        return _verify_algorithm(given)
+        return _verify_algorithm(algorithm)
 
     def _synthesize(self, call: Call, choice: Choice) -> Algorithm:
         """Synthesize an algorithm on the part of the network that the group uses."""

@@ -42,10 +42,10 @@ def cut_tiles(ranks: Int64Array, orders: Sequence[Int64Array], max_tiles: int | 
         for low, high in pairwise(borders):
             rank.append(number)
             chunks.append(tuple(chunk_list[low:high]))
-    lengths = [len(one) for one in chunks]
+    lengths = [len(tile_chunks) for tile_chunks in chunks]
     tile = np.repeat(np.arange(len(chunks)), lengths)
     owner = np.asarray(rank, np.int64)
-    flat = np.asarray([chunk for one in chunks for chunk in one], np.int64)
+    flat = np.asarray([chunk for tile_chunks in chunks for chunk in tile_chunks], np.int64)
     return Tiles(owner, tuple(chunks), tile, owner[tile], flat)
 
 
@@ -61,19 +61,19 @@ def compute_tile_costs(
     Shares are rounded at the borders of tiles, so that their sum is the total of the rank.
     """
     members = stage.members if stage else ()
-    count = sum(count_operations(program, one, binding) for one in operations)
+    count = sum(count_operations(program, operation, binding) for operation in operations)
     traffic = count_memory_bytes(program, operations, binding, members)
     size = np.bincount(tiles.tile, minlength=len(tiles.rank))
     end = np.cumsum(size)
     ranks, first = np.unique(tiles.rank, return_index=True)
     start = (end - size)[first]
-    place = np.searchsorted(ranks, tiles.rank)
-    chunks_of_rank = np.bincount(place, size).astype(np.int64)
-    high = end - start[place]
+    rank_index = np.searchsorted(ranks, tiles.rank)
+    chunks_of_rank = np.bincount(rank_index, size).astype(np.int64)
+    high = end - start[rank_index]
     low = high - size
     shares = [
-        _compute_share(total, high, chunks_of_rank[place])
-        - _compute_share(total, low, chunks_of_rank[place])
+        _compute_share(total, high, chunks_of_rank[rank_index])
+        - _compute_share(total, low, chunks_of_rank[rank_index])
         for total in (count, traffic)
     ]
     return shares[0], shares[1]
@@ -102,11 +102,11 @@ def number_chunks(
     since full buffers belong to ranks.
     """
     share = contents.units // grid.blocks
-    block, place = np.divmod(units, share)
+    block, offset = np.divmod(units, share)
     if grid.across is not None:
         source, target = (block, position) if is_given else (position, block)
         block = source * grid.blocks + target
-    chunks: Int64Array = block * grid.parts + piece * share + place
+    chunks: Int64Array = block * grid.parts + piece * share + offset
     return chunks
 
 
@@ -134,9 +134,9 @@ def order_chunks(
     ranked = unit[order]
     _, first_seen = np.unique(ranked, return_index=True)
     ranked = ranked[np.sort(first_seen)]
-    place = np.full_like(ranked, position)
+    positions = np.full_like(ranked, position)
     numbers = [
-        number_chunks(grid, contents, ranked, piece, place, is_given=not is_needed)
+        number_chunks(grid, contents, ranked, piece, positions, is_given=not is_needed)
         for piece in range(pieces)
     ]
     used = np.concatenate(numbers)

@@ -82,9 +82,9 @@ def build_contents(algorithm: Algorithm, size: int) -> Contents:
     inputs = _map_buffer_units(algorithm, layout.base, Buffer.INPUT, layout.total)
     outputs = _map_buffer_units(algorithm, layout.base, Buffer.OUTPUT, layout.total)
     is_need = (reads.version == INITIAL) & (inputs[reads.address] >= 0)
-    given = np.flatnonzero(outputs >= 0)
-    writer = final[given]
-    rank = np.searchsorted(layout.base.min(axis=1), given, side="right") - 1
+    output_addresses = np.flatnonzero(outputs >= 0)
+    writer = final[output_addresses]
+    rank = np.searchsorted(layout.base.min(axis=1), output_addresses, side="right") - 1
     return Contents(
         algorithm,
         template,
@@ -93,9 +93,9 @@ def build_contents(algorithm: Algorithm, size: int) -> Contents:
         last[reads.row[is_need]],
         inputs[reads.address[is_need]],
         rank,
-        outputs[given],
+        outputs[output_addresses],
         np.where(writer >= 0, last[np.maximum(writer, 0)], -1),
-        given,
+        output_addresses,
         _compute_levels(template),
         source,
         destination,
@@ -163,8 +163,8 @@ def _map_buffer_units(
     units = np.full(total, -1, np.int64)
     for rank, size in enumerate(sizes.tolist()):
         first = rank * collective.units_per_rank if is_part else 0
-        place = int(base[rank, buffer])
-        units[place : place + size] = first + np.arange(size)
+        first_address = int(base[rank, buffer])
+        units[first_address : first_address + size] = first + np.arange(size)
     return units
 
 

@@ -197,7 +197,11 @@ class _FlatBuilder:
             source = find_viewed_value(self.program, operation)
             if source in self.producers.ready:
                 self.producers.ready[operation.name] = self.producers.ready[source]
-        working = [one for one in operations if find_viewed_value(self.program, one) is None]
+        working = [
+            operation
+            for operation in operations
+            if find_viewed_value(self.program, operation) is None
+        ]
         if not working:
             return
         # All operations have the same cut and group.
@@ -214,7 +218,7 @@ class _FlatBuilder:
         grid = cut.grid if cut else None
         self.parts.append(Segment(tuple(operations), grid, tiles.chunks, self.kernels, is_partial))
         node = numbers[tiles.tile]
-        for read in dict.fromkeys(read for one in operations for read in one.reads):
+        for read in dict.fromkeys(read for operation in operations for read in operation.reads):
             needs, grid_of_read = (tiles.owner, tiles.chunk, node), grid
             if cut is not None and read == cut.source and last.kind in CONTRACTIONS:
                 assert cut.source_cut is not None
@@ -227,7 +231,7 @@ class _FlatBuilder:
             self.producers.wait(read, region, grid_of_read, *needs)
         self.streams.append(self.nodes, numbers, tiles.rank, stage)
         ready = Ready(region, grid, tiles.owner, tiles.chunk, node)
-        self.producers.ready |= dict.fromkeys((one.name for one in working), ready)
+        self.producers.ready |= dict.fromkeys((operation.name for operation in working), ready)
         if is_partial:
             # The value itself is ready after its all-reduce.
             self.producers.ready[_partial_name(last)] = self.producers.ready.pop(last.name)
@@ -274,8 +278,8 @@ class _FlatBuilder:
         grid, region = cut.grid, self.regions[operation.name]
         orders = [self._order_chunks(cut, position) for position in range(len(ours))]
         if kind.layout.is_sliced:
-            owners = [grid.owners(one, kind.layout.dimension) for one in orders]
-            orders = [one[owners[place] == place] for place, one in enumerate(orders)]
+            owners = [grid.owners(order, kind.layout.dimension) for order in orders]
+            orders = [order[owners[position] == position] for position, order in enumerate(orders)]
         tiles = cut_tiles(ours, orders, None)
         shift = theirs[0] - ours[0]
         size = self.binding.bytes_of_rank(kind)
@@ -338,7 +342,7 @@ class _FlatBuilder:
         """
         contents, grid, first = runs.contents, runs.grid, runs.first_rank
         count, region = len(contents.template), self.regions[runs.operation.name]
-        given: list[tuple[Int64Array, Int64Array, Int64Array]] = []
+        results: list[tuple[Int64Array, Int64Array, Int64Array]] = []
         unchanged: list[tuple[Int64Array, Int64Array]] = []
         for piece in range(runs.pieces):
             base = numbers[piece * count]
@@ -352,14 +356,14 @@ class _FlatBuilder:
                 grid, contents, contents.give_unit, piece, contents.give_rank, is_given=True
             )
             rank, has_node = first + contents.give_rank, contents.give_node >= 0
-            given.append((rank[has_node], chunk[has_node], contents.give_node[has_node] + base))
+            results.append((rank[has_node], chunk[has_node], contents.give_node[has_node] + base))
             unchanged.append((rank[~has_node], chunk[~has_node]))
         rank, chunk = (np.concatenate(side) for side in zip(*unchanged, strict=True))
         pairs = zip(rank.tolist(), chunk.tolist(), strict=True)
         self.pass_through[runs.operation.name] = frozenset(pairs)
         index, node = self.producers.find_producers(operand, region, grid, rank, chunk)
-        given.append((rank[index], chunk[index], node))
-        columns = (np.concatenate(side) for side in zip(*given, strict=True))
+        results.append((rank[index], chunk[index], node))
+        columns = (np.concatenate(side) for side in zip(*results, strict=True))
         self.producers.ready[runs.operation.name] = Ready(region, grid, *columns)
 
     def _add_barrier(self, value: str, ranks: Int64Array) -> Int64Array:

@@ -148,8 +148,8 @@ def _select_edges(
     edges: tuple[Int64Array, Int64Array], rows: Int64Array, step: Int64Array, count: int
 ) -> tuple[Int64Array, Int64Array]:
     """Select the dependencies between these rows of the graph, as dependencies of steps."""
-    place = positions_in(rows, count)
-    parents, children = (place[side] for side in edges)
+    position = positions_in(rows, count)
+    parents, children = (position[side] for side in edges)
     is_inside = (parents >= 0) & (children >= 0)
     parents, children = step[parents[is_inside]], step[children[is_inside]]
     is_other = parents != children

@@ -190,7 +190,7 @@ def _compute_block_lengths(grid: Grid, dimension: int, block: Int64Array) -> Int
 
 def _count_remaining_elements(shape: tuple[int, ...], cut: tuple[int, ...]) -> int:
     """Count the elements of a shape along all dimensions that are not cut."""
-    return prod(size for place, size in enumerate(shape) if place not in cut)
+    return prod(size for dimension, size in enumerate(shape) if dimension not in cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def number_regions(program: Program) -> dict[str, int]:
     for chain in program.chains:
         inside = [name for member in chain.members for name in stage_of.get(member, (member,))]
         groups.append(inside)
-    regions = {operation.name: place for place, operation in enumerate(program.operations)}
+    regions = {operation.name: index for index, operation in enumerate(program.operations)}
     # Chains come last, since they contain complete stages.
     for number, names in enumerate(groups, len(regions)):
         regions.update(dict.fromkeys(names, number))

@@ -188,12 +188,12 @@ def limit_pieces_in_flight(
     """
     count = len(template)
     is_receive = template.kind == NodeKind.RECV
-    ends = _split_lists(template.ends)
+    end_nodes = _split_lists(template.ends)
     for position, nodes_of_position in enumerate(_split_lists(template.starts)):
         starts = nodes_of_position[~is_receive[nodes_of_position]]
         # Every end precedes every start.
-        before = np.repeat(ends[position], len(starts))
-        after = np.tile(starts, len(ends[position]))
+        before = np.repeat(end_nodes[position], len(starts))
+        after = np.tile(starts, len(end_nodes[position]))
         for piece in range(max_in_flight, pieces):
             earlier = numbers[(piece - max_in_flight) * count]
             later = numbers[piece * count]

@@ -132,7 +132,9 @@ def _compute_seconds(
     moving = nodes.bytes[rows] / machine.memory_bytes_per_s
     seconds = np.maximum(computing, moving)
     measured = [
-        machine.measured_s[one.name] for one in part.operations if one.name in machine.measured_s
+        machine.measured_s[operation.name]
+        for operation in part.operations
+        if operation.name in machine.measured_s
     ]
     if measured:
         seconds = sum(measured) / np.bincount(nodes.rank[rows])[nodes.rank[rows]]
@@ -148,9 +150,13 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
     place.
     """
     kernels = program.kernels()
-    of_kernel = {one.name: place for place, kernel in enumerate(kernels) for one in kernel}
+    of_kernel = {
+        operation.name: kernel_index
+        for kernel_index, kernel in enumerate(kernels)
+        for operation in kernel
+    }
     last = dict(of_kernel)
-    for name in reversed([one.name for one in program.operations]):
+    for name in reversed([operation.name for operation in program.operations]):
         operation = program.by_name[name]
         for read in operation.reads:
             # A reader of a view reads the viewed value.
@@ -160,7 +166,9 @@ def compute_peak_bytes(program: Program, binding: Binding) -> int:
     peak = 0
     for group in range(program.num_groups):
         fixed = sum(
-            binding.bytes_of_rank(one.type) for one in program.arguments if one.type.group == group
+            binding.bytes_of_rank(argument.type)
+            for argument in program.arguments
+            if argument.type.group == group
         )
         change = np.zeros(len(kernels) + 1, np.int64)
         for operation in program.operations:

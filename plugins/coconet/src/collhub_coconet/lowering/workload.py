@@ -115,7 +115,7 @@ class _WorkloadBuilder:
 
     def _add_computation(self, operations: list[Operation]) -> None:
         """Add one COMPUTE node per rank for operations without communication between them."""
-        working = [one for one in operations if one.kind is not Kind.SLICE]
+        working = [operation for operation in operations if operation.kind is not Kind.SLICE]
         for operation in operations:
             if operation.kind is Kind.SLICE and operation.reads[0] in self.producer:
                 self.producer[operation.name] = self.producer[operation.reads[0]]
@@ -124,17 +124,21 @@ class _WorkloadBuilder:
         if not working:
             return
         statement = self.statements.add(working)
-        name = self._add_name("+".join(one.name for one in working))
+        name = self._add_name("+".join(operation.name for operation in working))
         # All operations of a kernel are on one group.
         group = self.program.types[working[0].name].group
-        count = sum(count_operations(self.program, one, self.binding) for one in working)
+        count = sum(
+            count_operations(self.program, operation, self.binding) for operation in working
+        )
         traffic = count_memory_bytes(self.program, operations, self.binding)
         numbers = []
         for rank in self.binding.ranks_of(group):
             row = {"rank": rank, "kind": NodeKind.COMPUTE, "name": name, "extra": statement}
             numbers.append(self._add_row(row | {"operations": count, "bytes": traffic}))
-        self._add_dependencies(numbers, (read for one in operations for read in one.reads))
-        self.producer |= dict.fromkeys((one.name for one in working), numbers)
+        self._add_dependencies(
+            numbers, (read for operation in operations for read in operation.reads)
+        )
+        self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
 
     def _add_communication(self, operation: Operation) -> None:
         """Add a collective, or the messages of a Send."""
@@ -166,16 +170,16 @@ class _WorkloadBuilder:
         row = {"name": self._add_name(operation.name), "tag": len(self.names)}
         row["bytes"] = self.binding.bytes_of_rank(kind)
         row["extra"] = self.statements.add([operation])
-        ends = self.binding.ranks_of(sender), self.binding.ranks_of(kind.group)
-        pairs = list(zip(*ends, strict=True))
+        ranks_by_side = self.binding.ranks_of(sender), self.binding.ranks_of(kind.group)
+        pairs = list(zip(*ranks_by_side, strict=True))
         sends = [
-            self._add_row(row | {"rank": one, "peer": other, "kind": NodeKind.SEND})
-            for one, other in pairs
+            self._add_row(row | {"rank": source, "peer": destination, "kind": NodeKind.SEND})
+            for source, destination in pairs
         ]
         self._add_dependencies(sends, operation.reads)
         self.producer[operation.name] = [
-            self._add_row(row | {"rank": other, "peer": one, "kind": NodeKind.RECV})
-            for one, other in pairs
+            self._add_row(row | {"rank": destination, "peer": source, "kind": NodeKind.RECV})
+            for source, destination in pairs
         ]
 
     def _find_root(self, operation: Operation) -> int:
@@ -183,8 +187,8 @@ class _WorkloadBuilder:
         root, ranks = operation.root or 0, self.binding.num_ranks
         if not 0 <= root < ranks:
             message = f"{operation.name}: root {root} is no rank of {ranks}"
-            place = Location(self.program.name)
-            raise InputError(message, location=place, cure="count ranks from 0", code="root")
+            location = Location(self.program.name)
+            raise InputError(message, location=location, cure="count ranks from 0", code="root")
         return self.program.types[operation.name].group * ranks + root
 
     def _add_row(self, row: dict[str, int]) -> int:
@@ -216,7 +220,9 @@ def read(source: Source, options: ProgramOptions) -> Workload:
         bound = bound_from_json(source.content(), source.name, options.num_ranks, sizes)
         return lower_source(bound, source)
     except InputError as error:
-        raise InputError([_locate_in_file(one, source.name) for one in error.diagnostics]) from None
+        raise InputError(
+            [_locate_in_file(diagnostic, source.name) for diagnostic in error.diagnostics]
+        ) from None
 
 
 def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:

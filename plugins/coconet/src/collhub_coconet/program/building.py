@@ -175,13 +175,13 @@ class Value:
         """Whether elements are greater; the element type is bool."""
         return self._apply_left(Kind.GREATER, other)
 
-    def _apply_left(self, kind: Kind, other: Value | float) -> Value:
+    def _apply_left(self, kind: Kind, operand: Value | float) -> Value:
         """Apply a kind with this value as the first operand."""
-        return self.builder.apply(kind, (self, other))
+        return self.builder.apply(kind, (self, operand))
 
-    def _apply_right(self, kind: Kind, other: float) -> Value:
+    def _apply_right(self, kind: Kind, operand: float) -> Value:
         """Apply a kind with this value as the second operand."""
-        return self.builder.apply(kind, (other, self))
+        return self.builder.apply(kind, (operand, self))
 
 
 def all_reduce(x: Value, reduction: str = "sum") -> Value:

@@ -62,7 +62,7 @@ def order_groups(
     Kahn's algorithm on the graph in which a group is one node. Among nodes that are ready, the
     first of the program comes first.
     """
-    node_of = {operation.name: place for place, operation in enumerate(operations)}
+    node_of = {operation.name: index for index, operation in enumerate(operations)}
     position = dict(node_of)
     for group in groups:
         first = min(position[name] for name in group)
@@ -146,7 +146,7 @@ class Program:
     def __getstate__(self) -> dict[str, object]:
         """Return the fields for another process, without cached properties."""
         # A read-only view of a mapping cannot be pickled.
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         return values | {"sizes": dict(self.sizes), "types": dict(self.types)}
 
     @cached_property
@@ -157,7 +157,7 @@ class Program:
     @cached_property
     def places(self) -> Mapping[str, int]:
         """Position of every operation, counted from 0, by the name of its value."""
-        return {operation.name: place for place, operation in enumerate(self.operations)}
+        return {operation.name: position for position, operation in enumerate(self.operations)}
 
     @cached_property
     def readers(self) -> Readers:

@@ -138,7 +138,9 @@ class Simulation:
         try:
             return makespan(program, binding, machine, choices, registry=self.registry).time_s
         except HubError as error:
-            if any(one.code not in _CODES_OF_UNFIT_MEANS for one in error.diagnostics):
+            if any(
+                diagnostic.code not in _CODES_OF_UNFIT_MEANS for diagnostic in error.diagnostics
+            ):
                 raise
             return str(error)
 

@@ -90,8 +90,8 @@ class Conditions:
         names = [entry.name for entry in self._program.operations]
         line = names.index(operation) + 1 if operation in self._program.by_name else None
         text = f"{self._transformation} refused: {operation}: {message} ({condition})"
-        place = Location(self._program.name, line)
-        diagnostic = Diagnostic(f"refused-{condition}", text, location=place, cure=cure)
+        location = Location(self._program.name, line)
+        diagnostic = Diagnostic(f"refused-{condition}", text, location=location, cure=cure)
         return RefusedMoveError(diagnostic, condition, operation)
 
     def to_record(self, notes: tuple[str, ...] = ()) -> LegalityRecord:

@@ -98,8 +98,8 @@ def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
 
     Dimensions are aligned at the end, and a dimension of size 1 is stretched.
     """
-    first, *others = shapes
-    if all(shape == first for shape in others):
+    first, *remaining_shapes = shapes
+    if all(shape == first for shape in remaining_shapes):
         return first
     rank = max(map(len, shapes))
     return tuple(_join_sizes(shapes, distance) for distance in range(rank, 0, -1))
