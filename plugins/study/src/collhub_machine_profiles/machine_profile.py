@@ -126,12 +126,12 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
     gpu = profile.known_gpu
     constants = {
         name: {
-            "value": float(f"{one.value:.5g}"),
-            "source": one.source,
-            "points": one.points,
+            "value": float(f"{constant.value:.5g}"),
+            "source": constant.source,
+            "points": constant.points,
             "meaning": MEANINGS[name],
         }
-        for name, one in profile.constants.items()
+        for name, constant in profile.constants.items()
     }
     return {
         "schema": SCHEMA,
@@ -143,7 +143,7 @@ def profile_document(profile: MachineProfile) -> dict[str, object]:
         "library": {"name": profile.library.name, "version": profile.library.version},
         "nccl": _channels(gpu),
         "constants": constants,
-        "network": [_network_document(one) for one in profile.networks] or None,
+        "network": [_network_document(network) for network in profile.networks] or None,
         "tables": [_table_document(table) for table in profile.tables],
         "errors": [error.document() for error in profile.errors],
         "date": profile.day or None,
@@ -198,10 +198,12 @@ def profile_bytes(profile: MachineProfile) -> bytes:
     lines = []
     for key, value in profile_document(profile).items():
         if isinstance(value, list) and value:
-            inner = ",\n".join(f"    {json.dumps(one)}" for one in value)
+            inner = ",\n".join(f"    {json.dumps(entry)}" for entry in value)
             lines.append(f'  "{key}": [\n{inner}\n  ]')
         elif key == "constants" and isinstance(value, dict) and value:
-            inner = ",\n".join(f'    "{name}": {json.dumps(one)}' for name, one in value.items())
+            inner = ",\n".join(
+                f'    "{name}": {json.dumps(entry)}' for name, entry in value.items()
+            )
             lines.append(f'  "{key}": {{\n{inner}\n  }}')
         else:
             lines.append(f'  "{key}": {json.dumps(value)}')
@@ -227,23 +229,25 @@ def parse_profile(content: bytes, file: str) -> MachineProfile:
     otherwise for the first set of wrong constants or table whose sizes do not increase.
     """
     document = parse_json_object(content, file)
-    place = Location(file)
+    location = Location(file)
     if document.get("schema") != SCHEMA:
         message = f"this is not a machine profile ($.schema is not {SCHEMA!r})"
         cure = "write one with 'collhub calibrate RESULT... -o machine.json'"
-        raise InputError(message, location=place, cure=cure, code="invalid-profile")
+        raise InputError(message, location=location, cure=cure, code="invalid-profile")
     violations = schema_violations(document, _SCHEMA_FILE)
     if violations:
-        raise InputError([one.finding(place, "invalid-profile") for one in violations])
+        raise InputError(
+            [violation.finding(location, "invalid-profile") for violation in violations]
+        )
     constants = {
-        name: Constant(one["value"], one["source"], one["points"])
-        for name, one in document["constants"].items()
+        name: Constant(entry["value"], entry["source"], entry["points"])
+        for name, entry in document["constants"].items()
     }
     if constants and set(constants) != set(NAMES):
         wrong = ", ".join(sorted(set(constants) ^ set(NAMES)))
         message = f"$.constants: missing or unknown: {wrong}"
-        raise InputError(message, location=place, cure="calibrate the machine again")
-    tables = [_table(one, index, place) for index, one in enumerate(document["tables"])]
+        raise InputError(message, location=location, cure="calibrate the machine again")
+    tables = [_table(table, index, location) for index, table in enumerate(document["tables"])]
     return MachineProfile(
         document["name"],
         document["label"],
@@ -251,10 +255,10 @@ def parse_profile(content: bytes, file: str) -> MachineProfile:
         Library(**document["library"]),
         {name: constants[name] for name in NAMES if name in constants},
         tuple(tables),
-        tuple(ErrorEntry(**one) for one in document["errors"]),
+        tuple(ErrorEntry(**error) for error in document["errors"]),
         tuple(document["sources"]),
         document["date"] or "",
-        tuple(_network(one) for one in document["network"] or ()),
+        tuple(_network(network) for network in document["network"] or ()),
     )
 
 
@@ -268,12 +272,12 @@ def _network(document: dict[str, Any]) -> NetworkModel:
     )
 
 
-def _table(document: dict[str, Any], index: int, place: Location) -> Table:
+def _table(document: dict[str, Any], index: int, location: Location) -> Table:
     sizes = np.array([size for size, _ in document["points"]], dtype=float)
     times_us = np.array([time for _, time in document["points"]], dtype=float)
     if not (np.diff(sizes) > 0).all():
         message = f"$.tables[{index}].points: sizes do not increase"
-        raise InputError(message, location=place, cure="calibrate the machine again")
+        raise InputError(message, location=location, cure="calibrate the machine again")
     return Table(
         document["collective"],
         document["ranks"],

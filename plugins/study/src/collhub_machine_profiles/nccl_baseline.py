@@ -146,9 +146,9 @@ def expected_time(
 
     libraries = [Library("NCCL", version)]
     # Times with a network plugin are the only ones of some machines: `NCCL, + aws-ofi-nccl`.
-    others = [table.library for table in profile.tables]
-    others += [network.library for network in profile.networks]
-    libraries += [library for library in others if library.variant.startswith("+")]
+    profile_libraries = [table.library for table in profile.tables]
+    profile_libraries += [network.library for network in profile.networks]
+    libraries += [library for library in profile_libraries if library.variant.startswith("+")]
     for library in libraries:
         call = PlannedCall(collective, ranks, nodes, size_bytes, library, dtype)
         predicted = predict_time(profile, call)

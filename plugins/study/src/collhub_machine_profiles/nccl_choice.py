@@ -74,12 +74,16 @@ def cheapest_alternative(
     communicator: Communicator, collective: str, size_bytes: int, dtype: str = ""
 ) -> Alternative:
     """Return the allowed alternative of the lowest cost; the first of NCCL's numbers wins ties."""
-    allowed = [one for one in list_alternatives(communicator, collective, dtype) if not one.refusal]
+    allowed = [
+        alternative
+        for alternative in list_alternatives(communicator, collective, dtype)
+        if not alternative.refusal
+    ]
     return min(
         allowed,
-        key=lambda one: (
-            is_last_resort(communicator, one.algorithm, dtype),
-            cost_us(communicator, collective, one, size_bytes),
+        key=lambda alternative: (
+            is_last_resort(communicator, alternative.algorithm, dtype),
+            cost_us(communicator, collective, alternative, size_bytes),
         ),
     )
 
@@ -94,15 +98,17 @@ def find_choice_windows(
     power of two are evaluated, and the borders between them are exact.
     """
     allowed = [
-        one
-        for one in list_alternatives(communicator, collective)
-        if not one.refusal and algorithm in ("", one.algorithm)
+        alternative
+        for alternative in list_alternatives(communicator, collective)
+        if not alternative.refusal and algorithm in ("", alternative.algorithm)
     ]
     if not allowed:
         return []
 
     def find_cheapest(size: int) -> Alternative:
-        return min(allowed, key=lambda one: cost_us(communicator, collective, one, size))
+        return min(
+            allowed, key=lambda alternative: cost_us(communicator, collective, alternative, size)
+        )
 
     sizes = sorted({(16 + step) << power >> 4 for power in range(41) for step in range(16)})
     windows: list[tuple[int, int, Alternative]] = []

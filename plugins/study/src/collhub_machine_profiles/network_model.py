@@ -97,9 +97,9 @@ def log_network_times(
     hop = hop_small * (sizes / _HOP_BYTES) ** growth
     small = _START_US + hops * hop + sizes / (rate_small * 1e3)
     large = _START_US + hops * hop_large + sizes / (rate_large * factor * 1e3)
-    least = np.minimum(small, large)
-    power = (small / least) ** -_POWER + (large / least) ** -_POWER
-    return np.asarray(np.log(least) - np.log(power) / _POWER)
+    minimum = np.minimum(small, large)
+    power = (small / minimum) ** -_POWER + (large / minimum) ** -_POWER
+    return np.asarray(np.log(minimum) - np.log(power) / _POWER)
 
 
 def extrapolate_nodes(tables: Sequence[Table], point: CollectiveCall) -> float | None:

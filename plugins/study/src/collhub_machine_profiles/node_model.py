@@ -108,7 +108,9 @@ def call_columns(
     channels = np.array([choice.channels for choice in choices], dtype=float)
     threads = np.array([choice.threads for choice in choices], dtype=float)
     return CallColumns(
-        np.array([_FORMS.index(f"{one.algorithm} {one.protocol}") for one in choices], dtype=int),
+        np.array(
+            [_FORMS.index(f"{choice.algorithm} {choice.protocol}") for choice in choices], dtype=int
+        ),
         ranks,
         np.array([ring_steps(point.collective, point.ranks) for point in points], dtype=float),
         size,

@@ -111,7 +111,9 @@ def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Predictio
         times_us = predict(profile.constant_values(), call_columns(gpu, [call], version))
         choice = choice_of(gpu, call, version)
         return Prediction(float(times_us[0]), Method.MODEL, *errors, choice)
-    network = next((one for one in profile.networks if one.applies_to(call)), None)
+    network = next(
+        (candidate for candidate in profile.networks if candidate.applies_to(call)), None
+    )
     if network is not None:
         return Prediction(float(network.times_us([call])[0]), Method.MODEL, *errors)
     extrapolated_us = extrapolate_nodes(profile.tables, call)
@@ -150,10 +152,10 @@ def _errors(
     else of its collective, else all. The two may come from different entries. (None, None) if there
     is no entry.
     """
-    entries = [one for one in profile.errors if one.predictor == predictor]
-    same_kind = [one for one in entries if one.collective == call.collective]
-    exact = [one for one in same_kind if (one.ranks, one.nodes) == (call.ranks, call.nodes)]
+    entries = [entry for entry in profile.errors if entry.predictor == predictor]
+    same_kind = [entry for entry in entries if entry.collective == call.collective]
+    exact = [entry for entry in same_kind if (entry.ranks, entry.nodes) == (call.ranks, call.nodes)]
     nearest: list[ErrorEntry] = exact or same_kind or entries
     if not nearest:
         return None, None
-    return max(one.median for one in nearest), max(one.p90 for one in nearest)
+    return max(entry.median for entry in nearest), max(entry.p90 for entry in nearest)

@@ -24,7 +24,7 @@ _HEAD = re.compile(r"[^:?+]*")
 @functools.cache
 def shipped_names() -> tuple[str, ...]:
     """Return the names of all shipped profiles, sorted."""
-    files = (one.name for one in _FOLDER.iterdir())
+    files = (file.name for file in _FOLDER.iterdir())
     return tuple(sorted(name.removesuffix(".json") for name in files if name.endswith(".json")))
 
 

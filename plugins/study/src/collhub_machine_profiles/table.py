@@ -51,9 +51,9 @@ class Table:
             return np.zeros(0)
         left_out = np.zeros(len(self.sizes), dtype=bool)
         left_out[1:-1:2] = True
-        kept = ~left_out
+        remaining = ~left_out
         predicted = interpolate(
-            self.sizes[kept], envelope(self.times_us[kept]), self.sizes[left_out]
+            self.sizes[remaining], envelope(self.times_us[remaining]), self.sizes[left_out]
         )
         return np.abs(predicted / self.times_us[left_out] - 1)
 

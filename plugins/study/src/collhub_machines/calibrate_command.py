@@ -119,28 +119,28 @@ def calibrate(context: CommandContext, /, **request: Unpack[_Request]) -> int:
         raise UsageError("--picture is for --check", cure="give --check machine.json")
     if request["out"] is not None:
         check_stdout(request["out"], request["as_json"])
-    given = _given_machine(context, request)
+    machine_options = _given_machine(context, request)
     with context.progress("reading"):
         read = read_points(
             request["results"],
             collective=request["collective"],
-            ranks=request["ranks"] or given.ranks,
-            nodes=request["nodes"] or given.nodes,
+            ranks=request["ranks"] or machine_options.ranks,
+            nodes=request["nodes"] or machine_options.nodes,
             format=request["source_format"],
             options=request["assignments"],
             registry=context.registry(),
         )
     if request["checked"] is None:
-        return _calibrate(context, request, read, given)
+        return _calibrate(context, request, read, machine_options)
     profile = load_profile(request["checked"])
     selection = (request["selection"] or "").lower()
-    points = [one for one in read.points if selection in one.machine.lower()]
+    points = [point for point in read.points if selection in point.machine.lower()]
     selected = replace(read, points=points)
     return report_check(
         context,
         profile,
         selected,
-        given.gpu,
+        machine_options.gpu,
         picture=request["picture"],
         as_json=request["as_json"],
     )
@@ -187,16 +187,19 @@ def _calibrate(
     context: CommandContext,
     request: _Request,
     read: MeasurementSet,
-    given: _GivenMachine,
+    machine_options: _GivenMachine,
 ) -> int:
     from collhub_machine_profiles.machine_profile import profile_bytes
 
     from collhub_machines.calibration import MAX_MEDIAN, CalibrationRequest, calibrate_machines
     from collhub_machines.check_report import combine_notes
 
-    _refuse_other_gpu(request, read, given.gpu)
+    _refuse_other_gpu(request, read, machine_options.gpu)
     settings = CalibrationRequest(
-        given.gpu, given.label, request["selection"] or "", request["hold_out"] == "even"
+        machine_options.gpu,
+        machine_options.label,
+        request["selection"] or "",
+        request["hold_out"] == "even",
     )
     machines = calibrate_machines(read, settings)
     context.report(combine_notes(read.skipped))
@@ -213,11 +216,11 @@ def _calibrate(
         context.print_json(_document(machines, paths, read))
     elif out != "-":
         _print_errors(context, machines)
-    poor = [one for one in machines if (one.model_median or 0) > MAX_MEDIAN]
-    for one in poor:
+    poor = [machine for machine in machines if (machine.model_median or 0) > MAX_MEDIAN]
+    for poor_machine in poor:
         context.say(
-            f"{one.profile.label}: held-out median error of the model"
-            f" {100 * (one.model_median or 0):.1f} % exceeds 15 %; {_MODEL_NOTE_CURE}"
+            f"{poor_machine.profile.label}: held-out median error of the model"
+            f" {100 * (poor_machine.model_median or 0):.1f} % exceeds 15 %; {_MODEL_NOTE_CURE}"
         )
     return ExitCode.INVALID if poor and not request["accept"] else ExitCode.DONE
 
@@ -229,11 +232,11 @@ def _refuse_other_gpu(request: _Request, read: MeasurementSet, like: Gpu | None)
     if request["topology"] is None or like is None:
         return
     selection = (request["selection"] or "").lower()
-    chosen = [one.machine for one in read.points if selection in one.machine.lower()]
+    chosen = [point.machine for point in read.points if selection in point.machine.lower()]
     names = {gpu.name for machine in chosen if (gpu := known_gpu(machine))}
     if names - {like.name}:
-        others = ", ".join(sorted(names - {like.name}))
-        message = f"the results are of {others}, the topology is of {like.name}"
+        other_gpus = ", ".join(sorted(names - {like.name}))
+        message = f"the results are of {other_gpus}, the topology is of {like.name}"
         raise UsageError(message, cure="give the topology of the measured machine, or --select")
 
 
@@ -243,11 +246,11 @@ def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
         return [out]
     if out == "-":
         raise UsageError("several machines cannot share standard output", cure="give --select TEXT")
-    path, names = Path(out), [one.profile.name for one in machines]
+    path, names = Path(out), [machine.profile.name for machine in machines]
     # Labels that differ only beyond the length of a name get numbers.
     parts = [
-        name if names.count(name) == 1 else f"{name}-{names[:place].count(name) + 1}"
-        for place, name in enumerate(names)
+        name if names.count(name) == 1 else f"{name}-{names[:index].count(name) + 1}"
+        for index, name in enumerate(names)
     ]
     return [str(path.with_name(f"{path.stem}-{part}{path.suffix}")) for part in parts]
 
@@ -259,32 +262,32 @@ def _document(
         "schema": REPORT_SCHEMA,
         "machines": [
             {
-                "name": one.profile.name,
+                "name": machine.profile.name,
                 "file": path,
-                "gpu": one.profile.gpu or None,
-                "library": str(one.profile.library),
-                "points": sum(len(table.sizes) for table in one.profile.tables),
-                "tables": len(one.profile.tables),
-                "has_model": bool(one.profile.constants),
+                "gpu": machine.profile.gpu or None,
+                "library": str(machine.profile.library),
+                "points": sum(len(table.sizes) for table in machine.profile.tables),
+                "tables": len(machine.profile.tables),
+                "has_model": bool(machine.profile.constants),
                 "priors": [
                     name
-                    for name, constant in one.profile.constants.items()
+                    for name, constant in machine.profile.constants.items()
                     if constant.source != "fit"
                 ],
-                "model_median_error": one.model_median,
-                "errors": [error.document() for error in one.profile.errors],
-                "notes": [str(note) for note in one.diagnostics],
+                "model_median_error": machine.model_median,
+                "errors": [error.document() for error in machine.profile.errors],
+                "notes": [str(note) for note in machine.diagnostics],
             }
-            for path, one in zip(paths, machines, strict=True)
+            for path, machine in zip(paths, machines, strict=True)
         ],
         "skipped": [
             {
-                "file": one.location.file,
-                "line": one.location.line,
-                "reason": one.message,
-                "cure": one.cure,
+                "file": diagnostic.location.file,
+                "line": diagnostic.location.line,
+                "reason": diagnostic.message,
+                "cure": diagnostic.cure,
             }
-            for one in read.skipped
+            for diagnostic in read.skipped
         ],
     }
 
@@ -296,7 +299,7 @@ def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]
     )
     rows = [
         (
-            one.profile.name,
+            machine.profile.name,
             error.predictor,
             error.collective,
             str(error.ranks),
@@ -305,8 +308,8 @@ def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]
             str(error.points),
             *(f"{100 * value:.1f} %" for value in (error.median, error.p90, error.worst)),
         )
-        for one in machines
-        for error in one.profile.errors
+        for machine in machines
+        for error in machine.profile.errors
     ]
     if rows:
         context.print_table(header, rows, ("ranks", "nodes", "points", "median", "p90", "worst"))

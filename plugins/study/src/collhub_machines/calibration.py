@@ -151,7 +151,9 @@ def _calibrate(
     if networks and request.hold_out:
         deviations += network_deviations(between, every_second_size(between))
     errors += _model_errors(deviations)
-    deviation = ErrorSummary.of(one for _, one in deviations) if deviations else None
+    deviation = (
+        ErrorSummary.of(relative_error for _, relative_error in deviations) if deviations else None
+    )
     profile = MachineProfile(
         profile_name(label),
         label,
@@ -202,9 +204,10 @@ def _missing(points: Sequence[Measurement]) -> list[str]:
     return [
         f"{name} {text}"
         for kinds, name in _NEEDED_COLLECTIVES
-        for least, most, text in _NEEDED_SIZES
+        for minimum_bytes, maximum_bytes, text in _NEEDED_SIZES
         if not any(
-            point.collective in kinds and least <= point.size_bytes <= most for point in points
+            point.collective in kinds and minimum_bytes <= point.size_bytes <= maximum_bytes
+            for point in points
         )
     ]
 
@@ -213,7 +216,7 @@ def _missing_notes(
     label: str, points: Sequence[Measurement], constants: dict[str, Constant]
 ) -> list[Diagnostic]:
     notes = []
-    priors = [name for name, one in constants.items() if one.source != "fit"]
+    priors = [name for name, constant in constants.items() if constant.source != "fit"]
     if priors:
         message = f"{label}: no point determines {', '.join(priors)}: priors, not measured"
         missing = "; ".join(_missing(points))

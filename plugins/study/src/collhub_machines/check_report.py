@@ -61,15 +61,20 @@ def report_check(
 def _print_check(context: CommandContext, check: ProfileCheck) -> None:
     rows = [
         (
-            one.point.collective,
-            str(one.point.ranks),
-            str(one.point.nodes),
-            str(one.point.size_bytes),
-            f"{one.point.time_us:.2f}",
-            *("-" if us is None else f"{us:.2f}" for us in (one.table_us, one.model_us)),
-            f"{one.choice.algorithm} {one.choice.protocol}" if one.choice else "-",
+            checked_point.point.collective,
+            str(checked_point.point.ranks),
+            str(checked_point.point.nodes),
+            str(checked_point.point.size_bytes),
+            f"{checked_point.point.time_us:.2f}",
+            *(
+                "-" if us is None else f"{us:.2f}"
+                for us in (checked_point.table_us, checked_point.model_us)
+            ),
+            f"{checked_point.choice.algorithm} {checked_point.choice.protocol}"
+            if checked_point.choice
+            else "-",
         )
-        for one in check.points
+        for checked_point in check.points
     ]
     header = ("collective", "ranks", "nodes", "bytes", "measured", "table", "model", "chosen")
     context.print_table(header, rows, header[1:7])
@@ -91,9 +96,9 @@ def combine_notes(notes: Sequence[Diagnostic]) -> list[Diagnostic]:
         groups.setdefault((note.code, text, note.cure, note.location.file), []).append(note)
     combined = []
     for group in groups.values():
-        first, others = group[0], len(group) - 1
-        if others:
-            noun = "line" if others == 1 else "lines"
-            first = replace(first, message=f"{first.message} (and {others} more {noun})")
+        first, num_others = group[0], len(group) - 1
+        if num_others:
+            noun = "line" if num_others == 1 else "lines"
+            first = replace(first, message=f"{first.message} (and {num_others} more {noun})")
         combined.append(first)
     return combined

@@ -150,7 +150,7 @@ def _coupling(position: FloatArray) -> tuple[float, FloatArray]:
     A ring of two costs the same as an exchange of two. The coupling separates `b` from `hLL` if
     only one number of ranks is measured.
     """
-    index = {name: place for place, name in enumerate(NAMES)}
+    index = {name: number for number, name in enumerate(NAMES)}
     base, hop, exchange, growth = (
         float(np.exp(position[index[name]])) for name in ("b", "hLL", "bP", "nP")
     )
@@ -168,13 +168,13 @@ def every_second_size(points: Sequence[Measurement]) -> list[bool]:
     series: dict[tuple[object, ...], set[int]] = {}
     for point in points:
         series.setdefault(_series(point), set()).add(point.size_bytes)
-    held = {
+    held_out_sizes = {
         (key, size)
         for key, sizes in series.items()
         for position, size in enumerate(sorted(sizes))
         if position % 2
     }
-    return [(_series(point), point.size_bytes) in held for point in points]
+    return [(_series(point), point.size_bytes) in held_out_sizes for point in points]
 
 
 def _series(point: Measurement) -> tuple[object, ...]:
@@ -185,12 +185,12 @@ def held_out_errors(
     gpu: Gpu, points: Sequence[Measurement], version: str, prior: Prior
 ) -> list[tuple[Measurement, float]]:
     """Fit without every second size; return the held-out points with predicted / measured - 1."""
-    held = every_second_size(points)
-    kept = [point for point, is_held in zip(points, held, strict=True) if not is_held]
-    tested = [point for point, is_held in zip(points, held, strict=True) if is_held]
-    if not kept or not tested:
+    held_out = every_second_size(points)
+    fitted_points = [point for point, is_held in zip(points, held_out, strict=True) if not is_held]
+    tested = [point for point, is_held in zip(points, held_out, strict=True) if is_held]
+    if not fitted_points or not tested:
         return []
-    fitted = fit_node(gpu, kept, version, prior)
+    fitted = fit_node(gpu, fitted_points, version, prior)
     times = predict(fitted.values, call_columns(gpu, tested, version))
     return [
         (point, float(time_us / point.time_us - 1))

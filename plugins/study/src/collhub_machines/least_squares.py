@@ -66,9 +66,9 @@ def robust_fit(
 def slopes_of(model: Model, position: FloatArray) -> FloatArray:
     """Return d ln(time) / d ln(constant); shape (points, constants)."""
     columns = []
-    for place in range(len(position)):
+    for index in range(len(position)):
         shift = np.zeros(len(position))
-        shift[place] = _STEP
+        shift[index] = _STEP
         columns.append((model(position + shift) - model(position - shift)) / (2 * _STEP))
     return np.stack(columns, axis=1)
 

@@ -65,7 +65,7 @@ def _summary(profile: MachineProfile) -> dict[str, object]:
         "library": {"name": profile.library.name, "version": profile.library.version},
         "model": _origin(profile),
         "tables": len(profile.tables),
-        "network_nodes": sorted({count for one in profile.networks for count in one.nodes}),
+        "network_nodes": sorted({count for network in profile.networks for count in network.nodes}),
         "errors": errors,
         "sources": list(profile.sources),
     }
@@ -74,11 +74,11 @@ def _summary(profile: MachineProfile) -> dict[str, object]:
 def _origin(profile: MachineProfile) -> str:
     """Return the origin of the constants: fit, sibling, prior or none."""
     sources = {constant.source for constant in profile.constants.values()}
-    return next((one for one in ("fit", "sibling", "prior") if one in sources), "none")
+    return next((source for source in ("fit", "sibling", "prior") if source in sources), "none")
 
 
 def _node_counts(profile: MachineProfile) -> str:
-    counts = sorted({count for one in profile.networks for count in one.nodes})
+    counts = sorted({count for network in profile.networks for count in network.nodes})
     if len(counts) > 2:
         return f"{counts[0]} to {counts[-1]} nodes"
     return ", ".join(f"{count} nodes" for count in counts) or "none"

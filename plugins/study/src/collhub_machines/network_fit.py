@@ -52,14 +52,14 @@ def fit_network(
 
 
 def network_deviations(
-    points: Sequence[Measurement], held: Sequence[bool]
+    points: Sequence[Measurement], held_out: Sequence[bool]
 ) -> list[tuple[Measurement, float]]:
-    """Fit without the points of `held`; return those with predicted / measured - 1."""
-    pairs = list(zip(points, held, strict=True))
+    """Fit without the points of `held_out`; return those with predicted / measured - 1."""
+    pairs = list(zip(points, held_out, strict=True))
     models = fit_networks([point for point, is_held in pairs if not is_held])
     deviations = []
     for point, is_held in pairs:
-        model = next((one for one in models if one.applies_to(point)), None)
+        model = next((candidate for candidate in models if candidate.applies_to(point)), None)
         if is_held and model is not None:
             deviations.append((point, float(model.times_us([point])[0] / point.time_us - 1)))
     return deviations

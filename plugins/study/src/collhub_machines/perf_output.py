@@ -155,15 +155,15 @@ def _comment(tests: list[_Test], line: str, stripped: str, number: int, file: st
 
 def _set_parameters(test: _Test, line: str) -> None:
     """Keep settings that change the meaning of a time: aggregation, graphs, kernels."""
-    found: list[str] = []
+    settings: list[str] = []
     for label, default in (("agg iters", "1"), ("graph", "0"), ("kernel num", "")):
         match = re.search(rf"\b{label}:\s*(\d+)", line)
         if match and match[1] != default:
-            found.append(f"{label.removesuffix(' num')} {match[1]}")
+            settings.append(f"{label.removesuffix(' num')} {match[1]}")
     test.is_mscclpp = "kernel num:" in line
     if test.is_mscclpp:
         test.library = "MSCCL++"
-    test.variant = ", ".join(found)
+    test.variant = ", ".join(settings)
 
 
 def _set_header(test: _Test, line: str, number: int, file: str) -> None:
@@ -176,9 +176,9 @@ def _set_header(test: _Test, line: str, number: int, file: str) -> None:
     if not starts:
         message = "the table has no column 'time'"
         raise refuse(file, number, message, "keep the header of the test as it was printed")
-    ends = [*starts[1:], len(names)]
+    group_ends = [*starts[1:], len(names)]
     test.prefix = tuple(names[: starts[0]])
-    groups = [tuple(names[start:end]) for start, end in zip(starts, ends, strict=True)]
+    groups = [tuple(names[start:end]) for start, end in zip(starts, group_ends, strict=True)]
     test.groups = tuple(tuple(n for n in group if n != "timestamp") for group in groups)
     test.time_ends = tuple(match.end() for match in re.finditer(r"\btime\b", line))
 
@@ -239,7 +239,7 @@ def _placed(test: _Test, values: list[str], line: str) -> list[tuple[str, dict[s
         return None
     matches = list(re.finditer(r"\S+", line))
     end = matches[len(test.prefix)].end()
-    nearest = min(range(len(test.time_ends)), key=lambda one: abs(test.time_ends[one] - end))
+    nearest = min(range(len(test.time_ends)), key=lambda index: abs(test.time_ends[index] - end))
     nearest = min(nearest, len(test.groups) - 1, len(test.places) - 1)
     return [(test.places[nearest], dict(zip(test.groups[nearest], values, strict=False)))]
 
@@ -255,8 +255,8 @@ def _points(
     names = [name for _, _, name in test.ranks if name]
     machine = names[0] if names else ""
     if len(set(names)) > 1:
-        others = ", ".join(sorted(set(names))[:4])
-        message = f"ranks use different devices: {others}"
+        device_names = ", ".join(sorted(set(names))[:4])
+        message = f"ranks use different devices: {device_names}"
         raise refuse(file, test.first_line, message, "measure one kind of device at a time")
     library = Library(test.library, test.version, test.variant)
     for row in test.rows:

@@ -73,9 +73,14 @@ class ProfileCheck:
     def errors(self, predictor: str) -> dict[str, float | None]:
         """Return median and 90th percentile of |predicted / measured - 1|; None without points."""
         values = [
-            abs(predicted / one.point.time_us - 1)
-            for one in self.points
-            if (predicted := one.table_us if predictor == "table" else one.model_us) is not None
+            abs(predicted / checked_point.point.time_us - 1)
+            for checked_point in self.points
+            if (
+                predicted := checked_point.table_us
+                if predictor == "table"
+                else checked_point.model_us
+            )
+            is not None
         ]
         if not values:
             return {"median_error": None, "p90_error": None}
@@ -87,7 +92,7 @@ class ProfileCheck:
         return {
             "schema": CHECK_SCHEMA,
             "machine": profile.name,
-            "points": [one.document() for one in self.points],
+            "points": [checked_point.document() for checked_point in self.points],
             "table": self.errors("table"),
             "model": self.errors("model"),
         }
@@ -99,7 +104,7 @@ def check_profile(
     """Predict every point of the profile's machine. Raises `InputError` if there is none."""
     used, diagnostics = _own_points(profile, points, like)
     # The tables belong to the measured machine; the constants also describe its siblings.
-    is_sibling = any(one.code == "sibling" for one in diagnostics)
+    is_sibling = any(diagnostic.code == "sibling" for diagnostic in diagnostics)
     if is_sibling:
         profile = replace(profile, tables=(), networks=())
     checked = tuple(
@@ -132,12 +137,12 @@ def _own_points(
         labels = ", ".join(sorted({machine_label(point.machine) for point in points})[:4])
         message = f"the profile is of {profile.label}, the results are of {labels}"
         cure = "calibrate this machine, or name another profile"
-        place = Location(points[0].file) if points else Location()
-        raise InputError(message, location=place, cure=cure, code="other-machine")
-    others = len(points) - len(used)
-    if not others:
+        location = Location(points[0].file) if points else Location()
+        raise InputError(message, location=location, cure=cure, code="other-machine")
+    num_others = len(points) - len(used)
+    if not num_others:
         return used, []
-    message = f"{counted(others, 'point')} of other machines than {profile.label}: not compared"
+    message = f"{counted(num_others, 'point')} of other machines than {profile.label}: not compared"
     cure = "check them with their own profiles"
     return used, [Diagnostic("other-machine", message, Severity.WARNING, cure=cure)]
 

@@ -17,28 +17,39 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
 
     Each configuration has its own series; the band is drawn as its lower and upper edge.
     """
-    sizes = tuple(sorted({one.point.size_bytes for one in check.points}))
+    sizes = tuple(sorted({checked_point.point.size_bytes for checked_point in check.points}))
     groups: dict[str, list[CheckedPoint]] = {}
-    for one in check.points:
-        point = one.point
-        groups.setdefault(f"{point.collective} of {point.ranks}, {point.library}", []).append(one)
+    for checked_point in check.points:
+        point = checked_point.point
+        groups.setdefault(f"{point.collective} of {point.ranks}, {point.library}", []).append(
+            checked_point
+        )
     p90 = check.errors("model")["p90_error"]
     values: list[tuple[str, Callable[[CheckedPoint], float | None]]] = [
-        ("measured", lambda one: one.point.time_us),
-        ("table", lambda one: one.table_us),
-        ("model", lambda one: one.model_us),
+        ("measured", lambda checked_point: checked_point.point.time_us),
+        ("table", lambda checked_point: checked_point.table_us),
+        ("model", lambda checked_point: checked_point.model_us),
     ]
     if p90:
         edge = 1 + p90
         values += [
-            ("model, lower edge (p90)", lambda one: one.model_us and one.model_us * edge),
-            ("model, upper edge (p90)", lambda one: one.model_us and one.model_us / edge),
+            (
+                "model, lower edge (p90)",
+                lambda checked_point: checked_point.model_us and checked_point.model_us * edge,
+            ),
+            (
+                "model, upper edge (p90)",
+                lambda checked_point: checked_point.model_us and checked_point.model_us / edge,
+            ),
         ]
     series = []
     for name, points in sorted(groups.items()):
         for label, time_of in values:
             by_size = {
-                one.point.size_bytes: bus_bandwidth(one.point, time_of(one)) for one in points
+                checked_point.point.size_bytes: bus_bandwidth(
+                    checked_point.point, time_of(checked_point)
+                )
+                for checked_point in points
             }
             if any(by_size.values()):
                 bandwidths = tuple(by_size.get(size) for size in sizes)

@@ -11,7 +11,7 @@ from hub_core.plugin_api import Library, Source
 MAX_WHOLE = 2**62
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?\Z")
-_WHOLE = re.compile(r"[0-9]{1,19}\Z")
+_WHOLE_NUMBER = re.compile(r"[0-9]{1,19}\Z")
 
 
 def text_of(source: Source) -> str:
@@ -39,7 +39,7 @@ def finite_number(text: str) -> float | None:
 
 def whole_number(text: str) -> int | None:
     """Return a whole number without a sign, at most 2^62; None for other texts."""
-    if not _WHOLE.match(text) or int(text) > MAX_WHOLE:
+    if not _WHOLE_NUMBER.match(text) or int(text) > MAX_WHOLE:
         return None
     return int(text)
 

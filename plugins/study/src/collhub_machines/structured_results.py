@@ -108,8 +108,8 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
         cure = "the run was aborted: repeat it if larger sizes are missing"
         collector.skip("the file ends before its JSON does", line, cure)
     document = parse_json_object(complete.encode(), file)
-    devices = [_object(one) for one in _list(_object(document.get("config")).get("devices"))]
-    devices = [one for one in devices if one.get("group") == devices[0].get("group")]
+    devices = [_object(device) for device in _list(_object(document.get("config")).get("devices"))]
+    devices = [device for device in devices if device.get("group") == devices[0].get("group")]
     program = _text((_list(document.get("args")) or [""])[0]).rpartition("/")[2]
     collective = collective_name(program.rpartition("_perf")[0] or program) or facts.collective
     if collective is None:
@@ -118,7 +118,7 @@ def read_nccl_tests_json(facts: MeasurementRequest, options: PlaceOptions) -> Me
     ranks = len(devices) or facts.ranks or 0
     if not ranks:
         raise refuse(file, 1, "config.devices lists no ranks", "give --ranks N and --nodes M")
-    nodes = len({_text(one.get("hostname")) for one in devices}) or facts.nodes or 1
+    nodes = len({_text(device.get("hostname")) for device in devices}) or facts.nodes or 1
     machine = _text(devices[0].get("device_info")) if devices else ""
     library = Library("NCCL", _json_version(document), _json_variant(document))
     day = _DAY.match(_text(document.get("start_time")))

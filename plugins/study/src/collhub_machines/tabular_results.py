@@ -113,7 +113,7 @@ def read_sweep(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
             number = rows.line_num
             if not fields or fields[0].lstrip().startswith("#"):
                 continue
-            row = dict(zip(header, (one.strip() for one in fields), strict=False))
+            row = dict(zip(header, (text.strip() for text in fields), strict=False))
             point = _sweep_point(row, number, file, facts)
             reason = point if isinstance(point, str) else point.defect()
             if reason is None and isinstance(point, Measurement):
