@@ -151,7 +151,7 @@ def log_samples() -> Sequence[Source]:
         text = " ".join(map(str, ring))
         lines.append(_log_line(0, f"Channel {channel:02}/02 : {text}"))
     parents = {0: "1/-1/-1->0->-1", 1: "3/-1/-1->1->0", 3: "2/-1/-1->3->1", 2: "-1/-1/-1->2->3"}
-    lines += [_log_line(rank, f"Trees [0] {one} [1] {one}") for rank, one in parents.items()]
+    lines += [_log_line(rank, f"Trees [0] {tree} [1] {tree}") for rank, tree in parents.items()]
     # Two processes wrote to one line.
     lines[-1] = lines[-2].rstrip() + lines.pop()
     lines.append(_log_line(0, "2 coll channels, 2 collnet channels, 0 nvls channels"))

@@ -91,10 +91,10 @@ def _build_hops(kind: CollectiveKind, ring: Ring, channel: int, root: int | None
             CollectiveKind.ALL_REDUCE: [(scattered, True), (gathered, False)],
         }[kind]
     else:
-        place = ring.index(root)
+        root_position = ring.index(root)
         # The chain starts at the root (broadcast) or after it, and omits the link that closes the
         # ring.
-        first = place if kind is CollectiveKind.BROADCAST else place + 1
+        first = root_position if kind is CollectiveKind.BROADCAST else root_position + 1
         round_ = np.arange(ranks - 1)
         position = (first + round_) % ranks
         phases = [(np.zeros(ranks - 1, np.int64), kind is CollectiveKind.REDUCE)]

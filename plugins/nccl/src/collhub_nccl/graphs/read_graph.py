@@ -100,11 +100,11 @@ def _read_ring_graph(root: Element, source: Source) -> RingGraph:
             f"{len(graphs)} graphs have id 0; one ring graph is expected",
             "NCCL dumps it where it runs rings: NCCL_GRAPH_DUMP_FILE",
         )
-    for other in root.named("graph"):
-        if other is not graphs[0]:
-            name = _GRAPHS.get(other.text("id"), "unknown")
-            message = f"graph {other.text('id')!r:.20} ({name}) is not read; NCCL finds its own"
-            _report_note(source, other, "graph-not-read", message)
+    for element in root.named("graph"):
+        if element is not graphs[0]:
+            name = _GRAPHS.get(element.text("id"), "unknown")
+            message = f"graph {element.text('id')!r:.20} ({name}) is not read; NCCL finds its own"
+            _report_note(source, element, "graph-not-read", message)
     (graph,) = graphs
     if graph.text("pattern") != str(RING_PATTERN):
         _refuse(graph, f"pattern {graph.text('pattern')!r:.20} is not {RING_PATTERN}, a ring")
@@ -130,7 +130,7 @@ def _check_channels(graph: Element, channels: list[Element], source: Source) -> 
     for channel, row in zip(channels, keys, strict=True):
         if len(row) != gpus or dict(row) != devices:
             _refuse(channel, f"the channel does not hold each of the {gpus} GPUs once")
-    position = {key: place for place, key in enumerate(sorted(devices))}
+    position = {key: index for index, key in enumerate(sorted(devices))}
     ranks = [rank for rank, _ in position]
     has_ranks = ranks[-1] >= 0
     if has_ranks and (len(set(ranks)) < gpus or ranks[0] < 0):

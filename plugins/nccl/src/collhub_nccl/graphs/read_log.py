@@ -84,11 +84,19 @@ def read(source: Source, options: LogReadOptions) -> Algorithm:
 
 def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> CommunicatorFacts:
     """Return the named communicator, else the largest one with rings or trees."""
-    graphs = [one for one in log.communicators.values() if one.ring_channels or one.trees]
+    graphs = [
+        communicator
+        for communicator in log.communicators.values()
+        if communicator.ring_channels or communicator.trees
+    ]
     if identity is not None:
-        chosen = [one for one in graphs if one.identity == identity.lower()]
+        chosen = [
+            communicator for communicator in graphs if communicator.identity == identity.lower()
+        ]
         if not chosen:
-            known = ", ".join(one.identity or "''" for one in graphs[:8]) or "none"
+            known = (
+                ", ".join(communicator.identity or "''" for communicator in graphs[:8]) or "none"
+            )
             message = f"option communicator: {identity!r:.40} has no rings in the log"
             raise UsageError(message, cure=f"communicators with rings: {known}")
         return chosen[0]
@@ -98,7 +106,7 @@ def _choose_communicator(log: NcclLog, identity: str | None, source: Source) -> 
             "run with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,GRAPH, and give all of its output"
         )
         raise InputError(message, location=Location(source.name), cure=cure, code="no-rings")
-    return max(graphs, key=lambda one: (one.size(), -graphs.index(one)))
+    return max(graphs, key=lambda communicator: (communicator.size(), -graphs.index(communicator)))
 
 
 def _valid_rings(facts: CommunicatorFacts, source: Source) -> list[tuple[int, ...]]:

@@ -95,10 +95,10 @@ def _is_in_place(algorithm: Algorithm, mode: str | None) -> bool:
     in_place = mode == "in-place"
     is_served = collective.in_place if in_place else collective.out_of_place
     if not is_served:
-        other = "out-of-place" if in_place else "in-place"
+        served_mode = "out-of-place" if in_place else "in-place"
         raise UsageError(
             f"option mode: the algorithm does not serve calls {mode}",
-            cure=f"leave it out, or use {other}",
+            cure=f"leave it out, or use {served_mode}",
         )
     return in_place
 

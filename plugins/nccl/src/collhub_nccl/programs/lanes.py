@@ -62,8 +62,8 @@ def assign_lanes(program: LevelledProgram, algorithm: Algorithm, max_lanes: int)
 def _number_groups(root: Int64Array, is_counted: BoolArray) -> Int64Array:
     """Number of every record's group among those with counted records; 0 for other groups."""
     counted = np.unique(root[is_counted])
-    place = np.searchsorted(counted, root)
-    return np.where(np.isin(root, counted), place, 0)
+    index = np.searchsorted(counted, root)
+    return np.where(np.isin(root, counted), index, 0)
 
 
 def _find_accesses(

@@ -154,15 +154,15 @@ def promised(
         count = memory["size"][INPUT] * block
         inputs.append(values(torch, source, count, num_ranks, dtype, op))
     output: dict[int, Any] = {}
-    for place, unit in _contributions(schedule["promises"][rank], inputs, block):
-        if place in output:
-            reduce(output[place], unit)
+    for unit_index, unit in _contributions(schedule["promises"][rank], inputs, block):
+        if unit_index in output:
+            reduce(output[unit_index], unit)
         else:
-            output[place] = unit.clone()
-    for place, unit in output.items():
+            output[unit_index] = unit.clone()
+    for unit_index, unit in output.items():
         if op == "avg":
             divide(unit, num_ranks)
-        yield slice(place * block, (place + 1) * block), unit
+        yield slice(unit_index * block, (unit_index + 1) * block), unit
 
 
 def _contributions(
@@ -247,8 +247,8 @@ class _DeviceRun:
             return
         rank, dtype, op = self.arguments.rank, self.arguments.dtype, self.arguments.op
         count = self.layout["size"][INPUT] * self.block
-        given = values(self.torch, rank, count, self.num_ranks, dtype, op)
-        self._whole(INPUT).copy_(given)
+        input_values = values(self.torch, rank, count, self.num_ranks, dtype, op)
+        self._whole(INPUT).copy_(input_values)
 
     def once(self) -> float:
         """Run the schedule and return the seconds that it took."""
@@ -265,7 +265,7 @@ class _DeviceRun:
         rank, dtype, op = self.arguments.rank, self.arguments.dtype, self.arguments.op
         output = self._whole(OUTPUT).cpu()
         expected = promised(self.torch, self.schedule, rank, self.block, dtype, op)
-        return all(self.torch.equal(output[place], unit) for place, unit in expected)
+        return all(self.torch.equal(output[elements], unit) for elements, unit in expected)
 
 
 def _libraries() -> tuple[Any, Any]:

@@ -160,11 +160,11 @@ class Wiring:
     def lanes(self, gpus: int) -> Iterator[tuple[int, int, int]]:
         """Yield (GPU, GPU, links) for every pair that is joined directly."""
         if self.is_full_mesh:
-            for one in range(gpus):
-                for other in range(one):
-                    yield one, other, 1
-        for (one, other), count in self.pairs.items():
-            yield one, other, count
+            for first in range(gpus):
+                for second in range(first):
+                    yield first, second, 1
+        for (first, second), count in self.pairs.items():
+            yield first, second, count
 
     @property
     def gpus(self) -> int | None:

@@ -163,10 +163,10 @@ class _ElementBuilder:
     def _refuse_doctype(
         self, name: str, system: str | None, public: str | None, has_internal: bool
     ) -> None:
-        place = Location(self.root.file, self.parser.CurrentLineNumber)
+        location = Location(self.root.file, self.parser.CurrentLineNumber)
         raise InputError(
             "a DOCTYPE is not accepted",
-            location=place,
+            location=location,
             cure="remove it",
             code="doctype",
         )

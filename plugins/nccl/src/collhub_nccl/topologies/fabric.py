@@ -130,8 +130,8 @@ class _Copies:
         number = np.empty((machines, len(self._machine.kinds)), np.int64)
         first = 0
         for part in (self._gpus, self._others):
-            own = np.arange(machines * len(part)).reshape(machines, len(part))
-            number[:, part] = first + own
+            part_numbers = np.arange(machines * len(part)).reshape(machines, len(part))
+            number[:, part] = first + part_numbers
             first += machines * len(part)
         return number
 
@@ -168,15 +168,15 @@ class _Copies:
 
     def names(self) -> list[str]:
         """Names of all nodes, in the order of their numbers."""
-        own = self._machine.names
+        node_names = self._machine.names
         machines = self._fabric.machines
         # The names of a single machine are those of the file.
         if machines == 1:
-            return [own[node] for node in (*self._gpus, *self._others)]
+            return [node_names[node] for node in (*self._gpus, *self._others)]
         names = []
         for part in (self._gpus, self._others):
             for m in range(machines):
-                names += [f"machine {m} {own[node]}" for node in part]
+                names += [f"machine {m} {node_names[node]}" for node in part]
         return names + self._switch_names()
 
     def _switch_names(self) -> list[str]:

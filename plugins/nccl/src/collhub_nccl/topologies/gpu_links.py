@@ -58,8 +58,8 @@ def join_by_profile(machine: Machine, gpus: Sequence[int], profile: GpuProfile) 
             cure="choose another profile, or name the GPUs with FILE?gpus=",
             code="profile-size",
         )
-    for one, other, count in wiring.lanes(len(gpus)):
-        machine.join(LinkType.NVLINK, gpus[one], gpus[other], profile.link, count=count)
+    for first, second, count in wiring.lanes(len(gpus)):
+        machine.join(LinkType.NVLINK, gpus[first], gpus[second], profile.link, count=count)
     if wiring.links:
         switch = machine.add(NodeKind.NVSWITCH, "nvswitch")
         for gpu in gpus:

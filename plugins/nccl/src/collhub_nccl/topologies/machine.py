@@ -83,14 +83,14 @@ class Machine:
     def join(
         self,
         type: LinkType,
-        one: int,
-        other: int,
+        first: int,
+        second: int,
         bandwidth: float,
         latency_s: float | None = None,
         count: int = 1,
     ) -> None:
         """Add links of `bandwidth` GB/s each in both directions."""
-        for source, destination in ((one, other), (other, one)):
+        for source, destination in ((first, second), (second, first)):
             self.connect(type, source, destination, bandwidth, count)
             if latency_s is not None:
                 self.latencies[type, source, destination] = latency_s

@@ -29,7 +29,7 @@ from hub_core.plugin_api import Source
 
 _AUTO, _ALL = "auto", "all"
 # Relations of a card that shares PCI switches with a GPU, as cards for GPUDirect RDMA do.
-_NEAR = ("PIX", "PXB")
+_NEAR_RELATIONS = ("PIX", "PXB")
 # Maximum links of a GPU of any generation; NCCL's rates of Ampere and between two Skylakes.
 _MOST_NVLINKS = 18
 _DEFAULT_NVLINK = 20.0
@@ -73,7 +73,9 @@ def _network_devices(
     gpus = [row for row, device in enumerate(devices) if device.is_gpu]
     chosen = set(cards) if nics == _ALL else set()
     if nics == _AUTO:
-        near_cards = [row for row in cards if any(devices[row].cells[gpu] in _NEAR for gpu in gpus)]
+        near_cards = [
+            row for row in cards if any(devices[row].cells[gpu] in _NEAR_RELATIONS for gpu in gpus)
+        ]
         chosen = set(near_cards or cards)
         if storage := [devices[row].name for row in cards if row not in chosen]:
             findings.note(
@@ -87,7 +89,7 @@ def _network_devices(
         chosen = set(_named_cards(devices, cards, nics, file))
     used_rows = [row for row in range(len(devices)) if row in chosen or devices[row].is_gpu]
     return [
-        replace(devices[row], cells=tuple(devices[row].cells[other] for other in used_rows))
+        replace(devices[row], cells=tuple(devices[row].cells[column] for column in used_rows))
         for row in used_rows
     ]
 
@@ -107,9 +109,9 @@ def _named_cards(
             names = [f"NIC{number}" for number in parse_ranks(part, "NIC")]
         for name in names:
             # Matrices of older versions have the driver's names, which are numbered in order.
-            place = name.removeprefix("NIC")
-            is_place = place.isdecimal() and int(place) < len(cards)
-            row = row_of.get(name, cards[int(place)] if is_place else None)
+            number_text = name.removeprefix("NIC")
+            is_place = number_text.isdecimal() and int(number_text) < len(cards)
+            row = row_of.get(name, cards[int(number_text)] if is_place else None)
             if row is None:
                 known = ", ".join(devices[row].name for row in cards) or "none"
                 message = f"option nics: there is no network card {name[:40]!r}"
@@ -151,10 +153,10 @@ def _warn_of_unknown_gpu(findings: NetworkFindings, name: str) -> None:
 def _nvlink_counts(devices: Sequence[SmiDevice]) -> Pairs:
     """Number of NVLinks of every pair that has any."""
     counts = {}
-    for one, other in pairs_of(devices):
-        count = devices[one].nvlinks_to(other)
+    for first, second in pairs_of(devices):
+        count = devices[first].nvlinks_to(second)
         if count is not None:
-            counts[one, other] = count
+            counts[first, second] = count
     return counts
 
 
@@ -174,12 +176,12 @@ def _add_nvlinks(machine: Machine, counts: Pairs, profile: GpuProfile | None) ->
     }
     # Without a profile, few links to a switch are taken for direct links.
     if max(map(sum, counts_of_gpu.values())) <= max_nvlinks:
-        for (one, other), count in counts.items():
-            machine.join(LinkType.NVLINK, one, other, count * rate)
+        for (first, second), count in counts.items():
+            machine.join(LinkType.NVLINK, first, second, count * rate)
         return
     switch = machine.add(NodeKind.NVSWITCH, "nvswitch")
-    for gpu, own in counts_of_gpu.items():
-        machine.join(LinkType.NVLINK, gpu, switch, max(own, default=0) * rate)
+    for gpu, link_counts in counts_of_gpu.items():
+        machine.join(LinkType.NVLINK, gpu, switch, max(link_counts, default=0) * rate)
 
 
 def _add_tree(
@@ -197,8 +199,8 @@ def _add_tree(
     if between_cpus is None:
         between_cpus = _DEFAULT_SYS
     _add_levels(machine, devices, rate)
-    for one, other in itertools.combinations(machine.of_kind(NodeKind.CPU), 2):
-        machine.join(LinkType.SYS, one, other, between_cpus)
+    for first, second in itertools.combinations(machine.of_kind(NodeKind.CPU), 2):
+        machine.join(LinkType.SYS, first, second, between_cpus)
 
 
 def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> None:
@@ -214,7 +216,9 @@ def _add_levels(machine: Machine, devices: Sequence[SmiDevice], rate: float) -> 
         is_last = relation == SHARED[-1]
         _merge_groups(group, devices, relation)
         for first in sorted(set(group)):
-            members = [device for device, own in enumerate(group) if own == first]
+            members = [
+                device for device, group_of_device in enumerate(group) if group_of_device == first
+            ]
             below = sorted({top[device] for device in members})
             # Every device gets a CPU above it, but only shared switches become nodes.
             if len(below) == 1 and not is_last:
@@ -237,19 +241,19 @@ def _merge_groups(group: list[int], devices: Sequence[SmiDevice], relation: str)
     """Merge, in place, the groups of devices with this relation or, for the last one, a common
     NUMA node."""
     is_last = relation == SHARED[-1]
-    for one, other in pairs_of(devices):
-        numa = devices[one].numa
+    for first, second in pairs_of(devices):
+        numa = devices[first].numa
         # An empty text is not a node: older versions print none.
-        has_common_numa = is_last and numa != "" and numa == devices[other].numa
-        if has_common_numa or devices[one].cells[other] == relation:
-            _merge(group, group[one], group[other])
+        has_common_numa = is_last and numa != "" and numa == devices[second].numa
+        if has_common_numa or devices[first].cells[second] == relation:
+            _merge(group, group[first], group[second])
 
 
-def _merge(group: list[int], one: int, other: int) -> None:
+def _merge(group: list[int], first: int, second: int) -> None:
     """Give the devices of two groups the lower group number, in place."""
-    low, high = sorted((one, other))
+    low, high = sorted((first, second))
     if low == high:
         return
-    for device, own in enumerate(group):
-        if own == high:
+    for device, number in enumerate(group):
+        if number == high:
             group[device] = low

@@ -21,7 +21,7 @@ MAX_DEVICES = 1024
 # node.
 SHARED = ("PIX", "PXB", "PHB", "NODE")
 # SOC is the old name of SYS.
-_APART = ("SYS", "SOC")
+_BETWEEN_SOCKETS = ("SYS", "SOC")
 _NVLINKS = re.compile(r"NV([0-9]{1,3})\Z")
 # The first line is underlined in terminal output.
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -50,9 +50,9 @@ class SmiDevice:
         """Whether the row belongs to a GPU, else to a network card."""
         return self.name.startswith("GPU")
 
-    def nvlinks_to(self, other: int) -> int | None:
-        """Number of NVLinks to the device in column `other`; None for any other relation."""
-        match = _NVLINKS.match(self.cells[other])
+    def nvlinks_to(self, column: int) -> int | None:
+        """Number of NVLinks to the device of this column; None for any other relation."""
+        match = _NVLINKS.match(self.cells[column])
         return int(match[1]) if match else None
 
 
@@ -108,14 +108,14 @@ def _device_names(name: str, lines: Sequence[str], start: int) -> list[str]:
 
 def _check_symmetry(name: str, devices: Sequence[SmiDevice]) -> None:
     """Raise `InputError` if the matrix is not symmetric."""
-    for one, other in pairs_of(devices):
-        forward = devices[one].cells[other]
-        back = devices[other].cells[one]
+    for first, second in pairs_of(devices):
+        forward = devices[first].cells[second]
+        back = devices[second].cells[first]
         if forward != back:
             _fail(
                 name,
-                devices[other].line,
-                f"{devices[one].name} and {devices[other].name} are {forward} one way, "
+                devices[second].line,
+                f"{devices[first].name} and {devices[second].name} are {forward} one way, "
                 f"{back} the other",
             )
 
@@ -154,11 +154,11 @@ class _Row:
         """Whether a cell is a known relation, and X on the diagonal."""
         if column == self.position:
             return cell == "X"
-        return cell in SHARED or cell in _APART or _NVLINKS.match(cell) is not None
+        return cell in SHARED or cell in _BETWEEN_SOCKETS or _NVLINKS.match(cell) is not None
 
     def _refuse_cell(self, column: int, cell: str) -> NoReturn:
         """Raise `InputError` with the two devices, the text, and the known relations."""
-        known = ", ".join((*SHARED, *_APART))
+        known = ", ".join((*SHARED, *_BETWEEN_SOCKETS))
         _fail(
             self.file,
             self.line,

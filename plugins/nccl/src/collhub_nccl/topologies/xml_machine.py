@@ -142,9 +142,9 @@ def _cpu(element: Element, draft: XmlMachine) -> None:
 def _socket_links(draft: XmlMachine) -> None:
     """Join every CPU with every other CPU of its host, at the rate of the sending CPU."""
     for members in draft.cpus.values():
-        for (one, element), (other, _) in itertools.permutations(members, 2):
+        for (first, element), (second, _) in itertools.permutations(members, 2):
             rate = draft.rates.between_sockets(element)
-            draft.machine.connect(LinkType.SYS, one, other, rate)
+            draft.machine.connect(LinkType.SYS, first, second, rate)
 
 
 def _below(element: Element, above: _Above, draft: XmlMachine) -> None:
@@ -235,8 +235,8 @@ def _partitions(
         nodes.append(node)
         draft.gpus.append(Gpu(node, above.host, bus, above.cpu, len(gpus), gpu))
         machine.join(LinkType.LOC, node, device, bandwidths.UNLIMITED)
-    for one, other in itertools.combinations(nodes, 2):
-        machine.join(LinkType.LOC, one, other, _PARTITION_LINK)
+    for first, second in itertools.combinations(nodes, 2):
+        machine.join(LinkType.LOC, first, second, _PARTITION_LINK)
 
 
 def _gpu_node(element: Element, gpu: Element | None, draft: XmlMachine) -> int:

@@ -80,7 +80,7 @@ class TunerRule:
     def fits(self, communicator: _Communicator) -> bool:
         """Whether the rule applies to a communicator; -1 in it requires a rule for any number."""
         pairs = zip(self.communicator, communicator, strict=True)
-        return all(own in (ANY, other) for own, other in pairs)
+        return all(required in (ANY, actual) for required, actual in pairs)
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
@@ -93,8 +93,8 @@ def read(source: Source) -> Sequence[ServedCalls]:
     served: list[ServedCalls] = []
     for part in source.parts:
         if part.name != FILE:
-            place = Location(part.name)
-            source.report(Diagnostic("unknown-file", "no file of this format", location=place))
+            location = Location(part.name)
+            source.report(Diagnostic("unknown-file", "no file of this format", location=location))
             continue
         rules, diagnostics = read_rules(part.load(), part.name)
         for diagnostic in diagnostics:
@@ -119,15 +119,15 @@ def read_rules(
         if not line.strip() or line.startswith("#"):
             continue
         fields = [field.strip() for field in line.split(",")]
-        place = Location(file, number)
+        location = Location(file, number)
         defect = _find_defect(line, fields)
         if defect:
-            diagnostics.append(Diagnostic("not-a-rule", defect, location=place, cure=_FIELDS))
+            diagnostics.append(Diagnostic("not-a-rule", defect, location=location, cure=_FIELDS))
             if not as_interpreted or not _has_numbers(line, fields):
                 continue
         if any(field != ANY for field in fields[8:10]):
             message = "the line holds for some numPipeOps or regBuff only, and is not counted"
-            diagnostics.append(Diagnostic("conditional-rule", message, Severity.NOTE, place))
+            diagnostics.append(Diagnostic("conditional-rule", message, Severity.NOTE, location))
             continue
         rules.append(
             TunerRule(

@@ -47,8 +47,8 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
     Algorithms that NCCL lacks are replaced by the best available one, with a loss.
     """
     nodes = "1 node" if selection.num_nodes == 1 else f"{selection.num_nodes} nodes"
-    place = f"{nodes}, {selection.num_ranks} ranks"
-    lines = [f"# collhub tune: {selection.topology}, {place}"[:200]]
+    communicator_size = f"{nodes}, {selection.num_ranks} ranks"
+    lines = [f"# collhub tune: {selection.topology}, {communicator_size}"[:200]]
     ranks = (selection.num_nodes, selection.num_ranks)
     communicator = _find_communicator(selection)
     once, losses = first_of_kinds(selection)
@@ -76,7 +76,7 @@ def write(selection: Selection, options: TunerOptions) -> WriteResult:
         [Artifact(FILE, content)],
         losses,
         (),
-        list(_build_notes(tuned, place, options, communicator)),
+        list(_build_notes(tuned, communicator_size, options, communicator)),
     )
 
 
@@ -115,7 +115,7 @@ def _build_nccl_lines(communicator: Communicator) -> Iterator[str]:
 
 def _build_notes(
     tuned: set[CollectiveKind],
-    place: str,
+    communicator_size: str,
     options: TunerOptions,
     communicator: Communicator | None,
 ) -> Iterator[str]:
@@ -129,15 +129,15 @@ def _build_notes(
         )
     if communicator is not None:
         yield (
-            f"protocols of tuned lines, and lines for all sizes of {place}, follow the cost model"
-            f" of NCCL {communicator.version} on {communicator.gpu.name}"
+            f"protocols of tuned lines, and lines for all sizes of {communicator_size}, follow the"
+            f" cost model of NCCL {communicator.version} on {communicator.gpu.name}"
         )
     untuned = ", ".join(str(kind) for kind in COLLECTIVES.values() if kind not in tuned)
     calls = f"{untuned}, and all calls" if untuned else "calls"
     yield (
-        f"{calls} of communicators other than {place} were not tuned: without a line the tuner "
-        "leaves them one channel, so lines at the end keep NCCL's own number of channels "
-        "(0) and name the algorithm that NCCL's cost model mostly chooses"
+        f"{calls} of communicators other than {communicator_size} were not tuned: without a line"
+        " the tuner leaves them one channel, so lines at the end keep NCCL's own number of channels"
+        " (0) and name the algorithm that NCCL's cost model mostly chooses"
     )
 
 
