@@ -138,14 +138,16 @@ def _check_data(
     """Report an operation on data without a barrier after a wait or a conflicting access."""
     is_port = plan.operations.channel_type[row] == _PORT
     # Thread 0 executes both the wait and the request of a single channel.
-    is_of_one_thread = is_port and items[row] <= 1 and all(items[one] <= 1 for one in unmet.waits)
+    is_of_one_thread = is_port and items[row] <= 1 and all(items[wait] <= 1 for wait in unmet.waits)
     if unmet.waits and not is_of_one_thread:
         message = f"no nop since the {_name(plan, unmet.waits[-1])} before it"
         findings.at("missing-nop", row, message, _CURE)
         unmet.waits.clear()
         return
     for move in reversed(unmet.moves):
-        if any(one.conflicts(other) for one in accesses.of(move) for other in accesses.of(row)):
+        if any(
+            earlier.conflicts(later) for earlier in accesses.of(move) for later in accesses.of(row)
+        ):
             message = f"no nop since the {_name(plan, move)} before it, which uses the same data"
             findings.at("missing-nop", row, message, _CURE)
             unmet.moves.clear()

@@ -157,10 +157,10 @@ def _launched(prepared: _Prepared, launches: int) -> tuple[Execution, list[Launc
         results: list[LaunchResult] = []
         while len(results) < launches and not (results and len(results[-1].blocked)):
             results.append(execution.launch())
-        found = execution.unordered_counters()
-        if not found:
+        new_counters = execution.unordered_counters()
+        if not new_counters:
             return execution, results
-        late |= found
+        late |= new_counters
 
 
 def _check_actors(plan: Plan, proxies: Proxies) -> None:

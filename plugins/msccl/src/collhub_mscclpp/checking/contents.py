@@ -36,8 +36,8 @@ class Contents:
         is_defined: UInt8Array,
     ) -> BoolArray:
         """Select outputs that are undefined or differ from the expected value: bool[outputs]."""
-        held = value[self.outputs]
-        is_wrong: BoolArray = (is_defined[self.outputs] == 0) | (held != self.expected)
+        actual = value[self.outputs]
+        is_wrong: BoolArray = (is_defined[self.outputs] == 0) | (actual != self.expected)
         return is_wrong
 
     def describe(
@@ -51,14 +51,14 @@ class Contents:
         if not is_defined[cell]:
             return "holds nothing, or what nobody wrote"
         # Arrays of length 1, because overflow of numpy scalars causes a warning.
-        wanted, held = self.expected[row : row + 1], value[cell : cell + 1]
-        lack = self._owner((wanted - held)[0])
-        excess = self._owner((held - wanted)[0])
+        expected, actual = self.expected[row : row + 1], value[cell : cell + 1]
+        lack = self._owner((expected - actual)[0])
+        excess = self._owner((actual - expected)[0])
         if lack:
             return f"lacks the contribution of {lack}"
         if excess:
             return f"has a contribution of {excess} too many"
-        owner = self._owner(held[0])
+        owner = self._owner(actual[0])
         return f"holds the input of {owner}" if owner else "holds other contributions"
 
     def _owner(
@@ -66,12 +66,12 @@ class Contents:
         word: np.uint64,
     ) -> str:
         """Describe the rank and part whose contribution a word is; empty if it is none."""
-        found = np.flatnonzero(self.words == word)
-        if not len(found):
+        matches = np.flatnonzero(self.words == word)
+        if not len(matches):
             return ""
-        rank = self.input_rank[found[0]]
+        rank = self.input_rank[matches[0]]
         first = int(np.searchsorted(self.input_rank, rank))
-        return f"rank {rank}, part {int(found[0]) - first}"
+        return f"rank {rank}, part {int(matches[0]) - first}"
 
 
 def contents_of(memory: PlanMemory) -> Contents:

@@ -178,10 +178,10 @@ class Execution:
         if not self._has_host:
             return
         rank, cells = buffer_cells(self.memory, buffer)
-        for one in range(self._plan.num_ranks):
-            mine = cells[rank == one]
+        for host_rank in range(self._plan.num_ranks):
+            mine = cells[rank == host_rank]
             self._reserve_reads(len(mine))
-            host_access(self.state, mine, self._blocks + one, time, self._launch, is_write)
+            host_access(self.state, mine, self._blocks + host_rank, time, self._launch, is_write)
 
     def _note_late_reads(self) -> None:
         """Record puts whose source the caller may overwrite before the proxy has read it."""
@@ -189,8 +189,10 @@ class Execution:
 
         for buffer in (Buffer.INPUT, Buffer.OUTPUT):
             rank, cells = buffer_cells(self.memory, buffer)
-            for one in range(self._plan.num_ranks):
-                late_reads(self.state, cells[rank == one], self._blocks + one, self._launch)
+            for host_rank in range(self._plan.num_ranks):
+                late_reads(
+                    self.state, cells[rank == host_rank], self._blocks + host_rank, self._launch
+                )
 
     def _run(self) -> int:
         """Run to the end, with larger pools if needed; return the number of executed operations."""
@@ -208,15 +210,15 @@ class Execution:
                 return done
 
     def _more_clocks(self) -> None:
-        kept = self.state.kept
-        rows = len(kept)
+        clocks = self.state.kept
+        rows = len(clocks)
         free = np.zeros(2 * rows, np.int64)
         left = int(self.state.scalars[FREE_CLOCKS])
         free[:left] = self.state.free_clocks[:left]
         free[left : left + rows] = np.arange(rows, 2 * rows)
         self.state.scalars[FREE_CLOCKS] = left + rows
         self.state = self.state._replace(
-            kept=np.concatenate([kept, np.zeros_like(kept)]), free_clocks=free
+            kept=np.concatenate([clocks, np.zeros_like(clocks)]), free_clocks=free
         )
 
     def _reserve_reads(
@@ -258,17 +260,26 @@ class Execution:
 
     def _races(self) -> tuple[Race, ...]:
         """List the races of this launch, one for each pair of operations."""
-        found: dict[tuple[int, ...], Race] = {}
+        races: dict[tuple[int, ...], Race] = {}
         hosts = range(self._blocks, int(self.state.scalars[FIRST_PROXY]))
-        for launch, operation, cell, actor, time, own, is_late in self.state.races[
+        for launch, operation, cell, actor, time, current_actor, is_late in self.state.races[
             : self.state.scalars[RACES]
         ].tolist():
             del launch
-            other, other_launch = self._operation_at(actor, time)
-            host = next((one - self._blocks for one in (actor, own) if one in hosts), -1)
-            race = Race(operation, other, self._launch, other_launch, cell, host, bool(is_late))
-            found.setdefault((operation, other, other_launch, race.host_rank), race)
-        return tuple(found.values())
+            other_operation, other_launch = self._operation_at(actor, time)
+            host = next(
+                (
+                    candidate - self._blocks
+                    for candidate in (actor, current_actor)
+                    if candidate in hosts
+                ),
+                -1,
+            )
+            race = Race(
+                operation, other_operation, self._launch, other_launch, cell, host, bool(is_late)
+            )
+            races.setdefault((operation, other_operation, other_launch, race.host_rank), race)
+        return tuple(races.values())
 
     def _operation_at(
         self,
@@ -283,8 +294,8 @@ class Execution:
         if actor >= self._blocks:
             return -1, (time - 1) // 2
         first, last = self._program.block_first[actor : actor + 2].tolist()
-        launch, place = divmod(time - 1, last - first)
-        return first + place, launch
+        launch, offset = divmod(time - 1, last - first)
+        return first + offset, launch
 
 
 def _new_state(

@@ -79,13 +79,15 @@ def check_relaxed_signals(plan: Plan, findings: PlanFindings) -> None:
     for row, peer in _plain_remote_stores(plan):
         stored.setdefault(row, set()).add(peer)
     relaxed: dict[int, set[int]] = {}
-    is_relaxed = np.asarray([one.name == "rlxsignal" for one in KNOWN] + [False])
+    is_relaxed = np.asarray([operation.name == "rlxsignal" for operation in KNOWN] + [False])
     for row, item in zip(items.operation.tolist(), items.item.tolist(), strict=True):
         if is_relaxed[table.code[row]]:
             kind = CHANNEL_TYPES[int(table.channel_type[row])]
             gpu = plan.gpus[plan.blocks[int(table.block[row])].rank]
             relaxed.setdefault(row, set()).add(gpu.peers[kind][item])
-    is_release = np.asarray([one.name in _RELEASES for one in KNOWN] + [False])[table.code]
+    is_release = np.asarray([operation.name in _RELEASES for operation in KNOWN] + [False])[
+        table.code
+    ]
     rows = sorted({*stored, *relaxed, *np.flatnonzero(is_release).tolist()})
     pending: set[int] = set()
     block = -1
@@ -124,8 +126,8 @@ def check_pipelines(
     is_odd = operands.size != table.slice_chunks[outer]
     is_odd |= table.parts[operands.operation] > 1
     for row in np.unique(operands.operation[is_inside & is_odd]).tolist():
-        wanted = int(table.slice_chunks[table.pipeline[row]])
-        message = f"in this pipeline ranges have {wanted} chunks, and no tbg_info"
+        slice_chunks = int(table.slice_chunks[table.pipeline[row]])
+        message = f"in this pipeline ranges have {slice_chunks} chunks, and no tbg_info"
         findings.at("pipeline-range", row, message, "the executor's sizes wrap otherwise")
 
 
@@ -140,17 +142,19 @@ def check_scratch(
     buffer = operands.buffer[ranges.operand]
     is_scratch = buffer == Buffer.SCRATCH
     row = operands.operation[ranges.operand]
-    for one in np.unique(row[(ranges.is_packet == 1) & ~is_scratch]).tolist():
-        findings.at("packet-buffer", one, "packets lie in scratch only", "name a scratch buffer")
+    for operation_row in np.unique(row[(ranges.is_packet == 1) & ~is_scratch]).tolist():
+        findings.at(
+            "packet-buffer", operation_row, "packets lie in scratch only", "name a scratch buffer"
+        )
     start = ranges.base - memory.layout.base[ranges.rank, Buffer.SCRATCH]
     is_packet = (ranges.is_packet == 1) & is_scratch
     packet_start = start - memory.halves * memory.half[ranges.rank]
     # A packet has as many flag words as data words, so packet k is stored at 2 k.
     room = memory.half[ranges.rank] * (2 if plan.header.protocol == "LL" else 1)
     overruns = is_packet & (2 * (packet_start + ranges.cells) > room)
-    for one in np.unique(row[overruns]).tolist():
+    for operation_row in np.unique(row[overruns]).tolist():
         message = "packets take twice the room, which the scratch of a Simple plan does not have"
-        findings.at("packet-room", one, message, 'state protocol "LL"')
+        findings.at("packet-room", operation_row, message, 'state protocol "LL"')
     _check_mixture(plan, memory, ranges, is_scratch & ~is_packet, is_packet, findings)
 
 

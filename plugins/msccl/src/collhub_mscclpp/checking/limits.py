@@ -93,8 +93,10 @@ def _check_items(
         operation = plan.operation(row)
         # Semaphores and channels are in one column but have tables of different sizes.
         is_semaphore = operation is not None and operation.role in (Role.ACQUIRE, Role.RELEASE)
-        what = "semaphores" if is_semaphore else "channels"
-        most = MOST_SEMAPHORES_OF_OPERATION if is_semaphore else MOST_CHANNELS_OF_OPERATION
-        if count[row] > most:
-            message = f"{count[row]} {what}, at most {most} fit"
-            findings.refuse_at(f"limit-{what}-of-operation", row, message, "divide the operation")
+        resource = "semaphores" if is_semaphore else "channels"
+        maximum = MOST_SEMAPHORES_OF_OPERATION if is_semaphore else MOST_CHANNELS_OF_OPERATION
+        if count[row] > maximum:
+            message = f"{count[row]} {resource}, at most {maximum} fit"
+            findings.refuse_at(
+                f"limit-{resource}-of-operation", row, message, "divide the operation"
+            )

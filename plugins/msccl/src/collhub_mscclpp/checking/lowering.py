@@ -17,11 +17,13 @@ from hub_core.model import Buffer
 _ROLES = np.asarray([operation.role for operation in KNOWN] + [Role.UNKNOWN], np.int64)
 _IS_EACH = np.asarray([operation.is_each for operation in KNOWN] + [False])
 # Operations that, on memory channels, read all sources from the buffer of src[0].
-_FIRST_BUFFER = np.asarray([one.name in ("put", "ppkt") for one in KNOWN] + [False])
-_IS_GET = np.asarray([one.name == "get" for one in KNOWN] + [False])
+_FIRST_BUFFER = np.asarray([operation.name in ("put", "ppkt") for operation in KNOWN] + [False])
+_IS_GET = np.asarray([operation.name == "get" for operation in KNOWN] + [False])
 # Operations that increment or await counters of their channels or semaphores.
-_COUNTS = np.asarray([one.counts_items for one in KNOWN] + [False])
-_FLUSHES = np.asarray([one.flushes or one.role is Role.FLUSH for one in KNOWN] + [False])
+_COUNTS = np.asarray([operation.counts_items for operation in KNOWN] + [False])
+_FLUSHES = np.asarray(
+    [operation.flushes or operation.role is Role.FLUSH for operation in KNOWN] + [False]
+)
 _MEMORY, _PORT = CHANNEL_TYPES.index("memory"), CHANNEL_TYPES.index("port")
 
 
@@ -99,14 +101,14 @@ def lagging_proxies(plan: Plan) -> Proxies:
             last_block = block
         operation = plan.operation(row)
         rank = plan.blocks[block].rank
-        own = [(rank, channel) for channel in channels[first[row] : first[row + 1]]]
+        operation_channels = [(rank, channel) for channel in channels[first[row] : first[row + 1]]]
         role = operation.role if operation else Role.UNKNOWN
         if role is Role.FLUSH or (operation and operation.flushes and is_port[row]):
-            count = int(table.flushed[row]) if role is Role.FLUSH else len(own)
-            for channel in own[:count]:
+            count = int(table.flushed[row]) if role is Role.FLUSH else len(operation_channels)
+            for channel in operation_channels[:count]:
                 requested.pop(channel, None)
         elif role is Role.DATA and is_port[row]:
-            requested.update(dict.fromkeys(own))
+            requested.update(dict.fromkeys(operation_channels))
         elif role is not Role.NOP and not (role is Role.SIGNAL and is_port[row]):
             leave()
     leave()
@@ -124,12 +126,12 @@ def _proxies_of_items(
     role = _ROLES[table.code[operation]]
     # Waits read memory of the local rank, without a proxy.
     is_port &= (role == Role.DATA) | (role == Role.SIGNAL) | (role == Role.FLUSH)
-    place = np.arange(len(operation)) - first[operation]
-    is_port &= (role != Role.FLUSH) | (place < table.flushed[operation])
-    found = np.full(len(operation), -1, np.int64)
+    position = np.arange(len(operation)) - first[operation]
+    is_port &= (role != Role.FLUSH) | (position < table.flushed[operation])
+    proxy_of_item = np.full(len(operation), -1, np.int64)
     for row in np.flatnonzero(is_port).tolist():
-        found[row] = numbers.get((int(rank[row]), int(items.item[row])), -1)
-    return found
+        proxy_of_item[row] = numbers.get((int(rank[row]), int(items.item[row])), -1)
+    return proxy_of_item
 
 
 def program_of(
@@ -185,11 +187,13 @@ def _proxies_of_writes(
     operand = ranges.operand[writes]
     operation = operands.operation[operand]
     first = group_pointer(items.operation, len(plan.operations))
-    found = np.full(len(writes), -1, np.int64)
+    proxy_of_write = np.full(len(writes), -1, np.int64)
     # Destination k uses channel k; `_check_port_channels` has checked that it exists.
     is_port = plan.operations.channel_type[operation] == _PORT
-    found[is_port] = proxies.of_item[(first[operation] + operands.position[operand])[is_port]]
-    return found
+    proxy_of_write[is_port] = proxies.of_item[
+        (first[operation] + operands.position[operand])[is_port]
+    ]
+    return proxy_of_write
 
 
 def barriers_of(plan: Plan) -> Int64Array:
@@ -197,11 +201,11 @@ def barriers_of(plan: Plan) -> Int64Array:
     table = plan.operations
     rank = block_ranks(plan)[table.block]
     is_barrier = table.barrier >= 0
-    found = np.full(len(table), -1, np.int64)
+    barrier_of_operation = np.full(len(table), -1, np.int64)
     pairs = np.stack([rank[is_barrier], table.barrier[is_barrier]], axis=1)
     if len(pairs):
-        found[is_barrier] = np.unique(pairs, axis=0, return_inverse=True)[1].ravel()
-    return found
+        barrier_of_operation[is_barrier] = np.unique(pairs, axis=0, return_inverse=True)[1].ravel()
+    return barrier_of_operation
 
 
 def block_ranks(plan: Plan) -> Int64Array:
@@ -220,14 +224,14 @@ def ranges_of(
     buffer, index = as_executed(plan)
     is_packet = _packets(plan)[operand]
     part, parts = table.part[operands.operation], table.parts[operands.operation]
-    whole = operands.size * memory.cells_per_chunk
-    start = (index * memory.cells_per_chunk + whole * part // parts)[operand]
-    cells = (whole // parts)[operand]
+    operand_cells = operands.size * memory.cells_per_chunk
+    start = (index * memory.cells_per_chunk + operand_cells * part // parts)[operand]
+    cells = (operand_cells // parts)[operand]
     home = buffer[operand]
     half = memory.half[rank]
     is_scratch = home == Buffer.SCRATCH
     # The packet form of the scratch follows all halves of the plain form.
-    behind = np.where(is_scratch & (is_packet == 1), memory.halves * half, 0)
+    packet_offset = np.where(is_scratch & (is_packet == 1), memory.halves * half, 0)
     # The executor adds the half of the launch to addresses of packets and to local addresses of a
     # thread block; proxies and remote plain accesses use addresses without it.
     is_near = operands.scope == Scope.LOCAL
@@ -240,7 +244,7 @@ def ranges_of(
         move=move,
         rank=rank,
         buffer=home,
-        base=memory.layout.base[rank, home] + start + behind,
+        base=memory.layout.base[rank, home] + start + packet_offset,
         shift=shift,
         cells=cells,
         is_packet=is_packet,
@@ -251,18 +255,20 @@ def ranges_of(
 def owners(plan: Plan) -> tuple[Int64Array, Int64Array]:
     """Return (operand, rank) for every rank of an operand: one, or all of its switch group."""
     operands = plan.operands
-    here = block_ranks(plan)[plan.operations.block[operands.operation]]
+    executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
     owners: list[int] = []
     rows: list[int] = []
-    columns = zip(here.tolist(), operands.scope.tolist(), operands.reference.tolist(), strict=True)
+    columns = zip(
+        executing_rank.tolist(), operands.scope.tolist(), operands.reference.tolist(), strict=True
+    )
     for row, (rank, scope, reference) in enumerate(columns):
-        found: tuple[int, ...] = (rank,)
+        owner_ranks: tuple[int, ...] = (rank,)
         if scope == Scope.REMOTE:
-            found = (plan.gpus[rank].remote_buffers[reference].rank,)
+            owner_ranks = (plan.gpus[rank].remote_buffers[reference].rank,)
         if scope == Scope.SWITCH:
-            found = plan.gpus[rank].groups[reference].ranks
-        owners += found
-        rows += [row] * len(found)
+            owner_ranks = plan.gpus[rank].groups[reference].ranks
+        owners += owner_ranks
+        rows += [row] * len(owner_ranks)
     return np.asarray(rows, np.int64), np.asarray(owners, np.int64)
 
 
@@ -305,7 +311,7 @@ def _indices_as_executed(
 def _packets(plan: Plan) -> UInt8Array:
     """Return which operands are packets: uint8[operands]."""
     first_packet = np.asarray(
-        [[one.src_packets, one.dst_packets] for one in KNOWN], np.int64
+        [[operation.src_packets, operation.dst_packets] for operation in KNOWN], np.int64
     ).reshape(-1, 2)
     operands = plan.operands
     code = plan.operations.code[operands.operation]
@@ -327,11 +333,11 @@ def counters_of(plan: Plan) -> Counters:
     counts = _COUNTS[table.code[items.operation]]
     columns = (counts, rank, role, kind, items.item)
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    found = [pairing.counter(*row) if is_counted else -1 for is_counted, *row in rows]
+    counter_numbers = [pairing.counter(*row) if is_counted else -1 for is_counted, *row in rows]
     return Counters(
         tuple(pairing.names),
         tuple(pairing.targets),
-        np.asarray(found, np.int64),
+        np.asarray(counter_numbers, np.int64),
         np.asarray(pairing.initial, np.int64),
     )
 

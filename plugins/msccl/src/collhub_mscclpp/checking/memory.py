@@ -118,16 +118,21 @@ def counts_defect(plan: Plan) -> str:
     name = plan.header.collective
     if len(counts) > 1:
         return f"{name} with different chunk counts on different ranks"
-    given, made = next(iter(counts))
-    if not given or not made:
-        return f"{name} with {given} input chunks and {made} output chunks"
-    wanted = given
+    input_chunks, output_chunks = next(iter(counts))
+    if not input_chunks or not output_chunks:
+        return f"{name} with {input_chunks} input chunks and {output_chunks} output chunks"
+    expected_chunks = input_chunks
     if kind is CollectiveKind.ALL_GATHER:
-        wanted = given * plan.num_ranks
+        expected_chunks = input_chunks * plan.num_ranks
     if kind is CollectiveKind.REDUCE_SCATTER:
-        wanted = given // plan.num_ranks
-    if made != wanted or (kind is CollectiveKind.ALL_TO_ALL and given % plan.num_ranks):
-        return f"{name} of {plan.num_ranks} ranks with {given} input and {made} output chunks"
+        expected_chunks = input_chunks // plan.num_ranks
+    if output_chunks != expected_chunks or (
+        kind is CollectiveKind.ALL_TO_ALL and input_chunks % plan.num_ranks
+    ):
+        return (
+            f"{name} of {plan.num_ranks} ranks with {input_chunks} input and {output_chunks} output"
+            " chunks"
+        )
     return ""
 
 
@@ -136,29 +141,29 @@ def _custom(
     cells: int,
 ) -> Collective:
     """Build a custom collective with the plan's buffer sizes; sendrecv has an expected result."""
-    given = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
-    made = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
+    input_cells = np.asarray([gpu.input_chunks * cells for gpu in plan.gpus], np.int64)
+    output_cells = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
     expected = None
     if plan.header.collective == "sendrecv" and not counts_defect(plan):
-        expected = _from_previous_rank(made)
+        expected = _from_previous_rank(output_cells)
     defined = np.ones(plan.num_ranks, np.bool_)
-    contract = CustomContract(given, made, defined, expected)
-    most = max(1, int(given.max()), int(made.max()))
+    contract = CustomContract(input_cells, output_cells, defined, expected)
+    max_cells = max(1, int(input_cells.max()), int(output_cells.max()))
     return Collective(
         CollectiveKind.CUSTOM,
         plan.num_ranks,
-        most,
+        max_cells,
         in_place=plan.header.in_place,
         out_of_place=not plan.header.in_place,
         contract=contract,
     )
 
 
-def _from_previous_rank(made: Int64Array) -> Contributions:
+def _from_previous_rank(output_cells: Int64Array) -> Contributions:
     """Build the result of sendrecv: every rank has the input of the previous rank, cyclically."""
-    rank = group_of_entry(np.concatenate([[0], np.cumsum(made)]))
-    offset = counted_positions(made)
-    return Contributions(rank, offset, (rank - 1) % len(made), offset)
+    rank = group_of_entry(np.concatenate([[0], np.cumsum(output_cells)]))
+    offset = counted_positions(output_cells)
+    return Contributions(rank, offset, (rank - 1) % len(output_cells), offset)
 
 
 def buffer_cells(

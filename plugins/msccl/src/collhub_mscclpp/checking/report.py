@@ -38,7 +38,9 @@ class PlanReport:
     @property
     def errors(self) -> tuple[Diagnostic, ...]:
         """Findings with severity ERROR: the plan does not do what it claims."""
-        return tuple(one for one in self.diagnostics if one.severity is Severity.ERROR)
+        return tuple(
+            diagnostic for diagnostic in self.diagnostics if diagnostic.severity is Severity.ERROR
+        )
 
     @property
     def ok(self) -> bool:
@@ -68,9 +70,9 @@ class PlanFindings:
         """Add a finding about an operation, by default an error."""
         rank = self.plan.blocks[int(self.plan.operations.block[row])].rank
         # Plans are often one long line, so a rank is more useful than a line number.
-        place = Location(self.plan.file, rank=rank)
+        location = Location(self.plan.file, rank=rank)
         self.found.add(
-            code, f"{self.plan.describe_within_rank(row)}: {message}", place, cure, severity
+            code, f"{self.plan.describe_within_rank(row)}: {message}", location, cure, severity
         )
 
     def warn_at(

@@ -74,8 +74,8 @@ def _check_group_lists(plan: Plan, findings: PlanFindings) -> None:
         if rank > member and (member, rank) in pairs:
             continue
         common = [
-            [key for key in listed[one] if other in key[1]]
-            for one, other in ((rank, member), (member, rank))
+            [key for key in listed[first] if second in key[1]]
+            for first, second in ((rank, member), (member, rank))
         ]
         if common[0] != common[1]:
             message = (
@@ -158,9 +158,9 @@ def _check_groups(
     """Check that every rank that uses a switch channel is in its group; return whether it is."""
     operands = plan.operands
     is_right = True
-    here = block_ranks(plan)[plan.operations.block[operands.operation]]
+    executing_rank = block_ranks(plan)[plan.operations.block[operands.operation]]
     for at in np.flatnonzero(operands.scope == Scope.SWITCH).tolist():
-        rank = int(here[at])
+        rank = int(executing_rank[at])
         if rank not in plan.gpus[rank].groups[int(operands.reference[at])].ranks:
             message = f"rank {rank} is not in the group of its switch channel"
             row = int(operands.operation[at])
@@ -197,23 +197,23 @@ def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> Non
     operand, owner = owners(plan)
     operands = plan.operands
     row = operands.operation[operand]
-    here = block_ranks(plan)[plan.operations.block[row]]
+    executing_rank = block_ranks(plan)[plan.operations.block[row]]
     # Scratch is a separate allocation without an offset.
     padded = np.pad(offset, ((0, 0), (0, 1)))
     buffer = as_executed(plan)[0][operand]
     is_far = operands.scope[operand] != Scope.LOCAL
     is_near_port = ~is_far & (plan.operations.channel_type[row] == _PORT)
-    is_missed = is_far & (padded[here, buffer] != padded[owner, buffer])
-    is_missed |= is_near_port & (padded[here, buffer] != 0)
+    is_missed = is_far & (padded[executing_rank, buffer] != padded[owner, buffer])
+    is_missed |= is_near_port & (padded[executing_rank, buffer] != 0)
     _, first = np.unique(row[is_missed], return_index=True)
     for at in np.flatnonzero(is_missed)[first].tolist():
         name = BUFFER_TYPES[int(buffer[at])]
-        other = BUFFER_TYPES[1 - int(buffer[at])]
+        other_buffer = BUFFER_TYPES[1 - int(buffer[at])]
         message = (
-            f"in place, buffer {name!r} of rank {owner[at]} is a part of buffer {other!r}, and the"
-            " executor computes the address without the offset of that part"
+            f"in place, buffer {name!r} of rank {owner[at]} is a part of buffer {other_buffer!r},"
+            " and the executor computes the address without the offset of that part"
         )
-        cure = f"name the range of buffer {other!r} that it is"
+        cure = f"name the range of buffer {other_buffer!r} that it is"
         findings.at("buffer-offset", int(row[at]), message, cure)
 
 
@@ -227,9 +227,9 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
         return True
     operand, owner = owners(plan)
     operands = plan.operands
-    here = block_ranks(plan)[plan.operations.block[operands.operation[operand]]]
-    is_far = (operands.buffer[operand] == BUFFER_TYPES.index("s")) & (owner != here)
-    pairs = np.unique(np.stack([here, owner], axis=1)[is_far], axis=0)
+    executing_rank = block_ranks(plan)[plan.operations.block[operands.operation[operand]]]
+    is_far = (operands.buffer[operand] == BUFFER_TYPES.index("s")) & (owner != executing_rank)
+    pairs = np.unique(np.stack([executing_rank, owner], axis=1)[is_far], axis=0)
     is_right = True
     for ranks in _joined_ranks(plan.num_ranks, pairs.tolist()):
         by_size: dict[int, list[int]] = {}
@@ -237,8 +237,8 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
             by_size.setdefault(plan.gpus[rank].scratch_chunks, []).append(rank)
         if len(by_size) > 1:
             sizes = ", ".join(
-                f"{size} on {'ranks' if len(some) > 1 else 'rank'} {format_ranks(some)}"
-                for size, some in sorted(by_size.items())
+                f"{size} on {'ranks' if len(members) > 1 else 'rank'} {format_ranks(members)}"
+                for size, members in sorted(by_size.items())
             )
             message = (
                 f"scratch_chunks of ranks that write to each other's scratch differ: {sizes};"
@@ -253,8 +253,8 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
 def _joined_ranks(num_ranks: int, pairs: list[list[int]]) -> list[list[int]]:
     """List the connected components of the ranks under the pairs, in ascending order."""
     group = list(range(num_ranks))
-    for one, other in pairs:
-        low, high = sorted((group[one], group[other]))
+    for first, second in pairs:
+        low, high = sorted((group[first], group[second]))
         if low != high:
             group = [low if number == high else number for number in group]
     return [
@@ -328,8 +328,10 @@ def check_barriers(
             findings.at("barrier-blocks", row, message, "state one number in all uses")
     for key, uses in users.items():
         row = first[key]
-        wanted = int(table.barrier_blocks[row])
-        if len(uses) != wanted or len(set(uses.values())) > 1:
-            message = f"{len(uses)} thread blocks use a barrier for {wanted}, equally often or not"
+        stated_blocks = int(table.barrier_blocks[row])
+        if len(uses) != stated_blocks or len(set(uses.values())) > 1:
+            message = (
+                f"{len(uses)} thread blocks use a barrier for {stated_blocks}, equally often or not"
+            )
             cure = "let exactly the stated number use it, each equally often"
             findings.at("barrier-blocks", row, message, cure)

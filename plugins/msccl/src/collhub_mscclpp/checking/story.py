@@ -63,14 +63,14 @@ class Story:
         between = f"in launch {race.launch + 1}"
         if race.launch != race.other_launch:
             between = f"in launches {race.other_launch + 1} and {race.launch + 1}"
-        place = self._place(race.cell)
+        location = self._place(race.cell)
         row = max(race.operation, race.other)
         rank = self._execution.rank_of(row) if row >= 0 else race.host_rank
-        message = f"{first} and {second} touch {place} without an order, {between}"
+        message = f"{first} and {second} touch {location} without an order, {between}"
         cure = _ORDER_CURE
         if race.is_late:
             message = (
-                f"{second} overwrites {place} while the proxy may not have read it for {first},"
+                f"{second} overwrites {location} while the proxy may not have read it for {first},"
                 f" {between}"
             )
             cure = _FLUSH_CURE
