@@ -87,7 +87,7 @@ class Prospects:
         """Whether a variant can reach the fastest one of a piece count, judged by its last gain."""
         time_ps, fewer = (
             self._times[rung][variant],
-            [one for one in tried if one <= rung / _MIN_COUNT_RATIO],
+            [count for count in tried if count <= rung / _MIN_COUNT_RATIO],
         )
         if not fewer or math.isinf(time_ps):
             return True
@@ -147,10 +147,10 @@ class SynthesisCandidate:
     `pieces`: chunks of a share. `time_ps`: planned time in picoseconds. `details`: statistics for
     users. `transfers(nodes)`: all transfers, or those that touch the nodes. `replay(progress)`:
     verify the entire schedule on the synthesizer's arrays, for requests of a subset of the ranks;
-    False if that is impossible. `whole`: the algorithm itself, if it does not follow from transfers
-    or is already known; `whole_ns`: its time in nanoseconds if known. `is_timed`: whether `time_ps`
-    includes contention; otherwise a simulator is needed. `way`: its variant, if several numbers of
-    pieces are tried.
+    False if that is impossible. `algorithm`: the algorithm itself, if it does not follow from
+    transfers or is already known; `algorithm_time_ns`: its time in nanoseconds if known.
+    `is_timed`: whether `time_ps` includes contention; otherwise a simulator is needed. `way`: its
+    variant, if several numbers of pieces are tried.
     """
 
     form: str
@@ -163,8 +163,8 @@ class SynthesisCandidate:
     replay: Callable[[Progress], bool]
     details: Mapping[str, JsonValue] = field(default_factory=dict)
     is_interrupted: bool = False
-    whole: Algorithm | None = None
-    whole_ns: int | None = None
+    algorithm: Algorithm | None = None
+    algorithm_time_ns: int | None = None
     is_timed: bool = True
     variant: Variant | None = None
 
@@ -198,10 +198,10 @@ def build_timed_algorithm(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
 ) -> tuple[Algorithm, int]:
     """Build the complete algorithm; return it with its time, simulated if that is decisive (ns)."""
-    if candidate.whole is not None:
+    if candidate.algorithm is not None:
         # Its planned time is only a bound, so it is simulated in any case.
-        time_ns = candidate.whole_ns or request.simulate(candidate.whole)
-        return candidate.whole, time_ns or round_up_to_ns(candidate.time_ps)
+        time_ns = candidate.algorithm_time_ns or request.simulate(candidate.algorithm)
+        return candidate.algorithm, time_ns or round_up_to_ns(candidate.time_ps)
     transfers = candidate.transfers(None)
     algorithm = build_algorithm(setting, candidate, transfers, None)
     simulated_ns = simulate_if_decisive(setting, request, algorithm)
@@ -218,7 +218,7 @@ def evaluate_form(
     if candidate.num_transfers > MAX_SIMULATED_TRANSFERS:
         return round_up_to_ns(candidate.time_ps), candidate
     algorithm, time_ns = build_timed_algorithm(setting, request, candidate)
-    return time_ns, replace(candidate, whole=algorithm, whole_ns=time_ns)
+    return time_ns, replace(candidate, algorithm=algorithm, algorithm_time_ns=time_ns)
 
 
 def evaluate_candidate(
@@ -231,7 +231,7 @@ def evaluate_candidate(
     is far above `limit_ps`, or if there is neither a simulator nor a valid planned time. The
     returned candidate contains the algorithm if it was simulated.
     """
-    algorithm, planned_ps = candidate.whole, None
+    algorithm, planned_ps = candidate.algorithm, None
     if algorithm is None:
         transfers = candidate.transfers(None)
         planned_ps = get_finish_ps(transfers)
@@ -242,7 +242,7 @@ def evaluate_candidate(
     else:
         simulated_ns = request.simulate(algorithm)
     if simulated_ns is not None:
-        evaluated = replace(candidate, whole=algorithm, whole_ns=simulated_ns)
+        evaluated = replace(candidate, algorithm=algorithm, algorithm_time_ns=simulated_ns)
         return 1000 * simulated_ns + _compute_dropped_ps(setting, algorithm), evaluated
     return (planned_ps if candidate.is_timed else None), candidate
 

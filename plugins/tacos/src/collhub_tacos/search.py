@@ -102,7 +102,7 @@ class _BestCandidate:
     def keep(self, candidate: SynthesisCandidate) -> None:
         """Keep a candidate if it is the fastest of its kind so far; among equal ones the first."""
         is_small = candidate.num_transfers <= MAX_COMPARED_TRANSFERS
-        if candidate.whole is not None or (self._is_simulated and is_small):
+        if candidate.algorithm is not None or (self._is_simulated and is_small):
             self._compare(candidate)
             return
         previous = self._by_form.get(candidate.form)

@@ -150,13 +150,13 @@ def _find_cut(
 
 
 def _choose_later_cut(
-    cut: TimeCut | None, other: TimeCut | None, kind: CollectiveKind
+    cut: TimeCut | None, evacuation_cut: TimeCut | None, kind: CollectiveKind
 ) -> TimeCut | None:
     """Return the later of the best cut and the cut of an evacuation."""
-    if other is None or (cut is not None and cut.time_ps >= other.time_ps):
+    if evacuation_cut is None or (cut is not None and cut.time_ps >= evacuation_cut.time_ps):
         return cut
     # The cut of a reduce-scatter was computed on the transposed network, reversed in time.
-    return other.reversed if kind is CollectiveKind.REDUCE_SCATTER else other
+    return evacuation_cut.reversed if kind is CollectiveKind.REDUCE_SCATTER else evacuation_cut
 
 
 def _build_proof(

@@ -134,9 +134,9 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
     """
     source, destination = network.source, network.destination
     if both_ways:
-        one, other = source, destination
-        source = np.concatenate([one, other])
-        destination = np.concatenate([other, one])
+        tail, head = source, destination
+        source = np.concatenate([tail, head])
+        destination = np.concatenate([head, tail])
     hops: Int32Array = Arcs(network.num_nodes, source, destination).hops(np.asarray([node]))[0]
     return hops
 

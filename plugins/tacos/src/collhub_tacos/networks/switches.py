@@ -214,12 +214,12 @@ def _replace_switch(links: Links, switch: int, degree: int) -> Links:
         links.latency_s[in_link] + links.latency_s[out_link],
     )
     # Links of other nodes are kept first, so their order does not change.
-    kept = np.flatnonzero((links.source != switch) & (links.destination != switch))
+    unaffected = np.flatnonzero((links.source != switch) & (links.destination != switch))
     kept_links = Links(
-        links.source[kept],
-        links.destination[kept],
-        links.bandwidth_bytes_per_s[kept],
-        links.latency_s[kept],
+        links.source[unaffected],
+        links.destination[unaffected],
+        links.bandwidth_bytes_per_s[unaffected],
+        links.latency_s[unaffected],
     )
     return Links.joined([kept_links, direct])
 
@@ -247,8 +247,8 @@ def _find_next_ports(links: Links, out: Int64Array, node: int, degree: int) -> I
     after = int(np.searchsorted(heads, node, "right"))
     following = np.roll(out, -after)
     # A port has no link to itself.
-    kept: Int64Array = following[links.destination[following] != node]
-    return kept[: degree or None]
+    out_links: Int64Array = following[links.destination[following] != node]
+    return out_links[: degree or None]
 
 
 def _merge_parallel_links(links: Links, num_nodes: int) -> Links:

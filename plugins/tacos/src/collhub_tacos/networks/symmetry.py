@@ -210,10 +210,10 @@ def is_duplex(network: LinkNetwork, times: LinkTimes) -> bool:
     return is_busy_equal and np.array_equal(times.arrival, times.arrival[opposite])
 
 
-def find_opposite_links(network: LinkNetwork, other: LinkNetwork) -> Int64Array:
-    """Return for every link u -> v of `network` the link v -> u of `other`, -1 if there is none."""
+def find_opposite_links(network: LinkNetwork, other_network: LinkNetwork) -> Int64Array:
+    """Return for every link u -> v of `network` its opposite v -> u in `other_network`, else -1."""
     # Links are sorted by destination, then by source, so these keys ascend.
-    key = other.destination * other.num_nodes + other.source
+    key = other_network.destination * other_network.num_nodes + other_network.source
     opposite_key = network.source * network.num_nodes + network.destination
     if not len(key):
         return np.full(len(opposite_key), -1, np.int64)

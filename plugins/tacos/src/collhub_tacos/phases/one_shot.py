@@ -11,7 +11,7 @@ from collhub_tacos.candidates import Nodes, SynthesisCandidate
 from collhub_tacos.networks.link_network import LinkTimes
 from collhub_tacos.networks.switches import get_links_of_arcs
 from collhub_tacos.phases.partial_sums import (
-    OWN,
+    LOCAL_CONTRIBUTION,
     InTrees,
     PartialSums,
     Vectors,
@@ -46,13 +46,13 @@ class PlannedSums:
         """Plan the sums of all NPUs, first those that other sums depend on."""
         source, destination = _find_ends(trees, sums)
         vectors = [Vectors() for _ in range(trees.network.num_nodes)]
-        sent, received = [OWN] * len(sums), [OWN] * len(sums)
+        sent, received = [LOCAL_CONTRIBUTION] * len(sums), [LOCAL_CONTRIBUTION] * len(sums)
         start, finish = np.zeros(len(sums), np.int64), np.zeros(len(sums), np.int64)
         # Summands of a message have longer remaining paths than the message, so they come first.
         rotation = (destination - source) % trees.network.num_nodes
         for message in np.lexsort((rotation, -sums.remaining)).tolist():
             at_source = vectors[source[message]]
-            summands = [OWN, *(received[part] for part in sums.parts_of(message))]
+            summands = [LOCAL_CONTRIBUTION, *(received[part] for part in sums.parts_of(message))]
             sent[message] = at_source.add_total(summands)
             at_source[sent[message]].uses += 1
             start[message] = at_source[sent[message]].time_ps
@@ -62,7 +62,9 @@ class PlannedSums:
         result = []
         for npu, at_npu in enumerate(vectors):
             parts = sums.parts_of(len(sums) + npu)
-            result.append(at_npu.add_total([OWN, *(received[part] for part in parts)]))
+            result.append(
+                at_npu.add_total([LOCAL_CONTRIBUTION, *(received[part] for part in parts)])
+            )
         return cls(vectors, sent, received, result, start, finish)
 
 
@@ -123,11 +125,11 @@ class _StepWriter:
         vectors = self._plan.vectors[receiver]
         total = vectors[number].adder
         # Every message is at least part of a result, so a sum exists.
-        other = vectors[total].left + vectors[total].right - number
-        is_free = vectors[number].uses == 1 and self._may_overwrite(receiver, total, other)
-        if is_free and self._exists(receiver, other):
-            kind, read, written = StepKind.RECV_REDUCE, other, total
-            self._assign_buffer(receiver, total, other)
+        addend = vectors[total].left + vectors[total].right - number
+        is_free = vectors[number].uses == 1 and self._may_overwrite(receiver, total, addend)
+        if is_free and self._exists(receiver, addend):
+            kind, read, written = StepKind.RECV_REDUCE, addend, total
+            self._assign_buffer(receiver, total, addend)
         else:
             kind, read, written = StepKind.RECV, None, number
             vectors[number].slot = self._reserve_slot(receiver)
@@ -148,12 +150,12 @@ class _StepWriter:
 
         Always True for other sums.
         """
-        reads = len(self._readers[npu][0]) + (part == OWN)
-        is_last = reads == self._plan.vectors[npu][OWN].uses
+        reads = len(self._readers[npu][0]) + (part == LOCAL_CONTRIBUTION)
+        is_last = reads == self._plan.vectors[npu][LOCAL_CONTRIBUTION].uses
         return is_last or number != self._plan.result[npu]
 
     def _exists(self, npu: int, number: int) -> bool:
-        return number == OWN or bool(self._plan.vectors[npu][number].steps)
+        return number == LOCAL_CONTRIBUTION or bool(self._plan.vectors[npu][number].steps)
 
     def _write_sum(self, npu: int, number: int) -> None:
         """Write the steps of a sum and of its summands, unless they exist."""
@@ -183,7 +185,7 @@ class _StepWriter:
         """
         vectors = self._plan.vectors[npu]
         is_result = number == self._plan.result[npu]
-        is_in_place = not is_result and part != OWN and vectors[part].uses == 1
+        is_in_place = not is_result and part != LOCAL_CONTRIBUTION and vectors[part].uses == 1
         if is_in_place:
             vectors[number].slot = vectors[part].slot
         elif not is_result:
@@ -197,7 +199,7 @@ class _StepWriter:
 
     def _locate(self, npu: int, number: int, piece: int) -> tuple[Buffer, int]:
         """Return buffer and offset of a piece of a vector."""
-        if number == OWN:
+        if number == LOCAL_CONTRIBUTION:
             return Buffer.INPUT, piece
         if number == self._plan.result[npu]:
             return Buffer.OUTPUT, piece
@@ -228,7 +230,7 @@ class _StepWriter:
                 control = [reader for reader in readers if reader not in after]
         step = self._steps.add(npu, kind, data=data, control=control, **columns)
         # Steps that overwrite INPUT must wait for all steps that read it.
-        if read == OWN:
+        if read == LOCAL_CONTRIBUTION:
             readers.append(step)
         return step
 
@@ -270,11 +272,11 @@ def build_one_shot_candidates(
         return
     sums = build_partial_sums(trees)
     ladder = setting.choose_piece_counts(_LADDER)
-    for place, pieces in enumerate(ladder):
+    for index, pieces in enumerate(ladder):
         limit = limit_ps()
         if limit is not None and _compute_minimum_ps(setting, sums, pieces) > limit:
             return
-        progress(place / len(ladder), _ACTIVITY)
+        progress(index / len(ladder), _ACTIVITY)
         yield _build_candidate(setting, trees, sums, pieces)
         if limit is not None and limit_ps() == limit:
             return
@@ -298,7 +300,9 @@ def _build_candidate(
         setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True
     )
     steps, scratch_units = build_steps(trees, sums, setting.link_times(pieces), pieces)
-    whole = Algorithm(collective, steps, scratch_units, collective_bytes=setting.collective_bytes)
+    algorithm = Algorithm(
+        collective, steps, scratch_units, collective_bytes=setting.collective_bytes
+    )
     return SynthesisCandidate(
         form="one-shot",
         pieces=pieces,
@@ -308,7 +312,7 @@ def _build_candidate(
         time_ps=_compute_minimum_ps(setting, sums, pieces),
         transfers=_refuse_transfers,
         replay=lambda progress: False,
-        whole=whole,
+        algorithm=algorithm,
     )
 
 

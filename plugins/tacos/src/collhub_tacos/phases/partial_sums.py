@@ -201,7 +201,7 @@ def _compute_remaining(trees: InTrees, number: Int64Array, messages: int) -> Int
     return farthest
 
 
-OWN = 0
+LOCAL_CONTRIBUTION = 0
 """Number of the NPU's contribution among its vectors."""
 # An addition takes at least a nanosecond in simulators.
 _ADDITION_PS = 1000
@@ -250,8 +250,8 @@ class Vectors:
         """
         pending = sorted((self.vectors[part].time_ps, part) for part in parts)
         while len(pending) > 1:
-            one, other = pending[0][1], pending[1][1]
-            added = self._sum(min(one, other), max(one, other))
+            first, second = pending[0][1], pending[1][1]
+            added = self._sum(min(first, second), max(first, second))
             pending = sorted([*pending[2:], (self.vectors[added].time_ps, added)])
         return pending[0][1]
 

@@ -39,18 +39,18 @@ def set_chunk_bits(node: Int64Array, chunk: Int64Array, shape: tuple[int, int]) 
 class ArrivalLog:
     """All-gather in equal steps: a transfer of step t starts at `t * busy_ps`.
 
-    It arrives `arrival_ps` later. `log[v]`: chunks of node v, first the `own[v]` initial ones, then
-    the others in order of steps and, within a step, of the links of `network`. `carried`:
-    uint8[steps, ceil(links / 8)], a bit per link, lowest bit first: whether the link carries a
-    chunk in this step. The log determines which chunk it is. This takes 2 to 4 bytes per transfer
-    plus the bits.
+    It arrives `arrival_ps` later. `log[v]`: chunks of node v, first the `initial_count[v]` initial
+    ones, then the others in order of steps and, within a step, of the links of `network`.
+    `carried`: uint8[steps, ceil(links / 8)], a bit per link, lowest bit first: whether the link
+    carries a chunk in this step. The log determines which chunk it is. This takes 2 to 4
+    bytes per transfer plus the bits.
     """
 
     network: LinkNetwork
     busy_ps: int
     arrival_ps: int
     log: Identifiers
-    own: Int64Array
+    initial_count: Int64Array
     carried: npt.NDArray[np.uint8]
 
     @property
@@ -61,7 +61,7 @@ class ArrivalLog:
     @property
     def num_transfers(self) -> int:
         """Number of transfers: all log entries except the initial chunks."""
-        return self.log.size - int(self.own.sum())
+        return self.log.size - int(self.initial_count.sum())
 
     @property
     def lag(self) -> int:
@@ -120,7 +120,7 @@ class ArrivalLog:
             steps, links = self._find_transfers_of_links(int(indptr[node]), int(indptr[node + 1]))
             step.append(steps)
             link.append(links)
-            chunk.append(self.log[node, self.own[node] :].astype(np.int64))
+            chunk.append(self.log[node, self.initial_count[node] :].astype(np.int64))
         return np.concatenate(step), np.concatenate(link), np.concatenate(chunk)
 
     def _find_transfers_of_links(self, first: int, end: int) -> tuple[Int64Array, Int64Array]:

@@ -155,20 +155,20 @@ class LinkSchedule(ColumnTable):
         is_to = np.isin(self.destination, nodes)
         return self.select_rows(is_from | is_to)
 
-    def append_to(self, other: LinkSchedule, end_ps: int | None = None) -> LinkSchedule:
-        """Append this schedule to `other`.
+    def append_to(self, earlier: LinkSchedule, end_ps: int | None = None) -> LinkSchedule:
+        """Append this schedule to `earlier`.
 
-        `end_ps`: time of the entire schedule of which `other` is a part; default the time of
-        `other`.
+        `end_ps`: time of the entire schedule of which `earlier` is a part; default the time of
+        `earlier`.
         """
-        end = other.time_ps if end_ps is None else end_ps
+        end = earlier.time_ps if end_ps is None else end_ps
         return replace(
             self,
-            chunk=np.concatenate([other.chunk, self.chunk]),
-            link=np.concatenate([other.link, self.link]),
-            start=np.concatenate([other.start, end + self.start]),
-            finish=np.concatenate([other.finish, end + self.finish]),
-            reduces=np.concatenate([other.reduces, self.reduces]),
+            chunk=np.concatenate([earlier.chunk, self.chunk]),
+            link=np.concatenate([earlier.link, self.link]),
+            start=np.concatenate([earlier.start, end + self.start]),
+            finish=np.concatenate([earlier.finish, end + self.finish]),
+            reduces=np.concatenate([earlier.reduces, self.reduces]),
         )
 
     def transfers(self, times: LinkTimes) -> Transfers:

@@ -74,7 +74,7 @@ def replay_log(
 
     _check_steps(log, times)
     have = _build_initial_holdings(log, origin)
-    holdings = Holdings(log.log, have, log.own.copy(), log.own.copy())
+    holdings = Holdings(log.log, have, log.initial_count.copy(), log.initial_count.copy())
     last = log.num_steps + log.lag
     rows = max(1, _TRANSFERS_PER_SLICE * last // max(1, log.num_transfers))
     for first in range(0, last, rows):
@@ -116,8 +116,8 @@ def _check_complete(holdings: Holdings) -> None:
 def _build_initial_holdings(log: ArrivalLog, origin: Int64Array) -> ChunkBits:
     """Return the initial bit per node and chunk; the logs must begin with these chunks."""
     num_nodes, num_chunks = log.log.shape
-    node = np.repeat(np.arange(num_nodes), log.own)
-    chunk = log.log[node, counted_positions(log.own)].astype(np.int64)
+    node = np.repeat(np.arange(num_nodes), log.initial_count)
+    chunk = log.log[node, counted_positions(log.initial_count)].astype(np.int64)
     # The order within a node is arbitrary because the chunks are available from the start.
     in_order = chunk[np.lexsort((chunk, node))]
     is_complete = np.array_equal(in_order, np.argsort(origin, kind="stable"))

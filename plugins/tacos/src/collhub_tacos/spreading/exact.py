@@ -83,15 +83,15 @@ def _build_columns(
     # A lower bound of the number of variables: every chunk enters every other node.
     if len(origin) * (network.num_nodes - 1) > MAX_COLUMNS:
         return None
-    one = np.ones(network.num_links, np.int64)
-    paths = ShortestPaths(network.num_nodes, network.source, network.destination, one)
+    unit_length = np.ones(network.num_links, np.int64)
+    paths = ShortestPaths(network.num_nodes, network.source, network.destination, unit_length)
     # Earliest step in which each link could carry each chunk: [chunks, links].
     earliest = paths.lengths(origin)[:, network.source].astype(np.int64)
     count = np.maximum(0, steps - earliest)
     count[network.destination[None, :] == origin[:, None]] = 0
     if not 0 < count.sum() <= MAX_COLUMNS:
         return None
-    chunk, link = (each.astype(np.int64) for each in np.nonzero(count))
+    chunk, link = (column.astype(np.int64) for column in np.nonzero(count))
     times = count[chunk, link]
     first = np.cumsum(times) - times
     step = np.arange(times.sum()) - np.repeat(first - earliest[chunk, link], times)

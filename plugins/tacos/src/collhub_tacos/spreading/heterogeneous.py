@@ -287,8 +287,8 @@ def _draw_random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
     The generator is splitmix64 (Steele, Lea and Flood, OOPSLA 2014), which is equal for all
     versions of numpy.
     """
-    place = np.arange(1, count + 1, dtype=np.uint64) + np.uint64(offset)
-    state = place * np.uint64(0x9E3779B97F4A7C15)
+    index = np.arange(1, count + 1, dtype=np.uint64) + np.uint64(offset)
+    state = index * np.uint64(0x9E3779B97F4A7C15)
     mixed = state + np.uint64(seed * 0xD1342543DE82EF95 % (1 << 64))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

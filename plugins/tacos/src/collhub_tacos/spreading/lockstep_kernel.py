@@ -265,20 +265,20 @@ def build_symmetric_all_gather(
     Raises `InputError` if the network is not connected.
     """
     num_nodes = network.num_npus
-    own = len(origin) // num_nodes
+    chunks_per_node = len(origin) // num_nodes
     lag = -(-arrival_ps // busy_ps)
-    taken = advance_cells(translations.shift_cells(own), own, lag, seed)
-    missing = np.setdiff1d(np.arange(own, len(origin)), taken[taken >= 0])
+    taken = advance_cells(translations.shift_cells(chunks_per_node), chunks_per_node, lag, seed)
+    missing = np.setdiff1d(np.arange(chunks_per_node, len(origin)), taken[taken >= 0])
     if len(missing):
-        far = translations.find_source(int(missing[0]) // own)
-        raise unreachable_error(network, far, 0)
-    by_node = np.argsort(origin, kind="stable").reshape(num_nodes, own)
+        unreached = translations.find_source(int(missing[0]) // chunks_per_node)
+        raise unreachable_error(network, unreached, 0)
+    by_node = np.argsort(origin, kind="stable").reshape(num_nodes, chunks_per_node)
     return ArrivalLog(
         network=network,
         busy_ps=busy_ps,
         arrival_ps=arrival_ps,
         log=_translate_log(translations, taken, by_node),
-        own=np.full(num_nodes, own, np.int64),
+        initial_count=np.full(num_nodes, chunks_per_node, np.int64),
         carried=_translate_bits(network, translations, taken),
     )
 
@@ -287,19 +287,19 @@ def _translate_log(
     translations: Translations, taken: Int64Array, chunk_of: Int64Array
 ) -> Identifiers:
     """Return the logs of all nodes; nodes with in-links in the same order form a batch."""
-    num_nodes, own = chunk_of.shape
+    num_nodes, chunks_per_node = chunk_of.shape
     log = np.empty((num_nodes, chunk_of.size), choose_identifier_type(chunk_of.size))
     in_order = np.argsort(translations.in_link, axis=1)
     orders, order_of_node = np.unique(in_order, axis=0, return_inverse=True)
     batch = max(1, _MAX_CELLS_PER_BATCH // chunk_of.size)
     for number, order in enumerate(orders):
         cells = taken[:, order].ravel()
-        cells = np.concatenate([np.arange(own), cells[cells >= 0]])
-        offset, place = cells // own, cells % own
+        cells = np.concatenate([np.arange(chunks_per_node), cells[cells >= 0]])
+        offset, index = cells // chunks_per_node, cells % chunks_per_node
         equal_nodes = np.flatnonzero(order_of_node.ravel() == number)
         for first in range(0, len(equal_nodes), batch):
             nodes = equal_nodes[first : first + batch]
-            log[nodes] = chunk_of[translations.subtract(nodes[:, None], offset), place]
+            log[nodes] = chunk_of[translations.subtract(nodes[:, None], offset), index]
     return log
 
 

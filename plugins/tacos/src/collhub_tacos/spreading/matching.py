@@ -39,27 +39,27 @@ if TYPE_CHECKING:
 def build_initial_state(
     network: LinkNetwork,
     origin: Int64Array,
-    near: npt.NDArray[np.int16] | Int64Array,
+    distance: npt.NDArray[np.int16] | Int64Array,
     needed: BoolArray,
     seed: int,
 ) -> SpreadState:
     """Return the state in which chunk x is at `origin[x]` and all links are free.
 
-    `near[x]`: distance of chunk x from every node. `needed`: bool per node that must receive the
-    chunks.
+    `distance[x]`: distance of chunk x from every node. `needed`: bool per node that must receive
+    the chunks.
     """
     from collhub_tacos.spreading.matching_kernel import SpreadState
 
     chunks = len(origin)
-    held = np.zeros((chunks, network.num_nodes), np.bool_)
-    held[np.arange(chunks), origin] = True
+    is_held = np.zeros((chunks, network.num_nodes), np.bool_)
+    is_held[np.arange(chunks), origin] = True
     # Number of (chunk, node) pairs that must still be delivered.
     missing = chunks * int(needed.sum()) - int(needed[origin].sum())
     chunk, link, step = np.zeros((3, chunks * network.num_nodes), np.int64)
     return SpreadState(
-        held,
-        held.copy(),
-        near,
+        is_held,
+        is_held.copy(),
+        distance,
         chunk,
         link,
         step,
@@ -165,8 +165,8 @@ def _count_hops(network: LinkNetwork, origin: Int64Array, needed: BoolArray) -> 
 
     Raises `InputError` if a chunk cannot reach a node that needs it.
     """
-    one = np.ones(network.num_links, np.int64)
-    paths = ShortestPaths(network.num_nodes, network.source, network.destination, one)
+    unit_length = np.ones(network.num_links, np.int64)
+    paths = ShortestPaths(network.num_nodes, network.source, network.destination, unit_length)
     hops = paths.lengths(np.arange(network.num_nodes))
     for start in np.unique(origin).tolist():
         unreachable = np.flatnonzero(needed & (hops[start] >= _MAX_HOPS))
@@ -208,8 +208,8 @@ class _MatchedSpread:
         noise = network.num_nodes / 100
         links = InLinks(network.indptr, network.source, self._count_hops, noise)
         # Distance 0 for nodes that need no chunks: it cannot decrease.
-        near = np.where(self._needed, self._count_hops[origin], 0).astype(np.int16)
-        state = build_initial_state(network, origin, near, self._needed, seed)
+        distance = np.where(self._needed, self._count_hops[origin], 0).astype(np.int16)
+        state = build_initial_state(network, origin, distance, self._needed, seed)
         missing = int(state.counter[3])
         step_limit = self._find_step_limit(limit_ps)
         while not advance(links, state, self._needed, lag, step_limit, _CHUNKS_PER_CALL):

@@ -337,10 +337,10 @@ def _find_near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:
     """Return the sizes of the groups of NPU 0 by the times of its messages."""
     from_first = np.flatnonzero(network.source == 0)
     arrival = times.arrival[from_first]
-    near = network.destination[from_first]
+    neighbours = network.destination[from_first]
     widths = set()
     for longest in np.unique(arrival)[:-1].tolist():
-        members = np.sort(near[arrival <= longest])
+        members = np.sort(neighbours[arrival <= longest])
         if np.array_equal(members, np.arange(1, len(members) + 1)):
             widths.add(len(members) + 1)
     return widths
