@@ -92,7 +92,7 @@ def kind_of(name: str) -> tuple[NodeKind, int] | None:
             return NodeKind.COLLECTIVE, int(_COLLECTIVES[word])
         if word in _MESSAGES:
             return _MESSAGES[word], -1
-        ending = next((one for one in _ENDINGS if word.endswith(one)), None)
+        ending = next((suffix for suffix in _ENDINGS if word.endswith(suffix)), None)
         if ending is None:
             return None
         word = word.removesuffix(ending)
@@ -139,7 +139,7 @@ def call_of_shapes(
         return None
     dtype = str(types[0]) if types else ""
     size = element_bytes(dtype)
-    stated = [one for one in dims[:1] if one]
+    stated = [shape for shape in dims[:1] if shape]
     count = elements_of(stated[0]) if stated else -1
     is_barrier = kinds[1] == JobCollective.BARRIER
     total = count * size if size > 0 and count >= 0 else -1
@@ -161,7 +161,7 @@ def call_of_kernel(name: str) -> Call | None:
 def elements_of(shape: Sequence[Any]) -> int:
     """Count the elements of a tensor of this shape, or of a list of tensors."""
     if shape and isinstance(shape[0], list):
-        return sum(elements_of(one) for one in shape)
+        return sum(elements_of(tensor_shape) for tensor_shape in shape)
     product = 1
     for length in shape:
         product *= int(length)
@@ -179,7 +179,7 @@ def group_of_args(args: Mapping[str, Any], file: str) -> GroupRecord:
         return GroupRecord(name, _rank_list(text, file))
     # A stride of 0 marks ranks without a regular order.
     if start >= 0 and count > 0 and (stride > 0 or count == 1):
-        return GroupRecord(name, tuple(start + stride * one for one in range(count)))
+        return GroupRecord(name, tuple(start + stride * index for index in range(count)))
     return GroupRecord(name, is_cut=bool(text or name))
 
 

@@ -184,7 +184,10 @@ def _translate_reader_options() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        diagnostics = [replace(one, cure=to_command_options(one.cure)) for one in error.diagnostics]
+        diagnostics = [
+            replace(diagnostic, cure=to_command_options(diagnostic.cure))
+            for diagnostic in error.diagnostics
+        ]
         raise InputError(diagnostics) from None
 
 
@@ -200,8 +203,8 @@ def _print_notes(context: CommandContext, lines: Sequence[str]) -> None:
 
 def _print_blocks(context: CommandContext, blocks: Sequence[Block]) -> None:
     """Print tables and lines, with an empty line between two blocks."""
-    for place, block in enumerate(blocks):
-        if place:
+    for index, block in enumerate(blocks):
+        if index:
             context.print_line("")
         if isinstance(block, list):
             for line in block:

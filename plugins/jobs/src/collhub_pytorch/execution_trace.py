@@ -129,14 +129,16 @@ def _handle(trace: _Trace, node: Record) -> None:
             trace.on_host[int(node["id"])] = call
     elif _GROUPS in name:
         groups = json.loads(_inputs(node)[0])
-        sizes = [int(one["group_size"]) for one in groups if one.get("pg_desc") == "default_pg"]
+        sizes = [
+            int(group["group_size"]) for group in groups if group.get("pg_desc") == "default_pg"
+        ]
         trace.world_size = next(iter(sizes), None)
 
 
 def _add_issuer(trace: _Trace, node: Record, name: str) -> None:
-    place = ROOT_OR_PEER.get(name.removeprefix("c10d::"))
+    index = ROOT_OR_PEER.get(name.removeprefix("c10d::"))
     inputs = _inputs(node)
-    target = inputs[place] if place is not None and place < len(inputs) else -1
+    target = inputs[index] if index is not None and index < len(inputs) else -1
     kind = kind_of(name)
     if kind is not None:
         trace.issuers[int(node["id"])] = (kind, target if isinstance(target, int) else -1)
@@ -144,12 +146,12 @@ def _add_issuer(trace: _Trace, node: Record, name: str) -> None:
 
 def _recorded_call(trace: _Trace, node: Record) -> Call | None:
     """Parse a `record_param_comms` from its attributes or, in 1.0.1, from its inputs."""
-    attributes = {one["name"]: one.get("value") for one in node.get("attrs", [])}
+    attributes = {attribute["name"]: attribute.get("value") for attribute in node.get("attrs", [])}
     if "collective_name" in attributes:
         named = {_NAMES[name]: value for name, value in attributes.items() if name in _NAMES}
         return call_of_args(named, group_of_args(named, trace.file))
     inputs = _inputs(node)
-    name = next((one for one in inputs if isinstance(one, str) and kind_of(one)), "wait")
+    name = next((value for value in inputs if isinstance(value, str) and kind_of(value)), "wait")
     call = _call_of_tensors(name, inputs, _dtype(node))
     if call is None:
         return None
@@ -164,7 +166,7 @@ def _call_of_tensors(name: str, inputs: Sequence[Any], dtype: str) -> Call | Non
     first = inputs[0] if inputs and isinstance(inputs[0], list) else []
     tensors = first if first and isinstance(first[0], list) else [first] if first else []
     # A tensor is [id, storage, offset, elements, bytes of an element, device].
-    sizes = [int(one[3]) * int(one[4]) for one in tensors]
+    sizes = [int(tensor[3]) * int(tensor[4]) for tensor in tensors]
     call = call_of_shapes(name, (), ())
     if call is None or not sizes:
         return call
@@ -175,8 +177,8 @@ def _rank_nodes(trace: _Trace, rank: int) -> RankNodes:
     """Build the nodes in order; each depends on the previous one, as torch issues them."""
     calls = _with_targets(trace)
     nodes = RankNodes(trace.file, rank, trace.world_size, (), calls)
-    for place in range(len(calls)):
-        row = nodes.add(-1, -1, on_host=False, call=place)
+    for call in range(len(calls)):
+        row = nodes.add(-1, -1, on_host=False, call=call)
         if row:
             nodes.link(row - 1, row)
     return nodes

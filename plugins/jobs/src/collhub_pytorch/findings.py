@@ -140,19 +140,21 @@ def collect_findings(workload: Workload) -> Findings:
 def sum_by_kind(calls: Sequence[CallGroup]) -> list[CallGroup]:
     """Sum the calls of each kind; `rank_count` and `measured_count` are maxima."""
     sums = []
-    for kind in sorted({one.kind for one in calls}):
-        group = [one for one in calls if one.kind == kind]
-        waiting = [one.waiting_ns for one in group if one.waiting_ns is not None]
+    for kind in sorted({call_group.kind for call_group in calls}):
+        group = [call_group for call_group in calls if call_group.kind == kind]
+        waiting = [
+            call_group.waiting_ns for call_group in group if call_group.waiting_ns is not None
+        ]
         sums.append(
             CallGroup(
                 kind,
                 -1,
                 "",
-                max(one.rank_count for one in group),
-                sum(one.calls for one in group),
-                sum(one.transferring_ns for one in group),
+                max(call_group.rank_count for call_group in group),
+                sum(call_group.calls for call_group in group),
+                sum(call_group.transferring_ns for call_group in group),
                 sum(waiting) if waiting else None,
-                max(one.measured_count for one in group),
+                max(call_group.measured_count for call_group in group),
             )
         )
     return sums
@@ -164,9 +166,9 @@ def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
     return Saving(findings.job_ns, replay.job_ns, replay.span_ns)
 
 
-def _percent(part: int, whole: int) -> float:
-    """Return `part` of `whole` in percent, 0.0 if `whole` is 0."""
-    return 100 * part / whole if whole else 0.0
+def _percent(part: int, total: int) -> float:
+    """Return `part` of `total` in percent, 0.0 if `total` is 0."""
+    return 100 * part / total if total else 0.0
 
 
 @dataclass(slots=True)
@@ -315,5 +317,8 @@ def _idle_time(workload: Workload, rank: int) -> IdleTime | None:
     if not isinstance(streams, list):
         return None
     names = ("host_wait_ns", "kernel_wait_ns", "other_ns")
-    sums = [sum(int(str(one[name])) for one in streams if isinstance(one, dict)) for name in names]
+    sums = [
+        sum(int(str(stream[name])) for stream in streams if isinstance(stream, dict))
+        for name in names
+    ]
     return IdleTime(*sums)

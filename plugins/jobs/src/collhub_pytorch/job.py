@@ -65,7 +65,7 @@ def join_ranks(
     return Workload(
         nodes,
         tuple(tables.names),
-        tuple(ProcessGroup(*one) for one in tables.groups),
+        tuple(ProcessGroup(*group) for group in tables.groups),
         extras=tuple(tables.extras),
         provenance=provenance,
         extensions={EXTENSION: {**facts, **extension}},
@@ -77,13 +77,13 @@ def _idle_to_json(streams: Sequence[StreamIdle] | None) -> JsonValue:
         return None
     return [
         {
-            "device": one.device,
-            "stream": one.stream,
-            "host_wait_ns": one.host_wait_ns,
-            "kernel_wait_ns": one.kernel_wait_ns,
-            "other_ns": one.other_ns,
+            "device": stream.device,
+            "stream": stream.stream,
+            "host_wait_ns": stream.host_wait_ns,
+            "kernel_wait_ns": stream.kernel_wait_ns,
+            "other_ns": stream.other_ns,
         }
-        for one in streams
+        for stream in streams
     ]
 
 
@@ -101,8 +101,10 @@ def _select_sources(parts: Sequence[RankNodes], options: RankOptions) -> list[Ra
         have = f"ranks {format_ranks(missing)} of {world_size} are missing"
         cure = "name the files of all ranks, or give -O ranks_missing=assume-same"
         raise InputError(have, location=Location(parts[0].file), cure=cure, code="missing-ranks")
-    given = sorted(by_rank)
-    return [by_rank.get(rank, by_rank[given[rank % len(given)]]) for rank in range(world_size)]
+    available = sorted(by_rank)
+    return [
+        by_rank.get(rank, by_rank[available[rank % len(available)]]) for rank in range(world_size)
+    ]
 
 
 def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> NodeColumns:
@@ -117,7 +119,10 @@ def _nodes(sources: Sequence[RankNodes], tables: _Tables, file: str | None) -> N
     return NodeColumns.from_columns(
         len(sources),
         # Each column is dropped when it is joined: those of all ranks together are large.
-        {name: np.concatenate([one.pop(name) for one in columns]) for name in list(columns[0])},
+        {
+            name: np.concatenate([rank_columns.pop(name) for rank_columns in columns])
+            for name in list(columns[0])
+        },
         (before[is_true], after[is_true]),
         (before[~is_true], after[~is_true]),
         file=file,
@@ -187,8 +192,8 @@ def _find_world_size(parts: Sequence[RankNodes]) -> int:
             highest = max(highest, call.peer, *(call.group.ranks or ()))
     stated = {part.world_size: part.file for part in parts if part.world_size is not None}
     if len(stated) > 1:
-        (one, file), (two, other) = sorted(stated.items())[:2]
-        message = f"this is of a job of {one} ranks, {other} of one of {two}"
+        (first_size, file), (second_size, second_file) = sorted(stated.items())[:2]
+        message = f"this is of a job of {first_size} ranks, {second_file} of one of {second_size}"
         raise InputError(message, location=Location(file), cure="name files of one job")
     size = next(iter(stated), highest + 1)
     if max(size, highest + 1) > _MAX_RANKS:
@@ -219,10 +224,12 @@ class _Tables:
     def columns(self, part: RankNodes, rank: int) -> dict[str, Int64Array]:
         """Build the columns of `rank` from the nodes of `part`."""
         calls = [_to_job_call(call, part, rank, self._world_size) for call in part.calls]
-        self.demoted |= {one.name for one in calls if one.kind is NodeKind.COMPUTE}
+        self.demoted |= {job_call.name for job_call in calls if job_call.kind is NodeKind.COMPUTE}
         call = np.array(part.call, np.int64)
         kind = np.array(part.kind, np.int64)
-        kind[call >= 0] = np.array([int(one.kind) for one in calls], np.int64)[call[call >= 0]]
+        kind[call >= 0] = np.array([int(job_call.kind) for job_call in calls], np.int64)[
+            call[call >= 0]
+        ]
 
         def of_calls(value: Callable[[Call], int]) -> Int64Array:
             # Index -1 (no call) selects the last entry.
@@ -235,10 +242,10 @@ class _Tables:
             "name": self._name_column(part, calls, call),
             "duration_ns": np.array(part.duration_ns, np.int64),
             "on_host": np.array(part.on_host, np.int64),
-            "bytes": of_calls(lambda one: one.bytes),
-            "collective": of_calls(lambda one: one.collective),
-            "peer": of_calls(lambda one: one.peer),
-            "root": of_calls(lambda one: one.root),
+            "bytes": of_calls(lambda job_call: job_call.bytes),
+            "collective": of_calls(lambda job_call: job_call.collective),
+            "peer": of_calls(lambda job_call: job_call.peer),
+            "root": of_calls(lambda job_call: job_call.root),
             "group": of_calls(self._group),
             "extra": of_calls(self._extra),
         }
@@ -247,7 +254,7 @@ class _Tables:
         """Name communication by the name in torch, other work by the name in the profile."""
         index = [_index(self.names, name) for name in part.names]
         names = np.array([*index, NONE], np.int64)[np.array(part.name, np.int64)]
-        of_call = np.array([_index(self.names, one.name) for one in calls], np.int64)
+        of_call = np.array([_index(self.names, job_call.name) for job_call in calls], np.int64)
         names[call >= 0] = of_call[call[call >= 0]]
         return names
 
@@ -292,7 +299,7 @@ def _to_job_call(call: Call, part: RankNodes, rank: int, world_size: int) -> Cal
     if call.kind is NodeKind.COLLECTIVE:
         root = members[call.root] if 0 <= call.root < len(members) else NONE
         return replace(call, group=group, root=root)
-    others = [one for one in members if one != rank]
-    peer = others[0] if call.peer < 0 and len(others) == 1 else call.peer
+    peers = [member for member in members if member != rank]
+    peer = peers[0] if call.peer < 0 and len(peers) == 1 else call.peer
     kind = call.kind if peer >= 0 else NodeKind.COMPUTE
     return replace(call, group=group, peer=peer, kind=kind)

@@ -49,12 +49,12 @@ def profile(folder: str | os.PathLike[str], name: str = "job") -> Iterator[torch
     except ImportError:
         cure = "python -m pip install torch"
         raise UsageError("recording a profile needs torch", cure=cure) from None
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
     distributed = torch.distributed
     is_joined = distributed.is_available() and distributed.is_initialized()
     stem = f"{name}.{distributed.get_rank() if is_joined else 0}"
-    trace = place / f"{stem}.et.json"
+    trace = path / f"{stem}.et.json"
     observer = torch.profiler.ExecutionTraceObserver().register_callback(str(trace))
     profiler = torch.profiler.profile(record_shapes=True, execution_trace_observer=observer)
     try:
@@ -63,4 +63,4 @@ def profile(folder: str | os.PathLike[str], name: str = "job") -> Iterator[torch
     except BaseException:
         trace.unlink(missing_ok=True)
         raise
-    profiler.export_chrome_trace(str(place / f"{stem}.pt.trace.json.gz"))
+    profiler.export_chrome_trace(str(path / f"{stem}.pt.trace.json.gz"))

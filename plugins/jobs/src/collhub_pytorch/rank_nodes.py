@@ -58,7 +58,7 @@ def measure_idle_times(
         is_host_wait = issued_at[rows[1:]] > ready
         is_kernel_wait = ~is_host_wait & (gap < kernel_delay_ns)
         sums = [gap[is_host_wait], gap[is_kernel_wait], gap[~is_host_wait & ~is_kernel_wait]]
-        idle_times.append(StreamIdle(*names[number], *(int(one.sum()) for one in sums)))
+        idle_times.append(StreamIdle(*names[number], *(int(gaps.sum()) for gaps in sums)))
     return tuple(idle_times)
 
 
@@ -165,7 +165,7 @@ def _of(rank: int, count: int, distance: int) -> tuple[int, ...]:
     """Return the group of a rank if groups have `count` ranks at this distance."""
     block = count * distance
     first = rank // block * block + rank % distance
-    return tuple(first + distance * one for one in range(count))
+    return tuple(first + distance * index for index in range(count))
 
 
 def _message(call: Call, rank: int) -> str:

@@ -101,20 +101,24 @@ def simulated_table(times: NetworkTimes) -> Table:
 
 def counts_table(calls: Sequence[CallGroup]) -> Table:
     """Build the table of calls without recorded times."""
-    return Table(_COUNTS_HEADER, [_call_row(one) for one in calls], ("size", "ranks", "calls"))
+    return Table(
+        _COUNTS_HEADER, [_call_row(call_group) for call_group in calls], ("size", "ranks", "calls")
+    )
 
 
 def kind_lines(findings: Findings) -> list[str]:
     """Format lines such as `all-to-all: 99.1 % of 4.05 ms is waiting for the last rank`."""
     lines = []
-    for one in sum_by_kind(findings.calls):
-        if one.waiting_ns is None or one.waiting_percent is None:
-            total = format_time(one.transferring_ns)
-            lines.append(f"{one.kind}: {total}, all ranks together; waiting is not measured")
+    for call_group in sum_by_kind(findings.calls):
+        if call_group.waiting_ns is None or call_group.waiting_percent is None:
+            total = format_time(call_group.transferring_ns)
+            lines.append(f"{call_group.kind}: {total}, all ranks together; waiting is not measured")
             continue
-        total = format_time(one.waiting_ns + one.transferring_ns)
-        share = f"{one.waiting_percent:.1f} % of {total}"
-        lines.append(f"{one.kind}: {share}, all ranks together, is waiting for the last rank")
+        total = format_time(call_group.waiting_ns + call_group.transferring_ns)
+        share = f"{call_group.waiting_percent:.1f} % of {total}"
+        lines.append(
+            f"{call_group.kind}: {share}, all ranks together, is waiting for the last rank"
+        )
     return lines
 
 
@@ -140,13 +144,19 @@ def _calls_rows(findings: Findings) -> list[list[str]]:
     """Build one row per call group; times are means over ranks, summed over calls."""
     return [
         [
-            *_call_row(one),
-            format_time(one.transferring_ns / one.rank_count),
-            _time(None if one.waiting_ns is None else one.waiting_ns / one.measured_count),
-            _percent(one.waiting_percent),
-            _UNKNOWN if one.bus_bandwidth is None else format_bandwidth(one.bus_bandwidth),
+            *_call_row(call_group),
+            format_time(call_group.transferring_ns / call_group.rank_count),
+            _time(
+                None
+                if call_group.waiting_ns is None
+                else call_group.waiting_ns / call_group.measured_count
+            ),
+            _percent(call_group.waiting_percent),
+            _UNKNOWN
+            if call_group.bus_bandwidth is None
+            else format_bandwidth(call_group.bus_bandwidth),
         ]
-        for one in findings.calls
+        for call_group in findings.calls
     ]
 
 
@@ -154,15 +164,15 @@ def _ranks_rows(findings: Findings) -> list[tuple[str, ...]]:
     """Build one row per rank; times of communication only for ranks that communicate."""
     return folded_ranks(
         {
-            one.rank: [
-                _time(one.span_ns or None),
-                _time(one.replayed_ns or None),
-                _time(one.transferring_ns if one.times.communication_ns else None),
-                _time(one.waiting_ns),
-                _percent(one.times.overlap_percent),
-                _UNKNOWN if one.waiting_ns is None else str(one.last_count),
+            rank.rank: [
+                _time(rank.span_ns or None),
+                _time(rank.replayed_ns or None),
+                _time(rank.transferring_ns if rank.times.communication_ns else None),
+                _time(rank.waiting_ns),
+                _percent(rank.times.overlap_percent),
+                _UNKNOWN if rank.waiting_ns is None else str(rank.last_count),
             ]
-            for one in findings.ranks
+            for rank in findings.ranks
         }
     )
 
@@ -170,53 +180,53 @@ def _ranks_rows(findings: Findings) -> list[tuple[str, ...]]:
 def _times_rows(findings: Findings) -> list[tuple[str, ...]]:
     return folded_ranks(
         {
-            one.rank: [
-                *map(_recorded_time, (one.times.computation_ns, one.times.communication_ns)),
-                *map(_recorded_time, (one.times.memory_ns, one.times.idle_ns)),
-                *map(_recorded_time, _idle_values(one)),
+            rank.rank: [
+                *map(_recorded_time, (rank.times.computation_ns, rank.times.communication_ns)),
+                *map(_recorded_time, (rank.times.memory_ns, rank.times.idle_ns)),
+                *map(_recorded_time, _idle_values(rank)),
             ]
-            for one in findings.ranks
+            for rank in findings.ranks
         }
     )
 
 
-def _idle_values(one: RankFindings) -> list[int | None]:
-    if one.idle is None:
+def _idle_values(rank: RankFindings) -> list[int | None]:
+    if rank.idle is None:
         return [None, None, None]
-    return [one.idle.host_wait_ns, one.idle.kernel_wait_ns, one.idle.other_ns]
+    return [rank.idle.host_wait_ns, rank.idle.kernel_wait_ns, rank.idle.other_ns]
 
 
 def overlap_definition(findings: Findings) -> str:
     """Return the definition of `overlap` for this profile."""
-    has_device = any(one.times.memory_ns is not None for one in findings.ranks)
+    has_device = any(rank.times.memory_ns is not None for rank in findings.ranks)
     return OVERLAP_DEFINITION if has_device else HOST_OVERLAP_DEFINITION
 
 
 def _definitions(findings: Findings) -> list[str]:
     lines = [overlap_definition(findings)]
-    if any(one.idle is not None for one in findings.ranks):
+    if any(rank.idle is not None for rank in findings.ranks):
         lines.append(IDLE_DEFINITION)
     return lines
 
 
 def _straggler_blocks(findings: Findings) -> list[Block]:
     """Build the table of stragglers: over all communications, and per call group."""
-    total = sum(one.waiting_ns or 0 for one in findings.calls)
+    total = sum(call_group.waiting_ns or 0 for call_group in findings.calls)
     if not total:
         return []
-    by_rank = sorted(findings.ranks, key=lambda one: (-one.caused_waiting_ns, one.rank))
+    by_rank = sorted(findings.ranks, key=lambda rank: (-rank.caused_waiting_ns, rank.rank))
     rows = [
-        ["all", "", "", str(one.rank), str(one.last_count), format_time(one.caused_waiting_ns),
-         _percent(100 * one.caused_waiting_ns / total)]
-        for one in by_rank[:_LISTED_TOTALS] if one.caused_waiting_ns
+        ["all", "", "", str(rank.rank), str(rank.last_count), format_time(rank.caused_waiting_ns),
+         _percent(100 * rank.caused_waiting_ns / total)]
+        for rank in by_rank[:_LISTED_TOTALS] if rank.caused_waiting_ns
     ]  # fmt: skip
     for call in findings.calls:
-        for one in call.stragglers[:_LISTED_STRAGGLERS]:
-            if one.waiting_ns and call.waiting_ns:
-                share = _percent(100 * one.waiting_ns / call.waiting_ns)
+        for straggler in call.stragglers[:_LISTED_STRAGGLERS]:
+            if straggler.waiting_ns and call.waiting_ns:
+                share = _percent(100 * straggler.waiting_ns / call.waiting_ns)
                 rows.append([
-                    *_call_row(call)[:3], str(one.rank), str(one.calls),
-                    format_time(one.waiting_ns), share,
+                    *_call_row(call)[:3], str(straggler.rank), str(straggler.calls),
+                    format_time(straggler.waiting_ns), share,
                 ])  # fmt: skip
     lead = "ranks that start last, and how long the other ranks wait for them:"
     return [[lead], Table(_STRAGGLERS_HEADER, rows, ("size", *_STRAGGLERS_HEADER[3:]))]
@@ -231,8 +241,8 @@ def build_counts_document(
         "num_ranks": workload.num_ranks,
         "job_ns": None,
         "instant_job_ns": None,
-        "collectives": [_call_object(one) for one in calls],
-        "kinds": [_kind_object(one) for one in sum_by_kind(calls)],
+        "collectives": [_call_object(call_group) for call_group in calls],
+        "kinds": [_kind_object(call_group) for call_group in sum_by_kind(calls)],
         "ranks": [],
         "notes": list(notes),
         "replay": None,
@@ -249,25 +259,25 @@ def build_document(
         "num_ranks": findings.workload.num_ranks,
         "job_ns": findings.job_ns,
         "instant_job_ns": findings.instant.job_ns,
-        "collectives": [_call_object(one) for one in findings.calls],
-        "kinds": [_kind_object(one) for one in sum_by_kind(findings.calls)],
+        "collectives": [_call_object(call_group) for call_group in findings.calls],
+        "kinds": [_kind_object(call_group) for call_group in sum_by_kind(findings.calls)],
         "ranks": [
             {
-                "rank": one.rank,
-                "span_ns": one.span_ns,
-                "replayed_span_ns": one.replayed_ns,
-                "transferring_ns": one.transferring_ns,
-                "waiting_ns": one.waiting_ns,
-                "overlap_percent": one.times.overlap_percent,
-                "last_count": one.last_count,
-                "caused_waiting_ns": one.caused_waiting_ns,
-                "computation_ns": one.times.computation_ns,
-                "communication_ns": one.times.communication_ns,
-                "memory_ns": one.times.memory_ns,
-                "idle_ns": one.times.idle_ns,
+                "rank": rank.rank,
+                "span_ns": rank.span_ns,
+                "replayed_span_ns": rank.replayed_ns,
+                "transferring_ns": rank.transferring_ns,
+                "waiting_ns": rank.waiting_ns,
+                "overlap_percent": rank.times.overlap_percent,
+                "last_count": rank.last_count,
+                "caused_waiting_ns": rank.caused_waiting_ns,
+                "computation_ns": rank.times.computation_ns,
+                "communication_ns": rank.times.communication_ns,
+                "memory_ns": rank.times.memory_ns,
+                "idle_ns": rank.times.idle_ns,
                 "idle_by_stream": idle,
             }
-            for one, idle in zip(findings.ranks, streams, strict=True)
+            for rank, idle in zip(findings.ranks, streams, strict=True)
         ],
         "overlap_definition": overlap_definition(findings),
         "notes": list(notes),
@@ -299,29 +309,35 @@ def _replay_object(saving: Saving, times: NetworkTimes) -> dict[str, JsonValue]:
     }
 
 
-def _call_object(one: CallGroup) -> dict[str, JsonValue]:
-    size: JsonValue = one.bytes if one.bytes >= 0 else None
-    scope = {"bytes": size, "group": one.group, "rank_count": one.rank_count}
+def _call_object(call_group: CallGroup) -> dict[str, JsonValue]:
+    size: JsonValue = call_group.bytes if call_group.bytes >= 0 else None
+    scope = {"bytes": size, "group": call_group.group, "rank_count": call_group.rank_count}
     stragglers: list[JsonValue] = [
         {"rank": rank.rank, "calls": rank.calls, "waiting_ns": rank.waiting_ns}
-        for rank in one.stragglers
+        for rank in call_group.stragglers
     ]
-    measures = {"bus_bandwidth_bytes_per_s": one.bus_bandwidth, "stragglers": stragglers}
-    return {**_kind_object(one), **scope, **measures}
+    measures = {"bus_bandwidth_bytes_per_s": call_group.bus_bandwidth, "stragglers": stragglers}
+    return {**_kind_object(call_group), **scope, **measures}
 
 
-def _kind_object(one: CallGroup) -> dict[str, JsonValue]:
+def _kind_object(call_group: CallGroup) -> dict[str, JsonValue]:
     return {
-        "kind": one.kind,
-        "calls": one.calls,
-        "transferring_ns": one.transferring_ns,
-        "waiting_ns": one.waiting_ns,
+        "kind": call_group.kind,
+        "calls": call_group.calls,
+        "transferring_ns": call_group.transferring_ns,
+        "waiting_ns": call_group.waiting_ns,
     }
 
 
-def _call_row(one: CallGroup) -> list[str]:
-    size = format_bytes(one.bytes) if one.bytes >= 0 else "unknown"
-    return [one.kind, size, one.group or "all", str(one.rank_count), str(one.calls)]
+def _call_row(call_group: CallGroup) -> list[str]:
+    size = format_bytes(call_group.bytes) if call_group.bytes >= 0 else "unknown"
+    return [
+        call_group.kind,
+        size,
+        call_group.group or "all",
+        str(call_group.rank_count),
+        str(call_group.calls),
+    ]
 
 
 def _time(time_ns: float | None) -> str:

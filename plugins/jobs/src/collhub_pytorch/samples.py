@@ -81,10 +81,10 @@ def launched(
     args: Mapping[str, object] | None = None,
 ) -> list[Event]:
     """A kernel and the call that launched it."""
-    place = {"device": 0, "stream": stream, "correlation": correlation}
+    kernel_args = {"device": 0, "stream": stream, "correlation": correlation}
     kernel = {
         "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start_us,
-        "dur": dur_us, "args": {**place, **(args or {})},
+        "dur": dur_us, "args": {**kernel_args, **(args or {})},
     }  # fmt: skip
     return [runtime("cudaLaunchKernel", correlation, call_us, 5), kernel]
 

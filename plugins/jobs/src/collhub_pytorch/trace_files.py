@@ -195,8 +195,8 @@ class JsonStream:
                 value, end = _decode(self._text, self._position)
             except (json.JSONDecodeError, RecursionError) as error:
                 if not self._grow():
-                    place = error.pos if isinstance(error, json.JSONDecodeError) else 0
-                    raise self._syntax_error(place, not self._is_over) from None
+                    position = error.pos if isinstance(error, json.JSONDecodeError) else 0
+                    raise self._syntax_error(position, not self._is_over) from None
                 continue
             except ValueError:
                 # An integer with more digits than Python converts (4300).
@@ -221,10 +221,10 @@ class JsonStream:
     def _syntax_error(self, position: int, is_there: bool) -> InputError:
         """Return the error at a position of the text: invalid JSON, or a truncated file."""
         byte = self._bytes_before + len(self._text[:position].encode())
-        place = Location(self._name, byte=byte)
+        location = Location(self._name, byte=byte)
         if is_there:
             message = f"this is no JSON: {self._text[position : position + 20]!r}"
-            return InputError(message, location=place, cure="record the profile again")
+            return InputError(message, location=location, cure="record the profile again")
         message = "the file ends within its JSON: it is truncated"
         cure = "copy it again, or let the profiler finish writing"
-        return InputError(message, location=place, cure=cure, code="truncated")
+        return InputError(message, location=location, cure=cure, code="truncated")

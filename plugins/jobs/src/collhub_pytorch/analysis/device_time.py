@@ -68,7 +68,7 @@ def measure_rank_times(workload: Workload, times: Timeline) -> list[RankTime]:
 
 def overlap_percent(workload: Workload, times: Timeline) -> list[float | None]:
     """Return per rank the percentage of the communication time with computation, or None."""
-    return [one.overlap_percent for one in measure_rank_times(workload, times)]
+    return [rank_times.overlap_percent for rank_times in measure_rank_times(workload, times)]
 
 
 def is_communication(workload: Workload) -> BoolArray:
@@ -85,8 +85,8 @@ def is_computation(workload: Workload) -> BoolArray:
         for name in workload.names
     ]
     named = np.array([*is_work, False], np.bool_)[workload.nodes.name]
-    other = is_communication(workload) | _is_named(workload, "memory_names")
-    mask: BoolArray = named & workload.nodes.is_kind(NodeKind.COMPUTE) & ~other
+    is_other = is_communication(workload) | _is_named(workload, "memory_names")
+    mask: BoolArray = named & workload.nodes.is_kind(NodeKind.COMPUTE) & ~is_other
     return mask
 
 
@@ -117,9 +117,9 @@ def _length(intervals: Intervals) -> int:
     return int((intervals[1] - intervals[0]).sum())
 
 
-def _measure_overlap_ns(one: Intervals, two: Intervals) -> int:
+def _measure_overlap_ns(first: Intervals, second: Intervals) -> int:
     """Measure the time in which an interval of both sets is active."""
-    starts, ends = np.concatenate([one[0], two[0]]), np.concatenate([one[1], two[1]])
+    starts, ends = np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
     moments = np.concatenate([starts, ends])
     change = np.concatenate([np.ones(len(starts), np.int64), np.full(len(ends), -1)])
     order = np.argsort(moments, kind="stable")

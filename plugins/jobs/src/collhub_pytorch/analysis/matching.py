@@ -87,25 +87,25 @@ def _check_equal(
         shared = min(len(first), len(column))
         differs = _find_differences(workload, first[:shared], column[:shared])
         if len(differs):
-            place = int(differs[0])
-            message = f"collective {place + 1} of {_group_name(workload, group)}"
-            raise _mismatch_error(workload, message, int(column[place]), int(first[place]))
+            position = int(differs[0])
+            message = f"collective {position + 1} of {_group_name(workload, group)}"
+            raise _mismatch_error(workload, message, int(column[position]), int(first[position]))
         if len(first) != len(column):
             longer = int((first if len(first) > len(column) else column)[shared])
             lacking = rank if len(first) > len(column) else members[0]
             raise _missing_error(workload, group, longer, lacking, shared)
 
 
-def _find_differences(workload: Workload, one: Int64Array, two: Int64Array) -> Int64Array:
+def _find_differences(workload: Workload, first: Int64Array, second: Int64Array) -> Int64Array:
     """Find positions at which recorded kind, size or type of two ranks' collectives differ."""
     nodes = workload.nodes
-    differs = nodes.collective[one] != nodes.collective[two]
-    size, other = nodes.bytes[one], nodes.bytes[two]
+    differs = nodes.collective[first] != nodes.collective[second]
+    first_size, second_size = nodes.bytes[first], nodes.bytes[second]
     # All-to-alls may be uneven: sizes may differ between ranks.
-    is_free = nodes.collective[one] == JobCollective.ALL_TO_ALL
-    differs |= (size != other) & (size >= 0) & (other >= 0) & ~is_free
+    is_free = nodes.collective[first] == JobCollective.ALL_TO_ALL
+    differs |= (first_size != second_size) & (first_size >= 0) & (second_size >= 0) & ~is_free
     types = np.array([*map(_dtype, workload.extras), ""])
-    first_types, second_types = types[nodes.extra[one]], types[nodes.extra[two]]
+    first_types, second_types = types[nodes.extra[first]], types[nodes.extra[second]]
     differs |= (first_types != second_types) & (first_types != "") & (second_types != "")
     return np.flatnonzero(differs)
 
@@ -117,12 +117,14 @@ def _dtype(extra: str) -> str:
 def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> InputError:
     other_rank = int(workload.nodes.rank[first])
     file = file_of(workload, other_rank)
-    other = workload.nodes.location(first, file)
-    message = f"{subject} is {_describe(workload, row)}, at {other} {_describe(workload, first)}"
+    other_location = workload.nodes.location(first, file)
+    message = (
+        f"{subject} is {_describe(workload, row)}, at {other_location} {_describe(workload, first)}"
+    )
     rank = int(workload.nodes.rank[row])
-    place = workload.nodes.location(row, file_of(workload, rank))
+    location = workload.nodes.location(row, file_of(workload, rank))
     cure = "profile the same iterations on all ranks" + _group_hint(workload, row)
-    return InputError(message, location=place, cure=cure, code="collective-mismatch")
+    return InputError(message, location=location, cure=cure, code="collective-mismatch")
 
 
 def _group_hint(workload: Workload, row: int) -> str:
@@ -145,12 +147,12 @@ def _missing_error(
         f"{_describe(workload, row)}, but rank {lacking} "
         f"({file_of(workload, lacking)}) has only {count}"
     )
-    place = workload.nodes.location(row, file_of(workload, rank))
+    location = workload.nodes.location(row, file_of(workload, rank))
     cure = "profile the same iterations on all ranks"
     # Execution traces do not mark iterations, and their reader has no such option.
     if workload.provenance.producer == KINETO:
         cure += ", or read one of them with -O step=N" + _group_hint(workload, row)
-    return InputError(message, location=place, cure=cure, code="collective-missing")
+    return InputError(message, location=location, cure=cure, code="collective-missing")
 
 
 def _describe(workload: Workload, row: int) -> str:

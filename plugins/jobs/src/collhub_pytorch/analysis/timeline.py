@@ -22,7 +22,7 @@ from hub_core.model import (
 )
 
 # (rows, arrival times) of the members of a communication -> their end times.
-Ends = Callable[[Sequence[int], Sequence[int]], Sequence[int]]
+ComputeEnds = Callable[[Sequence[int], Sequence[int]], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +52,9 @@ def has_times(workload: Workload) -> bool:
     return not bool(((nodes.duration_ns < 0) & ~nodes.is_kind(NodeKind.MARKER)).any())
 
 
-def timeline(workload: Workload, meeting: Int64Array, sizes: Int64Array, ends: Ends) -> Timeline:
+def timeline(
+    workload: Workload, meeting: Int64Array, sizes: Int64Array, compute_ends: ComputeEnds
+) -> Timeline:
     """Compute the times at which each node starts when all of its parents have ended.
 
     `meeting`: communication of each node, -1 without one. A communication with `sizes` nodes ends
@@ -81,8 +83,10 @@ def timeline(workload: Workload, meeting: Int64Array, sizes: Int64Array, ends: E
             if missing[communication]:
                 continue
             ended = arrived[communication]
-            for one, moment in zip(ended, ends(ended, [start[r] for r in ended]), strict=True):
-                end[one] = moment
+            for ended_row, moment in zip(
+                ended, compute_ends(ended, [start[r] for r in ended]), strict=True
+            ):
+                end[ended_row] = moment
         done += len(ended)
         for parent in ended:
             moment = end[parent]
@@ -120,16 +124,16 @@ def _check_durations(workload: Workload, meeting: Int64Array) -> None:
     bad = (nodes.duration_ns < 0) & (meeting < 0) & ~nodes.is_kind(NodeKind.MARKER)
     if bad.any():
         row = int(np.argmax(bad))
-        place = nodes.location(row, file_of(workload, int(nodes.rank[row])))
+        location = nodes.location(row, file_of(workload, int(nodes.rank[row])))
         message = "a node has no measured time"
         cure = "name Kineto profiles; execution traces state no times"
-        raise InputError(message, location=place, cure=cure, code="no-times")
+        raise InputError(message, location=location, cure=cure, code="no-times")
 
 
 def _deadlock_error(workload: Workload, row: int) -> InputError:
-    place = workload.nodes.location(row, file_of(workload, int(workload.nodes.rank[row])))
+    location = workload.nodes.location(row, file_of(workload, int(workload.nodes.rank[row])))
     message = "this node never starts: what it waits for waits for it"
-    return InputError(message, location=place, code="deadlock")
+    return InputError(message, location=location, code="deadlock")
 
 
 # In rooted collectives, a sender may end before the receivers start.
@@ -244,23 +248,23 @@ def _compute_medians(group: Int64Array, values: Int64Array, count: int) -> Int64
     return medians
 
 
-def _unconnected_error(workload: Workload, others: Sequence[int]) -> InputError:
+def _unconnected_error(workload: Workload, ranks: Sequence[int]) -> InputError:
     """Return the error for ranks without a collective in common with clock 0."""
     message = (
-        f"the clocks of ranks {format_ranks(others)} cannot be aligned: "
+        f"the clocks of ranks {format_ranks(ranks)} cannot be aligned: "
         "they share no collective with the others"
     )
     cure = "give -O clocks=stated if all ranks have one clock"
-    place = Location(file_of(workload, others[0]))
-    return InputError(message, location=place, cure=cure, code="clocks")
+    location = Location(file_of(workload, ranks[0]))
+    return InputError(message, location=location, cure=cure, code="clocks")
 
 
 def _alignment_error(workload: Workload, row: int, residual_ns: int) -> InputError:
     nodes = workload.nodes
-    place = nodes.location(row, file_of(workload, int(nodes.rank[row])))
+    location = nodes.location(row, file_of(workload, int(nodes.rank[row])))
     message = (
         "the clocks cannot be aligned: with the best offsets this collective still ends "
         f"{format_time(residual_ns)} from where it does on other ranks"
     )
     cure = "profile the same iteration on all ranks, or allow more with -O clock_residual=TIME"
-    return InputError(message, location=place, cure=cure, code="clocks")
+    return InputError(message, location=location, cure=cure, code="clocks")

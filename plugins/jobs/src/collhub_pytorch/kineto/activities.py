@@ -134,12 +134,12 @@ def infer_dependencies(
     ended = np.searchsorted(end[by_end], start, "right")
     earlier, later = _link_to_last_launch(start, end, is_communication, launches)
     for activity in np.flatnonzero(is_waiting | has_gap).tolist():
-        place = int(ended[activity])
-        for other in by_end[max(0, place - _MAX_CANDIDATES) : place][::-1].tolist():
-            if end[other] <= earliest_end[activity]:
+        ended_count = int(ended[activity])
+        for candidate in by_end[max(0, ended_count - _MAX_CANDIDATES) : ended_count][::-1].tolist():
+            if end[candidate] <= earliest_end[activity]:
                 break
-            if stream[other] != stream[activity] and issued_at[other] < issued_at[activity]:
-                earlier.append(other)
+            if stream[candidate] != stream[activity] and issued_at[candidate] < issued_at[activity]:
+                earlier.append(candidate)
                 later.append(activity)
                 break
     return np.array(earlier, np.int64), np.array(later, np.int64)
@@ -151,8 +151,10 @@ def convert_stream_waits(
     """Convert recorded waits to (earlier, later) activities: the last and the next work."""
     by_number = np.argsort(correlation, kind="stable")
     numbers = correlation[by_number]
-    rows_of = {one: by_number[stream[by_number] == one] for one in np.unique(stream).tolist()}
-    numbers_of = {one: numbers[stream[by_number] == one] for one in rows_of}
+    rows_of = {
+        number: by_number[stream[by_number] == number] for number in np.unique(stream).tolist()
+    }
+    numbers_of = {number: numbers[stream[by_number] == number] for number in rows_of}
     earlier, later = [], []
     for wait in waits:
         if wait.stream not in rows_of or wait.awaited not in rows_of:
@@ -186,9 +188,9 @@ def _link_to_last_launch(
         if not is_communication[activity]:
             last_of_thread[thread] = activity
             continue
-        other = last_of_thread.get(thread, -1)
-        if other >= 0 and end[other] <= start[activity]:
-            earlier.append(other)
+        last_launched = last_of_thread.get(thread, -1)
+        if last_launched >= 0 and end[last_launched] <= start[activity]:
+            earlier.append(last_launched)
             later.append(activity)
     return earlier, later
 

@@ -94,13 +94,13 @@ def _launches(events: RankEvents, correlation: Int64Array) -> Launches:
     kind = calls.column("label")[order]
     correlations = calls.column("correlation")[order]
     by_number = np.argsort(correlations, kind="stable")
-    place = np.searchsorted(correlations[by_number], correlation, "right") - 1
+    index = np.searchsorted(correlations[by_number], correlation, "right") - 1
     of_activity = np.full(len(correlation), -1, np.int64)
     if len(correlations):
         is_launched = (
-            (place >= 0) & (correlations[by_number][place] == correlation) & (correlation >= 0)
+            (index >= 0) & (correlations[by_number][index] == correlation) & (correlation >= 0)
         )
-        of_activity[is_launched] = by_number[place[is_launched]]
+        of_activity[is_launched] = by_number[index[is_launched]]
     end = start + calls.column("duration")[order]
     return Launches(start, end, calls.column("place")[order], kind, of_activity)
 
@@ -149,8 +149,10 @@ def _enclosing_call(
     starts, thread_spans = spans[int(launches.thread[launch])]
     moment = int(launches.start[launch])
     last = bisect_right(starts, moment)
-    around = [one for one in thread_spans[max(0, last - _MAX_NESTING) : last] if one.end >= moment]
-    complete = [one for one in around if one.call.group.name]
+    around = [
+        span for span in thread_spans[max(0, last - _MAX_NESTING) : last] if span.end >= moment
+    ]
+    complete = [span for span in around if span.call.group.name]
     return (complete or around)[-1].call if around else None
 
 
@@ -166,9 +168,9 @@ def _points(
     time = np.concatenate([launches.start[issuing], launches.end[returns]])
     awaited = np.concatenate([np.full(len(issuing), -1), awaited_by_call[returns]])
     order = np.argsort(time, kind="stable")
-    place = positions_in(order, len(order))
+    position = positions_in(order, len(order))
     point_of_call = np.full(len(launches.start), -1, np.int64)
-    point_of_call[issuing] = place[: len(issuing)]
+    point_of_call[issuing] = position[: len(issuing)]
     issue = np.full(len(launches.of_activity), -1, np.int64)
     is_launched = launches.of_activity >= 0
     issue[is_launched] = point_of_call[launches.of_activity[is_launched]]
@@ -184,19 +186,19 @@ def _awaited(
     """
     awaited = np.full(len(launches.start), -1, np.int64)
     by_end = np.argsort(end, kind="stable")
-    ends = end[by_end]
+    sorted_ends = end[by_end]
     issued_at = launches.issue_times(start)
     is_blocking = (launches.kind == BLOCK) | ((launches.kind == LAUNCH) & is_launch)
     for call in np.flatnonzero(is_blocking).tolist():
         begins, returns = int(launches.start[call]), int(launches.end[call])
-        place = int(np.searchsorted(ends, returns, "right")) - 1
-        while place >= 0 and ends[place] > begins:
-            activity = int(by_end[place])
+        index = int(np.searchsorted(sorted_ends, returns, "right")) - 1
+        while index >= 0 and sorted_ends[index] > begins:
+            activity = int(by_end[index])
             is_launched_by_call = launches.of_activity[activity] == call
             if is_launched_by_call or (
                 launches.kind[call] == BLOCK and issued_at[activity] <= begins
             ):
                 awaited[call] = activity
                 break
-            place -= 1
+            index -= 1
     return awaited

@@ -350,10 +350,10 @@ def _add_operator(events: RankEvents, record: Record) -> None:
 def _issuer_args(name: str, args: Mapping[str, Any]) -> IssuerArgs:
     """Parse the sizes of an operator's inputs, and its root or peer, whose index depends on it."""
     inputs = args.get("Concrete Inputs", ())
-    place = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
-    is_stated = place < len(inputs) and str(inputs[place]).isdigit()
+    index = ROOT_OR_PEER.get(name.removeprefix("c10d::"), len(inputs))
+    is_stated = index < len(inputs) and str(inputs[index]).isdigit()
     sizes = frozenset(elements_of(shape) for shape in _shapes(args) if shape)
-    return IssuerArgs(sizes, int(inputs[place]) if is_stated else -1)
+    return IssuerArgs(sizes, int(inputs[index]) if is_stated else -1)
 
 
 def _add_annotation(events: RankEvents, record: Record) -> None:
@@ -413,8 +413,12 @@ def _parse_call(events: RankEvents, args: Mapping[str, Any]) -> Call | None:
 def _find_configured_ranks(events: RankEvents, name: str) -> tuple[int, ...] | None:
     """Find the ranks of a group in the header of the file."""
     groups = events.distributed().get("pg_config")
-    for one in groups if isinstance(groups, list) else []:
-        ranks = one.get("ranks") if isinstance(one, dict) and str(one.get("pg_name")) == name else 0
+    for group in groups if isinstance(groups, list) else []:
+        ranks = (
+            group.get("ranks")
+            if isinstance(group, dict) and str(group.get("pg_name")) == name
+            else 0
+        )
         # Newer files write long lists as truncated text.
         if ranks and isinstance(ranks, list):
             return tuple(map(int, ranks))

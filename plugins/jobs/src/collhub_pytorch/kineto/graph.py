@@ -79,9 +79,9 @@ class _Builder:
         """Add a node for the activity, after nodes for its launch and an unexplained gap."""
         profile, nodes = self._profile, self._nodes
         start, issue = int(profile.start[activity]), int(profile.issue[activity])
-        waits = [one for one in self._waits[activity] if self._row_of_activity[one[0]] >= 0]
-        ready = max((int(profile.end[one]) for one, _ in waits), default=self._first)
-        parents = [(self._row_of_activity[one], is_stated) for one, is_stated in waits]
+        waits = [wait for wait in self._waits[activity] if self._row_of_activity[wait[0]] >= 0]
+        ready = max((int(profile.end[awaited]) for awaited, _ in waits), default=self._first)
+        parents = [(self._row_of_activity[awaited], is_stated) for awaited, is_stated in waits]
         if issue >= 0 and self._row_of_point[issue] >= 0:
             called = int(profile.time[issue])
             is_free = ready <= called
@@ -125,8 +125,12 @@ class _Builder:
         profile = self._profile
         issued = np.flatnonzero(profile.issue >= 0)
         called = profile.time[profile.issue[issued]]
-        ends = [[int(profile.end[one]) for one, _ in self._waits[a]] for a in issued.tolist()]
-        ready = np.array([max(one, default=self._first) for one in ends], np.int64)
+        awaited_ends = [
+            [int(profile.end[awaited]) for awaited, _ in self._waits[a]] for a in issued.tolist()
+        ]
+        ready = np.array(
+            [max(end_times, default=self._first) for end_times in awaited_ends], np.int64
+        )
         free = issued[(ready <= called) & (called <= profile.start[issued])]
         if not len(free):
             return 0
@@ -154,6 +158,6 @@ def _waits_by_activity(profile: RankProfile) -> list[list[tuple[int, bool]]]:
 def _append(
     waits: list[list[tuple[int, bool]]], earlier: Int64Array, later: Int64Array, is_stated: bool
 ) -> None:
-    for one, two in zip(earlier.tolist(), later.tolist(), strict=True):
-        if all(one != known for known, _ in waits[two]):
-            waits[two].append((one, is_stated))
+    for activity, waiting in zip(earlier.tolist(), later.tolist(), strict=True):
+        if all(activity != known for known, _ in waits[waiting]):
+            waits[waiting].append((activity, is_stated))

@@ -36,10 +36,12 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
     begin = operators.start[visible]
     if window is not None:
         visible = visible[(begin >= window[0]) & (begin < window[1])]
-    issue_time = np.array([one.issue_time for one in issued], np.int64)
-    start = np.array([one.span.start for one in issued], np.int64)
-    is_recorded = np.array([one.span.is_of_host for one in issued], np.bool_)
-    end = np.where(is_recorded, np.array([one.span.end for one in issued], np.int64), start)
+    issue_time = np.array([issued_call.issue_time for issued_call in issued], np.int64)
+    start = np.array([issued_call.span.start for issued_call in issued], np.int64)
+    is_recorded = np.array([issued_call.span.is_of_host for issued_call in issued], np.bool_)
+    end = np.where(
+        is_recorded, np.array([issued_call.span.end for issued_call in issued], np.int64), start
+    )
     time, work = _points(operators, visible, issue_time)
     may_wait = _may_wait(work, operators.names)
     return RankProfile(
@@ -47,7 +49,7 @@ def host_profile(events: RankEvents, window: tuple[int, int] | None) -> RankProf
         events.rank,
         events.world_size,
         operators.names,
-        [one.call(events) for one in issued],
+        [issued_call.call(events) for issued_call in issued],
         start,
         end,
         # Threads of a library run collectives independently.
@@ -79,26 +81,32 @@ def add_host_calls(
     issue_time, start, end = (
         np.array(column, np.int64)
         for column in zip(
-            *((one.issue_time, one.span.start, one.span.end) for one in issued), strict=True
+            *(
+                (issued_call.issue_time, issued_call.span.start, issued_call.span.end)
+                for issued_call in issued
+            ),
+            strict=True,
         )
     )
     time = np.concatenate([profile.time, issue_time])
     order = np.argsort(time, kind="stable")
-    place = positions_in(order, len(order))
+    position = positions_in(order, len(order))
     none = np.full(count, -1, np.int64)
     awaited = np.concatenate([profile.awaited, none])[order]
     may_wait = awaited < 0
     of_host = _awaited(time[order], may_wait, end, issue_time)
     awaited = np.where(of_host >= 0, of_host + len(profile.start), awaited)
-    issue = np.where(profile.issue >= 0, place[profile.issue], -1)
+    issue = np.where(profile.issue >= 0, position[profile.issue], -1)
     everyone = None if events.world_size is None else tuple(range(events.world_size))
     return replace(
         profile,
         calls=[
             *profile.calls,
             *(
-                replace(one.call(events), group=GroupRecord(one.span.library, everyone))
-                for one in issued
+                replace(
+                    issued_call.call(events), group=GroupRecord(issued_call.span.library, everyone)
+                )
+                for issued_call in issued
             ),
         ],
         start=np.concatenate([profile.start, start]),
@@ -106,7 +114,7 @@ def add_host_calls(
         stream=np.concatenate([profile.stream, len(events.streams) + np.arange(count)]),
         label=np.concatenate([profile.label, none]),
         call=np.concatenate([profile.call, len(profile.calls) + np.arange(count)]),
-        issue=np.concatenate([issue, place[point_count:]]),
+        issue=np.concatenate([issue, position[point_count:]]),
         time=time[order],
         awaited=awaited,
         work=np.full(len(time), -1, np.int64),
@@ -177,36 +185,38 @@ class _Operators:
         Operators that contain one are replaced by their inner operators.
         """
         is_open = np.zeros(len(self.row), np.bool_)
-        for one in range(len(self.row)):
-            around = self.parent[one]
-            is_open[one] = around < 0 or (is_open[around] and self.has_issuer[around])
+        for operator in range(len(self.row)):
+            around = self.parent[operator]
+            is_open[operator] = around < 0 or (is_open[around] and self.has_issuer[around])
         rows = np.flatnonzero(is_open & ~self.has_issuer & self.is_of_job)
         return rows[np.argsort(self.start[rows], kind="stable")]
 
     def issuers(self, events: RankEvents) -> list[Issuer]:
         """List the operators that issue collectives and messages."""
         issuers = []
-        for one in np.flatnonzero(np.isin(self.row, list(events.issuers))).tolist():
-            args = events.issuers.get(int(self.row[one]), _NO_ARGS)
-            kind = kind_of(self.names[self.label[one]])
+        for operator in np.flatnonzero(np.isin(self.row, list(events.issuers))).tolist():
+            args = events.issuers.get(int(self.row[operator]), _NO_ARGS)
+            kind = kind_of(self.names[self.label[operator]])
             if kind is not None:
                 issuers.append(
                     Issuer(
-                        int(self.start[one]),
-                        int(self.end[one]),
-                        int(self.thread[one]),
+                        int(self.start[operator]),
+                        int(self.end[operator]),
+                        int(self.thread[operator]),
                         kind,
                         args.sizes,
                         args.target,
-                        self._encloses_kind(one, kind),
+                        self._encloses_kind(operator, kind),
                     )
                 )
         return issuers
 
-    def _encloses_kind(self, one: int, kind: object) -> bool:
+    def _encloses_kind(self, operator: int, kind: object) -> bool:
         """Return whether this operator encloses an operator of the kind."""
-        inner = one + 1
-        while self.has_issuer[one] and inner < len(self.row) and self._is_nested(inner, one):
+        inner = operator + 1
+        while (
+            self.has_issuer[operator] and inner < len(self.row) and self._is_nested(inner, operator)
+        ):
             name = self.names[self.label[inner]]
             if name.startswith(ISSUER_NAMESPACES) and kind_of(name) == kind:
                 return True
@@ -222,12 +232,14 @@ def _parents(start: Int64Array, end: Int64Array, thread: Int64Array) -> Int64Arr
     """Find for every operator the enclosing one on its thread, -1 for outermost ones."""
     parent = np.full(len(start), -1, np.int64)
     around: list[int] = []
-    for one in range(len(start)):
-        while around and (thread[around[-1]] != thread[one] or end[around[-1]] <= start[one]):
+    for operator in range(len(start)):
+        while around and (
+            thread[around[-1]] != thread[operator] or end[around[-1]] <= start[operator]
+        ):
             around.pop()
         if around:
-            parent[one] = around[-1]
-        around.append(one)
+            parent[operator] = around[-1]
+        around.append(operator)
     return parent
 
 
@@ -237,9 +249,11 @@ def _issued_calls(
     """List the collectives issued within the window, in issue order."""
     calls = [_IssuedCall(span, span.start) for span in _device_library_spans(events)]
     if window is not None:
-        calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
+        calls = [
+            issued_call for issued_call in calls if window[0] <= issued_call.issue_time < window[1]
+        ]
     calls += _host_calls(events, operators, window)
-    return sorted(calls, key=lambda one: one.issue_time)
+    return sorted(calls, key=lambda issued_call: issued_call.issue_time)
 
 
 def _host_calls(
@@ -261,8 +275,10 @@ def _host_calls(
     if orphans:
         raise _no_issuer_error(events, orphans, len(of_host))
     if window is not None:
-        calls = [one for one in calls if window[0] <= one.issue_time < window[1]]
-    return sorted(calls, key=lambda one: one.issue_time)
+        calls = [
+            issued_call for issued_call in calls if window[0] <= issued_call.issue_time < window[1]
+        ]
+    return sorted(calls, key=lambda issued_call: issued_call.issue_time)
 
 
 def _device_library_spans(events: RankEvents) -> list[Span]:
@@ -307,9 +323,9 @@ def _points(
     order = np.lexsort((np.arange(len(time)) >= len(end), time))
     work = np.full(len(time), -1, np.int64)
     active: list[int] = []
-    for place, entry in enumerate(order.tolist()):
+    for point, entry in enumerate(order.tolist()):
         if active:
-            work[place] = operators.label[visible[active[-1]]]
+            work[point] = operators.label[visible[active[-1]]]
         if entry < len(end):
             if entry in active:
                 active.remove(entry)
@@ -334,9 +350,9 @@ def _awaited(
     -1 are unknown.
     """
     awaited = np.full(len(time), -1, np.int64)
-    place = np.searchsorted(time, ends, "left")
+    first_point = np.searchsorted(time, ends, "left")
     for span in np.argsort(ends, kind="stable").tolist():
-        point = int(place[span])
+        point = int(first_point[span])
         if ends[span] >= 0 and point < len(time) and may_wait[point] and begin[span] < time[point]:
             awaited[point] = span
     return awaited

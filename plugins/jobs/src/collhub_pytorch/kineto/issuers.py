@@ -69,7 +69,7 @@ class _Assignment:
     def run(self) -> list[int]:
         """Assign all spans, and return the index of the issuer of each span or -1."""
         self._assign_enclosing()
-        plain = [one for one in self._by_start if not self._issuers[one].is_wrapper]
+        plain = [index for index in self._by_start if not self._issuers[index].is_wrapper]
         for candidates in (plain, self._by_start):
             self._assign_in_order(candidates, _sized_keys, _sized_key)
             self._assign_in_order(candidates, _kind_keys, _kind_key)
@@ -79,16 +79,16 @@ class _Assignment:
     def _assign_enclosing(self) -> None:
         """Assign the spans that start within an operator of their thread to the innermost one."""
         on_thread: dict[tuple[int, Kind], list[int]] = {}
-        for one in self._by_start:
-            issuer = self._issuers[one]
-            on_thread.setdefault((issuer.thread, issuer.kind), []).append(one)
+        for index in self._by_start:
+            issuer = self._issuers[index]
+            on_thread.setdefault((issuer.thread, issuer.kind), []).append(index)
         for span in self._unassigned():
             start = self._spans[span].start
             candidates = on_thread.get((self._spans[span].thread, _kind_key(self._spans[span])), [])
-            place = bisect_right(candidates, start, key=lambda one: self._issuers[one].start)
-            for one in reversed(candidates[max(0, place - _MAX_NESTING) : place]):
-                if self._is_free[one] and self._issuers[one].end >= start:
-                    self._assign(span, one)
+            position = bisect_right(candidates, start, key=lambda index: self._issuers[index].start)
+            for index in reversed(candidates[max(0, position - _MAX_NESTING) : position]):
+                if self._is_free[index] and self._issuers[index].end >= start:
+                    self._assign(span, index)
                     break
 
     def _assign_in_order(
@@ -99,9 +99,9 @@ class _Assignment:
     ) -> None:
         """Assign each span to the first free candidate with its key that was issued before it."""
         queues: dict[Hashable, list[int]] = {}
-        for one in reversed(candidates):
-            for name in keys(self._issuers[one]):
-                queues.setdefault(name, []).append(one)
+        for index in reversed(candidates):
+            for name in keys(self._issuers[index]):
+                queues.setdefault(name, []).append(index)
         for span in self._unassigned():
             queue = queues.get(key(self._spans[span]), [])
             while queue and not self._is_free[queue[-1]]:
@@ -111,8 +111,8 @@ class _Assignment:
 
     def _unassigned(self) -> list[int]:
         """Return the spans without an issuer, by start."""
-        spans = [one for one, issuer in enumerate(self._issuer_of) if issuer < 0]
-        return sorted(spans, key=lambda one: self._spans[one].start)
+        spans = [span for span, issuer in enumerate(self._issuer_of) if issuer < 0]
+        return sorted(spans, key=lambda span: self._spans[span].start)
 
     def _assign(self, span: int, issuer: int) -> None:
         self._issuer_of[span] = issuer

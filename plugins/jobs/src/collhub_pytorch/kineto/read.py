@@ -175,8 +175,8 @@ def _window(events: RankEvents, step: int) -> tuple[int, int]:
         return events.steps[step]
     have = ", ".join(map(str, sorted(events.steps))) or "none"
     message = f"there is no ProfilerStep#{step}: it has {have}"
-    place = Location(events.file)
-    raise InputError(message, location=place, cure="name another step", code="step")
+    location = Location(events.file)
+    raise InputError(message, location=location, cure="name another step", code="step")
 
 
 def align_clocks(

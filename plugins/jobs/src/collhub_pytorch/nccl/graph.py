@@ -50,8 +50,8 @@ class CallGraph:
     def __init__(self, calls: RecordedCalls, job: JobRanks, files: Mapping[int, str]) -> None:
         self._calls, self._job, self._files = calls, job, files
         self.notes: list[str] = []
-        self._rank_of_kind = [job.rank_of[one.member] for one in calls.kinds]
-        self._words = [one.word for one in calls.kinds]
+        self._rank_of_kind = [job.rank_of[kind.member] for kind in calls.kinds]
+        self._words = [kind.word for kind in calls.kinds]
         # Ranks of the job are unknown in communicators of which some ranks have no record.
         self._is_known = {name: min(ranks) >= 0 for name, ranks in job.ranks_of.items()}
         self.has_times = bool(len(calls)) and min(calls.duration_ns) >= 0
@@ -74,8 +74,8 @@ class CallGraph:
     def _members_with_records(self) -> dict[str, list[int]]:
         """Return the ranks with records by communicator, in the order of their first record."""
         ranks: dict[str, dict[int, None]] = defaultdict(dict)
-        for one, rank in zip(self._calls.kinds, self._rank_of_kind, strict=True):
-            ranks[one.member.communicator][rank] = None
+        for kind, rank in zip(self._calls.kinds, self._rank_of_kind, strict=True):
+            ranks[kind.member.communicator][rank] = None
         return {name: list(members) for name, members in ranks.items()}
 
     def _place_at_recorded_times(self) -> None:
@@ -108,7 +108,9 @@ class CallGraph:
         calls, members = self._calls, self._members_with_records()
         added = 0
         copies: dict[tuple[int, int], int] = {}
-        member_of = {(self._job.rank_of[one], one.communicator): one for one in self._job.rank_of}
+        member_of = {
+            (self._job.rank_of[member], member.communicator): member for member in self._job.rank_of
+        }
         ready_ns: dict[int, int] = defaultdict(int)
         order = order_calls(calls, self._job, self._rows_of_call, self.notes)
         for key in order:
@@ -151,10 +153,10 @@ class CallGraph:
     def _match_messages(self) -> dict[int, list[bool]]:
         """Mark calls that are collectives, or messages with records of both ends, by rank."""
         counts: dict[tuple[int, int, int], list[int]] = defaultdict(lambda: [0, 0])
-        ends: dict[int, list[tuple[tuple[int, int, int], int] | None]] = {}
+        message_ends: dict[int, list[tuple[tuple[int, int, int], int] | None]] = {}
         for rank, calls in self._rank_calls.items():
-            ends[rank] = [self._message_end(kind) for kind in calls.kind]
-            for end in ends[rank]:
+            message_ends[rank] = [self._message_end(kind) for kind in calls.kind]
+            for end in message_ends[rank]:
                 if end is not None:
                     counts[end[0]][end[1]] += 1
         open_ends = {key: [min(both)] * 2 for key, both in counts.items()}
@@ -162,7 +164,7 @@ class CallGraph:
         is_matched: dict[int, list[bool]] = {}
         for rank, calls in self._rank_calls.items():
             flags = []
-            for kind, end in zip(calls.kind, ends[rank], strict=True):
+            for kind, end in zip(calls.kind, message_ends[rank], strict=True):
                 if end is None:
                     record = self._calls.kinds[kind]
                     is_collective = kind_of(record.operation) is not None and not record.is_message
@@ -194,13 +196,13 @@ class CallGraph:
 
     def _nodes_of_rank(self, rank: int, rows: _RankCalls, is_matched: Sequence[bool]) -> RankNodes:
         """Build the nodes of a rank, in order or at the times of its calls."""
-        number = {kind: place for place, kind in enumerate(dict.fromkeys(rows.kind))}
+        number = {kind: index for index, kind in enumerate(dict.fromkeys(rows.kind))}
         calls = [self._call(kind) for kind in number]
         names = list(dict.fromkeys(call.name for call in calls))
         call = np.array([number[kind] for kind in rows.kind], np.int64)
-        label = np.array([names.index(one.name) for one in calls], np.int64)[call]
+        label = np.array([names.index(job_call.name) for job_call in calls], np.int64)[call]
         call[~np.array(is_matched, np.bool_)] = NONE
-        lonely = frozenset(names[one] for one in np.unique(label[call < 0]).tolist())
+        lonely = frozenset(names[index] for index in np.unique(label[call < 0]).tolist())
         if self.has_times:
             nodes = self._timed_nodes(rank, rows, names, calls, label, call)
         else:

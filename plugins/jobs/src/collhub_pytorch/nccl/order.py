@@ -19,7 +19,7 @@ def order_calls(
 
     Where the orders of two ranks contradict each other, that of the lower rank is taken.
     """
-    rank_of_kind = [job.rank_of[one.member] for one in calls.kinds]
+    rank_of_kind = [job.rank_of[record_kind.member] for record_kind in calls.kinds]
     key_of_row = {row: key for key, rows in rows_of_call.items() for row in rows.values()}
     queues: dict[int, list[CallKey]] = defaultdict(list)
     for row, kind in enumerate(calls.kind):
@@ -70,10 +70,10 @@ def order_calls(
 def _sort_by_sequence(queue: list[CallKey]) -> None:
     """Sort the calls of every communicator by sequence number, within their positions."""
     positions: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for place, (communicator, word, _) in enumerate(queue):
+    for index, (communicator, word, _) in enumerate(queue):
         if communicator:
-            positions[communicator, word].append(place)
+            positions[communicator, word].append(index)
     for places in positions.values():
-        keys = sorted(queue[place] for place in places)
-        for place, key in zip(places, keys, strict=True):
-            queue[place] = key
+        keys = sorted(queue[index] for index in places)
+        for index, key in zip(places, keys, strict=True):
+            queue[index] = key

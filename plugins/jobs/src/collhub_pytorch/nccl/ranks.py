@@ -48,7 +48,7 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
         _check_member(member, by_communicator[member.communicator], file)
         by_communicator[member.communicator].setdefault(member.rank, member)
     size_of = {
-        name: max([max(ranks) + 1, *(one.rank_count for one in ranks.values())])
+        name: max([max(ranks) + 1, *(member.rank_count for member in ranks.values())])
         for name, ranks in by_communicator.items()
     }
     device_of = _find_devices(by_communicator)
@@ -67,7 +67,7 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
         )
     if any(position for _, position in devices):
         notes.append("processes with several devices: their ranks have one order everywhere")
-    rank_at = {place: numbered[device] for place, device in device_of.items()}
+    rank_at = {member_key: numbered[device] for member_key, device in device_of.items()}
     ranks_of = {
         name: tuple(
             rank if name == world else rank_at.get((name, rank), -1) for rank in range(size)
@@ -76,7 +76,7 @@ def find_job_ranks(members: Sequence[Member], file: str) -> JobRanks:
     }
     rank_of = {member: rank_at[member.communicator, member.rank] for member in members}
     notes += _describe_unknown_members(ranks_of)
-    names = {one.communicator: one.name for one in rank_of}
+    names = {member.communicator: member.name for member in rank_of}
     group_of = {
         name: GroupRecord(names[name] or name, None if name == world else ranks)
         for name, ranks in ranks_of.items()
@@ -93,9 +93,9 @@ def _check_member(member: Member, known: Mapping[int, Member], file: str) -> Non
         message = f"{label}: rank {member.rank} is not below its {member.rank_count} ranks"
     elif member.rank_count > MAX_RANKS:
         message = f"{label}: {member.rank_count} ranks; at most {MAX_RANKS} are read"
-    for other in list(known.values())[:1]:
-        if other.rank_count != member.rank_count:
-            counts = f"{other.rank_count} ranks and {member.rank_count} ranks"
+    for known_member in list(known.values())[:1]:
+        if known_member.rank_count != member.rank_count:
+            counts = f"{known_member.rank_count} ranks and {member.rank_count} ranks"
             message = f"{label} has {counts}"
     other_process = known.get(member.rank, member).process
     if other_process != member.process:

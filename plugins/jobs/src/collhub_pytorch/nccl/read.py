@@ -156,8 +156,8 @@ def _describe_skipped(skipped: Sequence[str]) -> list[str]:
 
 def _empty_error(file: str, format_name: str, skipped: Sequence[str]) -> InputError:
     if skipped:
-        place, _, message = skipped[0].rpartition(": ")
-        line = place.rpartition(":")[2]
+        origin, _, message = skipped[0].rpartition(": ")
+        line = origin.rpartition(":")[2]
         location = Location(file, int(line) if line.isdigit() else 1)
         return InputError(f"there is no valid record: {message}", location=location, code="empty")
     cure = f"give files that the tool writes, see the format {format_name}"

@@ -51,7 +51,7 @@ class RecordedCalls:
     @property
     def members(self) -> list[Member]:
         """Members of communicators, in the order of their first record."""
-        return list(dict.fromkeys(one.member for one in self.kinds))
+        return list(dict.fromkeys(kind.member for kind in self.kinds))
 
 
 def _to_ns(time_us: float) -> int:
@@ -67,13 +67,16 @@ def match_records(
     number twice, with different operations. Equal records are dropped. `notes`: findings are
     appended.
     """
-    rank_of_kind = [job.rank_of[one.member] for one in calls.kinds]
+    rank_of_kind = [job.rank_of[record.member] for record in calls.kinds]
     operation_of: dict[tuple[int, str, int], str] = {}
     by_operation: set[str] = set()
     for kind, sequence in zip(calls.kind, calls.sequence, strict=True):
         record = calls.kinds[kind]
-        place = (rank_of_kind[kind], record.member.communicator, sequence)
-        if sequence >= 0 and operation_of.setdefault(place, record.operation) != record.operation:
+        call_key = (rank_of_kind[kind], record.member.communicator, sequence)
+        if (
+            sequence >= 0
+            and operation_of.setdefault(call_key, record.operation) != record.operation
+        ):
             by_operation.add(record.member.communicator)
     rows_of_call: dict[CallKey, dict[int, int]] = {}
     counters: dict[tuple[int, str], int] = defaultdict(int)

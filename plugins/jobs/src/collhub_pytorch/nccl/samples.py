@@ -99,18 +99,18 @@ def profiler_events() -> Sequence[Source]:
 def profiler_file(rank: int, offset_us: float) -> str:
     """Format the events of one process, with types without quotes and without the bracket."""
     lines = []
-    for place, (name, count, begin, end) in enumerate(
+    for number, (name, count, begin, end) in enumerate(
         [("AllReduce", 1 << 18, 10 + 20 * rank, 130), ("AllGather", 1 << 16, 140, 190)]
     ):
         args = {
-            "SeqNum": place, "CommHash": 18364758544493064720, "Rank": rank, "Count": count,
+            "SeqNum": number, "CommHash": 18364758544493064720, "Rank": rank, "Count": count,
             "Datatype": "ncclFloat32", "Algorithm": "RING", "Protocol": "SIMPLE", "nChannels": 2,
         }  # fmt: skip
         lines += [
-            _event(name, "COLL", "b", place, begin + offset_us - 2, args),
-            _event("KernelCh", "GPU", "b", 10 + place, begin + offset_us, {"Channel": 0}),
-            _event("KernelCh", "GPU", "e", 10 + place, end + offset_us, {}),
-            _event(name, "COLL", "e", place, end + offset_us + 3, {}),
+            _event(name, "COLL", "b", number, begin + offset_us - 2, args),
+            _event("KernelCh", "GPU", "b", 10 + number, begin + offset_us, {"Channel": 0}),
+            _event("KernelCh", "GPU", "e", 10 + number, end + offset_us, {}),
+            _event(name, "COLL", "e", number, end + offset_us + 3, {}),
         ]
     return "[\n" + "".join(lines).replace('"ncclFloat32"', "ncclFloat32")
 

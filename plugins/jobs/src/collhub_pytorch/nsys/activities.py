@@ -66,11 +66,13 @@ def read_activities(database: Database) -> Activities:
     """Read kernels, copies and sets of memory. Memory: one chunk, and the merged activities."""
     names = ("demangledName", "shortName", "mangledName")
     present = database.columns(KERNELS)
-    name = next((one for one in names if one in present), names[0])
+    name = next((column for column in names if column in present), names[0])
     columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", name)
     count = sum(database.count(table) for table in (KERNELS, *_COPIES))
     texts = NAMES | _read_kernel_names(database, name)
-    nccl = np.array([one for one, text in texts.items() if _NCCL_KERNEL.match(text)], np.int64)
+    nccl = np.array(
+        [number for number, text in texts.items() if _NCCL_KERNEL.match(text)], np.int64
+    )
     merger = Merger(nccl) if count > _MERGE_ABOVE else None
     if merger is not None:
         for chunk in database.numbers(KERNELS, columns, columns[:2]):
@@ -88,7 +90,7 @@ def read_activities(database: Database) -> Activities:
     pending.clear()
     if merger is not None:
         records = merger.reduce(records)
-    wide = {one: records[one].astype(np.int64) for one in records.dtype.names or ()}
+    wide = {field: records[field].astype(np.int64) for field in records.dtype.names or ()}
     is_nccl = np.isin(records["name"], nccl)
     return Activities(**wide, is_nccl=is_nccl, texts=texts, merger=merger)
 
@@ -98,7 +100,7 @@ def _read_kernel_names(database: Database, column: str) -> dict[int, str]:
     ids: set[int] = set()
     for chunk in database.numbers(KERNELS, (column,), ("start",)):
         ids.update(np.unique(chunk).tolist())
-    return database.texts(sorted(one for one in ids if one >= 0))
+    return database.texts(sorted(number for number in ids if number >= 0))
 
 
 _NARROW = np.dtype([
@@ -126,7 +128,7 @@ def _narrow(chunk: Int64Array) -> Records:
 def _sorted(records: Records) -> Records:
     """Sort by process, device, stream and start."""
     columns = ("start", "stream", "device", "pid")
-    return records[np.lexsort([records[one] for one in columns])]
+    return records[np.lexsort([records[column] for column in columns])]
 
 
 class Merger:
@@ -222,13 +224,13 @@ def _select_calls(
         start, end, thread, correlation, name = chunk.T
         _classify(database, np.unique(name).tolist(), kinds)
         known = np.array(sorted(kinds), np.int64)
-        kind = np.array([kinds[one] for one in known.tolist()], np.int64)[
+        kind = np.array([kinds[number] for number in known.tolist()], np.int64)[
             np.searchsorted(known, name)
         ]
         pid = (thread >> _PID_SHIFT) & _PID_MASK
         key = pid << 40 ^ correlation
-        place = np.minimum(np.searchsorted(needed, key), len(needed) - 1)
-        is_launch = needed[place] == key if len(needed) else np.zeros(len(key), np.bool_)
+        index = np.minimum(np.searchsorted(needed, key), len(needed) - 1)
+        is_launch = needed[index] == key if len(needed) else np.zeros(len(key), np.bool_)
         is_valid = (start >= -_MAX_TIME_NS) & (end >= start) & (end <= _MAX_TIME_NS)
         used = is_valid & (is_launch | (kind != LAUNCH))
         yield np.stack([start, end, pid, thread, correlation, kind], axis=1)[used]
@@ -236,6 +238,6 @@ def _select_calls(
 
 def _classify(database: Database, names: Sequence[int], kinds: dict[int, int]) -> None:
     """Add the kinds of calls with names that are new."""
-    new = [one for one in names if one not in kinds]
-    texts = database.texts([one for one in new if one >= 0])
-    kinds |= {one: classify_runtime_call(texts.get(one, "")) for one in new}
+    new = [number for number in names if number not in kinds]
+    texts = database.texts([number for number in new if number >= 0])
+    kinds |= {number: classify_runtime_call(texts.get(number, "")) for number in new}

@@ -55,7 +55,7 @@ class Database:
         condition. Yields nothing without the table, or without one of `integers`.
         """
         present = self.columns(table)
-        selected = ", ".join(one if one in present else "NULL" for one in columns)
+        selected = ", ".join(column if column in present else "NULL" for column in columns)
         yield from self._select(table, selected, integers, where)
 
     def numbers(
@@ -64,8 +64,10 @@ class Database:
         """Yield chunks of whole numbers: int64[rows, columns], -1 for other values."""
         present = self.columns(table)
         selected = ", ".join(
-            f"CASE typeof({one}) WHEN 'integer' THEN {one} ELSE -1 END" if one in present else "-1"
-            for one in columns
+            f"CASE typeof({column}) WHEN 'integer' THEN {column} ELSE -1 END"
+            if column in present
+            else "-1"
+            for column in columns
         )
         for chunk in self._select(table, selected, integers, ""):
             yield np.array(chunk, np.int64)
@@ -76,7 +78,9 @@ class Database:
         present = self.columns(table)
         if not present or not set(integers) <= present:
             return
-        conditions = [f"typeof({one}) = 'integer'" for one in integers] + ([where] if where else [])
+        conditions = [f"typeof({column}) = 'integer'" for column in integers] + (
+            [where] if where else []
+        )
         text = f"SELECT {selected} FROM {table}"
         if conditions:
             text += f" WHERE {' AND '.join(conditions)}"
@@ -101,7 +105,7 @@ class Database:
         """Return the texts of `StringIds` with these numbers."""
         texts: dict[int, str] = {}
         for first in range(0, len(numbers), 500):
-            listed = ",".join(str(int(one)) for one in numbers[first : first + 500])
+            listed = ",".join(str(int(number)) for number in numbers[first : first + 500])
             for chunk in self.rows("StringIds", ("id", "value"), ("id",), f"id IN ({listed})"):
                 texts |= {int(str(number)): str(text) for number, text in chunk}
         return texts

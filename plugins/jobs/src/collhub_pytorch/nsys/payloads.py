@@ -116,8 +116,8 @@ class PayloadDecoder:
         # Some exports have the size of header and payload in place of the offset.
         start = offset if _HEADER.size <= offset <= len(content) - size else _HEADER.size
         values = {
-            name: struct.unpack_from(form, content, start + place)[0]
-            for name, (form, place) in fields.items()
+            name: struct.unpack_from(form, content, start + field_offset)[0]
+            for name, (form, field_offset) in fields.items()
         }
         communicator = values.get("communicator", 0)
         return NcclPayload(

@@ -177,7 +177,7 @@ def _pair_group(
         shares = np.array_split(np.arange(len(by_kind[kind])), len(numbers))
         for row, share in zip(numbers, shares, strict=True):
             if len(share):
-                result.of_kernel[row] = [by_kind[kind][place] for place in share.tolist()]
+                result.of_kernel[row] = [by_kind[kind][index] for index in share.tolist()]
                 result.added += len(share) > 1 and kind != _MESSAGE_KERNEL
 
 
@@ -185,17 +185,17 @@ def _kernel_word(name: str) -> str:
     """Return the operation in the name of a kernel, `sendrecv` for messages; "" if unknown."""
     word = operation_word(name.partition("(")[0])
     names = (_MESSAGE_KERNEL, *sorted(COLLECTIVES, key=len, reverse=True))
-    return next((one for one in names if one in word), "")
+    return next((kind for kind in names if kind in word), "")
 
 
 def _enclosing(groups: Sequence[tuple[int, int, list[CallRange]]], moment: int) -> int:
     """Return the group whose end launches at this time, or -1."""
-    place = bisect_right(groups, moment, key=lambda one: one[0]) - 1
-    return place if place >= 0 and moment <= groups[place][1] else -1
+    index = bisect_right(groups, moment, key=lambda group: group[0]) - 1
+    return index if index >= 0 and moment <= groups[index][1] else -1
 
 
 def _enclosing_call(calls: Sequence[CallRange], moment: int) -> CallRange | None:
     """Return the innermost call around a time."""
-    last = bisect_right(calls, moment, key=lambda one: one.start)
-    around = [one for one in calls[max(0, last - _MAX_NESTING) : last] if one.end >= moment]
+    last = bisect_right(calls, moment, key=lambda call: call.start)
+    around = [call for call in calls[max(0, last - _MAX_NESTING) : last] if call.end >= moment]
     return around[-1] if around else None

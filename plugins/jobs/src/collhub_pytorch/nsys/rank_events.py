@@ -86,13 +86,13 @@ def _find_launches(activities: Activities, runtime: RuntimeCalls) -> Int64Array:
     """Return the last call with the correlation of each activity in its process, or -1."""
     keys = runtime.pid << 40 ^ runtime.correlation
     order = np.lexsort((runtime.start, keys))
-    wanted = activities.pid << 40 ^ activities.correlation
-    place = np.searchsorted(keys[order], wanted, "right") - 1
-    is_known = (place >= 0) & (activities.correlation >= 0)
-    launch = np.full(len(wanted), NONE, np.int64)
-    candidates = order[place[is_known]] if len(order) else np.empty(0, np.int64)
+    activity_keys = activities.pid << 40 ^ activities.correlation
+    index = np.searchsorted(keys[order], activity_keys, "right") - 1
+    is_known = (index >= 0) & (activities.correlation >= 0)
+    launch = np.full(len(activity_keys), NONE, np.int64)
+    candidates = order[index[is_known]] if len(order) else np.empty(0, np.int64)
     if len(order):
-        launch[is_known] = np.where(keys[candidates] == wanted[is_known], candidates, NONE)
+        launch[is_known] = np.where(keys[candidates] == activity_keys[is_known], candidates, NONE)
     return launch
 
 
@@ -159,13 +159,13 @@ def _add_device_work(
         [events.names[activities.texts.get(n, f"kernel {n}")] for n in numbers.tolist()], np.int64
     )
     label = labels[np.searchsorted(numbers, activities.name[rows])]
-    streams, place = np.unique(activities.stream[rows], return_inverse=True)
+    streams, stream_index = np.unique(activities.stream[rows], return_inverse=True)
     device = int(activities.device[rows[0]])
-    events.streams = {(device, stream): one for one, stream in enumerate(streams.tolist())}
+    events.streams = {(device, stream): index for index, stream in enumerate(streams.tolist())}
     columns = events.device
     _extend(columns.start, activities.start[rows])
     _extend(columns.duration, activities.end[rows] - activities.start[rows])
-    _extend(columns.place, place)
+    _extend(columns.place, stream_index)
     _extend(columns.correlation, activities.correlation[rows])
     _extend(columns.label, label)
     for position in np.flatnonzero(activities.is_nccl[rows]).tolist():
@@ -182,11 +182,11 @@ def _add_device_work(
 def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
     """Convert the calls of one kernel; collectives of one kind and communicator become one."""
     merged: dict[tuple[object, ...], Call] = {}
-    for number, one in enumerate(calls):
-        kind = kind_of(one.operation)
+    for number, call in enumerate(calls):
+        kind = kind_of(call.operation)
         if kind is None:
             continue
-        payload = one.payload
+        payload = call.payload
         group = GroupRecord(payload.communicator)
         key: tuple[object, ...] = (number,)
         if kind[1] >= 0:
@@ -195,7 +195,7 @@ def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
         size = payload.bytes if known is None else known.bytes + max(payload.bytes, 0)
         is_message = kind[1] < 0
         merged[key] = Call(
-            one.operation,
+            call.operation,
             *kind,
             size,
             group=group,
@@ -206,19 +206,19 @@ def _merge_calls(calls: Sequence[CallRange]) -> list[Call]:
 
 
 def _add_runtime_calls(events: RankEvents, runtime: RuntimeCalls, is_used: BoolArray) -> None:
-    threads, place = np.unique(runtime.thread[is_used], return_inverse=True)
-    events.threads = {str(thread): one for one, thread in enumerate(threads.tolist())}
+    threads, thread_index = np.unique(runtime.thread[is_used], return_inverse=True)
+    events.threads = {str(thread): index for index, thread in enumerate(threads.tolist())}
     _extend(events.calls.start, runtime.start[is_used])
     _extend(events.calls.duration, runtime.end[is_used] - runtime.start[is_used])
-    _extend(events.calls.place, place)
+    _extend(events.calls.place, thread_index)
     _extend(events.calls.correlation, runtime.correlation[is_used])
     _extend(events.calls.label, runtime.kind[is_used])
 
 
-def _copy_row(columns: EventColumns, row: int, place: int) -> None:
+def _copy_row(columns: EventColumns, row: int, stream: int) -> None:
     columns.start.append(columns.start[row])
     columns.duration.append(columns.duration[row])
-    columns.place.append(place)
+    columns.place.append(stream)
     columns.correlation.append(columns.correlation[row])
     columns.label.append(columns.label[row])
 

@@ -68,7 +68,7 @@ def workload_of(
         for rank in contents.ranks:
             stated[rank.process] = file.rank if len(contents.ranks) == 1 else None
             profile = device_profile(rank.events, None, delay_ns)
-            shown = tuple(one for one in profile.idle if one.stream >= 0)
+            shown = tuple(stream_idle for stream_idle in profile.idle if stream_idle.stream >= 0)
             parts.append(nodes_of_profile(rank.events, replace(profile, idle=shown)))
             # Only the nodes of each file are kept.
             rank.events = RankEvents(rank.events.file)
@@ -109,13 +109,13 @@ def _number_ranks(
     the names of the files, and groups from the processes that use the same communicator.
     """
     users = _find_users(parts, ranks)
-    members = [one for rank in ranks for one in rank.members]
+    members = [member for rank in ranks for member in rank.members]
     lines: list[str] = []
     rank_of: dict[str, int] = {}
     group_of: dict[str, GroupRecord] = {}
     ranks_of: dict[str, tuple[int, ...]] = {}
     world_size: int | None = None
-    if members and {one.process for one in members} == {one.process for one in ranks}:
+    if members and {member.process for member in members} == {rank.process for rank in ranks}:
         job = find_job_ranks(members, parts[0].file)
         rank_of = {member.process: rank for member, rank in job.rank_of.items()}
         group_of, ranks_of = dict(job.group_of), dict(job.ranks_of)
@@ -135,7 +135,7 @@ def _number_ranks(
         ranks_of[communicator] = numbers
         is_all = not communicator or len(numbers) == len(ranks)
         group_of[communicator] = GroupRecord(communicator, None if is_all else numbers)
-    if [one for one in unknown if one]:
+    if [communicator for communicator in unknown if communicator]:
         lines.append(
             f"{len(unknown)} communicators: their groups are the ranks whose files use them"
         )

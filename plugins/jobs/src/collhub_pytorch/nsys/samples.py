@@ -118,8 +118,8 @@ class Export:
         self._insert("NVTX_EVENTS", row)
 
     def _text(self, text: str) -> int:
-        found = self.connection.execute("SELECT id FROM StringIds WHERE value = ?", (text,))
-        if (row := found.fetchone()) is not None:
+        cursor = self.connection.execute("SELECT id FROM StringIds WHERE value = ?", (text,))
+        if (row := cursor.fetchone()) is not None:
             return int(row[0])
         number = self.connection.execute("SELECT COUNT(*) FROM StringIds").fetchone()[0] + 1
         self._insert("StringIds", (number, text))
