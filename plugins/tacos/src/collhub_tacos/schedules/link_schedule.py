@@ -56,30 +56,30 @@ def max_released_at_once(network: LinkNetwork, rule: WindowRule) -> int:
 def compute_windows(
     row: Int64Array, start: Int64Array, finish: Int64Array, window: Int64Array, at_once: int
 ) -> Int64Array:
-    """Return the window of every message: the distance in turns to the message it waits for.
+    """Return the window of every message: the distance to the message it awaits.
 
-    int64 per message. `row`: link of every message. `window`: window of its link. Turn i of a link
-    waits for turns 0 ... i - `window`, that is, for the last of these to arrive. With `at_once`, it
-    also waits for turn (i - 1) // `at_once`, so a link starts with one message, then has `at_once`
-    in flight, and so on up to its window. Messages that wait for none have a window larger than
-    their turn.
+    int64 per message, in messages of the link. `row`: link of every message. `window`: window of
+    its link. Message i of a link waits for messages 0 ... i - `window`, that is, for the last of
+    these to arrive. With `at_once`, it also waits for message (i - 1) // `at_once`, so a link
+    starts with one message, then has `at_once` in flight, and so on up to its window. Messages
+    that wait for none have a window larger than their number i.
     """
     if not len(row):
         return window
     order = stable_order_by(row, start)
     link = row[order]
     position = np.arange(len(row))
-    turn = sorted_ordinals(link)
-    first = position - turn
+    ordinal = sorted_ordinals(link)
+    first = position - ordinal
     # An earlier message may arrive later if its path is longer.
     last_arrival = _find_last_arrivals(link, finish[order])
-    awaited_turn = turn - window[order]
+    awaited_ordinal = ordinal - window[order]
     if at_once:
-        awaited_turn = np.maximum(awaited_turn, (turn - 1) // at_once)
-    awaited_message = last_arrival[first + np.maximum(awaited_turn, 0)]
+        awaited_ordinal = np.maximum(awaited_ordinal, (ordinal - 1) // at_once)
+    awaited_message = last_arrival[first + np.maximum(awaited_ordinal, 0)]
     result = np.empty(len(row), np.int64)
-    waits = (turn > 0) & (awaited_turn >= 0)
-    result[order] = np.where(waits, position - awaited_message, turn + 1)
+    waits = (ordinal > 0) & (awaited_ordinal >= 0)
+    result[order] = np.where(waits, position - awaited_message, ordinal + 1)
     return result
 
 
