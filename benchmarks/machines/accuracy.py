@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
 from collhub_machine_profiles.machine_profile import ErrorSummary
+from collhub_machine_profiles.measured_tables import make_tables
 from collhub_machine_profiles.network_model import is_between_nodes
 from collhub_machine_profiles.node_model import call_columns, is_modelled, predict
 from collhub_machine_profiles.prediction import Method, predict_by_table
@@ -27,7 +28,7 @@ from collhub_machines.fitting import (
     machine_prior,
     start_prior,
 )
-from collhub_machines.measured_points import make_tables, read_points
+from collhub_machines.measured_points import read_points
 from collhub_machines.network_fit import fit_networks
 from collhub_machines.profile_check import check_profile
 

@@ -14,6 +14,7 @@ from collhub_machine_profiles.machine_profile import (
     profile_name,
     used_sources,
 )
+from collhub_machine_profiles.measured_tables import make_tables, one_place
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.network_model import is_between_nodes
 from collhub_machine_profiles.node_model import NAMES, is_modelled
@@ -26,7 +27,6 @@ from collhub_machines.fitting import (
     fit_node,
     machine_prior,
 )
-from collhub_machines.measured_points import make_tables, one_place
 from collhub_machines.network_fit import fit_networks, network_deviations
 from collhub_machines.reading import counted
 from hub_core.model import Diagnostic, InputError, Severity

@@ -1,20 +1,17 @@
-"""Read measured points and group them: ranks of one call, places, tables by configuration."""
+"""Read measured points, and refuse files that users confuse with measurements."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from collhub_machine_profiles.calls import merge_calls
-from collhub_machine_profiles.gpus import machine_label
-from collhub_machine_profiles.table import Table
 
 from collhub_machines.reading import refuse
 from hub_core import Registry, read_measurements
 from hub_core.model import InputError
-from hub_core.plugin_api import Library, Measurement, MeasurementSet, OptionValue
+from hub_core.plugin_api import MeasurementSet, OptionValue
 
 _SEARCHED_BYTES = 2**20
 _TUNER_FILE = "a tuner file has choices, not measured times"
@@ -83,35 +80,3 @@ def _refuse_unmeasured(file: str) -> None:
         if match:
             line = content.count(b"\n", 0, match.start()) + 1
             raise refuse(file, line, message, cure)
-
-
-def one_place(points: Iterable[Measurement]) -> list[Measurement]:
-    """Keep one place of each configuration: out of place if it was measured, else in place."""
-    listed = list(points)
-    out_of_place = {_configuration(point) for point in listed if point.place != "in"}
-    return [
-        point
-        for point in listed
-        if point.place != "in" or _configuration(point) not in out_of_place
-    ]
-
-
-def make_tables(points: Iterable[Measurement]) -> list[Table]:
-    """Build one table per configuration of the points, sorted by configuration."""
-    groups: dict[tuple[str, int, int, Library, str], dict[int, list[float]]] = {}
-    for point in one_place(points):
-        key = (point.collective, point.ranks, point.nodes, point.library, point.dtype)
-        groups.setdefault(key, {}).setdefault(point.size_bytes, []).append(point.time_us)
-    tables = []
-    for key in sorted(groups, key=lambda one: (*one[:3], str(one[3]), one[4])):
-        by_size = groups[key]
-        sizes = sorted(by_size)
-        medians = [float(np.median(by_size[size])) for size in sizes]
-        repeats = min(len(times) for times in by_size.values())
-        tables.append(Table(*key, np.array(sizes, dtype=float), np.array(medians), repeats))
-    return tables
-
-
-def _configuration(point: Measurement) -> tuple[object, ...]:
-    label = machine_label(point.machine)
-    return label, point.collective, point.ranks, point.nodes, point.library, point.dtype

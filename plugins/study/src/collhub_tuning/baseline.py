@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from collhub_machine_profiles.nccl_baseline import Baseline, predict_baseline
 
+from collhub_tuning.measured_curves import find_timed_profile
 from hub_core.model import format_bytes, format_time
 
 if TYPE_CHECKING:
-    from collhub_machine_profiles.machine_profile import MachineProfile
-
     from collhub_tuning.comparison_report import ComparisonOutcome
     from collhub_tuning.tuned_collectives import TunedCollective
     from hub_core.model import JsonValue
@@ -35,25 +34,16 @@ def find_baselines(outcome: ComparisonOutcome) -> Baselines:
     The machine is that of the times, else the one that the topology names. Empty for topologies of
     no known machine, and for collectives that NCCL lacks.
     """
-    question, profile = outcome.question, _find_profile(outcome)
+    question, profile = (
+        outcome.question,
+        find_timed_profile(dict(outcome.question.simulator_options)),
+    )
     baselines = {}
     for size in question.sizes:
         baseline = predict_baseline(outcome.topology, question.kind, size, profile=profile)
         if baseline is not None:
             baselines[size] = baseline
     return baselines
-
-
-def _find_profile(outcome: ComparisonOutcome) -> MachineProfile | None:
-    """Return the profile of the machine that the simulator models, None for nominal links."""
-    # Imported here: a profile needs numpy, which the help of a command does without.
-    from collhub_machine_profiles import shipped_names, shipped_profile
-    from collhub_machine_profiles.machine_profile import parse_profile
-
-    machine = dict(outcome.question.simulator_options).get("machine", "")
-    if machine.lstrip().startswith("{"):
-        return parse_profile(machine.encode(), "--machine")
-    return shipped_profile(machine) if machine in shipped_names() else None
 
 
 def models_machines(outcome: ComparisonOutcome) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hub_core import (
+    FILE,
     CommandContext,
     assign,
     backend_option,
@@ -115,6 +116,14 @@ _OPTIONS = (
     ),
     timeout_option,
     machine_option,
+    click.option(
+        "--measured",
+        "measured_files",
+        metavar="FILE",
+        multiple=True,
+        type=FILE,
+        help="Measured times, such as output of nccl-tests, to show and to decide by (repeatable).",
+    ),
     click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing."),
 )
 

@@ -125,7 +125,8 @@ def compare(
         context.print_json(document)
     elif csv_out != "-":
         rows = report.comparison_rows(outcome)
-        context.print_table(report.HEADER, rows, report.RIGHT)
+        header, right = report.comparison_header(outcome)
+        context.print_table(header, rows, right)
         _print_baseline(context, outcome)
         if varied:
             _print_sensitivity(context, outcome, varied)
@@ -193,6 +194,7 @@ def _compare_job(
     from hub_core import TimingSource
 
     used_options = {option: arguments[name] for option, name in _NOT_OF_JOBS.items()} | outputs
+    used_options["--measured"] = arguments["measured_files"] or None
     used_options["--timeout"] = arguments["budget"].timeout_s
     if arguments["machine"] not in (None, "none"):
         used_options["--machine"] = arguments["machine"]
@@ -240,6 +242,7 @@ def _run_comparisons(
 ) -> tuple[ComparisonOutcome, list[VariedOutcome]]:
     """Compare the algorithms on the network as given, then on every variation of it."""
     # Imported here: the help of the command needs no numpy.
+    from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.variations import VariedOutcome, create_variations
 
     registry = context.registry()
@@ -252,6 +255,9 @@ def _run_comparisons(
         simulator_options=tuple(sorted(timing.options.items())),
     )
     algorithms = select_algorithms(arguments["names"], registry)
+    measured = read_measured_files(
+        context, arguments["measured_files"], topology, timing, [question.kind], sizes
+    )
     options = assign_options(context, arguments, {})
     # All variations are created before the first measurement, so that errors are reported early.
     networks = create_variations(topology, arguments["ranges"], arguments["failures"])
@@ -260,6 +266,8 @@ def _run_comparisons(
         varied = [
             VariedOutcome(network.name, compare(question, network.topology)) for network in networks
         ]
+    if measured is not None:
+        base = replace(base, measured=measured.curves(question.kind, question.mode))
     for network in varied:
         base = replace(base, cuts=(*base.cuts, *network.outcome.cuts))
     return base, varied

@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING
 from collhub_execution import algorithm_bandwidth, bus_bandwidth
 
 from collhub_tuning.baseline import baselines_to_json, find_baselines
+from collhub_tuning.measured_curves import (
+    MeasuredCurves,
+    measured_cells,
+    measured_header,
+    measured_to_json,
+)
 from collhub_tuning.questions import ComparisonQuestion, Measurement
 from hub_core import (
     Diagnostic,
@@ -44,7 +50,7 @@ _CSV_COLUMNS = (
 class ComparisonOutcome:
     """All measurements of a question on its network, and the cuts of the searches by limits.
 
-    `timing`: what the times describe.
+    `timing`: what the times describe. `measured`: curves of `--measured`, None without files.
     """
 
     question: ComparisonQuestion
@@ -53,6 +59,7 @@ class ComparisonOutcome:
     registry: Registry | None = None
     cuts: tuple[SearchCut, ...] = ()
     timing: TimingSource = field(default_factory=TimingSource)
+    measured: MeasuredCurves | None = None
 
     @cached_property
     def bounds(self) -> Mapping[int, ProvenBound | None]:
@@ -110,8 +117,17 @@ class ComparisonOutcome:
 
 
 def comparison_rows(outcome: ComparisonOutcome) -> list[list[str]]:
-    """Return one row per requested size: the fastest algorithm and its lead."""
-    return [_format_row(outcome, size) for size in outcome.question.sizes]
+    """Return one row per requested size: the fastest algorithm, its lead, and measured times."""
+    return [
+        [*_format_row(outcome, size), *measured_cells(outcome, size)]
+        for size in outcome.question.sizes
+    ]
+
+
+def comparison_header(outcome: ComparisonOutcome) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the headings of the columns of `comparison_rows`, and those of the numbers."""
+    measured = measured_header(outcome)
+    return (*HEADER, *measured), (*RIGHT, *measured[:-1])
 
 
 def comparison_failures(outcome: ComparisonOutcome) -> list[str]:
@@ -165,6 +181,7 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
         ],
         "winners": winners,
         "baselines": baselines_to_json(outcome, find_baselines(outcome), winner_times_ns),
+        "measured": measured_to_json(outcome),
         "results": results,
         "is_partial": bool(outcome.cuts),
         "cut": cut_objects(outcome.cuts),

@@ -129,6 +129,8 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
     for name, flag in (("topology_text", "--topology"), ("sizes_text", "--size")):
         if arguments[name] is None:
             raise UsageError(f"{flag} is missing", cure="see 'collhub tune --help'")
+    if arguments["measured_files"]:
+        raise UsageError("--measured is for compare", cure="use 'collhub compare --measured'")
     formats = _parse_formats(context, arguments)
     options = _assign_options(context, arguments, formats)
     if arguments["out"] is not None:

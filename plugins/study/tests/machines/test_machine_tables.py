@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_machine_profiles.gpus import GPUS, has_switched_links, known_gpu, machine_label
+from collhub_machine_profiles.measured_tables import make_tables
 from collhub_machine_profiles.nccl_choice import choose
 from collhub_machine_profiles.node_model import NAMES, call_columns, is_modelled, predict
 from collhub_machine_profiles.table import envelope
@@ -18,7 +19,7 @@ from collhub_machines.fitting import (
     machine_prior,
     start_prior,
 )
-from collhub_machines.measured_points import make_tables, read_points
+from collhub_machines.measured_points import read_points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,0 +1,340 @@
+"""Measured curves of a comparison: read them, check their machine, and decide between them and
+simulated times.
+
+A predicted time p with the held-out error e stands for measured times from p / (1 + e) to
+p / (1 - e). A measured time in this band leaves the decision open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
+from collhub_machine_profiles.calls import merge_calls
+from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu
+from collhub_machine_profiles.nccl_communicators import count_nodes
+
+from hub_core import read_measurements
+from hub_core.model import UsageError, format_bytes, format_time
+
+if TYPE_CHECKING:
+    from collhub_machine_profiles.machine_profile import MachineProfile
+
+    from collhub_tuning.comparison_report import ComparisonOutcome
+    from hub_core import CommandContext, TimingSource
+    from hub_core.model import JsonValue
+    from hub_core.network import Topology
+    from hub_core.plugin_api import Library, Measurement
+
+UNDECIDED = "undecided"
+_MAX_LISTED_SIZES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCurve:
+    """Median times in us by size in bytes of a library, at sizes of the comparison."""
+
+    library: Library
+    times_us: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCurves:
+    """Measured curves of one collective, sorted by library.
+
+    `ignored`: numbers of measurements of all files that are not in a curve, by the reason.
+    """
+
+    curves: tuple[MeasuredCurve, ...]
+    ignored: Mapping[str, int]
+
+    def fastest(self, size: int) -> tuple[Library, float] | None:
+        """Return the fastest library at a size and its time in us; None without a measurement."""
+        times = [
+            (curve.times_us[size], curve.library) for curve in self.curves if size in curve.times_us
+        ]
+        if not times:
+            return None
+        time_us, library = min(times, key=lambda pair: pair[0])
+        return library, time_us
+
+
+class TimeKind(StrEnum):
+    """Kind of the time that wins at a size."""
+
+    SIMULATED = "simulated"
+    MEASURED = "measured"
+    UNDECIDED = UNDECIDED
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Decision at a size with a measurement.
+
+    `winner`: the algorithm or the library; None if undecided. `measured_us`: time of `library`, the
+    fastest one.
+    """
+
+    kind: TimeKind
+    winner: str | None
+    library: Library
+    measured_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFiles:
+    """Measurements by all ranks of a topology, of requested collectives at requested sizes."""
+
+    points: Sequence[Measurement]
+    ignored: Mapping[str, int]
+
+    def curves(self, kind: str, mode: str) -> MeasuredCurves:
+        """Return the curves of a collective: times out of place, in place for `mode` `in-place`.
+
+        Without a measurement at the place, the time at the other place is used.
+        """
+        from collhub_machine_profiles.measured_tables import make_tables  # Needs numpy.
+
+        other_place = "out" if mode == "in-place" else "in"
+        points = [point for point in self.points if point.collective == kind]
+        curves = []
+        for table in make_tables(points, other_place):
+            pairs = zip(table.sizes, table.times_us, strict=True)
+            times_us = {int(size): float(time_us) for size, time_us in pairs}
+            curves.append(MeasuredCurve(table.library, times_us))
+        return MeasuredCurves(tuple(curves), self.ignored)
+
+    @property
+    def note(self) -> str:
+        """One line that counts the ignored measurements; "" if all are used."""
+        if not self.ignored:
+            return ""
+        total = sum(self.ignored.values())
+        reasons = ", ".join(f"{count} of {reason}" for reason, count in self.ignored.items())
+        noun = "measurement" if total == 1 else "measurements"
+        return f"{total} {noun} ignored: {reasons}"
+
+
+def read_measured_files(
+    context: CommandContext,
+    files: Sequence[str],
+    topology: Topology,
+    timing: TimingSource,
+    kinds: Sequence[str],
+    sizes: Sequence[int],
+) -> MeasuredFiles | None:
+    """Read the files of `--measured`, and print notes on skipped and ignored measurements.
+
+    Returns None without files. A file that does not state its ranks or nodes has those of the
+    topology; with one kind also its collective. Raises `InputError` for a file that cannot be read,
+    `UsageError` for measurements of another machine and if no measurement matches.
+    """
+    if not files:
+        return None
+    ranks, nodes = topology.num_npus, count_nodes(topology)
+    collective = kinds[0] if len(kinds) == 1 else None
+    read = read_measurements(
+        files, collective=collective, ranks=ranks, nodes=nodes, registry=context.registry()
+    )
+    context.report(read.skipped)
+    points = merge_calls(read.points)
+    _refuse_other_machines(points, timing, topology)
+    used, ignored = _select_points(points, (ranks, nodes), kinds, sizes)
+    if not used:
+        raise _create_no_match_error(points, (ranks, nodes), kinds)
+    measured = MeasuredFiles(used, ignored)
+    if measured.note:
+        context.say(measured.note)
+    return measured
+
+
+def find_timed_profile(options: Mapping[str, str]) -> MachineProfile | None:
+    """Return the profile that options of a simulator name, None for nominal links."""
+    # Imported here: a profile needs numpy, which the help of a command does without.
+    from collhub_machine_profiles.machine_profile import parse_profile
+
+    machine = options.get("machine", "")
+    if machine.lstrip().startswith("{"):
+        return parse_profile(machine.encode(), "--machine")
+    return shipped_profile(machine) if machine in shipped_names() else None
+
+
+def _refuse_other_machines(
+    points: Sequence[Measurement], timing: TimingSource, topology: Topology
+) -> None:
+    """Raise `UsageError` for the first point of another machine than that of the times.
+
+    Points that name no known GPU are accepted, and so are all points for an unknown machine.
+    """
+    profile = find_timed_profile(timing.options) or find_profile(topology)
+    gpu = known_gpu(topology.name) if profile is None else profile.known_gpu
+    if gpu is None:
+        return
+    for point in points:
+        if _is_of_other_machine(point.machine, gpu):
+            machine = gpu.name if profile is None else f"the profile {profile.name} ({gpu.name})"
+            place = f"{point.file}:{point.line}: " if point.file else ""
+            raise UsageError(
+                f"{place}the measurements are of {point.machine!r:.80}, not of {machine}",
+                cure="give measurements of the machine of the topology, or name theirs: --topology",
+                code="other-machine",
+            )
+
+
+def _is_of_other_machine(label: str, gpu: Gpu) -> bool:
+    measured_gpu = known_gpu(label)
+    if measured_gpu is None:
+        return False
+    return measured_gpu.name != gpu.name or (gpu.has_model and not has_switched_links(label))
+
+
+def _select_points(
+    points: Sequence[Measurement],
+    communicator: tuple[int, int],
+    kinds: Sequence[str],
+    sizes: Sequence[int],
+) -> tuple[list[Measurement], dict[str, int]]:
+    """Return the points of the comparison, and the numbers of others by the first reason."""
+    used: list[Measurement] = []
+    ignored: Counter[str] = Counter()
+    for point in points:
+        if point.collective not in kinds:
+            ignored["other collectives"] += 1
+        elif point.ranks != communicator[0]:
+            ignored["other numbers of ranks"] += 1
+        elif point.nodes != communicator[1]:
+            ignored["other numbers of nodes"] += 1
+        elif point.dtype:
+            ignored["8-bit integers"] += 1
+        elif point.size_bytes not in sizes:
+            ignored["other sizes"] += 1
+        else:
+            used.append(point)
+    return used, dict(sorted(ignored.items()))
+
+
+def _create_no_match_error(
+    points: Sequence[Measurement], communicator: tuple[int, int], kinds: Sequence[str]
+) -> UsageError:
+    """Return the error for files without a matching measurement; its cure names what they have."""
+    matching = sorted(
+        {
+            point.size_bytes
+            for point in points
+            if point.collective in kinds and (point.ranks, point.nodes) == communicator
+        }
+    )
+    ranks, nodes = communicator
+    if matching:
+        names = [format_bytes(size) for size in matching]
+        if len(names) > _MAX_LISTED_SIZES:
+            names = [*names[: _MAX_LISTED_SIZES - 1], f"... {names[-1]}"]
+        cure = f"give sizes that were measured with --size: {', '.join(names)}"
+    else:
+        configurations = sorted({(one.collective, one.ranks, one.nodes) for one in points})
+        names = [f"{kind} of {count} ranks on {on}" for kind, count, on in configurations]
+        listed = "; ".join(names[:_MAX_LISTED_SIZES])
+        cure = f"the files have {listed} node(s): give their collective and topology"
+    return UsageError(
+        f"--measured: no measurement of {' or '.join(kinds)} by {ranks} ranks on {nodes} node(s)"
+        " at the sizes of the comparison",
+        cure=cure,
+        code="no-measurement",
+    )
+
+
+def held_out_error(timing: TimingSource) -> float | None:
+    """Return the held-out error of the machine of the times; None if unknown (nominal links)."""
+    return None if timing.machine is None else timing.machine.held_out_error
+
+
+def maximum_winning_time_ns(measured_us: float, error: float | None) -> float:
+    """Return the time in ns below which a simulated time certainly wins; 0 if none does."""
+    return 0.0 if error is None else measured_us * 1e3 * max(0.0, 1 - error)
+
+
+def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:
+    """Decide between the fastest simulated and the fastest measured time at a size.
+
+    None without a measurement. With an unknown error of the simulated times nothing is decided.
+    """
+    fastest = None if outcome.measured is None else outcome.measured.fastest(size)
+    if fastest is None:
+        return None
+    library, measured_us = fastest
+    ranking = outcome.ranking(size)
+    by_library = Decision(TimeKind.MEASURED, str(library), library, measured_us)
+    if not ranking:
+        return by_library
+    error, simulated_ns = held_out_error(outcome.timing), ranking[0].time_ns or 0
+    if simulated_ns < maximum_winning_time_ns(measured_us, error):
+        return Decision(TimeKind.SIMULATED, ranking[0].algorithm, library, measured_us)
+    if error is not None and simulated_ns > measured_us * 1e3 * (1 + error):
+        return by_library
+    return Decision(TimeKind.UNDECIDED, None, library, measured_us)
+
+
+def measured_header(outcome: ComparisonOutcome) -> tuple[str, ...]:
+    """Return the headings of the measured columns of a table; empty without measurements."""
+    if outcome.measured is None:
+        return ()
+    return (*(f"measured: {curve.library}" for curve in outcome.measured.curves), "decision")
+
+
+def measured_cells(outcome: ComparisonOutcome, size: int) -> list[str]:
+    """Return the measured times of a size by library, and its decision."""
+    if outcome.measured is None:
+        return []
+    times_us = [curve.times_us.get(size) for curve in outcome.measured.curves]
+    cells = ["" if time_us is None else format_time(time_us * 1e3) for time_us in times_us]
+    return [*cells, format_decision(decide(outcome, size))]
+
+
+def format_decision(decision: Decision | None) -> str:
+    """Return the winner and the kind of its time, `undecided`, or "" without a measurement."""
+    if decision is None:
+        return ""
+    if decision.winner is None:
+        return UNDECIDED
+    return f"{decision.winner} ({decision.kind})"
+
+
+def measured_to_json(outcome: ComparisonOutcome) -> JsonValue:
+    """Return curves and decisions by size; None without measurements."""
+    measured = outcome.measured
+    if measured is None:
+        return None
+    sizes = outcome.question.sizes
+    curves: list[JsonValue] = [
+        {
+            "library": curve.library.name,
+            "version": curve.library.version,
+            "variant": curve.library.variant,
+            "times_ns": [_to_nanoseconds(curve.times_us.get(size)) for size in sizes],
+        }
+        for curve in measured.curves
+    ]
+    decisions: list[JsonValue] = []
+    for size in sizes:
+        decision = decide(outcome, size)
+        decisions.append(
+            None
+            if decision is None
+            else {
+                "size": size,
+                "decision": str(decision.kind),
+                "winner": decision.winner,
+                "library": str(decision.library),
+                "measured_ns": _to_nanoseconds(decision.measured_us),
+                "held_out_error": held_out_error(outcome.timing),
+            }
+        )
+    return {"curves": curves, "decisions": decisions, "ignored": dict(measured.ignored)}
+
+
+def _to_nanoseconds(time_us: float | None) -> int | None:
+    return None if time_us is None else round(time_us * 1e3)
