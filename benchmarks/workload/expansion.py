@@ -17,9 +17,8 @@ from collhub_astra_sim.workloads.system import System
 from collhub_expansion.expand import Expanded, expand_workload
 from collhub_expansion.making import Maker
 from collhub_expansion.native import native_system
-from collhub_expansion.rules import parse_rule
 
-from hub_core import Algorithm, InputError, discover, parse_topology, read, verify
+from hub_core import Algorithm, InputError, discover, parse_rule, parse_topology, read, verify
 from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload
 from hub_core.plugin_api import WorkloadTimes
 
@@ -122,7 +121,7 @@ def main() -> None:
     seconds = time.perf_counter() - start
     calls = sum(use.collectives for use in result.uses)
     print(
-        f"{calls} collectives, {len(result.made)} algorithms: {seconds:.1f} s,"
+        f"{calls} collectives, {len(result.algorithms)} algorithms: {seconds:.1f} s,"
         f" {len(result.workload.nodes)} nodes"
     )
 

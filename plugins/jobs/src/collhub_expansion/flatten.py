@@ -18,7 +18,7 @@ from hub_core.plugin_api import WorkloadTimes
 
 _TAGS = 500_000_000
 # Columns copied from the collective; others come from templates or have defaults.
-_KEPT = ("rank", "name", "group")
+_COPIED_COLUMNS = ("rank", "name", "group")
 _OF_TEMPLATES = ("kind", "bytes", "duration_ns")
 
 
@@ -101,7 +101,7 @@ def _columns(
         if name in ("identity", "extra", "algorithm"):
             continue
         taken = getattr(nodes, name)[row]
-        if name not in _KEPT:
+        if name not in _COPIED_COLUMNS:
             taken = np.where(is_old, taken, NODE_DEFAULTS[name]).astype(dtype)
         if name in _OF_TEMPLATES:
             taken[~is_old] = np.concatenate([getattr(template, name) for template in book])[at]

@@ -191,14 +191,24 @@ class Maker:
         def make() -> tuple[AlgorithmRecord, Template]:
             network = self._locate_group(members)
             algorithm = self._synthesize_admitted(name, options, request, network)
-            self._judged[len(self.templates)] = (asked, phase.ranks), (algorithm, network.npus)
+            self._judged[len(self.templates)] = (
+                (synthesizer_key, phase.ranks),
+                (algorithm, network.npus),
+            )
             template = template_of(algorithm, network.npus, request.full_bytes)
             return _algorithm_record(name, request, algorithm), spread(
                 template, job_request.members, phase.stride
             )
 
-        asked = name, *sorted(options.items())
-        key: Hashable = "phase", asked, phase.kind, phase.size, members, job_request.members
+        synthesizer_key = name, *sorted(options.items())
+        key: Hashable = (
+            "phase",
+            synthesizer_key,
+            phase.kind,
+            phase.size,
+            members,
+            job_request.members,
+        )
         number = self._numbered(key, make)
         time_ns = self._estimate_time_ns(self.templates[number], phase.level)
         return Phase(number, phase.level, time_ns)
@@ -226,8 +236,15 @@ class Maker:
             return self._fit(maker, self._file(maker), request, request.full_bytes)
         # Groups with equal networks share algorithms.
         size, network = request.full_bytes, self._locate_group(request.members)
-        asked = maker, *sorted(options.items())
-        key = asked, request.kind, size, len(request.members), request.root, network.identity
+        synthesizer_key = maker, *sorted(options.items())
+        key = (
+            synthesizer_key,
+            request.kind,
+            size,
+            len(request.members),
+            request.root,
+            network.identity,
+        )
         return self._numbered(
             key, lambda: self._build_synthesized(maker, options, request, network)
         )
