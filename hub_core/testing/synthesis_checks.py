@@ -37,9 +37,12 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
     for synthesizer in subject.offers(Synthesizer):
         num_results = 0
         for request in _iterate_requests():
+            # The hub calls a synthesizer for the kinds that it declares only.
+            if not synthesizer.supports(request.collective.kind):
+                continue
             try:
                 result = call(synthesizer, request)
-            # A synthesizer need not support every collective.
+            # It need not support every topology, nor every kind if it declares none.
             except HubError:
                 continue
             num_results += 1

@@ -57,6 +57,10 @@ def answer(collhub, cache: Path) -> str:
     return run.out
 
 
+# What compare says of every network that is not a known machine.
+NOMINAL_NOTE = "nominal links, not a machine\n"
+
+
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
     folder = tmp_path / "empty"
@@ -110,7 +114,7 @@ def test_a_fault_of_the_cache_changes_no_answer(
         assert (run.code, run.out) == (0, answer), f"operation {number}"
         # A file that cannot be read is measured again and replaced, without a word.
         assert cause in run.err or files_of(contents(cache)) == entry
-        assert len(run.err.splitlines()) <= 1, run.err
+        assert len(run.err.replace(NOMINAL_NOTE, "").splitlines()) <= 1, run.err
     restore(cache, before)
     assert collhub(*COMPARE).out == answer
 
