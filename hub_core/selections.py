@@ -42,6 +42,23 @@ def own_windows(
     return (), [Loss("collective", kind, reason)]
 
 
+def fill_gaps(
+    windows: Sequence[SelectedWindow],
+) -> Iterator[tuple[int, int | None, SelectedWindow | None]]:
+    """Yield first and last bytes (None: no limit) of ascending windows and of the gaps.
+
+    All sizes from 0 on are covered; the window of a gap is None.
+    """
+    start: int | None = 0
+    for window in windows:
+        if start is not None and start < window.min_bytes:
+            yield start, window.min_bytes - 1, None
+        yield window.min_bytes, window.max_bytes, window
+        start = None if window.max_bytes is None else window.max_bytes + 1
+    if start is not None:
+        yield start, None, None
+
+
 def _losses(
     selected: SelectedCollective,
     windows: Sequence[SelectedWindow],
@@ -50,12 +67,27 @@ def _losses(
 ) -> Iterator[Loss]:
     """Yield a loss for each window in which the library lacks the fastest algorithm."""
     for best in selected.windows(None):
+        unserved = [
+            size for size in best.sizes if not any(_covers(window, size) for window in windows)
+        ]
+        if unserved:
+            # No algorithm of the library certainly beats a measurement.
+            text = f"no algorithm of {library} is certainly faster than its default, which stays"
+            yield Loss("algorithm", f"{selected.collective.kind}, {_format_range(unserved)}", text)
         for window in windows:
             sizes = [size for size in best.sizes if size in window.sizes]
             if not sizes or best.algorithm in names:
                 continue
             slowdown = selected.slowdowns(sizes).get(window.algorithm)
             times = f"{slowdown:.2f} times the time of the fastest" if slowdown else "longer"
-            where = " to ".join(dict.fromkeys(map(format_bytes, (sizes[0], sizes[-1]))))
+            where = _format_range(sizes)
             text = f"{library} has no {best.algorithm}; {window.algorithm} takes {times}"
             yield Loss("algorithm", f"{selected.collective.kind}, {where}", text)
+
+
+def _covers(window: SelectedWindow, size: int) -> bool:
+    return window.min_bytes <= size and (window.max_bytes is None or size <= window.max_bytes)
+
+
+def _format_range(sizes: Sequence[int]) -> str:
+    return " to ".join(dict.fromkeys(map(format_bytes, (sizes[0], sizes[-1]))))

@@ -226,10 +226,10 @@ class SelectedWindow:
 class SelectedCollective:
     """Timed algorithms of a collective. Its modes are the modes of the calls to be served.
 
-    `windows(names)`: windows of the named algorithms (None: of all) from 0 bytes on, without gaps
-    and overlaps. `slowdowns(sizes)`: mean time divided by the time of the fastest algorithm, by
-    algorithm that runs at all of the sizes, the fastest first. `made(name, size)`: returns the
-    verified algorithm; raises `HubError`.
+    `windows(names)`: windows of the named algorithms (None: of all), ascending and without
+    overlaps; sizes outside of them keep the default of the runtime. `slowdowns(sizes)`: mean time
+    divided by the time of the fastest algorithm, by algorithm that runs at all of the sizes, the
+    fastest first. `made(name, size)`: returns the verified algorithm; raises `HubError`.
     """
 
     collective: Collective

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hub_core.model import CollectiveKind
-from hub_core.selections import first_of_kinds, own_windows
+from hub_core.plugin_api import SelectedWindow
+from hub_core.selections import fill_gaps, first_of_kinds, own_windows
 from hub_core.testing import sample_selection
 
 SELECTION = sample_selection()
@@ -40,3 +43,27 @@ def test_one_collective_is_written_once() -> None:
     kinds = {CollectiveKind(one.collective.kind) for one in twice}
     assert {one.collective.kind for one in kept} == kinds
     assert len(kept) + len(losses) == len(twice)
+
+
+def test_gaps_between_windows_are_covered() -> None:
+    windows = [SelectedWindow(8, 15, "ring", (8,)), SelectedWindow(32, 63, "tree", (32,))]
+    ranges = [
+        (first, last, window and window.algorithm) for first, last, window in fill_gaps(windows)
+    ]
+    assert ranges == [
+        *((0, 7, None), (8, 15, "ring"), (16, 31, None)),
+        *((32, 63, "tree"), (64, None, None)),
+    ]
+    is_open = SelectedWindow(0, None, "ring", (8,))
+    assert list(fill_gaps([is_open])) == [(0, None, is_open)]
+
+
+def test_sizes_that_only_another_algorithm_serves_are_a_loss() -> None:
+    first, *_ = FIRST.windows(None)
+    limited = replace(first, max_bytes=first.sizes[0], sizes=first.sizes[:1])
+
+    def windows(names: object) -> tuple[SelectedWindow, ...]:
+        return FIRST.windows(None) if names is None else (limited,)
+
+    _, losses = own_windows(replace(FIRST, windows=windows), {first.algorithm: "x"}, "it")
+    assert "no algorithm of it is certainly faster than its default, which stays" in str(losses)

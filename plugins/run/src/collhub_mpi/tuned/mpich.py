@@ -31,7 +31,7 @@ from hub_core.plugin_api import (
     SourcePart,
     WriteResult,
 )
-from hub_core.selections import first_of_kinds, own_windows
+from hub_core.selections import fill_gaps, first_of_kinds, own_windows
 
 FILE = "coll_selection.json"
 VARIABLE = "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE"
@@ -158,7 +158,7 @@ def _insert_tuned(
     for name in COLLECTIVES.get(kind, ()) if windows else ():
         tree = document[f"collective={name}"]
         before = tree[_INTRA]
-        tuned: object = _build_size_tests(kind, windows, name, num_ranks)
+        tuned: object = _build_size_tests(kind, windows, name, num_ranks, before)
         for condition in reversed(CONDITIONS.get(kind, ())):
             tuned = {condition: tuned, negate_condition(condition): before}
         tree[_INTRA] = {
@@ -179,14 +179,23 @@ def _get_algorithms(kind: CollectiveKind, num_ranks: int) -> dict[str, str]:
 
 
 def _build_size_tests(
-    kind: CollectiveKind, windows: Sequence[SelectedWindow], collective: str, num_ranks: int
+    kind: CollectiveKind,
+    windows: Sequence[SelectedWindow],
+    collective: str,
+    num_ranks: int,
+    default: object,
 ) -> _Tree:
-    """Return one test per window, by ascending sizes; the last one applies to all larger sizes."""
+    """Return one test per window, by ascending sizes; the last one applies to all larger sizes.
+
+    `default`: the tree of sizes outside of the windows.
+    """
     parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}
-    for window in windows:
-        leaf = _build_leaf(collective, ALGORITHMS[kind][window.algorithm])
-        last = None if window.max_bytes is None else window.max_bytes // parts
+    for _, max_bytes, window in fill_gaps(windows):
+        leaf = default
+        if window is not None:
+            leaf = _build_leaf(collective, ALGORITHMS[kind][window.algorithm])
+        last = None if max_bytes is None else max_bytes // parts
         if last is None or last > LARGEST_TEST:
             tree[f"{test}=any"] = leaf
             break
@@ -250,6 +259,9 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
         tuned = _get_subtree(tuned, condition)
     parts = count_message_parts(kind, ranks)
     for first, last, leaf in _read_windows(tuned, SIZE_TESTS[kind]):
+        if leaf == tree["comm_size=any"]:
+            # Sizes outside of the windows keep the default of MPICH.
+            continue
         min_bytes = (first - 1) * parts + 1 if first else 0
         max_bytes = None if last is None else last * parts
         by = f"{_read_algorithm(leaf)} of {ranks} ranks"

@@ -28,7 +28,7 @@ from hub_core.plugin_api import (
     SourcePart,
     WriteResult,
 )
-from hub_core.selections import first_of_kinds, own_windows
+from hub_core.selections import fill_gaps, first_of_kinds, own_windows
 
 CLASSIC_FILE, JSON_FILE = "tuned_rules.conf", "tuned_rules.json"
 JSON_VERSION = 3
@@ -97,11 +97,13 @@ _SEGMENT_MULTIPLE = 64
 class _Rule:
     """An algorithm from a size on.
 
-    `number`, `name`: Open MPI's identifiers in rules as text and as JSON. `segment_bytes`: size of
-    the segments, 0 for unsegmented messages.
+    `number`, `name`: Open MPI's identifiers in rules as text and as JSON; number 0 is its built-in
+    decision. `max_bytes`: None for no limit. `segment_bytes`: size of the segments, 0 for
+    unsegmented messages.
     """
 
-    window: SelectedWindow
+    min_bytes: int
+    max_bytes: int | None
     number: int
     name: str
     segment_bytes: int
@@ -122,7 +124,10 @@ def write(selection: Selection, options: RulesOptions) -> WriteResult:
         windows, lost = own_windows(selected, ALGORITHMS.get(kind, {}), "Open MPI")
         losses += lost
         if windows:
-            rules[kind] = [_build_rule(selected, window) for window in windows]
+            rules[kind] = [
+                _build_rule(selected, min_bytes, max_bytes, window)
+                for min_bytes, max_bytes, window in fill_gaps(windows)
+            ]
     ordered = dict(sorted(rules.items(), key=lambda item: COLLECTIVES[item[0]]))
     if options.format == "json":
         file, content = JSON_FILE, _format_json(ordered, selection.num_ranks)
@@ -135,11 +140,18 @@ def write(selection: Selection, options: RulesOptions) -> WriteResult:
     return WriteResult([Artifact(file, content.encode("ascii", "replace"))], losses, (), notes)
 
 
-def _build_rule(selected: SelectedCollective, window: SelectedWindow) -> _Rule:
-    """Return the rule of a window."""
+def _build_rule(
+    selected: SelectedCollective,
+    min_bytes: int,
+    max_bytes: int | None,
+    window: SelectedWindow | None,
+) -> _Rule:
+    """Return the rule of a window, or of sizes without one (None)."""
     kind = selected.collective.kind
+    if window is None:
+        return _Rule(min_bytes, max_bytes, 0, get_algorithm_name(kind, 0), 0)
     number, name = ALGORITHMS[kind][window.algorithm]
-    return _Rule(window, number, name, _compute_segment_bytes(selected, window))
+    return _Rule(min_bytes, max_bytes, number, name, _compute_segment_bytes(selected, window))
 
 
 def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
@@ -162,7 +174,7 @@ def _format_classic(rules: _Rules, selection: Selection) -> str:
         lines += [f"{number} # {name}", "1 # set of rules", "0 # communicators of every size"]
         lines.append(f"{len(kind_rules)} # rules: from bytes, algorithm, fan, segment")
         lines += [
-            f"{rule.window.min_bytes} {rule.number} 0 {rule.segment_bytes} # {rule.name}"
+            f"{rule.min_bytes} {rule.number} 0 {rule.segment_bytes} # {rule.name}"
             for rule in kind_rules
         ]
     return "\n".join([*lines, ""])
@@ -190,14 +202,16 @@ def _build_set(rules: Sequence[_Rule], num_ranks: int) -> dict[str, object]:
         "comm_rank_distribution": "any",
         "rules": [
             {
-                "msg_size_min": rule.window.min_bytes,
-                "msg_size_max": "inf" if rule.window.max_bytes is None else rule.window.max_bytes,
+                "msg_size_min": rule.min_bytes,
+                "msg_size_max": "inf" if rule.max_bytes is None else rule.max_bytes,
                 "alg": rule.name,
                 "faninout": 0,
                 "seg_size": rule.segment_bytes,
                 "reqs": 0,
             }
             for rule in rules
+            # Open MPI decides sizes without a rule itself.
+            if rule.number
         ],
     }
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -231,3 +232,17 @@ def test_mpich_itself_takes_the_file_and_reduces_right(tmp_path: Path) -> None:
     # MPICH reads the file: one that lacks collectives ends it.
     assert codes[0] == 0
     assert codes[1] != 0
+
+
+def test_sizes_between_windows_keep_the_tree_of_the_release(defaults: Path) -> None:
+    times = {"recursive-doubling": (1, 5, 9), "ring": (2, 4, 4)}
+    reduced = _selected(CollectiveKind.ALL_REDUCE, times)
+    first, last = reduced.windows(None)
+    gap = replace(first, max_bytes=4095), replace(last, max_bytes=(1 << 20) - 1)
+    document, _ = _written(defaults, replace(reduced, windows=lambda names: gap))
+    tuned = json.dumps(document["collective=allreduce"]["comm_type=intra"]["comm_size<=16"])
+    assert tuned.count(json.dumps(BEFORE)) >= 2
+    rows, problems = _read(document)
+    assert problems == []
+    ranges = [(row[2], row[3]) for row in rows if row[0] == "all-reduce"]
+    assert ranges == [(0, 4095), (8192, (1 << 20) - 1)]

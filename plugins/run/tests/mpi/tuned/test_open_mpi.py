@@ -141,3 +141,21 @@ def test_requests_of_version_2_are_passed_over() -> None:
 def test_other_json_serves_nothing(text: str) -> None:
     served, found = _read(text, "tuned_rules.json")
     assert (served, found) == ([], ["tuned_rules.json: no rules of version 3 in JSON"])
+
+
+@pytest.mark.parametrize("form", ["classic", "json"])
+def test_sizes_between_windows_keep_the_built_in_decision(form: str) -> None:
+    first, last = REDUCED.windows(None)
+    gap = replace(first, max_bytes=4095), replace(last, max_bytes=(1 << 20) - 1)
+    text, _ = _written(replace(REDUCED, windows=lambda names: gap), form=form)
+    name = "tuned_rules.json" if form == "json" else "tuned_rules.conf"
+    rows, problems = _read(text, name)
+    assert problems == []
+    rules = [
+        ("all-reduce", 0, 4095, "recursive_doubling"),
+        ("all-reduce", 4096, 8191, "the built-in decision"),
+        ("all-reduce", 8192, (1 << 20) - 1, "ring"),
+        ("all-reduce", 1 << 20, None, "the built-in decision"),
+    ]
+    # Without a rule in JSON, Open MPI decides itself.
+    assert rows == [rule for rule in rules if form == "classic" or "built-in" not in rule[3]]
