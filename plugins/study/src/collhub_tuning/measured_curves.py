@@ -257,6 +257,19 @@ def maximum_winning_time_ns(measured_us: float, error: float | None) -> float:
     return 0.0 if error is None else measured_us * 1e3 * max(0.0, 1 - error)
 
 
+def winning_time_limits(outcome: ComparisonOutcome) -> dict[int, float]:
+    """Return the time in ns below which an algorithm certainly wins, by measured size."""
+    if outcome.measured is None:
+        return {}
+    error = held_out_error(outcome.timing)
+    fastest = {size: outcome.measured.fastest(size) for size in outcome.question.sizes}
+    return {
+        size: maximum_winning_time_ns(measured[1], error)
+        for size, measured in fastest.items()
+        if measured is not None
+    }
+
+
 def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:
     """Decide between the fastest simulated and the fastest measured time at a size.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,12 +126,11 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
     # Imported here, because the help of the command does not need numpy.
     from collhub_tuning import tuning_report as report
     from collhub_tuning.tuned_folder import write_folder
+    from collhub_tuning.tuning_report import RUNTIME_DEFAULT
 
     for name, flag in (("topology_text", "--topology"), ("sizes_text", "--size")):
         if arguments[name] is None:
             raise UsageError(f"{flag} is missing", cure="see 'collhub tune --help'")
-    if arguments["measured_files"]:
-        raise UsageError("--measured is for compare", cure="use 'collhub compare --measured'")
     formats = _parse_formats(context, arguments)
     options = _assign_options(context, arguments, formats)
     if arguments["out"] is not None:
@@ -149,12 +149,14 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
         context.say(line)
     for collective in outcome.tuned:
         context.report(collective.outcome.defects())
+    if arguments["out"] is not None and not outcome.has_windows and outcome.has_answer:
+        context.say(f"wrote no files: every size keeps {RUNTIME_DEFAULT}")
     if paths:
         page = Path(arguments["out"]) / report.PAGE_FILE
         context.say(
             f"wrote {arguments['out']}: {len(paths)} files; {page} says how they are loaded"
         )
-    return ExitCode.DONE if outcome.has_windows else ExitCode.INVALID
+    return ExitCode.DONE if outcome.has_answer else ExitCode.INVALID
 
 
 def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
@@ -173,7 +175,7 @@ def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
 def _check(context: CommandContext, folder: str, arguments: dict[str, Any], as_json: bool) -> int:
     from collhub_tuning.tuned_folder import check_document, check_folder, create_check_rows
 
-    options = ("topology_text", "sizes_text", "out", "formats", "kinds", "names")
+    options = ("topology_text", "sizes_text", "out", "formats", "kinds", "names", "measured_files")
     if any(arguments[name] for name in options):
         cure = "give --check FOLDER alone"
         raise UsageError("--check looks at what is there, and tunes nothing", cure=cure)
@@ -212,6 +214,7 @@ def _run_comparisons(
     context: CommandContext, arguments: dict[str, Any], options: OptionsBySide
 ) -> list[TunedCollective]:
     """Run the comparison of every collective."""
+    from collhub_tuning.measured_curves import read_measured_files
     from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.tuned_collectives import TunedCollective
 
@@ -222,6 +225,9 @@ def _run_comparisons(
     roots = select_roots(kinds, arguments["root"], topology)
     algorithms = select_algorithms(arguments["names"], registry)
     timing = choose_comparison_timing(context, arguments, topology)
+    measured = read_measured_files(
+        context, arguments["measured_files"], topology, timing, kinds, sizes
+    )
 
     def tuned(compare: Compare, kind: str, mode: str) -> TunedCollective:
         question = ComparisonQuestion(
@@ -234,7 +240,10 @@ def _run_comparisons(
             mode,
             tuple(sorted(timing.options.items())),
         )
-        return TunedCollective(compare(question, topology), algorithms, arguments["tolerance"])
+        outcome = compare(question, topology)
+        if measured is not None:
+            outcome = replace(outcome, measured=measured.curves(kind, mode))
+        return TunedCollective(outcome, algorithms, arguments["tolerance"])
 
     with open_comparisons(context, arguments, algorithms, options, timing) as compare:
         by_mode = partial(tuned, compare)
@@ -246,7 +255,7 @@ def _tune_modes(
 ) -> list[TunedCollective]:
     """Tune a collective; tune each mode separately if no algorithm serves both."""
     combined = tuned(kind, mode)
-    if combined.windows or mode != "both":
+    if combined.has_times or mode != "both":
         return [combined]
     separate = [tuned(kind, single_mode) for single_mode in ("in-place", "out-of-place")]
     return separate if any(collective.windows for collective in separate) else [combined]

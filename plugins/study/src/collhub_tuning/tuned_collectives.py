@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from collhub_machine_profiles.nccl_communicators import count_nodes
 
 from collhub_tuning.comparison_report import ComparisonOutcome
+from collhub_tuning.measured_curves import winning_time_limits
 from collhub_tuning.measuring import create_verified_algorithm
 from collhub_tuning.questions import ComparedAlgorithm
 from hub_core import Algorithm, Registry, Topology
@@ -19,39 +21,106 @@ Times = Mapping[str, Sequence[int | None]]
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultWindow:
+    """Sizes in bytes from `min_bytes` to `max_bytes` (None: no limit) of the runtime's default.
+
+    `sizes`: sizes of the comparison in it. At measured ones, no algorithm certainly beats the
+    measurement; the others are between two such sizes.
+    """
+
+    min_bytes: int
+    max_bytes: int | None
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MeasuredTimes:
     """Times of algorithms at sizes, in bytes and ascending; None where an algorithm does not fit.
 
     `tolerance`: relative slowdown up to which an algorithm is kept although another is faster.
+    `limits_ns`: at sizes with a measurement, the time below which an algorithm certainly wins.
+    Where no algorithm does, the size keeps the runtime's default.
     """
 
     sizes: tuple[int, ...]
     times_ns: Times
     tolerance: float
+    limits_ns: Mapping[int, float] = field(default_factory=dict)
 
     def windows(self, names: Collection[str] | None = None) -> tuple[SelectedWindow, ...]:
         """Choose windows of these algorithms (None: all) from 0 bytes on; the last one is open.
 
         At every measured size the chosen algorithm takes at most `1 + tolerance` times the best
         time. A window begins at the first of its measured sizes and ends one byte before the next
-        window. Sizes at which no algorithm fits are ignored.
+        window, or before sizes with the runtime's default. Sizes at which no algorithm fits are
+        ignored.
         """
-        # Choosing the algorithm that stays within the tolerance for the longest run gives the
-        # minimum number of windows, because no other choice ends later. Borders then move down
-        # while the later algorithm is the faster one. Cost: sizes times algorithms.
-        times = {name: self.times_ns[name] for name in self.times_ns if _is_in(name, names)}
-        indices = [
-            index for index in range(len(self.sizes)) if _find_best_time(times, index) is not None
-        ]
-        runs = _move_borders(_find_longest_runs(times, indices, self.tolerance), times)
-        windows = []
+        return tuple(
+            SelectedWindow(min_bytes, max_bytes, name, sizes)
+            for name, min_bytes, max_bytes, sizes in self._divide(names)
+            if name is not None
+        )
+
+    def default_windows(self) -> tuple[DefaultWindow, ...]:
+        """Return the sizes between the windows of all algorithms, which the runtime decides."""
+        return tuple(
+            DefaultWindow(min_bytes, max_bytes, sizes)
+            for name, min_bytes, max_bytes, sizes in self._divide(None)
+            if name is None
+        )
+
+    def _divide(
+        self, names: Collection[str] | None
+    ) -> Iterator[tuple[str | None, int, int | None, tuple[int, ...]]]:
+        """Yield algorithm (None: the runtime's default), bounds and measured sizes of all windows.
+
+        The first window begins at 0 bytes, the last one is open, and there are no gaps.
+        """
+        times = {name: self._winning_times(name) for name in self.times_ns if _is_in(name, names)}
+        runs: list[tuple[str | None, list[int]]] = []
+        decided = self._decided_indices(times)
+        defaults = self._default_indices(times, decided)
+        for is_default, group in groupby(decided, key=defaults.__contains__):
+            # Choosing the algorithm that stays within the tolerance for the longest run gives the
+            # minimum number of windows, because no other choice ends later. Borders then move
+            # down while the later algorithm is the faster one. Cost: sizes times algorithms.
+            indices = list(group)
+            if is_default:
+                runs.append((None, indices))
+            else:
+                runs += _move_borders(_find_longest_runs(times, indices, self.tolerance), times)
         for number, (name, run) in enumerate(runs):
             min_bytes = self.sizes[run[0]] if number else 0
             is_last = number == len(runs) - 1
             max_bytes = None if is_last else self.sizes[runs[number + 1][1][0]] - 1
-            sizes = tuple(self.sizes[index] for index in run)
-            windows.append(SelectedWindow(min_bytes, max_bytes, name, sizes))
-        return tuple(windows)
+            yield name, min_bytes, max_bytes, tuple(self.sizes[index] for index in run)
+
+    def _winning_times(self, name: str) -> list[int | None]:
+        """Return the times of an algorithm, None at sizes at which a measured time may be less."""
+        return [
+            None if time_ns is None or time_ns >= self.limits_ns.get(size, math.inf) else time_ns
+            for size, time_ns in zip(self.sizes, self.times_ns[name], strict=True)
+        ]
+
+    def _decided_indices(self, times: Times) -> list[int]:
+        """Return the indices of sizes with an algorithm or a measurement."""
+        return [
+            index
+            for index, size in enumerate(self.sizes)
+            if size in self.limits_ns or _find_best_time(times, index) is not None
+        ]
+
+    def _default_indices(self, times: Times, decided: Sequence[int]) -> set[int]:
+        """Return the indices of measured sizes at which no algorithm wins, and of sizes between.
+
+        A size without a measurement is included if both measured neighbours are.
+        """
+        measured = [index for index in decided if self.sizes[index] in self.limits_ns]
+        defaults = {index for index in measured if _find_best_time(times, index) is None}
+        for lower, upper in pairwise(measured):
+            if lower in defaults and upper in defaults:
+                defaults |= set(range(lower, upper))
+        return defaults
 
     def slowdowns(self, sizes: Collection[int]) -> dict[str, float]:
         """Compute each algorithm's mean ratio of its time to the fastest time, sorted ascending.
@@ -173,7 +242,7 @@ class TunedCollective:
                 if measured.algorithm == algorithm.name
             }
             times_ns[algorithm.name] = tuple(by_size.get(size) for size in sizes)
-        return MeasuredTimes(sizes, times_ns, self.tolerance)
+        return MeasuredTimes(sizes, times_ns, self.tolerance, winning_time_limits(self.outcome))
 
     def ratio(self, algorithm: str, size: int) -> float | None:
         """Compute time divided by bound at a measured size; None if one of them is missing."""
@@ -184,10 +253,20 @@ class TunedCollective:
         )
         return next(ratios, None)
 
+    @property
+    def has_times(self) -> bool:
+        """True if an algorithm fits at least one size."""
+        return any(measured.time_ns is not None for measured in self.outcome.measurements)
+
     @cached_property
     def windows(self) -> tuple[SelectedWindow, ...]:
-        """The windows of all algorithms; empty if no algorithm fits."""
+        """The windows of all algorithms; empty if no algorithm fits, or none certainly wins."""
         return self.times.windows()
+
+    @cached_property
+    def default_windows(self) -> tuple[DefaultWindow, ...]:
+        """Sizes with the runtime's default, because no algorithm certainly beats a measurement."""
+        return self.times.default_windows()
 
     def selected(self, registry: Registry) -> SelectedCollective:
         """Return the selection of this collective for writers."""

@@ -16,7 +16,8 @@ from collhub_tuning.baseline import (
 )
 from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.coverage import format_server, format_sizes
-from collhub_tuning.tuned_collectives import TunedCollective
+from collhub_tuning.measured_curves import UNDECIDED, decide, measured_to_json
+from collhub_tuning.tuned_collectives import DefaultWindow, TunedCollective
 from hub_core import cut_fields, cut_objects, loss_object
 from hub_core.model import CollectiveKind, format_bytes, format_time
 from hub_core.plugin_api import SelectedWindow, ServedCalls, WriteResult
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 REPORT_FILE, PAGE_FILE = "report.json", "report.md"
 SCHEMA = "collhub/report-tune-1"
+RUNTIME_DEFAULT = "the runtime's default"
 HEADER = ("collective", "sizes", "algorithm", "time", "ratio to bound", "behind the fastest")
 RIGHT = ("time", "ratio to bound", "behind the fastest")
 
@@ -54,13 +56,26 @@ class TuningOutcome:
         """True if an algorithm fits at least one collective."""
         return any(collective.windows for collective in self.tuned)
 
+    @property
+    def has_answer(self) -> bool:
+        """True if at least one size has an algorithm or certainly keeps the runtime's default."""
+        return self.has_windows or any(collective.default_windows for collective in self.tuned)
+
 
 def create_tuning_rows(outcome: TuningOutcome) -> list[list[str]]:
-    """Return one row per window; a collective without windows has one row without algorithm."""
+    """Return one row per window, also for sizes of the runtime's default, by ascending sizes.
+
+    A collective without windows has one row without algorithm.
+    """
     rows = []
     for tuned in outcome.tuned:
-        rows += [_format_row(tuned, window) for window in tuned.windows]
-        if not tuned.windows:
+        by_size = [(window.min_bytes, _format_row(tuned, window)) for window in tuned.windows]
+        by_size += [
+            (window.min_bytes, _format_default_row(tuned, window))
+            for window in tuned.default_windows
+        ]
+        rows += [row for _, row in sorted(by_size)]
+        if not by_size:
             rows.append([tuned.label, "all sizes", "none", "", "", ""])
     return rows
 
@@ -76,6 +91,7 @@ def create_tuning_notes(outcome: TuningOutcome) -> list[str]:
         lines += [
             f"{tuned.label} is cut, {line}" for line in cut_fields(tuned.outcome.cuts).values()
         ]
+        lines += _default_notes(tuned)
     for written in outcome.formats:
         lines += [f"{written.name} loses: {loss}" for loss in written.result.losses]
         warnings = [note for note in written.result.notes if note.startswith("warning: ")]
@@ -120,6 +136,9 @@ def tuning_page(outcome: TuningOutcome) -> str:
     baseline = tuned_baseline_rows(outcome.tuned)
     if baseline:
         lines += ["", "## What NCCL does today", "", *_write_table(TUNED_HEADER, baseline)]
+    notes = [f"- {line}" for tuned in outcome.tuned for line in _default_notes(tuned)]
+    if notes:
+        lines += ["", "## Sizes that keep the runtime's default", "", *notes]
     left_out = [
         f"- {tuned.label}: {line}"
         for tuned in outcome.tuned
@@ -180,6 +199,31 @@ def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
     ]
 
 
+def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[str]:
+    """Return the row of sizes with the runtime's default, with their shortest measured times."""
+    sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
+    decisions = [decision for size in sizes if (decision := decide(tuned.outcome, size))]
+    times = " .. ".join(format_time(decision.measured_us * 1e3) for decision in decisions)
+    sizes_text = format_sizes(window.min_bytes, window.max_bytes)
+    return [tuned.label, sizes_text, RUNTIME_DEFAULT, times, "", ""]
+
+
+def _default_notes(tuned: TunedCollective) -> list[str]:
+    """Return one line per reason for which measured sizes keep the runtime's default."""
+    sizes: dict[str, list[str]] = {}
+    for window in tuned.default_windows:
+        for size in window.sizes:
+            decision = decide(tuned.outcome, size)
+            if decision is None:
+                continue
+            reason = UNDECIDED if decision.winner is None else f"{decision.winner} is faster"
+            sizes.setdefault(reason, []).append(format_bytes(size))
+    return [
+        f"{tuned.label}, {', '.join(names)}: {reason}; {RUNTIME_DEFAULT} stays"
+        for reason, names in sizes.items()
+    ]
+
+
 def _compute_slowdown(tuned: TunedCollective, window: SelectedWindow) -> float:
     """Compute the maximum of time divided by best time over the measured sizes of a window."""
     return max(tuned.times.slowdowns([size])[window.algorithm] for size in window.sizes)
@@ -195,6 +239,15 @@ def _collective_to_json(tuned: TunedCollective) -> dict[str, JsonValue]:
         "baselines": baselines_to_json(
             tuned.outcome, find_baselines(tuned.outcome), _window_times_ns(tuned)
         ),
+        "measured": measured_to_json(tuned.outcome),
+        "default_windows": [
+            {
+                "min_bytes": window.min_bytes,
+                "max_bytes": window.max_bytes,
+                "sizes": list(window.sizes),
+            }
+            for window in tuned.default_windows
+        ],
         "left_out": list(comparison_failures(tuned.outcome)),
     }
 

@@ -10,11 +10,25 @@ from typing import Any
 import pytest
 from collhub_tuning.comparison_report import ComparisonOutcome, comparison_document
 from collhub_tuning.measured_curves import MeasuredCurve, MeasuredCurves, decide
-from collhub_tuning.questions import ComparisonQuestion, Measurement
+from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion, Measurement
+from collhub_tuning.tuned_collectives import DefaultWindow, MeasuredTimes, TunedCollective
+from collhub_tuning.tuning_report import (
+    TuningOutcome,
+    create_tuning_notes,
+    create_tuning_rows,
+    tuning_document,
+    tuning_page,
+)
 
 import hub_core
 from hub_core import TimingSource
-from hub_core.plugin_api import Library, MachineDescription, MeasurementReader, Simulator
+from hub_core.plugin_api import (
+    Library,
+    MachineDescription,
+    MeasurementReader,
+    SelectionWriter,
+    Simulator,
+)
 
 KIB, MIB = 2**10, 2**20
 NCCL = Library("NCCL", "2.29.2")
@@ -203,3 +217,85 @@ def test_jobs_have_no_measurements(collhub, on_h100: tuple[str, ...]) -> None:
     run = collhub("compare", "job.et", "--measured", "run.txt")
     assert run.code == 2
     assert "--measured has no meaning for a job" in run.err
+
+
+def test_tune_leaves_undecided_and_measured_winners_to_the_runtime() -> None:
+    simulated = dict.fromkeys((KIB, 2 * KIB, 4 * KIB, 8 * KIB), 100.0)
+    outcome = _with_measured(_outcome(simulated), {2 * KIB: 105.0, 4 * KIB: 50.0, 8 * KIB: 200.0})
+    tuned = TunedCollective(outcome, [ComparedAlgorithm("ours", is_file=True)], 0.02)
+    windows = [(one.min_bytes, one.max_bytes, one.sizes) for one in tuned.windows]
+    assert windows == [(0, 2 * KIB - 1, (KIB,)), (8 * KIB, None, (8 * KIB,))]
+    assert tuned.default_windows == (DefaultWindow(2 * KIB, 8 * KIB - 1, (2 * KIB, 4 * KIB)),)
+    report = TuningOutcome([tuned], "both", 0.02)
+    assert [row[1:3] for row in create_tuning_rows(report)] == [
+        ["below 2 KiB", "ours"],
+        ["2 KiB to below 8 KiB", "the runtime's default"],
+        ["from 8 KiB", "ours"],
+    ]
+    notes = [
+        "all-reduce, 2 KiB: undecided; the runtime's default stays",
+        "all-reduce, 4 KiB: NCCL 2.29.2 is faster; the runtime's default stays",
+    ]
+    assert create_tuning_notes(report) == notes
+    assert all(f"- {note}" in tuning_page(report) for note in notes)
+    (document,) = tuning_document(report)["collectives"]  # type: ignore[misc]
+    assert document["default_windows"] == [  # type: ignore[call-overload,index]
+        {"min_bytes": 2 * KIB, "max_bytes": 8 * KIB - 1, "sizes": [2 * KIB, 4 * KIB]}
+    ]
+
+
+def test_algorithms_of_a_library_do_not_contradict_a_measured_winner() -> None:
+    """The fastest algorithm beats the measurement; the slower one of a library does not."""
+    times_ns = {"ours": (10, 10), "ring": (20, 60)}
+    times = MeasuredTimes((KIB, 2 * KIB), times_ns, 0.0, {KIB: 30.0, 2 * KIB: 30.0})
+    assert [one.sizes for one in times.windows()] == [(KIB, 2 * KIB)]
+    (window,) = times.windows({"ring"})
+    assert (window.min_bytes, window.max_bytes, window.sizes) == (0, 2 * KIB - 1, (KIB,))
+
+
+def test_sizes_between_two_defaults_keep_the_default() -> None:
+    """Neither 2 KiB, between two defaults, nor 8 KiB and 16 KiB have a measurement."""
+    sizes = tuple(KIB << exponent for exponent in range(5))
+    times = MeasuredTimes(sizes, {"ours": (10,) * 5}, 0.0, {KIB: 5.0, 4 * KIB: 5.0})
+    assert times.default_windows() == (DefaultWindow(0, 8 * KIB - 1, sizes[:3]),)
+    (window,) = times.windows()
+    assert (window.min_bytes, window.max_bytes, window.sizes) == (8 * KIB, None, sizes[3:])
+
+
+def test_the_tolerance_does_not_admit_an_algorithm_that_may_lose() -> None:
+    times = MeasuredTimes((KIB,), {"ours": (100,), "ring": (101,)}, 0.02, {KIB: 100.5})
+    assert [one.algorithm for one in times.windows()] == ["ours"]
+
+
+def test_tune_writes_no_rule_for_sizes_of_the_default(
+    collhub, on_h100: tuple[str, ...], tmp_path: Path
+) -> None:
+    formats = {provided.name for provided in hub_core.run_registry().all(SelectionWriter)}
+    if not {"nccl-tuner", "openmpi", "mpich", "ucc"} <= formats:
+        pytest.skip("the writers of collhub-nccl and collhub-run are not installed")
+    Path("run.txt").write_text(_nccl_tests((KIB, 500.0), (2 * KIB, 1.0), (4 * KIB, 500.0)))
+    run = collhub("tune", *on_h100, "-o", "tuned", "--to", "nccl-tuner,openmpi,ucc", "--json")
+    assert run.code == 0, run.err
+    (collective,) = json.loads(run.out)["collectives"]
+    default = {"min_bytes": 2 * KIB, "max_bytes": 4 * KIB - 1, "sizes": [2 * KIB]}
+    assert collective["default_windows"] == [default]
+    assert "2 KiB: NCCL 2.29.2 is faster; the runtime's default stays" in run.err
+    check = collhub("tune", "--check", "tuned")
+    assert check.code == 0, check.err
+    served = [line.split("  ") for line in check.out.splitlines()]
+    rules = [
+        (cells[0], cells[-1].strip())
+        for cells in served
+        if "2 KiB to below 4 KiB" in (cell.strip() for cell in cells)
+    ]
+    assert ("openmpi", "the built-in decision") in rules
+    assert not [rule for rule in rules if rule[0] == "ucc" and "ring" in rule[1]]
+
+
+def test_tune_without_a_certain_winner_writes_nothing(collhub, on_h100: tuple[str, ...]) -> None:
+    Path("run.txt").write_text(_nccl_tests((KIB, 1.0), (2 * KIB, 1.0), (4 * KIB, 1.0)))
+    run = collhub("tune", *on_h100, "-o", "tuned")
+    assert run.code == 0, run.err
+    assert "wrote no files: every size keeps the runtime's default" in run.err
+    assert not Path("tuned").exists()
+    assert "all sizes  the runtime's default" in run.out
