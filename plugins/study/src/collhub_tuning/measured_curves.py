@@ -236,15 +236,19 @@ def _create_no_match_error(
         cure = f"give sizes that were measured with --size: {', '.join(names)}"
     else:
         configurations = sorted({(one.collective, one.ranks, one.nodes) for one in points})
-        names = [f"{kind} of {count} ranks on {on}" for kind, count, on in configurations]
+        names = [f"{kind} {_format_communicator(*counts)}" for kind, *counts in configurations]
         listed = "; ".join(names[:_MAX_LISTED_SIZES])
-        cure = f"the files have {listed} node(s): give their collective and topology"
+        cure = f"the files have {listed}: give their collective and topology"
     return UsageError(
-        f"--measured: no measurement of {' or '.join(kinds)} by {ranks} ranks on {nodes} node(s)"
+        f"--measured: no measurement of {' or '.join(kinds)} {_format_communicator(ranks, nodes)}"
         " at the sizes of the comparison",
         cure=cure,
         code="no-measurement",
     )
+
+
+def _format_communicator(ranks: int, nodes: int) -> str:
+    return f"of {ranks} ranks on {'1 node' if nodes == 1 else f'{nodes} nodes'}"
 
 
 def held_out_error(timing: TimingSource) -> float | None:

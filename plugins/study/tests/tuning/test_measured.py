@@ -191,7 +191,11 @@ def test_measurements_of_other_calls_are_counted(collhub, on_h100: tuple[str, ..
         ("no results\n", 1, "no reader of measurements recognises the file"),
         (_nccl_tests((KIB, 9.0), gpu="NVIDIA A100-SXM4-80GB"), 2, "not of the profile h100 (H100)"),
         (_nccl_tests((KIB, 9.0), gpu="NVIDIA H100 PCIe"), 2, "not of the profile h100 (H100)"),
-        (_nccl_tests((KIB, 9.0), ranks=4), 2, "the files have all-reduce of 4 ranks"),
+        (
+            _nccl_tests((KIB, 9.0), ranks=4),
+            2,
+            "the files have all-reduce of 4 ranks on 1 node: give",
+        ),
         (_nccl_tests((MIB, 9.0)), 2, "give sizes that were measured with --size: 1 MiB"),
     ],
 )
