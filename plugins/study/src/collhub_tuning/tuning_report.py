@@ -216,7 +216,12 @@ def _default_notes(tuned: TunedCollective) -> list[str]:
             decision = decide(tuned.outcome, size)
             if decision is None:
                 continue
-            reason = UNDECIDED if decision.winner is None else f"{decision.winner} is faster"
+            if decision.winner is None:
+                reason = UNDECIDED
+            elif tuned.outcome.ranking(size):
+                reason = f"{decision.winner} is faster"
+            else:
+                reason = f"no algorithm fits, {decision.winner} was measured"
             sizes.setdefault(reason, []).append(format_bytes(size))
     return [
         f"{tuned.label}, {', '.join(names)}: {reason}; {RUNTIME_DEFAULT} stays"

@@ -248,6 +248,17 @@ def test_tune_leaves_undecided_and_measured_winners_to_the_runtime() -> None:
     ]
 
 
+def test_measured_sizes_without_an_algorithm_keep_the_default() -> None:
+    outcome = _with_measured(_outcome({KIB: 100.0}), {KIB: 50.0})
+    outcome = replace(outcome, measurements=[Measurement("ours", KIB, None, "it does not fit")])
+    tuned = TunedCollective(outcome, [ComparedAlgorithm("ours", is_file=True)], 0.02)
+    assert not tuned.windows
+    note = "all-reduce, 1 KiB: no algorithm fits, NCCL 2.29.2 was measured"
+    assert f"{note}; the runtime's default stays" in create_tuning_notes(
+        TuningOutcome([tuned], "both", 0.02)
+    )
+
+
 def test_algorithms_of_a_library_do_not_contradict_a_measured_winner() -> None:
     """The fastest algorithm beats the measurement; the slower one of a library does not."""
     times_ns = {"ours": (10, 10), "ring": (20, 60)}
