@@ -1,4 +1,4 @@
-"""Write jobs as text: a line a node, `RANK compute NANOSECONDS` or `RANK all-reduce BYTES`."""
+"""Write jobs as text: a line per node, `RANK compute NANOSECONDS` or `RANK all-reduce BYTES`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import numpy as np
 from hub_core import Loss, UsageError
 from hub_core.model import NODE_DEFAULTS, JobCollective, NodeKind, Workload
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult
-
-WRITTEN = ("rank", "kind", "duration_ns", "bytes", "collective")
 
 
 def write(workload: Workload, options: NoOptions) -> WriteResult:
@@ -27,13 +25,23 @@ def write(workload: Workload, options: NoOptions) -> WriteResult:
 
 
 def _losses(workload: Workload) -> list[Loss]:
-    """What a line does not say, where the job has it: a loss is what reading back shows."""
+    """List the parts of the job that reading the text back does not restore."""
     losses = [Loss("dependencies", "all", "the nodes of a rank run one after the other")]
+    is_compute = workload.nodes.kind == NodeKind.COMPUTE
+    # A line has the duration of a computation, and the bytes of an all-reduce.
+    unwritten = dict.fromkeys(("rank", "kind", "collective"), np.False_)
+    unwritten |= {"duration_ns": ~is_compute, "bytes": is_compute}
     columns = {column: getattr(workload.nodes, column) for column in NODE_DEFAULTS}
-    lost = [column for column in columns if np.any(columns[column] != NODE_DEFAULTS[column])]
-    parts = ("names", "groups", "extras", "extensions", "algorithms")
-    lost += [part for part in parts if getattr(workload, part)]
-    for part in lost:
-        if part not in WRITTEN:
-            losses.append(Loss(part.replace("_", " "), "all", "a line has no word for it"))
-    return losses
+    lost = [
+        column
+        for column, values in columns.items()
+        if np.any((values != NODE_DEFAULTS[column]) & unwritten.get(column, np.True_))
+    ]
+    lost += [
+        part
+        for part in ("names", "groups", "extras", "extensions", "algorithms")
+        if getattr(workload, part)
+    ]
+    return losses + [
+        Loss(part.replace("_", " "), "all", "a line has no word for it") for part in lost
+    ]

@@ -258,7 +258,7 @@ def test_a_rank_that_cannot_be_reached_is_named_with_the_cut() -> None:
 @pytest.mark.parametrize(
     ("message", "kind", "more"),
     [
-        ("all-to-all does not run on spanning trees", "all-to-all", {}),
+        ("blink does not support all-to-all; it supports all-gather", "all-to-all", {}),
         ("neither auto nor a number", "broadcast", {"chunks": "many"}),
         ("neither auto nor a number", "broadcast", {"chunks": 0}),
         ("option seeds '0' is not at least 1", "broadcast", {"seeds": 0}),

@@ -33,7 +33,7 @@ _CODES_OF_UNFIT_MEANS = frozenset(
         "disconnected",
         "invalid-subset",
         "no-contents",
-        "no-such-collective",
+        "collective-unsupported",
         "not-a-power",
         "not-available",
         "odd-ranks",
