@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from hub_core.pipeline.generation import execute, run_executor, transform
     from hub_core.pipeline.inputs import read, read_workload
     from hub_core.pipeline.job_algorithms import with_algorithms
-    from hub_core.pipeline.machines import TimingSource, choose_timing
+    from hub_core.pipeline.machines import TimingSource, choose_timing, predict_library_times
     from hub_core.pipeline.measurements import read_measurements
     from hub_core.pipeline.outputs import Written, write
     from hub_core.pipeline.simulation import ExactTime, exact_time, run_simulator, simulate
@@ -213,6 +213,7 @@ __all__ = [
     "parse_rule",
     "parse_sizes",
     "parse_topology",
+    "predict_library_times",
     "read",
     "read_measurements",
     "read_topology",
@@ -283,7 +284,7 @@ _HOMES = {
     "hub_core.pipeline.inputs": "read read_workload",
     "hub_core.pipeline.job_algorithms": "with_algorithms",
     "hub_core.pipeline.measurements": "read_measurements",
-    "hub_core.pipeline.machines": "TimingSource choose_timing",
+    "hub_core.pipeline.machines": "TimingSource choose_timing predict_library_times",
     "hub_core.pipeline.outputs": "Written write",
     "hub_core.pipeline.simulation": "ExactTime exact_time run_simulator simulate",
     "hub_core.pipeline.synthesis": (

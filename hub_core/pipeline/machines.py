@@ -10,7 +10,13 @@ from hub_core.model import PluginError, UsageError
 from hub_core.network.topology import Topology
 from hub_core.pipeline.calls import blame, misfit
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR
-from hub_core.plugin_api import MachineDescription, Simulator, resolve
+from hub_core.plugin_api import (
+    LibraryTimes,
+    LibraryTimesRequest,
+    MachineDescription,
+    Simulator,
+    resolve,
+)
 from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:
@@ -111,6 +117,26 @@ def choose_timing(
     if tries_instances:
         options |= _FASTEST_INSTANCES
     return TimingSource(machine_simulator.name, options, description)
+
+
+def predict_library_times(request: LibraryTimesRequest, registry: Registry) -> LibraryTimes:
+    """Predict the times of a measured library on a machine, with the plugin that models machines.
+
+    Raises `PluginError` if no plugin predicts them, `HubError` for an unknown profile.
+    """
+    offered = registry.all(Simulator)
+    machine_simulator = next((one for one in offered if one.offer.library_times), None)
+    if machine_simulator is None:
+        raise PluginError(
+            "no installed plugin predicts the times of libraries on machines",
+            cure="install one, or leave out --machine",
+            code="not-available",
+        )
+    with blame(machine_simulator):
+        times = resolve(machine_simulator.offer.library_times)(request)
+    if not isinstance(times, LibraryTimes) or len(times.times) != len(request.calls):
+        raise misfit(machine_simulator, "did not predict a time for each call")
+    return times
 
 
 def _find_simulator(registry: Registry) -> Provided[Simulator] | None:

@@ -107,7 +107,9 @@ class Simulator:
     of the algorithm, 0 for the fastest. `machines(machine: str | None, topology) ->
     MachineDescription | None` describes the profile with this name or in this document, or, for
     None, the known machine of the topology. It raises `HubError` for an unknown profile, and for a
-    profile of another machine than the topology.
+    profile of another machine than the topology. `library_times`: only with `machines`;
+    `library_times(request: LibraryTimesRequest) -> LibraryTimes` predicts the times of the library
+    that was measured on a machine, and raises `HubError` for an unknown profile.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Simulator:
     places_ranks: bool = False
     scales: bool = False
     machines: Reference = ""
+    library_times: Reference = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,58 @@ class MachineDescription:
     name: str
     library: str
     held_out_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """Call of a collective by a library such as NCCL.
+
+    `collective`: the hub's name, such as `all-gather`. `ranks`: ranks of the job that take part.
+    `size_bytes`: full buffer of the collective.
+    """
+
+    collective: str
+    ranks: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryTimesRequest:
+    """Request to predict the times of calls on a machine.
+
+    `machine`: name of a profile, or its document. `ranks_per_node`: rank r of the job is on node
+    r // ranks_per_node; None for one rank on each GPU of the machine.
+    """
+
+    machine: str
+    calls: tuple[LibraryCall, ...]
+    ranks_per_node: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryTime:
+    """Predicted time of a call.
+
+    `nodes`: number of nodes of its ranks, None if unknown. `time_ns`: None if the profile does not
+    predict the call; `reason` then states why. `method`: `measured` for a measured size,
+    `interpolated`, `model` or `nominal`. `held_out_error`: median relative error of the predictor
+    on measurements that it was not fitted to; 0 for `measured`, None if not measured.
+    """
+
+    nodes: int | None
+    time_ns: float | None = None
+    method: str = ""
+    held_out_error: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryTimes:
+    """Predicted times in the order of the calls, and the machine and placement that they assume."""
+
+    machine: MachineDescription
+    ranks_per_node: int | None
+    times: tuple[LibraryTime, ...]
 
 
 @dataclass(frozen=True, slots=True)

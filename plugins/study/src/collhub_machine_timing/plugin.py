@@ -16,6 +16,7 @@ MACHINE = Simulator(
     MachineOptions,
     places_ranks=True,
     machines="collhub_machine_timing.profiles:describe_machine",
+    library_times="collhub_machine_timing.library_times:predict_library_times",
 )
 
 

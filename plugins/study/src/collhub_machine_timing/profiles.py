@@ -25,10 +25,26 @@ def select_profile(text: str | None, topology: Topology) -> MachineProfile:
     Raises `UsageError` for an unknown name, for a profile without constants of thread blocks, and
     for one of another machine than the topology; `PluginError` for a topology without a profile.
     """
-    profile = _profile_of_topology(topology) if text is None else _parse_machine(text)
+    profile = _profile_of_topology(topology) if text is None else parse_machine(text)
     check_model(profile)
     _check_topology(profile, topology)
     return profile
+
+
+def parse_machine(text: str) -> MachineProfile:
+    """Return the profile of a name or a document. Raises `HubError` if it is neither."""
+    if text.lstrip().startswith("{"):
+        return parse_profile(text.encode(), _DOCUMENT_NAME)
+    names = shipped_names()
+    if text in names:
+        return shipped_profile(text)
+    close = get_close_matches(text, names, 1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise UsageError(
+        f"there is no profile {text!r}, and no such file",
+        cure=f"{hint}known: {', '.join(names)}; or a file of 'collhub calibrate'",
+        code="unknown-profile",
+    )
 
 
 def describe_machine(machine: str | None, topology: Topology) -> MachineDescription | None:
@@ -42,6 +58,11 @@ def describe_machine(machine: str | None, topology: Topology) -> MachineDescript
             return None
     else:
         profile = select_profile(machine, topology)
+    return describe_profile(profile)
+
+
+def describe_profile(profile: MachineProfile) -> MachineDescription:
+    """Return name, library and held-out error of the model of a profile."""
     return MachineDescription(profile.name, str(profile.library), _held_out_error(profile))
 
 
@@ -65,21 +86,6 @@ def _profile_of_topology(topology: Topology) -> MachineProfile:
             code="no-profile",
         )
     return profile
-
-
-def _parse_machine(text: str) -> MachineProfile:
-    if text.lstrip().startswith("{"):
-        return parse_profile(text.encode(), _DOCUMENT_NAME)
-    names = shipped_names()
-    if text in names:
-        return shipped_profile(text)
-    close = get_close_matches(text, names, 1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    raise UsageError(
-        f"there is no profile {text!r}, and no such file",
-        cure=f"{hint}known: {', '.join(names)}; or a file of 'collhub calibrate'",
-        code="unknown-profile",
-    )
 
 
 def _check_topology(profile: MachineProfile, topology: Topology) -> None:
