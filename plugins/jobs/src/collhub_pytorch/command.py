@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collhub_pytorch.options import ProfileOptions
     from collhub_pytorch.report import Block
 
+# The value of --machine for nominal links.
+_NO_MACHINE = "none"
 _READER_OPTION = re.compile(r"-O ([a-z_]+)=(\S+?)(?=[,.;)]|\s|\Z)")
 
 
@@ -56,6 +58,12 @@ def _parse_algorithms(
     "ring; direct for all-to-all, gather and scatter).",
 )
 @machine_option
+@click.option(
+    "--ranks-per-node",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --machine: ranks of the job on each node (default: the GPUs of a node).",
+)
 @backend_option("The simulator that times the collectives.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Only ProfilerStep#N.")
 @click.option(
@@ -95,6 +103,7 @@ def profile(
     topology_text: str | None,
     algorithms: dict[CollectiveKind, str],
     machine: str | None,
+    ranks_per_node: int | None,
     backend: str,
     as_json: bool,
     **reading: str | int | float | None,
@@ -104,18 +113,19 @@ def profile(
     How long each collective transfers, at which bus bandwidth, and how long its ranks wait for the
     last one; which ranks the others wait for; how the time of each rank divides into computation,
     communication, memory work and idle time. With --topology, what the collectives of another
-    network or other algorithms would save. Without times, as in execution traces, the collectives
-    are counted. The files are profiles or execution traces of PyTorch, exports of Nsight Systems
-    (SQLite), or records of NCCL: of its Inspector, its profiler plugin, or its log.
+    network or other algorithms would save. With --machine P, the bus bandwidth of each collective
+    in percent of the bandwidth that the machine reaches. Without times, as in execution traces, the
+    collectives are counted. The files are profiles or execution traces of PyTorch, exports of
+    Nsight Systems (SQLite), or records of NCCL: of its Inspector, its profiler plugin, or its log.
     """
-    if algorithms and topology_text is None:
-        raise UsageError("--collective has no meaning without --topology", cure="give both")
-    if machine is not None and topology_text is None:
-        raise UsageError("--machine has no meaning without --topology", cure="give both")
+    _check_options(topology_text, algorithms, machine, ranks_per_node)
+    is_compared = machine is not None and machine != _NO_MACHINE
     # Lazy imports: `--help` must not import numpy.
     from collhub_pytorch import report
     from collhub_pytorch.analysis import has_times, match_communications
     from collhub_pytorch.findings import collect_findings, group_calls, saving
+    from collhub_pytorch.machine_comparison import compare_with_machine
+    from collhub_pytorch.machine_report import comparison_lines, comparison_object
     from collhub_pytorch.options import EXECUTION_TRACE
     from collhub_pytorch.profile_formats import detect_format, read_files
     from collhub_pytorch.replay import NetworkTimes
@@ -134,6 +144,9 @@ def profile(
         if topology_text is not None:
             message = "without times of collectives there is no job to replay"
             raise UsageError(message, cure="leave out --topology, or profile the device as well")
+        if is_compared:
+            message = "without times of collectives there is no bandwidth to compare"
+            raise UsageError(message, cure="leave out --machine, or profile the device as well")
         calls = group_calls(workload, match_communications(workload))
         if as_json:
             context.print_json(report.build_counts_document(workload, calls, lines))
@@ -151,17 +164,41 @@ def profile(
         times = NetworkTimes(topology, algorithms, timing, registry)
         with context.progress("simulating collectives"):
             replay = saving(findings, times), times
+    comparison = None
+    if machine is not None and is_compared:
+        comparison = compare_with_machine(findings, machine, ranks_per_node, context.registry())
     if as_json:
-        context.print_json(report.build_document(findings, lines, replay))
+        document = report.build_document(findings, lines, replay)
+        if comparison is not None:
+            document["machine_comparison"] = comparison_object(comparison)
+        context.print_json(document)
         return
     _print_notes(context, lines)
     _print_blocks(context, [*report.build_blocks(findings), [report.instant_line(findings)]])
+    if comparison is not None:
+        context.print_line("")
+        _print_blocks(context, [comparison_lines(comparison)])
     if replay is not None:
         saved, times = replay
         lead = f"with these times on {times.topology.name}"
         context.print_line("")
         _print_blocks(context, [report.simulated_table(times), [report.saving_line(saved, lead)]])
         context.say(times.timing.note)
+
+
+def _check_options(
+    topology_text: str | None,
+    algorithms: Mapping[CollectiveKind, str],
+    machine: str | None,
+    ranks_per_node: int | None,
+) -> None:
+    """Raise `UsageError` for options that need another one."""
+    if algorithms and topology_text is None:
+        raise UsageError("--collective has no meaning without --topology", cure="give both")
+    if machine == _NO_MACHINE and topology_text is None:
+        raise UsageError("--machine none has no meaning without --topology", cure="give both")
+    if ranks_per_node is not None and machine in (None, _NO_MACHINE):
+        raise UsageError("--ranks-per-node has no meaning without --machine P", cure="give both")
 
 
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:

@@ -166,6 +166,11 @@ def saving(findings: Findings, collective_time: CollectiveTime) -> Saving:
     return Saving(findings.job_ns, replay.job_ns, replay.span_ns)
 
 
+def collective_name(kind: JobCollective) -> str:
+    """Return the name of a collective in reports, such as `all-reduce`."""
+    return kind.name.lower().replace("_", "-")
+
+
 def _percent(part: int, total: int) -> float:
     """Return `part` of `total` in percent, 0.0 if `total` is 0."""
     return 100 * part / total if total else 0.0
@@ -228,7 +233,7 @@ def _add_waiting(
 def _to_call_group(key: tuple[str, int, str, int], entry: _Sums) -> CallGroup:
     kind, size, group, rank_count = key
     caused = [CausedWaiting(rank, *sums) for rank, sums in entry.caused.items()]
-    traffic = entry.calls * _count_bus_bytes(kind, size, rank_count)
+    traffic = entry.calls * count_bus_bytes(kind, size, rank_count)
     return CallGroup(
         kind,
         size,
@@ -243,7 +248,7 @@ def _to_call_group(key: tuple[str, int, str, int], entry: _Sums) -> CallGroup:
     )
 
 
-def _count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
+def count_bus_bytes(kind: str, size: int, rank_count: int) -> float:
     """Count the bytes of one call that define `busbw` of nccl-tests; 0 without known traffic.
 
     `size`: input bytes of one rank. nccl-tests divides the full buffer (of all ranks for all-gather
@@ -271,7 +276,7 @@ def _group_key(workload: Workload, rows: Int64Array) -> tuple[str, int, str, int
     nodes, first = workload.nodes, int(rows[0])
     kind = "send"
     if nodes.kind[first] == NodeKind.COLLECTIVE:
-        kind = JobCollective(int(nodes.collective[first])).name.lower().replace("_", "-")
+        kind = collective_name(JobCollective(int(nodes.collective[first])))
     group = int(nodes.group[first])
     name = workload.groups[group].name if group >= 0 else ""
     return kind, int(nodes.bytes[rows].max()), name, len(rows)

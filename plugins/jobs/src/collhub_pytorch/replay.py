@@ -55,15 +55,18 @@ def replay_job(
     workload: Workload,
     collective_time: CollectiveTime = lambda kind, size, ranks: None,
     meetings: Meetings | None = None,
+    *,
+    keeps_shorter: bool = False,
 ) -> Replay:
     """Replay the workload with these times of collectives; all other durations are as measured.
 
-    Raises `InputError` if the workload has no times, or if its ranks do not match.
+    `keeps_shorter`: collectives that were measured to be faster keep their measured time. Raises
+    `InputError` if the workload has no times, or if its ranks do not match.
     """
     meetings = meetings or match_communications(workload)
     profile = measured_timeline(workload)
     transfer = _measure_transfers(profile, meetings)
-    _replace_transfers(workload, meetings, collective_time, transfer)
+    _replace_transfers(workload, meetings, collective_time, transfer, keeps_shorter)
     duration = workload.nodes.duration_ns.tolist()
     lasting = transfer.tolist()
 
@@ -106,9 +109,16 @@ def _measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
 
 
 def _replace_transfers(
-    workload: Workload, meetings: Meetings, time_of: CollectiveTime, transfer: Int64Array
+    workload: Workload,
+    meetings: Meetings,
+    time_of: CollectiveTime,
+    transfer: Int64Array,
+    keeps_shorter: bool,
 ) -> None:
-    """Replace measured transfer times by the times of `time_of`, unless it returns None."""
+    """Replace measured transfer times by the times of `time_of`, unless it returns None.
+
+    With `keeps_shorter`, the shorter of the two times remains.
+    """
     nodes = workload.nodes
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
@@ -120,7 +130,7 @@ def _replace_transfers(
         ranks = workload.members(int(nodes.group[first]))
         time_ns = time_of(JobCollective(int(nodes.collective[first])), size, ranks)
         if time_ns is not None:
-            transfer[rows] = time_ns
+            transfer[rows] = np.minimum(transfer[rows], time_ns) if keeps_shorter else time_ns
 
 
 # Algorithms without --collective, as in NCCL.

@@ -12,13 +12,13 @@ from collhub_pytorch.findings import (
     RankFindings,
     Saving,
     collect_findings,
+    collective_name,
     sum_by_kind,
 )
 from collhub_pytorch.job import fact_list
 from collhub_pytorch.replay import NetworkTimes
 from hub_core import folded_ranks
 from hub_core.model import (
-    JobCollective,
     JsonValue,
     Workload,
     format_bandwidth,
@@ -92,7 +92,7 @@ def build_blocks(findings: Findings) -> list[Block]:
 def simulated_table(times: NetworkTimes) -> Table:
     """Build the table of simulated collectives."""
     rows = [
-        [_name(kind), format_bytes(size), format_ranks(ranks), entry.algorithm,
+        [collective_name(kind), format_bytes(size), format_ranks(ranks), entry.algorithm,
          format_time(entry.time_ns)]
         for (kind, size, ranks), entry in times.answers.items()
     ]  # fmt: skip
@@ -246,6 +246,7 @@ def build_counts_document(
         "ranks": [],
         "notes": list(notes),
         "replay": None,
+        "machine_comparison": None,
     }
 
 
@@ -282,6 +283,7 @@ def build_document(
         "overlap_definition": overlap_definition(findings),
         "notes": list(notes),
         "replay": None,
+        "machine_comparison": None,
     }
     if replay is not None:
         report["replay"] = _replay_object(*replay)
@@ -291,7 +293,7 @@ def build_document(
 def _replay_object(saving: Saving, times: NetworkTimes) -> dict[str, JsonValue]:
     simulated: list[JsonValue] = [
         {
-            "kind": _name(kind),
+            "kind": collective_name(kind),
             "bytes": size,
             "ranks": list(ranks),
             "algorithm": entry.algorithm,
@@ -351,11 +353,6 @@ def _recorded_time(time_ns: int | None) -> str:
 
 def _percent(value: float | None) -> str:
     return _UNKNOWN if value is None else f"{value:.1f} %"
-
-
-def _name(kind: JobCollective) -> str:
-    """Return the name of a collective in reports, such as `all-reduce`."""
-    return kind.name.lower().replace("_", "-")
 
 
 def lines(workload: Workload) -> list[str]:

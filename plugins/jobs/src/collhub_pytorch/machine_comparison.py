@@ -1,0 +1,239 @@
+"""Compare the collectives of a job with the bandwidth that a measured machine reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import hub_core
+from collhub_pytorch.analysis import is_measured, measure_waiting
+from collhub_pytorch.findings import Findings, collective_name, count_bus_bytes
+from collhub_pytorch.replay import measured, replay_job
+from hub_core.model import JobCollective, NodeKind
+from hub_core.plugin_api import (
+    LibraryCall,
+    LibraryTime,
+    LibraryTimes,
+    LibraryTimesRequest,
+    MachineDescription,
+)
+
+SIZE_NOT_RECORDED = "the profile does not record its size"
+_MIN_RANKS_TO_SEPARATE_WAITING = 2
+
+# Collective, input bytes of a rank, ranks.
+_Key = tuple[JobCollective, int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCalls:
+    """Calls of one kind, size class, number of ranks and number of nodes.
+
+    A size class contains the sizes above one power of two up to the next one; `min_bytes` and
+    `max_bytes` are input bytes of a rank that occur, -1 if not recorded. `node_count`: None if
+    unknown. `transferring_ns`: mean over the ranks, summed over the calls. `bus_bandwidth`: in
+    bytes/s as defined by nccl-tests, None without size or time. `includes_waiting`: too few ranks
+    have files to separate waiting from transfer. `machine_bus_bandwidth`: of the machine for the
+    same calls, None if its profile does not predict them; `reason` then states why. `methods`:
+    sorted methods of the predictions. `held_out_error`: maximum over the predictions, None if one
+    of them is not measured.
+    """
+
+    kind: str
+    min_bytes: int
+    max_bytes: int
+    rank_count: int
+    node_count: int | None
+    calls: int
+    transferring_ns: float
+    includes_waiting: bool
+    bus_bandwidth: float | None
+    machine_bus_bandwidth: float | None
+    methods: tuple[str, ...]
+    held_out_error: float | None
+    reason: str
+
+    @property
+    def reached_percent(self) -> float | None:
+        """Bus bandwidth in percent of that of the machine; None if either is unknown."""
+        if self.bus_bandwidth is None or not self.machine_bus_bandwidth:
+            return None
+        return 100 * self.bus_bandwidth / self.machine_bus_bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSaving:
+    """Job with the predicted times of all collectives that were slower than predicted, in ns.
+
+    `replayed_ns`: replay with measured times. `job_ns`: replay with predicted times. The band of
+    the saving contains the savings for times from p / (1 + e) to p / (1 - e), where p is a
+    predicted time and e its held-out error; both limits are None if an error is not measured.
+    """
+
+    replayed_ns: int
+    job_ns: int
+    min_saved_ns: int | None
+    max_saved_ns: int | None
+
+    @property
+    def saved_ns(self) -> int:
+        """Difference of the two replays."""
+        return self.replayed_ns - self.job_ns
+
+
+@dataclass(frozen=True, slots=True)
+class MachineComparison:
+    """Collectives of a job compared with a machine, longest first.
+
+    `saving`: None if the profile predicts no call of the job.
+    """
+
+    machine: MachineDescription
+    ranks_per_node: int | None
+    calls: tuple[ComparedCalls, ...]
+    saving: MachineSaving | None
+
+
+def compare_with_machine(
+    findings: Findings, machine: str, ranks_per_node: int | None, registry: hub_core.Registry
+) -> MachineComparison:
+    """Predict every collective of the job on a machine, and replay the job with these times.
+
+    `machine`: name of a profile, or its document. `ranks_per_node`: None for one rank on each GPU
+    of the machine. Only collectives with data are compared: no barriers, sends and receives.
+    Raises `HubError` for an unknown profile.
+    """
+    sums = _sum_calls(findings)
+    known = [key for key in sums if key[1] >= 0]
+    request = LibraryTimesRequest(
+        machine, tuple(_to_library_call(*key) for key in known), ranks_per_node
+    )
+    predicted = hub_core.predict_library_times(request, registry)
+    time_of_key = dict(zip(known, predicted.times, strict=True))
+    calls = _group_by_size_class(sums, time_of_key)
+    return MachineComparison(
+        predicted.machine,
+        predicted.ranks_per_node,
+        calls,
+        _replay(findings, time_of_key, predicted),
+    )
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over calls: mean transfer time over the ranks, measured and predicted; bus bytes."""
+
+    calls: int = 0
+    transferring_ns: float = 0.0
+    includes_waiting: bool = False
+    bus_bytes: float = 0.0
+    predicted_ns: float = 0.0
+
+
+def _sum_calls(findings: Findings) -> dict[_Key, _Sums]:
+    """Sum the measured times of the collectives of equal kind, size and ranks."""
+    workload, meetings = findings.workload, findings.meetings
+    nodes, has_file = workload.nodes, is_measured(findings.workload)
+    transferring = measure_waiting(measured(workload).times, meetings).transferring
+    sums: dict[_Key, _Sums] = {}
+    for meeting in range(len(meetings)):
+        rows = meetings.members(meeting)
+        first = int(rows[0])
+        if nodes.kind[first] != NodeKind.COLLECTIVE:
+            continue
+        kind, size = JobCollective(int(nodes.collective[first])), int(nodes.bytes[rows].max())
+        ranks = workload.members(int(nodes.group[first]))
+        if kind.kind is None or size == 0 or len(ranks) < 2:
+            continue
+        entry = sums.setdefault((kind, size, ranks), _Sums())
+        entry.calls += 1
+        entry.transferring_ns += float(transferring[rows].mean())
+        entry.includes_waiting |= int(has_file[rows].sum()) < _MIN_RANKS_TO_SEPARATE_WAITING
+        entry.bus_bytes += count_bus_bytes(collective_name(kind), size, len(ranks))
+    return sums
+
+
+def _to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> LibraryCall:
+    assert kind.kind is not None, "barriers are not compared"
+    # The full buffer of an all-gather is its output.
+    total = size * len(ranks) if kind.kind.traits.input_is_part else size
+    return LibraryCall(str(kind.kind), ranks, total)
+
+
+def _group_by_size_class(
+    sums: Mapping[_Key, _Sums], time_of_key: Mapping[_Key, LibraryTime]
+) -> tuple[ComparedCalls, ...]:
+    """Group calls by kind, size class, ranks and nodes; predicted and other calls separately."""
+    groups: dict[tuple[str, int, int, int | None, str], list[_Key]] = {}
+    for key in sums:
+        kind, size, ranks = key
+        time = time_of_key.get(key) or LibraryTime(None, reason=SIZE_NOT_RECORDED)
+        size_class = (size - 1).bit_length() if size > 0 else -1
+        group = (collective_name(kind), size_class, len(ranks), time.nodes, time.reason)
+        groups.setdefault(group, []).append(key)
+    calls = [_to_compared_calls(group, keys, sums, time_of_key) for group, keys in groups.items()]
+    return tuple(
+        sorted(calls, key=lambda one: (-one.transferring_ns, one.kind, one.max_bytes, one.reason))
+    )
+
+
+def _to_compared_calls(
+    group: tuple[str, int, int, int | None, str],
+    keys: list[_Key],
+    sums: Mapping[_Key, _Sums],
+    time_of_key: Mapping[_Key, LibraryTime],
+) -> ComparedCalls:
+    kind, _, rank_count, node_count, reason = group
+    entries = [sums[key] for key in keys]
+    times = [time_of_key[key] for key in keys if key in time_of_key]
+    transferring_ns = sum(entry.transferring_ns for entry in entries)
+    bus_bytes = sum(entry.bus_bytes for entry in entries)
+    predicted_ns = 0.0
+    if not reason:
+        predicted_ns = sum(
+            entry.calls * (time.time_ns or 0.0) for entry, time in zip(entries, times, strict=True)
+        )
+    errors = [time.held_out_error for time in times if time.held_out_error is not None]
+    return ComparedCalls(
+        kind,
+        min(key[1] for key in keys),
+        max(key[1] for key in keys),
+        rank_count,
+        node_count,
+        sum(entry.calls for entry in entries),
+        transferring_ns,
+        any(entry.includes_waiting for entry in entries),
+        1e9 * bus_bytes / transferring_ns if bus_bytes > 0 and transferring_ns > 0 else None,
+        1e9 * bus_bytes / predicted_ns if predicted_ns > 0 else None,
+        tuple(sorted({time.method for time in times if time.method})),
+        max(errors) if not reason and len(errors) == len(times) else None,
+        reason,
+    )
+
+
+def _replay(
+    findings: Findings, time_of_key: Mapping[_Key, LibraryTime], predicted: LibraryTimes
+) -> MachineSaving | None:
+    """Replay the job with measured times, predicted times, and both limits of their band."""
+    times = [time for time in predicted.times if time.time_ns is not None]
+    if not times:
+        return None
+
+    def replay_ns(sign: int | None) -> int:
+        """Replay with p / (1 + sign * e), or with measured times for None."""
+
+        def time_of(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> int | None:
+            time = time_of_key.get((kind, size, ranks))
+            if sign is None or time is None or time.time_ns is None:
+                return None
+            divisor = 1 + sign * (time.held_out_error or 0.0)
+            # An error of 100 % has no upper limit of the time: the measured time remains.
+            return round(time.time_ns / divisor) if divisor > 0 else None
+
+        return replay_job(findings.workload, time_of, findings.meetings, keeps_shorter=True).job_ns
+
+    replayed_ns = replay_ns(None)
+    if any(time.held_out_error is None for time in times):
+        return MachineSaving(replayed_ns, replay_ns(0), None, None)
+    min_saved_ns, max_saved_ns = (replayed_ns - replay_ns(sign) for sign in (-1, 1))
+    return MachineSaving(replayed_ns, replay_ns(0), min_saved_ns, max_saved_ns)
