@@ -67,7 +67,7 @@ def run_call(
     """The plan for one call, `launches` times one after the other, in all orders."""
     num_ranks = len(plan["gpus"])
     if promises is None:
-        promises = _NAMED.get(plan["collective"], _promise_nothing)
+        promises = PROMISES.get(plan["collective"], _promise_nothing)
     try:
         loaded = load_plan(plan, call)
     except LoaderError as error:
@@ -192,7 +192,7 @@ def _part(vector: Words, rank: int, num_ranks: int) -> Words:
     return vector[rank * length : (rank + 1) * length]
 
 
-_NAMED: dict[str, Promises] = {
+PROMISES: dict[str, Promises] = {
     "allreduce": lambda inputs: _everywhere([_sum(inputs)] * len(inputs)),
     "allgather": lambda inputs: _everywhere([np.concatenate(list(inputs))] * len(inputs)),
     "reducescatter": lambda inputs: _everywhere(

@@ -1,9 +1,10 @@
-"""Reference of the races, deadlocks and contents of a plan, with explicit sets of earlier events.
+"""Reference for the races, deadlocks and contents of a plan: each event knows all earlier events.
 
-One deterministic run, block by block, each as far as it gets. Every executed operation is an event,
-and a set of events (bits of an integer) says which events happen before it in every run. This
-replaces the vector clocks, pools and compiled columns of the checker, so that an error in one of
-them shows. The ranges come from the model of the loader (`executor_plan`), not from the plugin.
+The model runs a plan once, block by block; each block runs until it has to wait. Every executed
+operation is an event, and the bits of an integer are the set of events that happen before it in
+every possible run. The checker uses vector clocks, pools and compiled columns instead, and shares
+no code with this model, so that a comparison shows the errors of either. The ranges come from the
+model of the loader (`executor_plan`), not from the plugin.
 
 Cells are units of 16 bytes. Pipelines are executed once, without slices.
 """
@@ -11,31 +12,42 @@ Cells are units of 16 bytes. Pipelines are executed once, without slices.
 from __future__ import annotations
 
 import math
-import random
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 from executor_plan import Call, Json, Operand, Operation, load_plan
+from executor_verdicts import PROMISES
 
 UNIT = 16
-# A cell: rank, buffer ("io" where both share memory, "p" for packets), half of the scratch, unit.
+# A cell: rank, buffer ("io" if both share memory, "p" for packets), half of the scratch, unit.
 Cell = tuple[int, str, int, int]
+# Cells of one operand on one rank.
+Cells = list[Cell]
 # A race: operation, other operation (rows, -1 for the host), launch, launch of the other one, and
 # rank of the host or -1.
 Race = tuple[int, int, int, int, int]
 _RAISES = frozenset(("signal", "rlxsignal", "sem_release", "pws", "pwsf"))
 _TAKES = frozenset(("wait", "rlxwait", "sem_acquire"))
-_MODULUS = 1 << 64
-_NAMED = ("allreduce", "allgather", "reducescatter", "alltoall", "sendrecv")
+# Values are words of 32 bits, as in the promises of the executor model.
+_MODULUS = 1 << 32
+# More counts than any plan of the tests takes.
+_MAX_INITIAL_COUNT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An executed operation: `row` -1 for the host; `request`: event that asked the proxy for it."""
+    """An executed operation.
+
+    `row`: of the operation, -1 for the host; `before`: the set of events that happen before it;
+    `host_rank`: rank of the host, else -1; `request`: the event that asked the proxy for it, -1 if
+    no proxy executes it.
+    """
 
     row: int
     launch: int
+    before: int
     host_rank: int = -1
     request: int = -1
 
@@ -57,23 +69,37 @@ class Launch:
 
 @dataclass(slots=True)
 class _Block:
+    """A thread block. `arrival`: generation of the barrier at which it waits, or -1."""
+
+    number: int
     rank: int
     rows: list[tuple[int, Operation]]
     position: int = 0
     items_done: int = 0
-    generation: int = -1
+    arrival: int = -1
 
 
 @dataclass(slots=True)
 class _Counter:
-    """Raises that were not taken yet, as sets of events; `last_raise`, `last_take`: events."""
+    """A signal or semaphore. `queue`: for each count, the events before its raise; -1: unknown."""
 
-    queue: deque[int]
+    queue: deque[int] = field(default_factory=deque)
     last_raise: int = -1
     last_take: int = -1
     taken: int = 0
     all_raises: int = 0
-    raised_per_launch: int = 0
+    raises_per_launch: int = 0
+    has_initial_count: bool = False
+
+
+@dataclass(slots=True)
+class _Barrier:
+    """`gathered`: events before all arrivals; `released`: those at the last release."""
+
+    gathered: int = 0
+    released: int = 0
+    waiting: int = 0
+    generation: int = 0
 
 
 class OrderedModel:
@@ -105,36 +131,35 @@ class OrderedModel:
         ]
         self.is_double = bool(plan.get("use_double_scratch_buffer", False))
         self.loaded = load_plan(plan, call)
-        self.has_host = plan["collective"] in _NAMED
+        self.has_host = plan["collective"] in PROMISES
         self.blocks: list[_Block] = []
         row = 0
-        for rank, one in enumerate(self.loaded):
-            for ops in one.blocks:
+        for rank, loaded in enumerate(self.loaded):
+            for ops in loaded.blocks:
                 flat = [
                     inner
                     for op in ops
                     for inner in (op, *(op.body if op.name == "pipeline" else ()))
                 ]
-                self.blocks.append(_Block(rank, list(enumerate(flat, row))))
+                self.blocks.append(_Block(len(self.blocks), rank, list(enumerate(flat, row))))
                 row += len(flat)
         self.channel_ends = {
-            (kind, rank, peer, ordinal): channel
-            for rank, one in enumerate(self.loaded)
-            for (kind, channel), (peer, ordinal) in one.connections.items()
+            (kind, rank, peer, ordinal)
+            for rank, loaded in enumerate(self.loaded)
+            for (kind, _), (peer, ordinal) in loaded.connections.items()
         }
         self.known: dict[object, int] = defaultdict(int)
         self.events: list[Event] = []
-        self.before: list[int] = []
         self.values: dict[Cell, int] = {}
         self.last_write: dict[Cell, int] = {}
         self.reads: dict[Cell, list[int]] = defaultdict(list)
         self.packets: dict[Cell, tuple[int, int]] = {}
-        self.counters: dict[object, _Counter] = {}
+        self.counters: dict[object, _Counter] = defaultdict(_Counter)
         self.late, self.unordered = late, set[object]()
-        self.barriers: dict[object, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+        self.barriers: dict[object, _Barrier] = defaultdict(_Barrier)
         self.launch_number = 0
-        draw = random.Random(7)
-        self.inputs = [[draw.randrange(_MODULUS) for _ in range(size[0])] for size in self.sizes]
+        draw = np.random.default_rng(7)
+        self.inputs = [draw.integers(0, _MODULUS, size[0], np.uint32) for size in self.sizes]
         self._count_raises()
 
     # Launches.
@@ -148,7 +173,7 @@ class OrderedModel:
         self._meet_hosts(is_start=True)
         for block in self.blocks:
             block.position = block.items_done = 0
-            block.generation = -1
+            block.arrival = -1
         is_moving = True
         while is_moving:
             is_moving = False
@@ -169,17 +194,17 @@ class OrderedModel:
     def _meet_hosts(self, *, is_start: bool) -> None:
         """Order each rank's blocks by its stream; the host fills inputs or reads outputs."""
         for rank in range(len(self.loaded)):
-            actors = [number for number, one in enumerate(self.blocks) if one.rank == rank]
+            actors = [block.number for block in self.blocks if block.rank == rank]
             joined = self.known["host", rank]
             for actor in actors:
                 joined |= self.known[actor]
-            event = self._new_event(Event(-1, self.launch_number, rank), joined)
+            event = self._add_event(Event(-1, self.launch_number, joined, rank))
             for key in (("host", rank), *actors):
                 self.known[key] = joined | 1 << event
             for unit in range(self.sizes[rank][0 if is_start else 1]):
                 cell = self._cell(rank, "i" if is_start else "o", 0, unit)
                 if is_start:
-                    self.values[cell] = self.inputs[rank][unit]
+                    self.values[cell] = int(self.inputs[rank][unit])
                 if self.has_host and is_start:
                     self._write(cell, event)
                 elif self.has_host:
@@ -196,42 +221,25 @@ class OrderedModel:
                             self.result.exposed.add(self.events[read].row)
 
     def _wrong_outputs(self) -> set[tuple[int, int]]:
+        if not self.has_host:
+            return set()
+        promised = PROMISES[self.plan["collective"]](self.inputs)
         return {
             (rank, unit)
-            for rank, wanted in enumerate(self._promised())
-            for unit, word in enumerate(wanted)
+            for rank, (_, words) in enumerate(promised)
+            for unit, word in enumerate(words.tolist())
             if self.values.get(self._cell(rank, "o", 0, unit)) != word
         }
 
-    def _promised(self) -> list[list[int]]:
-        name, inputs = self.plan["collective"], self.inputs
-        ranks = range(len(inputs))
-        if name not in _NAMED:
-            return []
-        if name == "allgather":
-            return [[word for one in inputs for word in one] for _ in ranks]
-        if name == "sendrecv":
-            return [inputs[rank - 1] for rank in ranks]
-        part = len(inputs[0]) // len(inputs)
-        if name == "alltoall":
-            return [
-                [word for one in inputs for word in one[rank * part : (rank + 1) * part]]
-                for rank in ranks
-            ]
-        sums = [sum(words) % _MODULUS for words in zip(*inputs, strict=True)]
-        if name == "allreduce":
-            return [sums for _ in ranks]
-        return [sums[rank * part : (rank + 1) * part] for rank in ranks]
-
     # Events and accesses.
 
-    def _new_event(self, event: Event, before: int) -> int:
+    def _add_event(self, event: Event) -> int:
         self.events.append(event)
-        self.before.append(before)
         return len(self.events) - 1
 
-    def _is_before(self, earlier: int, event: int) -> bool:
-        return bool(self.before[event] >> earlier & 1)
+    def _is_ordered(self, earlier: int, event: int) -> bool:
+        """Whether an event is another one, or happens before it; True for -1, no event."""
+        return earlier in (-1, event) or bool(self.events[event].before >> earlier & 1)
 
     def _note_race(self, other: int, event: int, *, is_late: bool = False) -> None:
         first, second = self.events[other], self.events[event]
@@ -240,23 +248,27 @@ class OrderedModel:
         self.result.races.setdefault(race, is_late)
 
     def _read(self, cell: Cell, event: int) -> int | None:
-        writer = self.last_write.get(cell, -1)
-        if writer >= 0 and writer != event and not self._is_before(writer, event):
-            self._note_race(writer, event)
+        """Note a race with an unordered write; return the value, None if it is undefined."""
+        self._order_after_write(cell, event)
         # Reads that are before this one need no comparison with later writes.
-        kept = [one for one in self.reads[cell] if one != event and not self._is_before(one, event)]
-        self.reads[cell] = [*kept, event]
+        unordered = [read for read in self.reads[cell] if not self._is_ordered(read, event)]
+        self.reads[cell] = [*unordered, event]
         return self.values.get(cell)
 
-    def _write(self, cell: Cell, event: int) -> None:
+    def _order_after_write(self, cell: Cell, event: int) -> None:
+        """Note a race if the last write of a cell is not before an event."""
         writer = self.last_write.get(cell, -1)
-        if writer >= 0 and writer != event and not self._is_before(writer, event):
+        if not self._is_ordered(writer, event):
             self._note_race(writer, event)
+
+    def _write(self, cell: Cell, event: int) -> None:
+        """Note races with an unordered write and with unordered reads."""
+        self._order_after_write(cell, event)
         for read in self.reads[cell]:
-            if read == event or self._is_before(read, event):
+            if self._is_ordered(read, event):
                 continue
             request = self.events[read].request
-            is_late = request >= 0 and (request == event or self._is_before(request, event))
+            is_late = request >= 0 and self._is_ordered(request, event)
             # The host that overwrites an input too early is noted at the end of the launch.
             if self.events[event].row >= 0 or not is_late:
                 self._note_race(read, event, is_late=is_late)
@@ -267,51 +279,50 @@ class OrderedModel:
 
     def _perform(self, block: _Block) -> bool:
         """Execute the block's next operation; False if it has to wait."""
-        number = self.blocks.index(block)
         row, op = block.rows[block.position]
         if op.name in _TAKES:
-            return self._take(number, block, row, op)
-        if op.name == "barrier" and not self._pass_barrier(number, block, row, op):
+            return self._take(block, row, op)
+        if op.name == "barrier" and not self._pass_barrier(block, row, op):
             return False
         moves = list(self._moves(block.rank, op))
-        if not all(self._is_ready(cell) for reads, _ in moves for cells in reads for cell in cells):
+        read_cells = [cell for reads, _ in moves for cells in reads for cell in cells]
+        if not all(self._is_ready(cell) for cell in read_cells):
             return False
-        for reads, _ in moves:
-            for cells in reads:
-                for cell in cells:
-                    if cell[1] == "p":
-                        self.known[number] |= self.packets[cell][1]
-        event = self._step(number, row)
+        for cell in read_cells:
+            if cell[1] == "p":
+                self.known[block.number] |= self.packets[cell][1]
+        event = self._step(block, row)
         by_port = op.channel_type == "port"
         for at, (reads, writes) in enumerate(moves):
             if not by_port:
                 self._move(reads, writes, event)
                 continue
-            for place, target in enumerate(writes):
-                channel = op.channels[at if len(moves) > 1 else place]
-                self._move(reads, [target], self._request(number, block.rank, channel, event))
+            for position, target in enumerate(writes):
+                channel = op.channels[at if len(moves) > 1 else position]
+                self._move(reads, [target], self._request(block, channel, event))
         if op.name in _RAISES:
-            self._raise(number, block.rank, op)
+            self._raise(block, op, event)
         if by_port and op.name in ("flush", "pwsf"):
             # The executor counts the channels of a flush by its destinations.
             count = len(op.targets) if op.name == "flush" else len(op.channels)
             for channel in op.channels[:count]:
-                self.known[number] |= self.known["proxy", block.rank, channel]
+                self.known[block.number] |= self.known["proxy", block.rank, channel]
         return True
 
-    def _step(self, number: int, row: int) -> int:
-        event = self._new_event(Event(row, self.launch_number), self.known[number])
-        self.known[number] |= 1 << event
+    def _step(self, block: _Block, row: int) -> int:
+        """Add an event of a block, which all later ones of the block follow."""
+        event = self._add_event(Event(row, self.launch_number, self.known[block.number]))
+        self.known[block.number] |= 1 << event
         return event
 
-    def _request(self, number: int, rank: int, channel: int, event: int) -> int:
-        """The event of a proxy that does one move behind the request and all requests before."""
-        key = ("proxy", rank, channel)
-        self.known[key] |= self.known[number]
-        asked = self.events[event]
-        done = self._new_event(Event(asked.row, asked.launch, -1, event), self.known[key])
-        self.known[key] |= 1 << done
-        return done
+    def _request(self, block: _Block, channel: int, request: int) -> int:
+        """Add the event of a proxy: one move, after the request and all requests before it."""
+        key = ("proxy", block.rank, channel)
+        self.known[key] |= self.known[block.number]
+        asked = self.events[request]
+        event = self._add_event(Event(asked.row, asked.launch, self.known[key], request=request))
+        self.known[key] |= 1 << event
+        return event
 
     def _is_ready(self, cell: Cell) -> bool:
         if cell[1] != "p":
@@ -319,7 +330,7 @@ class OrderedModel:
         launch, _ = self.packets.get(cell, (-1, 0))
         return launch == self.launch_number
 
-    def _move(self, reads: list[list[Cell]], writes: list[list[Cell]], event: int) -> None:
+    def _move(self, reads: list[Cells], writes: list[Cells], event: int) -> None:
         """Add the cells of all sources and store the sum to all targets."""
         for at, first in enumerate(reads[0]):
             total: int | None = 0
@@ -338,12 +349,12 @@ class OrderedModel:
                 if total is not None:
                     self.values[cell] = total
                 if cell[1] == "p":
-                    self.packets[cell] = (self.launch_number, self.before[event] | 1 << event)
+                    self.packets[cell] = (
+                        self.launch_number,
+                        self.events[event].before | 1 << event,
+                    )
 
     # Synchronisation.
-
-    def _counter(self, key: object) -> _Counter:
-        return self.counters.setdefault(key, _Counter(deque()))
 
     def _raised_keys(self, rank: int, op: Operation) -> Iterator[tuple[object, int]]:
         """(counter, channel) of each counter that is raised; channel -1 for semaphores."""
@@ -356,78 +367,78 @@ class OrderedModel:
                 if peer != rank and (op.channel_type, peer, rank, ordinal) in self.channel_ends:
                     yield (op.channel_type, rank, peer, ordinal), channel
 
+    def _taken_keys(self, rank: int, op: Operation) -> list[object]:
+        """The counters that are taken, in order."""
+        if op.name == "sem_acquire":
+            return [("semaphore", rank, number) for number in op.semaphores]
+        connections = [
+            self.loaded[rank].connections[op.channel_type, channel] for channel in op.channels
+        ]
+        return [(op.channel_type, peer, rank, ordinal) for peer, ordinal in connections]
+
     def _count_raises(self) -> None:
-        for rank, one in enumerate(self.loaded):
-            for number, initial in enumerate(one.semaphores):
-                self._counter(("semaphore", rank, number)).queue.extend([-1] * min(initial, 1000))
+        """Set the counts of semaphores before the first launch, and the raises per launch."""
+        for rank, loaded in enumerate(self.loaded):
+            for number, initial in enumerate(loaded.semaphores):
+                counter = self.counters["semaphore", rank, number]
+                counter.queue.extend([-1] * min(initial, _MAX_INITIAL_COUNT))
+                counter.has_initial_count = initial > 0
         for block in self.blocks:
             for _, op in block.rows:
                 if op.name in _RAISES:
                     for key, _ in self._raised_keys(block.rank, op):
-                        self._counter(key).raised_per_launch += 1
-        for rank, one in enumerate(self.loaded):
-            for number, initial in enumerate(one.semaphores):
-                if initial:
-                    # Nobody raised the initial value, so the last count tells nothing.
-                    self._counter(("semaphore", rank, number)).raised_per_launch = 0
+                        self.counters[key].raises_per_launch += 1
 
-    def _raise(self, number: int, rank: int, op: Operation) -> None:
-        for key, channel in self._raised_keys(rank, op):
-            counter, raiser = self._counter(key), self.known[number]
+    def _raise(self, block: _Block, op: Operation, event: int) -> None:
+        """Raise the counters of an operation; a port channel raises them by its proxy."""
+        for key, channel in self._raised_keys(block.rank, op):
+            counter, known = self.counters[key], self.known[block.number]
             if op.channel_type == "port" and channel >= 0:
-                proxy = ("proxy", rank, channel)
-                self.known[proxy] |= raiser
-                raiser = self.known[proxy]
-            last = len(self.events) - 1
-            event = next(at for at in range(last, -1, -1) if self.events[at].request < 0)
-            if counter.last_raise >= 0 and not self.known[number] >> counter.last_raise & 1:
+                proxy = ("proxy", block.rank, channel)
+                self.known[proxy] |= known
+                known = self.known[proxy]
+            if not self._is_ordered(counter.last_raise, event):
                 self.unordered.add(key)
             counter.last_raise = event
-            counter.all_raises |= raiser
-            counter.queue.append(raiser)
+            counter.all_raises |= known
+            counter.queue.append(known)
 
-    def _take(self, number: int, block: _Block, row: int, op: Operation) -> bool:
-        """Take one count of each channel or semaphore; those taken before a wait stay taken."""
-        keys: list[object] = []
-        if op.name == "sem_acquire":
-            keys = [("semaphore", block.rank, one) for one in op.semaphores]
-        for channel in op.channels if op.name != "sem_acquire" else ():
-            peer, ordinal = self.loaded[block.rank].connections[op.channel_type, channel]
-            keys.append((op.channel_type, peer, block.rank, ordinal))
-        for key in keys[block.items_done :]:
-            counter = self._counter(key)
+    def _take(self, block: _Block, row: int, op: Operation) -> bool:
+        """Take one count of each channel or semaphore; a block that waits keeps those taken."""
+        for key in self._taken_keys(block.rank, op)[block.items_done :]:
+            counter = self.counters[key]
             if not counter.queue:
                 return False
-            raiser = counter.queue.popleft()
+            raised = counter.queue.popleft()
             block.items_done += 1
             counter.taken += 1
-            take = self._new_event(Event(row, self.launch_number), self.known[number])
-            if counter.last_take >= 0 and not self._is_before(counter.last_take, take):
+            take = self._step(block, row)
+            if not self._is_ordered(counter.last_take, take):
                 self._note_race(counter.last_take, take)
             counter.last_take = take
-            self.known[number] |= 1 << take
-            if raiser >= 0 and key not in self.late:
-                self.known[number] |= raiser
-            if key in self.late and counter.taken == counter.raised_per_launch:
-                self.known[number] |= counter.all_raises
-        self._step(number, row)
+            if key not in self.late:
+                self.known[block.number] |= max(raised, 0)
+            elif counter.taken == counter.raises_per_launch and not counter.has_initial_count:
+                # The last count of a launch proves all raises, unless initial counts were left.
+                self.known[block.number] |= counter.all_raises
+        self._step(block, row)
         return True
 
-    def _pass_barrier(self, number: int, block: _Block, row: int, op: Operation) -> bool:
+    def _pass_barrier(self, block: _Block, row: int, op: Operation) -> bool:
         """Arrive at a barrier of the rank, or leave it when all blocks have arrived."""
-        state = self.barriers[block.rank, op.barrier]
-        if block.generation < 0:
-            self._step(number, row)
-            state[0] |= self.known[number]
-            block.generation = state[3]
-            state[2] += 1
-            if state[2] == op.num_blocks:
-                state[1], state[2] = state[0], 0
-                state[3] += 1
-        if state[3] == block.generation:
+        barrier = self.barriers[block.rank, op.barrier]
+        if block.arrival < 0:
+            self._step(block, row)
+            barrier.gathered |= self.known[block.number]
+            block.arrival = barrier.generation
+            barrier.waiting += 1
+            if barrier.waiting == op.num_blocks:
+                barrier.released, barrier.waiting = barrier.gathered, 0
+                barrier.generation += 1
+        if barrier.generation == block.arrival:
             return False
-        block.generation = -1
-        self.known[number] |= state[1]
+        block.arrival = -1
+        self.known[block.number] |= barrier.released
         return True
 
     # Ranges.
@@ -441,41 +452,45 @@ class OrderedModel:
         return rank, buffer, half, unit
 
     def _cells(
-        self, rank: int, one: Operand, size: int, *, is_packet: bool, is_port: bool = False
-    ) -> list[list[Cell]]:
-        """The cells of an operand on each rank that it lies on."""
-        is_own = one.rank is None and not one.group
+        self, rank: int, operand: Operand, size: int, *, is_packet: bool, is_port: bool
+    ) -> list[Cells]:
+        """The cells of an operand on each rank that has a part of it."""
+        is_own = operand.rank is None and not operand.group
         half = 0
-        if one.buffer == "s" and self.is_double and (is_packet or (is_own and not is_port)):
+        if operand.buffer == "s" and self.is_double and (is_packet or (is_own and not is_port)):
             half = self.launch_number % 2
-        buffer = "p" if is_packet else one.buffer
-        owners = one.group or (rank if one.rank is None else one.rank,)
-        first, count = one.offset // UNIT, size // UNIT
+        buffer = "p" if is_packet else operand.buffer
+        owners = operand.group or (rank if operand.rank is None else operand.rank,)
+        first, count = operand.offset // UNIT, size // UNIT
         return [
             [self._cell(owner, buffer, half, unit) for unit in range(first, first + count)]
             for owner in owners
         ]
 
-    def _moves(
-        self, rank: int, op: Operation
-    ) -> Iterator[tuple[list[list[Cell]], list[list[Cell]]]]:
+    def _moves(self, rank: int, op: Operation) -> Iterator[tuple[list[Cells], list[Cells]]]:
         """(cells of each source, cells of each target) of every move."""
+        is_port = op.channel_type == "port"
         for sources, targets in _ranges(op):
             size = sources[0][0].size
-            is_port = op.channel_type == "port"
-            cells = [
+            reads, writes = (
                 [
-                    place
-                    for one, is_packet in side
-                    for place in self._cells(rank, one, size, is_packet=is_packet, is_port=is_port)
+                    cells
+                    for operand, is_packet in side
+                    for cells in self._cells(
+                        rank, operand, size, is_packet=is_packet, is_port=is_port
+                    )
                 ]
                 for side in (sources, targets)
-            ]
-            yield cells[0], cells[1]
+            )
+            yield reads, writes
 
 
+_WITHOUT_RANGES = _TAKES | {
+    "signal", "rlxsignal", "sem_release", "nop", "barrier", "flush", "pipeline",
+}  # fmt: skip
 # An operand, and whether it is read or written as packets.
 _Ranges = list[tuple[Operand, bool]]
+# Positions of the first source and of the first target that are packets.
 _FIRST_PACKETS = {"ppkt": (9, 0), "cpkt": (9, 0), "upkt": (0, 9), "rppkt": (0, 0),
                   "repkt": (1, 9), "respkt": (1, 1), "recpkt": (1, 1), "recspkt": (1, 1),
                   "gstorepkt": (0, 0)}  # fmt: skip
@@ -483,30 +498,32 @@ _FIRST_PACKETS = {"ppkt": (9, 0), "cpkt": (9, 0), "upkt": (0, 9), "rppkt": (0, 0
 
 def _ranges(op: Operation) -> Iterator[tuple[_Ranges, _Ranges]]:
     """The sources and targets of every move of an operation, as the kernel resolves them."""
-    if op.name in (*_TAKES, "signal", "rlxsignal", "sem_release", "nop", "barrier", "flush"):
-        return
-    if op.name == "pipeline":
+    if op.name in _WITHOUT_RANGES:
         return
     reads, writes = _FIRST_PACKETS.get(op.name, (9, 9))
-    sources = [(one, at >= reads) for at, one in enumerate(op.sources)]
-    targets = [(one, at >= writes) for at, one in enumerate(op.targets)]
+    sources = [(operand, position >= reads) for position, operand in enumerate(op.sources)]
+    targets = [(operand, position >= writes) for position, operand in enumerate(op.targets)]
     if op.name in ("put", "pws", "pwsf", "ppkt"):
         is_memory = op.channel_type != "port"
-        for (one, is_packet), written in zip(sources, targets, strict=True):
-            buffer = op.sources[0].buffer if is_memory else one.buffer
-            yield [(Operand(buffer, one.offset, one.size), is_packet)], [written]
+        for (source, is_packet), target in zip(sources, targets, strict=True):
+            # On memory channels the kernel reads all sources from the buffer of the first one.
+            buffer = op.sources[0].buffer if is_memory else source.buffer
+            yield [(Operand(buffer, source.offset, source.size), is_packet)], [target]
     elif op.name == "get":
         # Each side has the offset of the other one.
         for far, near in zip(op.sources, op.targets, strict=True):
-            source = Operand(far.buffer, near.offset, far.size, far.rank)
-            target = Operand(near.buffer, far.offset, far.size)
-            yield [(source, False)], [(target, False)]
+            remote = Operand(far.buffer, near.offset, far.size, far.rank)
+            local = Operand(near.buffer, far.offset, far.size)
+            yield [(remote, False)], [(local, False)]
     else:
         yield sources, targets
 
 
 def run_launches(plan: Json, launches: int) -> list[Launch]:
-    """Launch after launch, up to one that does not end; unordered counters are found by repeating."""
+    """Run consecutive launches, up to the first that does not end.
+
+    If raises of a counter turn out to have no order, all launches are repeated with it in `late`.
+    """
     late: frozenset[object] = frozenset()
     while True:
         model = OrderedModel(plan, late)

@@ -1,4 +1,4 @@
-"""Random plans of two or three ranks, whose operations no generator would write together."""
+"""Random plans of two or three ranks, with operations in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from made_plans import chunk
 Json = dict[str, Any]
 _CHUNKS = 2
 _BLOCKS = 2
-# More of what raises than of what awaits: otherwise nearly all plans block at once.
+# Most of these raise counters: with as many that wait, nearly all plans would block at once.
 _SYNCHRONISATION = ["nop", *["signal"] * 4, "wait", *["sem_release"] * 4, "sem_acquire"]
 _LOCAL = ["copy", "copy", "re"]
 _REMOTE = ["put", "put", "get", "res", "rre", "rres"]
@@ -39,7 +39,7 @@ def _gpu(rank: int, num_ranks: int, protocol: str, draw: random.Random) -> Json:
     peers = [peer for peer in range(num_ranks) if peer != rank]
     chunks = _CHUNKS * num_ranks
     kinds = ("memory", "port")
-    # A port channel a block: the order of requests of two blocks would depend on the run.
+    # Each block has its own port channels: requests of two blocks to one would have no order.
     channels: list[Json] = [
         {"channel_type": "memory", "connected_to": peers},
         {"channel_type": "port", "connected_to": peers * _BLOCKS},
@@ -88,13 +88,13 @@ def _operations(num_peers: int, chunks: int, protocol: str, draw: random.Random)
     data = [*_LOCAL, *_REMOTE, *_SWITCH]
     ops = []
     if protocol == "LL":
-        # Packets that later operations of some block can read.
+        # Later operations, also those of other blocks, can read these packets.
         data = ["ppkt", "cpkt", "cpkt", *_LOCAL, *_PACKETS]
         ops = [_operation("cpkt", num_peers, chunks, draw) for _ in range(2)]
     for _ in range(draw.randrange(2, 9)):
         name = draw.choice(_SYNCHRONISATION if draw.random() < 0.4 else data)
         ops.append(_operation(name, num_peers, chunks, draw))
-    # All blocks meet as often: at the same barrier, somewhere.
+    # Every block has one barrier, because the numbers of uses must be equal.
     ops.insert(
         draw.randrange(len(ops) + 1),
         {"name": "barrier", "barrier_id": 0, "num_threadblocks": _BLOCKS},
@@ -117,9 +117,9 @@ def _operation(name: str, num_peers: int, chunks: int, draw: random.Random) -> J
     size = draw.choice([1, 1, 2])
 
     def near(buffer: str = "") -> Json:
-        # Packets of few places, so that they are read where they were written.
-        places = 2 if buffer else chunks - size + 1
-        return chunk(buffer or draw.choice("ios"), draw.randrange(places), size)
+        # Packets have two positions only, so that many are read where they were written.
+        positions = 2 if buffer else chunks - size + 1
+        return chunk(buffer or draw.choice("ios"), draw.randrange(positions), size)
 
     def far(buffer: str = "") -> Json:
         number = 3 * peer + "ios".index(buffer or draw.choice("ios"))
@@ -131,7 +131,7 @@ def _operation(name: str, num_peers: int, chunks: int, draw: random.Random) -> J
         return {"switch_channel_id": number, "index": start, "size": size}
 
     if name == "put" and draw.random() < 0.5:
-        # Range k goes through channel k, to the rank at its end.
+        # Range k goes through channel k to the rank at the other end of the channel.
         ends = draw.sample(range(num_peers), draw.randrange(1, num_peers + 1))
         targets = [far() | {"buffer_id": 3 * end + draw.randrange(3)} for end in ends]
         return {

@@ -76,13 +76,13 @@ def check_plan(
     if not check_operations(plan, findings):
         return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
     try:
-        prepared = _prepared(plan, findings)
+        prepared = prepare_plan(plan, findings)
     except InputError as error:
         findings.on_plan("plan-size", error.diagnostics[0].message, error.diagnostics[0].cure)
         return _report(findings, UNKNOWN, UNKNOWN, np.zeros(0, np.int64))
     # With unequal halves packets of the second launch are stored at wrong addresses.
     has_halves = check_halves(plan, findings)
-    execution, results = _launched(prepared, launches if has_halves else 1)
+    execution, results = launch_plan(prepared, launches if has_halves else 1)
     verdicts = [_verdict(result, findings) for result in results]
     if not has_halves:
         verdicts.append(DEADLOCK)
@@ -93,7 +93,7 @@ def check_plan(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Prepared:
+class PreparedPlan:
     """A plan in the form that the simulation runs."""
 
     plan: Plan
@@ -104,10 +104,10 @@ class _Prepared:
     contents: Contents
 
 
-def _prepared(
+def prepare_plan(
     plan: Plan,
     findings: PlanFindings,
-) -> _Prepared:
+) -> PreparedPlan:
     """Lay out the plan in memory, and check the rules that need its ranges and counters.
 
     Raises `InputError` if the plan is too large to simulate.
@@ -131,10 +131,10 @@ def _prepared(
     proxies = lagging_proxies(plan)
     _check_actors(plan, proxies)
     program = program_of(plan, counters, proxies, ranges)
-    return _Prepared(plan, memory, program, counters, proxies, contents_of(memory))
+    return PreparedPlan(plan, memory, program, counters, proxies, contents_of(memory))
 
 
-def _launched(prepared: _Prepared, launches: int) -> tuple[Execution, list[LaunchResult]]:
+def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[LaunchResult]]:
     """Run consecutive launches, up to the first that does not end.
 
     If thread blocks increment a counter without an order, a count does not identify its signal. All
