@@ -307,7 +307,8 @@ def _check_traffic(claim: _ScheduleClaim, algorithm: Algorithm) -> None:
 
 def _is_met(claim: _ScheduleClaim, makespan: Fraction, bound: Fraction) -> bool:
     """Return whether the bound proves, without a solver, that no schedule is faster."""
-    # Unsplit tasks end at whole ticks, and the bound may lie up to one tick below.
+    # The time of unsplit tasks is an integer number of ticks. The bound is not rounded up, so that
+    # it may be up to one tick smaller than an optimal time.
     are_unsplit = len({piece.task for piece in claim.pieces}) == len(claim.pieces)
     slack = claim.tasks.tick_s if are_unsplit else 0
     return makespan == bound or makespan - bound < slack

@@ -199,7 +199,8 @@ def _read_weights(claim: _StreamClaim) -> dict[int, int]:
 def _check_messages(claim: _StreamClaim, algorithm: Algorithm) -> None:
     """Check that the algorithm sends between the devices of streams, and enough bytes per pair.
 
-    A part of a box ends at a whole unit, so each may be up to one unit short. Raises `FlawError`.
+    The algorithm divides boxes at unit boundaries, so that each part may be up to one unit smaller
+    than its share. Raises `FlawError`.
     """
     unit = Fraction(algorithm.collective_bytes or 0, algorithm.collective.unit_count)
     required: dict[tuple[int, int], Fraction] = {}
