@@ -403,15 +403,24 @@ def test_ranges_of_two_operations_are_compared_by_the_block_barrier_alone() -> N
     assert findings_of(plan, "overlap") == []
 
 
-def test_ranges_of_different_moves_of_a_put_may_overlap() -> None:
-    # Range 0 goes to the place that range 1 is read from; the executor moves them one by one.
+@pytest.mark.parametrize(("target", "is_refused"), [(1, True), (5, False)])
+def test_only_the_ranges_of_one_move_of_a_put_may_not_overlap(
+    target: int, is_refused: bool
+) -> None:
+    # Range 0 is chunks 0 and 1, range 1 is chunks 4 and 5 of the output. A channel of the rank to
+    # itself lets a put write into the buffer that it reads.
     put = {
-        "name": "get",
+        "name": "put",
         "channel_type": "memory",
-        "src_buff": [{"buffer_id": 0, "index": number, "size": 2} for number in (0, 2)],
-        "dst_buff": [chunk("o", number, 2) for number in (0, 2)],
+        "src_buff": [chunk("o", 0, 2), chunk("o", 4, 2)],
+        "dst_buff": [{"buffer_id": 0, "index": index, "size": 2} for index in (target, 7)],
     }
-    assert findings_of(connected(1, put), "overlap") == []
+    plan = connected(1, put)
+    gpu = plan["gpus"][0]
+    gpu["output_chunks"] = 9
+    gpu["channels"][0]["connected_to"] = [0]
+    gpu["remote_buffers"][0]["rank"] = 0
+    assert bool(findings_of(plan, "overlap")) == is_refused
 
 
 @pytest.mark.parametrize(
