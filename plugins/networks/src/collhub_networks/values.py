@@ -168,41 +168,13 @@ class NetworkFindings:
     def __init__(self) -> None:
         self._by_code: dict[str, tuple[Diagnostic, int]] = {}
 
-    def warn(
-        self,
-        code: str,
-        place: Location,
-        message: str,
-        cure: str = "",
-    ) -> None:
+    def warn(self, code: str, place: Location, message: str, cure: str = "") -> None:
         """Record a warning at a place; the first one of a code gives the message."""
-        self._add(
-            Diagnostic(
-                code,
-                message,
-                Severity.WARNING,
-                place,
-                cure,
-            )
-        )
+        self._add(Diagnostic(code, message, Severity.WARNING, place, cure))
 
-    def note(
-        self,
-        code: str,
-        place: Location,
-        message: str,
-        cure: str = "",
-    ) -> None:
+    def note(self, code: str, place: Location, message: str, cure: str = "") -> None:
         """Record a note, for example about supplied values; otherwise as `warn`."""
-        self._add(
-            Diagnostic(
-                code,
-                message,
-                Severity.NOTE,
-                place,
-                cure,
-            )
-        )
+        self._add(Diagnostic(code, message, Severity.NOTE, place, cure))
 
     def tell(self, report: Callable[[Diagnostic], None]) -> None:
         """Report the finding of every code once, with the number of further places."""

@@ -66,7 +66,7 @@ class ForkedRanks:
         exited with an error or a signal, or if the time limit has passed. The limit is also checked
         at the start, even if all ranks have reported.
         """
-        # Checked at least once per call, so that a long sequence of fast runs ends, too.
+        # Checked in every call, so that the limit also stops a long sequence of fast runs.
         self._check_time()
         for _ in self._processes:
             while not self._board.ready.acquire(True, _POLL_S):

@@ -56,8 +56,8 @@ def find_astra_network(
 def _as_full_mesh(topology: Topology) -> AstraNetwork:
     """Return a full mesh with the values of the topology's links, which must be equal.
 
-    Its `losses` say that it is written as FullyConnected, so that only algorithms between
-    neighbours have correct times. Raises `UsageError` for fewer than two NPUs.
+    It is written as FullyConnected, so that only algorithms between neighbours have correct times;
+    `losses` of the result say so. Raises `UsageError` for fewer than two NPUs.
     """
     loss = Loss(
         f"topology {topology.name}",

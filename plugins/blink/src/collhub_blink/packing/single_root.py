@@ -150,8 +150,8 @@ def _find_within_depth(
     """Return the fewest trees of at most `depth` that the search budget finds.
 
     `total`: the sum of their weights. `available`: a known packing, the result if no smaller one is
-    found; ignored if one of its trees is too deep. Raises `InputError` if none is found, with the
-    proof if there is one; the budget may have ended first.
+    found; ignored if one of its trees is too deep. Raises `InputError` if none is found: with the
+    proof that there is none, or because the budget is exhausted.
     """
     # Known trees that are too deep cannot be the result.
     known = available if _maximum_depth(available) <= depth else ()
