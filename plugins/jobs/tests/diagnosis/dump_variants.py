@@ -1,12 +1,37 @@
-"""Change dumps as a small ring buffer, other recorders and old releases would have written them."""
+"""Write dumps of a Flight Recorder, also as small ring buffers and old releases write them."""
 
 from __future__ import annotations
 
+import json
+import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 Change = Callable[[int, dict[str, Any]], None]
+
+
+def write_dumps(
+    folder: Path,
+    dumps: Mapping[int, dict[str, Any]],
+    change: Change | None = None,
+    *,
+    as_json: bool = False,
+) -> None:
+    """Write the dumps by rank, each after `change(rank, dump)`, one file each.
+
+    `as_json`: as JSON without frames, not as a pickle.
+    """
+    for rank, dump in dumps.items():
+        if change is not None:
+            change(rank, dump)
+        if as_json:
+            for entry in dump["entries"]:
+                entry.pop("frames", None)
+            (folder / f"rank_{rank}.json").write_text(json.dumps(dump))
+        else:
+            (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
 
 
 def keep_newest(seed: int, *, with_status: bool = True) -> Change:

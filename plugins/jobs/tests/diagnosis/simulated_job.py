@@ -7,14 +7,14 @@ without further progress is written as the dumps of a Flight Recorder.
 
 from __future__ import annotations
 
-import json
 import math
-import pickle
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from dump_variants import Change, write_dumps
 
 START_NS = 1_700_000_000_000_000_000
 CALL_NS = 10**6
@@ -293,22 +293,12 @@ class SimulatedJob:
         self,
         folder: Path,
         without: Sequence[int] = (),
-        change: Callable[[int, dict[str, Any]], None] | None = None,
+        change: Change | None = None,
         as_json: bool = False,
     ) -> None:
         """Write the dumps of all ranks but some, each after `change(rank, dump)`."""
-        for rank in range(self.size):
-            if rank in without:
-                continue
-            dump = self.dump(rank)
-            if change is not None:
-                change(rank, dump)
-            if as_json:
-                for entry in dump["entries"]:
-                    entry.pop("frames", None)
-                (folder / f"rank_{rank}.json").write_text(json.dumps(dump))
-            else:
-                (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+        dumps = {rank: self.dump(rank) for rank in range(self.size) if rank not in without}
+        write_dumps(folder, dumps, change, as_json=as_json)
 
 
 def agree(calls: Sequence[Call], ranks: Sequence[int]) -> bool:

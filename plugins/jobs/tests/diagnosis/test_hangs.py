@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from collhub_diagnosis.read_evidence import read_evidence
 from collhub_diagnosis.verdict import Verdict, diagnose_evidence
+from dump_variants import Change, write_dumps
 
 START_NS = 1_700_000_000_000_000_000
 Groups = dict[str, tuple[str, tuple[int, ...]]]
@@ -116,22 +115,12 @@ class Job:
         self,
         folder: Path,
         without: Sequence[int] = (),
-        change: Callable[[int, dict[str, Any]], None] | None = None,
+        change: Change | None = None,
         as_json: bool = False,
     ) -> Verdict:
         """Write the dumps, read them, and diagnose them."""
-        for rank in range(self.size):
-            if rank in without:
-                continue
-            dump = self.dump(rank)
-            if change is not None:
-                change(rank, dump)
-            if as_json:
-                for entry in dump["entries"]:
-                    entry.pop("frames", None)
-                (folder / f"rank_{rank}.json").write_text(json.dumps(dump))
-            else:
-                (folder / f"rank_{rank}").write_bytes(pickle.dumps(dump, protocol=2))
+        dumps = {rank: self.dump(rank) for rank in range(self.size) if rank not in without}
+        write_dumps(folder, dumps, change, as_json=as_json)
         return diagnose_evidence(read_evidence([str(folder)]))
 
 
@@ -346,7 +335,7 @@ def test_complete_dumps_of_some_ranks_are_no_proof(tmp_path: Path) -> None:
     assert not verdict.has_fault
 
 
-def overwritten(rank: int, kept: int) -> Callable[[int, dict[str, Any]], None]:
+def overwritten(rank: int, kept: int) -> Change:
     """Keep the newest entries of one rank."""
 
     def change(changed: int, dump: dict[str, Any]) -> None:
