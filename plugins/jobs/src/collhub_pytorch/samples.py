@@ -35,8 +35,12 @@ def execution_traces() -> Sequence[Source]:
 
 
 def part(name: str, rank: int, document: object) -> SourcePart:
-    """A file in memory."""
-    content = json.dumps(document).encode()
+    """Return a JSON file in memory."""
+    return file_part(name, json.dumps(document).encode(), rank)
+
+
+def file_part(name: str, content: bytes, rank: int | None = None) -> SourcePart:
+    """Return a file in memory."""
     return SourcePart(name, lambda: content, rank, len(content))
 
 

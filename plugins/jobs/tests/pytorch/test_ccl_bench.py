@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from collhub_pytorch.ccl_bench import lines, network, read, read_card, samples
 from collhub_pytorch.options import ProfileOptions
+from collhub_pytorch.samples import file_part
 
 from hub_core.model import Diagnostic, InputError
-from hub_core.plugin_api import NoOptions, Source, SourcePart
+from hub_core.plugin_api import NoOptions, Source
 
 CARD = """\
 version: 1
@@ -34,10 +35,7 @@ def card(
 
 def source_of(files: Mapping[str, bytes]) -> tuple[Source, list[Diagnostic]]:
     notes: list[Diagnostic] = []
-    parts = tuple(
-        SourcePart(name, lambda content=content: content, None, len(content))  # type: ignore[misc]
-        for name, content in files.items()
-    )
+    parts = tuple(file_part(name, content) for name, content in files.items())
     return Source("folder", parts, notes.append), notes
 
 

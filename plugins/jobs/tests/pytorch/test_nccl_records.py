@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from collhub_nccl_records import read_inspector_lines
 from collhub_pytorch.findings import collect_findings
@@ -22,8 +21,9 @@ from collhub_pytorch.nccl.samples import (
     source_of,
 )
 from collhub_pytorch.options import ClockOptions, RankOptions
+from read_jobs import collectives
 
-from hub_core.model import Diagnostic, HubError, InputError, JobCollective, NodeKind, Workload
+from hub_core.model import Diagnostic, HubError, InputError, NodeKind, Workload
 from hub_core.plugin_api import Source
 
 SAME = ClockOptions(ranks_missing="assume-same")
@@ -44,22 +44,14 @@ def read_text(*lines: str, options: ClockOptions | None = None) -> tuple[Workloa
     return workload, [note.message for note in notes]
 
 
-def calls(workload: Workload, rank: int) -> list[tuple[str, int, int]]:
-    """Collective, bytes and ns of the collectives of a rank, in order."""
-    nodes = workload.nodes
-    rows = np.flatnonzero((nodes.rank == rank) & (nodes.kind == NodeKind.COLLECTIVE))
-    return [
-        (JobCollective(int(nodes.collective[row])).name, int(nodes.bytes[row]),
-         int(nodes.duration_ns[row]))
-        for row in rows.tolist()
-    ]  # fmt: skip
-
-
 def test_the_published_bandwidths_follow_from_size_and_time(records: Path) -> None:
     path = records / "inspector_ok.log"
     workload, notes = read_text(path.read_text())
-    assert calls(workload, 0) == calls(workload, 1)
-    assert calls(workload, 0) == [("ALL_REDUCE", 1 << 20, 100_000), ("ALL_GATHER", 1 << 20, 50_000)]
+    assert collectives(workload, 0) == collectives(workload, 1)
+    assert collectives(workload, 0) == [
+        ("ALL_REDUCE", 1 << 20, 100_000),
+        ("ALL_GATHER", 1 << 20, 50_000),
+    ]
     bandwidths = {one.kind: one.bus_bandwidth for one in collect_findings(workload).calls}
     assert bandwidths["all-reduce"] == pytest.approx(10.48576e9)
     assert bandwidths["all-gather"] == pytest.approx(20.97152e9)
@@ -71,7 +63,7 @@ def test_the_published_bandwidths_follow_from_size_and_time(records: Path) -> No
 
 def test_a_cut_file_keeps_its_whole_lines_and_reports_the_other(records: Path) -> None:
     workload, notes = read_text((records / "inspector_cut.log").read_text(), options=SAME)
-    assert calls(workload, 0) == [("ALL_REDUCE", 1 << 20, 100_000)]
+    assert collectives(workload, 0) == [("ALL_REDUCE", 1 << 20, 100_000)]
     assert "not used: all.log:2: the line is not a JSON object" in notes
 
 
@@ -95,7 +87,7 @@ def test_a_record_that_one_rank_lost_is_completed() -> None:
     lines = [inspector_line(rank, "AllReduce", sn, 4096, 10 + rank) for rank in (0, 1)
              for sn in (1, 2, 3) if (rank, sn) != (1, 2)]  # fmt: skip
     workload, notes = read_text(*lines)
-    assert len(calls(workload, 1)) == 3
+    assert len(collectives(workload, 1)) == 3
     assert any(
         note.startswith("1 records of collectives are missing on one rank") for note in notes
     )
@@ -112,7 +104,7 @@ def test_sequence_numbers_may_be_counted_per_operation() -> None:
     lines = [inspector_line(rank, name, sn, 4096, 10) for rank in (0, 1) for sn in (1, 2)
              for name in names]  # fmt: skip
     workload, notes = read_text(*lines)
-    assert [one[0] for one in calls(workload, 1)] == ["ALL_REDUCE", "ALL_GATHER"] * 2
+    assert [one[0] for one in collectives(workload, 1)] == ["ALL_REDUCE", "ALL_GATHER"] * 2
     assert not any("no record" in note for note in notes)
 
 
@@ -132,7 +124,7 @@ def test_crossing_orders_of_two_communicators_are_read_in_one_order() -> None:
     lines = [inspector_line(rank, name, 1, 4096, 10, communicator=communicator)
              for rank in (0, 1) for communicator, name in (both if rank else both[::-1])]  # fmt: skip
     workload, notes = read_text(*lines)
-    assert calls(workload, 0) == calls(workload, 1)
+    assert collectives(workload, 0) == collectives(workload, 1)
     assert any("different orders at 1 places" in note for note in notes)
 
 
@@ -172,7 +164,7 @@ def test_contradictions_are_refused(lines: Sequence[str], message: str) -> None:
 
 def test_times_of_the_profiler_plugin_are_aligned() -> None:
     workload = read_profiler(profiler_events()[0], ClockOptions())
-    assert [one[:2] for one in calls(workload, 1)] == [
+    assert [one[:2] for one in collectives(workload, 1)] == [
         ("ALL_REDUCE", 1 << 20),
         ("ALL_GATHER", 1 << 18),
     ]
@@ -186,7 +178,9 @@ def test_a_profile_without_closing_bracket_and_end_is_read() -> None:
     cut = {name: text[: text.rindex('{"name": "AllGather"')] for name, text in files.items()}
     notes: list[Diagnostic] = []
     source = Source("job", source_of("job", cut).parts, notes.append)
-    assert [one[0] for one in calls(read_profiler(source, ClockOptions()), 0)] == ["ALL_REDUCE"]
+    assert [one[0] for one in collectives(read_profiler(source, ClockOptions()), 0)] == [
+        "ALL_REDUCE"
+    ]
     assert any("AllGather has no end in the file" in note.message for note in notes)
 
 
@@ -261,7 +255,7 @@ def call_text(rank: int, operation: str, count: int = 1024, root: int = 0, dtype
 def test_calls_of_a_log_have_the_bytes_of_the_input_buffer(operation: str, size: int) -> None:
     source = log_of(*((rank, call_text(rank, operation)) for rank in (0, 1)))
     workload = read_log(source, RankOptions())
-    assert [one[1] for one in calls(workload, 0)] == [size]
+    assert [one[1] for one in collectives(workload, 0)] == [size]
 
 
 def test_messages_of_a_log_have_their_peers() -> None:

@@ -14,9 +14,11 @@ from collhub_pytorch.nsys import activities
 from collhub_pytorch.nsys.read import read
 from collhub_pytorch.nsys.samples import Export, exports, step_of
 from collhub_pytorch.options import NsysOptions
+from collhub_pytorch.samples import file_part
+from read_jobs import collectives
 
-from hub_core.model import Diagnostic, HubError, InputError, JobCollective, NodeKind, Workload
-from hub_core.plugin_api import Source, SourcePart
+from hub_core.model import Diagnostic, HubError, InputError, NodeKind, Workload
+from hub_core.plugin_api import Source
 
 SAME = NsysOptions(ranks_missing="assume-same")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -35,10 +37,7 @@ def read_files(
     files: Mapping[str, bytes], options: NsysOptions | None = None
 ) -> tuple[Workload, list[str]]:
     notes: list[Diagnostic] = []
-    parts = tuple(
-        SourcePart(name, lambda content=content: content, None, len(content))  # type: ignore[misc]
-        for name, content in files.items()
-    )
+    parts = tuple(file_part(name, content) for name, content in files.items())
     workload = read(Source("job", parts, notes.append), options or NsysOptions())
     return workload, [note.message for note in notes]
 
@@ -46,17 +45,6 @@ def read_files(
 def read_exports(*given: Export, options: NsysOptions | None = None) -> tuple[Workload, list[str]]:
     files = {f"job.{place}.sqlite": export.content() for place, export in enumerate(given)}
     return read_files(files, options)
-
-
-def collectives(workload: Workload, rank: int) -> list[tuple[str, int, int]]:
-    """Collective, bytes and ns of a rank, in order."""
-    nodes = workload.nodes
-    rows = np.flatnonzero((nodes.rank == rank) & (nodes.kind == NodeKind.COLLECTIVE))
-    return [
-        (JobCollective(int(nodes.collective[row])).name, int(nodes.bytes[row]),
-         int(nodes.duration_ns[row]))
-        for row in rows.tolist()
-    ]  # fmt: skip
 
 
 def test_the_published_export_has_its_all_reduce(files: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from hub_core.plugin_api import Source, SourcePart
+from collhub_pytorch.samples import file_part
+from hub_core.plugin_api import Source
 
 # Operation, sequence number, bytes, time in us on rank 0 and on rank 1, which arrives late once.
 _CALLS = (
@@ -124,8 +125,5 @@ def _event(
 
 def source_of(name: str, files: Mapping[str, str]) -> Source:
     """Return a source in memory whose notes are dropped; ranks are in the content only."""
-    parts = []
-    for file, text in files.items():
-        content = text.encode()
-        parts.append(SourcePart(file, lambda content=content: content, None, len(content)))  # type: ignore[misc]
-    return Source(name, tuple(parts), report=lambda finding: None)
+    parts = tuple(file_part(file, text.encode()) for file, text in files.items())
+    return Source(name, parts, report=lambda finding: None)

@@ -7,7 +7,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hub_core.plugin_api import Source, SourcePart
+from collhub_pytorch.samples import file_part
+from hub_core.plugin_api import Source
 
 COMMUNICATOR = 0xFEDCBA9876543210
 # Small pages keep small exports small.
@@ -132,11 +133,10 @@ class Export:
 
 def exports() -> Sequence[Source]:
     """A step of two ranks in which rank 0 waits for rank 1: compute, all-reduce, compute."""
-    parts = []
-    for rank, start in enumerate((100_000, 140_000)):
-        content = step_of(rank, start).content()
-        name = f"report.{rank}.sqlite"
-        parts.append(SourcePart(name, lambda content=content: content, rank, len(content)))  # type: ignore[misc]
+    parts = [
+        file_part(f"report.{rank}.sqlite", step_of(rank, start).content(), rank)
+        for rank, start in enumerate((100_000, 140_000))
+    ]
     return [Source("report", tuple(parts), report=lambda finding: None)]
 
 
