@@ -22,8 +22,12 @@ from hub_core import (
 from hub_core.model import CollectiveKind, InputError, UsageError, parse_time, standard_kind
 
 if TYPE_CHECKING:
+    from collhub_pytorch.findings import Findings, Saving
+    from collhub_pytorch.machine_comparison import MachineComparison
     from collhub_pytorch.options import ProfileOptions
+    from collhub_pytorch.replay import NetworkTimes
     from collhub_pytorch.report import Block
+    from hub_core.model import Workload
 
 # The value of --machine for nominal links.
 _NO_MACHINE = "none"
@@ -119,71 +123,30 @@ def profile(
     Nsight Systems (SQLite), or records of NCCL: of its Inspector, its profiler plugin, or its log.
     """
     _check_options(topology_text, algorithms, machine, ranks_per_node)
-    is_compared = machine is not None and machine != _NO_MACHINE
     # Lazy imports: `--help` must not import numpy.
-    from collhub_pytorch import report
-    from collhub_pytorch.analysis import has_times, match_communications
-    from collhub_pytorch.findings import collect_findings, group_calls, saving
+    from collhub_pytorch.analysis import has_times
+    from collhub_pytorch.findings import collect_findings, saving
     from collhub_pytorch.machine_comparison import compare_with_machine
-    from collhub_pytorch.machine_report import comparison_lines, comparison_object
-    from collhub_pytorch.options import EXECUTION_TRACE
-    from collhub_pytorch.profile_formats import detect_format, read_files
-    from collhub_pytorch.replay import NetworkTimes
-    from collhub_pytorch.trace_files import list_files
 
-    trace_files, options = list_files(files), _options(reading)
-    with _translate_reader_options(), context.progress("reading profiles"):
-        form = detect_format(trace_files)
-        if reading["step"] is not None and not form.has_steps:
-            message = f"--step has no meaning for {form.description}, which mark no iterations"
-            raise UsageError(message, cure="leave it out, or name Kineto profiles")
-        workload, lines = read_files(form, trace_files, options)
-    if form.name == EXECUTION_TRACE:
-        lines = ["execution traces record no times: name Kineto profiles for those"]
+    workload, notes = _read_job(context, files, reading)
+    compared_machine = None if machine == _NO_MACHINE else machine
     if not has_times(workload):
-        if topology_text is not None:
-            message = "without times of collectives there is no job to replay"
-            raise UsageError(message, cure="leave out --topology, or profile the device as well")
-        if is_compared:
-            message = "without times of collectives there is no bandwidth to compare"
-            raise UsageError(message, cure="leave out --machine, or profile the device as well")
-        calls = group_calls(workload, match_communications(workload))
-        if as_json:
-            context.print_json(report.build_counts_document(workload, calls, lines))
-            return
-        _print_notes(context, lines)
-        _print_blocks(context, [report.counts_table(calls)])
+        _refuse_comparisons(topology_text, compared_machine)
+        _print_counts(context, workload, notes, as_json)
         return
-    findings, replay = collect_findings(workload), None
+    findings = collect_findings(workload)
+    replay = comparison = None
     if topology_text is not None:
-        topology = context.read_topology(topology_text)
-        registry = context.registry()
-        timing = choose_timing(
-            machine, backend, topology, registry, uses_known=True, tries_instances=True
-        )
-        times = NetworkTimes(topology, algorithms, timing, registry)
+        times = _choose_times(context, topology_text, algorithms, machine, backend)
         with context.progress("simulating collectives"):
             replay = saving(findings, times), times
-    comparison = None
-    if machine is not None and is_compared:
-        comparison = compare_with_machine(findings, machine, ranks_per_node, context.registry())
+    if compared_machine is not None:
+        registry = context.registry()
+        comparison = compare_with_machine(findings, compared_machine, ranks_per_node, registry)
     if as_json:
-        document = report.build_document(findings, lines, replay)
-        if comparison is not None:
-            document["machine_comparison"] = comparison_object(comparison)
-        context.print_json(document)
-        return
-    _print_notes(context, lines)
-    _print_blocks(context, [*report.build_blocks(findings), [report.instant_line(findings)]])
-    if comparison is not None:
-        context.print_line("")
-        _print_blocks(context, [comparison_lines(comparison)])
-    if replay is not None:
-        saved, times = replay
-        lead = f"with these times on {times.topology.name}"
-        context.print_line("")
-        _print_blocks(context, [report.simulated_table(times), [report.saving_line(saved, lead)]])
-        context.say(times.timing.note)
+        _print_document(context, findings, notes, comparison, replay)
+    else:
+        _print_report(context, findings, notes, comparison, replay)
 
 
 def _check_options(
@@ -199,6 +162,111 @@ def _check_options(
         raise UsageError("--machine none has no meaning without --topology", cure="give both")
     if ranks_per_node is not None and machine in (None, _NO_MACHINE):
         raise UsageError("--ranks-per-node has no meaning without --machine P", cure="give both")
+
+
+def _read_job(
+    context: CommandContext, files: Sequence[str], reading: Mapping[str, str | int | float | None]
+) -> tuple[Workload, list[str]]:
+    """Read the files as one job. Returns the workload, and the notes for the user."""
+    from collhub_pytorch.options import EXECUTION_TRACE
+    from collhub_pytorch.profile_formats import detect_format, read_files
+    from collhub_pytorch.trace_files import list_files
+
+    trace_files, options = list_files(files), _options(reading)
+    with _translate_reader_options(), context.progress("reading profiles"):
+        form = detect_format(trace_files)
+        if reading["step"] is not None and not form.has_steps:
+            message = f"--step has no meaning for {form.description}, which mark no iterations"
+            raise UsageError(message, cure="leave it out, or name Kineto profiles")
+        workload, notes = read_files(form, trace_files, options)
+    if form.name == EXECUTION_TRACE:
+        notes = ["execution traces record no times: name Kineto profiles for those"]
+    return workload, notes
+
+
+def _refuse_comparisons(topology_text: str | None, machine: str | None) -> None:
+    """Raise `UsageError` for options that require times of collectives."""
+    if topology_text is not None:
+        message = "without times of collectives there is no job to replay"
+        raise UsageError(message, cure="leave out --topology, or profile the device as well")
+    if machine is not None:
+        message = "without times of collectives there is no bandwidth to compare"
+        raise UsageError(message, cure="leave out --machine, or profile the device as well")
+
+
+def _choose_times(
+    context: CommandContext,
+    topology_text: str,
+    algorithms: Mapping[CollectiveKind, str],
+    machine: str | None,
+    backend: str,
+) -> NetworkTimes:
+    """Return the function that gives times of collectives on a network."""
+    from collhub_pytorch.replay import NetworkTimes
+
+    topology = context.read_topology(topology_text)
+    registry = context.registry()
+    timing = choose_timing(
+        machine, backend, topology, registry, uses_known=True, tries_instances=True
+    )
+    return NetworkTimes(topology, algorithms, timing, registry)
+
+
+def _print_counts(
+    context: CommandContext, workload: Workload, notes: Sequence[str], as_json: bool
+) -> None:
+    """Print the number of calls of each collective, without times."""
+    from collhub_pytorch import report
+    from collhub_pytorch.analysis import match_communications
+    from collhub_pytorch.findings import group_calls
+
+    calls = group_calls(workload, match_communications(workload))
+    if as_json:
+        context.print_json(report.build_counts_document(workload, calls, notes))
+        return
+    _print_notes(context, notes)
+    _print_blocks(context, [report.counts_table(calls)])
+
+
+def _print_document(
+    context: CommandContext,
+    findings: Findings,
+    notes: Sequence[str],
+    comparison: MachineComparison | None,
+    replay: tuple[Saving, NetworkTimes] | None,
+) -> None:
+    """Print the report as JSON."""
+    from collhub_pytorch.machine_report import comparison_object
+    from collhub_pytorch.report import build_document
+
+    document = build_document(findings, notes, replay)
+    if comparison is not None:
+        document["machine_comparison"] = comparison_object(comparison)
+    context.print_json(document)
+
+
+def _print_report(
+    context: CommandContext,
+    findings: Findings,
+    notes: Sequence[str],
+    comparison: MachineComparison | None,
+    replay: tuple[Saving, NetworkTimes] | None,
+) -> None:
+    """Print the report as tables and lines."""
+    from collhub_pytorch import report
+    from collhub_pytorch.machine_report import comparison_lines
+
+    _print_notes(context, notes)
+    _print_blocks(context, [*report.build_blocks(findings), [report.instant_line(findings)]])
+    if comparison is not None:
+        context.print_line("")
+        _print_blocks(context, [comparison_lines(comparison)])
+    if replay is not None:
+        saved, times = replay
+        lead = f"with these times on {times.topology.name}"
+        context.print_line("")
+        _print_blocks(context, [report.simulated_table(times), [report.saving_line(saved, lead)]])
+        context.say(times.timing.note)
 
 
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:
@@ -233,8 +301,8 @@ def to_command_options(cure: str) -> str:
     return _READER_OPTION.sub(lambda match: f"--{match[1].replace('_', '-')} {match[2]}", cure)
 
 
-def _print_notes(context: CommandContext, lines: Sequence[str]) -> None:
-    for line in lines:
+def _print_notes(context: CommandContext, notes: Sequence[str]) -> None:
+    for line in notes:
         context.say(f"note: {line}")
 
 
