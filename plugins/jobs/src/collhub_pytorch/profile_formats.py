@@ -19,6 +19,7 @@ from collhub_pytorch.kineto import read as kineto
 from collhub_pytorch.nccl import read as nccl
 from collhub_pytorch.nsys import read as nsys
 from collhub_pytorch.options import EXECUTION_TRACE, ProfileOptions
+from collhub_pytorch.profile_reading import notes
 from collhub_pytorch.trace_files import TraceFile, open_decompressed
 from hub_core.model import InputError, Location, Provenance, Workload
 from hub_core.plugin_api import Format
@@ -69,7 +70,7 @@ def read_files(
 ) -> tuple[Workload, list[str]]:
     """Read all files of a job. Returns the workload, and its assumptions and losses."""
     workload = form.read(files, options, Provenance(form.name, "", files[0].name))
-    return workload, [] if form.name == EXECUTION_TRACE else kineto.notes(workload)
+    return workload, [] if form.name == EXECUTION_TRACE else notes(workload)
 
 
 def _detect(file: TraceFile) -> ProfileFormat:

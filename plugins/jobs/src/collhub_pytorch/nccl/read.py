@@ -16,19 +16,17 @@ from collhub_nccl_records import (
 
 from collhub_pytorch.analysis import match_communications
 from collhub_pytorch.job import join_ranks
-from collhub_pytorch.kineto.read import align_clocks, notes
 from collhub_pytorch.nccl.graph import CallGraph
 from collhub_pytorch.nccl.ranks import find_job_ranks
 from collhub_pytorch.nccl.recorded import RecordedCalls
 from collhub_pytorch.options import INSPECTOR, NCCL_CALLS, PROFILER, ClockOptions, RankOptions
-from collhub_pytorch.trace_files import TraceFile, files_of, open_decompressed
+from collhub_pytorch.profile_reading import align_clocks, read_source
+from collhub_pytorch.trace_files import TraceFile, open_decompressed
 from hub_core.model import (
-    Diagnostic,
     InputError,
     JsonValue,
     Location,
     Provenance,
-    Severity,
     Workload,
 )
 from hub_core.plugin_api import Source
@@ -51,18 +49,18 @@ def read_inspector(source: Source, options: ClockOptions) -> Workload:
     line, for contradicting communicators, missing ranks, mismatched collectives, and clocks that
     cannot be aligned.
     """
-    return _read(source, options, INSPECTOR)
+    return read_source(source, INSPECTOR, workload_of, options)
 
 
 def read_profiler(source: Source, options: ClockOptions) -> Workload:
     """Read the events of NCCL's example profiler plugin; otherwise as `read_inspector`."""
-    return _read(source, options, PROFILER)
+    return read_source(source, PROFILER, workload_of, options)
 
 
 def read_log(source: Source, options: RankOptions) -> Workload:
     """Read the calls in logs of NCCL (subsystem COLL), without times; otherwise as above."""
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
-    return _read(source, clocks, NCCL_CALLS)
+    return read_source(source, NCCL_CALLS, workload_of, clocks)
 
 
 def has_calls(source: Source) -> bool:
@@ -83,14 +81,6 @@ def has_calls(source: Source) -> bool:
         return False
     largest = max(log.communicators.values(), key=lambda one: one.rank_count)
     return len(ranks.get(largest.identity, ())) == largest.rank_count
-
-
-def _read(source: Source, options: ClockOptions, format_name: str) -> Workload:
-    provenance = Provenance(format_name, "", source.name, source.sha256())
-    workload = workload_of(files_of(source), options, provenance)
-    for line in notes(workload):
-        source.report(Diagnostic("profile", line, Severity.NOTE, Location(source.name)))
-    return workload
 
 
 def workload_of(

@@ -13,26 +13,19 @@ from collhub_pytorch.calls import Call, GroupRecord
 from collhub_pytorch.job import join_ranks
 from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents
-from collhub_pytorch.kineto.read import (
-    ASSUMPTIONS,
-    align_clocks,
-    describe_facts,
-    nodes_of_profile,
-    notes,
-)
+from collhub_pytorch.kineto.read import ASSUMPTIONS, describe_facts, nodes_of_profile
 from collhub_pytorch.nccl.ranks import find_job_ranks
 from collhub_pytorch.nsys.database import open_database
 from collhub_pytorch.nsys.rank_events import FileContents, FileRank, read_file
 from collhub_pytorch.options import NSYS, NsysOptions
+from collhub_pytorch.profile_reading import align_clocks, read_source
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, NONE, RankNodes
-from collhub_pytorch.trace_files import TraceFile, files_of, open_decompressed
+from collhub_pytorch.trace_files import TraceFile, open_decompressed
 from hub_core.model import (
-    Diagnostic,
     InputError,
     JsonValue,
     Location,
     Provenance,
-    Severity,
     Workload,
     format_time,
 )
@@ -45,11 +38,7 @@ def read(source: Source, options: NsysOptions) -> Workload:
     Assumptions and losses are passed to `source.report`. Raises `InputError` for damaged files,
     missing ranks, mismatched collectives, and clocks that cannot be aligned.
     """
-    provenance = Provenance(NSYS, "", source.name, source.sha256())
-    workload = workload_of(files_of(source), options, provenance)
-    for line in notes(workload):
-        source.report(Diagnostic("profile", line, Severity.NOTE, Location(source.name)))
-    return workload
+    return read_source(source, NSYS, workload_of, options)
 
 
 def workload_of(

@@ -1,0 +1,118 @@
+"""Steps that the readers of profiles and records share: files, notes and clocks of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from collhub_pytorch.analysis import fit_clocks, has_times, match_communications, measured_timeline
+from collhub_pytorch.job import EXTENSION, fact_list, has_device, is_host_group
+from collhub_pytorch.options import NCCL_CALLS, ClockOptions
+from collhub_pytorch.trace_files import TraceFile, files_of
+from hub_core.columns import Int64Array
+from hub_core.model import (
+    Diagnostic,
+    JsonValue,
+    Location,
+    NodeKind,
+    Provenance,
+    Severity,
+    Workload,
+    format_ranks,
+    format_time,
+)
+from hub_core.plugin_api import Source
+
+Options = TypeVar("Options")
+
+# Default maximum differences between the ends of a collective.
+_DEVICE_RESIDUAL_NS = 1e6
+_HOST_RESIDUAL_NS = 1e8
+
+
+def read_source(
+    source: Source,
+    format_name: str,
+    read_files: Callable[[Sequence[TraceFile], Options, Provenance], Workload],
+    options: Options,
+) -> Workload:
+    """Read all files of a source with `read_files`, and report the notes of the workload."""
+    provenance = Provenance(format_name, "", source.name, source.sha256())
+    workload = read_files(files_of(source), options, provenance)
+    for line in notes(workload):
+        source.report(Diagnostic("profile", line, Severity.NOTE, Location(source.name)))
+    return workload
+
+
+def notes(workload: Workload) -> list[str]:
+    """List assumptions and missing data of the files for the user."""
+    extension = workload.extensions[EXTENSION]
+    assert isinstance(extension, dict)
+    messages = (
+        [str(line) for line in extension["notes"] if line]
+        if isinstance(extension["notes"], list)
+        else []
+    )
+    assumed = len(workload.nodes.control_indices)
+    # In logs of NCCL, the order of the lines is the order of the calls.
+    if assumed and workload.provenance.producer != NCCL_CALLS:
+        messages.append(f"{assumed} dependencies between streams are assumed")
+    missing = extension["assumed_ranks"]
+    if isinstance(missing, list) and missing:
+        ranks = format_ranks([int(str(rank)) for rank in missing])
+        messages.append(f"ranks {ranks} have no file and are assumed to do what others do")
+    residual = extension.get("clock_residual_ns")
+    if isinstance(residual, int):
+        messages.append(
+            f"clocks aligned; ends of a collective differ by up to {format_time(residual)}"
+        )
+    return messages
+
+
+def align_clocks(
+    workload: Workload, options: ClockOptions, *, has_common_clock: bool = False
+) -> Workload:
+    """Convert to a common clock with time 0 at the earliest start of a rank.
+
+    `has_common_clock`: the times of all ranks already have one clock.
+    """
+    meetings = match_communications(workload)
+    bases = np.array(workload.nodes.duration_ns[workload.nodes.rank_indptr[:-1]])
+    offsets = np.zeros(workload.num_ranks, np.int64)
+    extension: dict[str, JsonValue] = dict(workload.extensions[EXTENSION])  # type: ignore[arg-type]
+    clock_count = len(set(map(str, fact_list(workload, "files"))))
+    is_aligned = has_common_clock or options.clocks == "stated"
+    if not is_aligned and clock_count > 1 and has_times(workload):
+        # Assumed ranks have the clock of the file that they copy.
+        max_residual_ns = _max_residual_ns(workload, options)
+        fit = fit_clocks(workload, measured_timeline(workload), meetings, max_residual_ns)
+        offsets = fit.offset_ns
+        extension["clock_offsets_ns"] = [*map(int, offsets)]
+        extension["clock_residual_ns"] = fit.residual_ns
+    begins = bases - offsets
+    return replace(
+        _set_rank_starts(workload, begins - begins.min()), extensions={EXTENSION: extension}
+    )
+
+
+def _set_rank_starts(workload: Workload, begins_ns: Int64Array) -> Workload:
+    """Set the start times of the ranks."""
+    nodes = workload.nodes
+    duration = nodes.duration_ns.copy()
+    duration[nodes.rank_indptr[:-1]] = begins_ns
+    return replace(workload, nodes=replace(nodes, duration_ns=duration))
+
+
+def _max_residual_ns(workload: Workload, options: ClockOptions) -> float:
+    """Return the maximum difference between the ends of a collective."""
+    if options.clock_residual is not None:
+        return options.clock_residual * 1e9
+    # Device collectives end with the network; host threads end when they get a core.
+    nodes = workload.nodes
+    is_on_device = np.array([has_device(workload, rank) for rank in range(workload.num_ranks)])
+    is_of_device = nodes.is_kind(NodeKind.COLLECTIVE) & is_on_device[nodes.rank]
+    is_of_device &= ~is_host_group(workload)
+    return _DEVICE_RESIDUAL_NS if is_of_device.any() else _HOST_RESIDUAL_NS
