@@ -18,10 +18,10 @@ if TYPE_CHECKING:
         input_bytes,
         read_lines,
     )
+    from collhub_nccl_records.choices import Choice, ChoiceLine, parse_choice
     from collhub_nccl_records.inspector import read_inspector_lines
     from collhub_nccl_records.log import NcclLog
     from collhub_nccl_records.log_facts import (
-        Choice,
         CommunicatorFacts,
         Connection,
         TreeNode,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CallRecord",
     "Choice",
+    "ChoiceLine",
     "CommunicatorFacts",
     "Connection",
     "Member",
@@ -42,6 +43,7 @@ __all__ = [
     "describe_ring_defect",
     "describe_tree_defect",
     "input_bytes",
+    "parse_choice",
     "read_inspector_lines",
     "read_lines",
     "read_profiler_events",
@@ -49,9 +51,10 @@ __all__ = [
 
 _HOMES = {
     "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
+    "collhub_nccl_records.choices": "Choice ChoiceLine parse_choice",
     "collhub_nccl_records.inspector": "read_inspector_lines",
     "collhub_nccl_records.log": "NcclLog",
-    "collhub_nccl_records.log_facts": "Choice CommunicatorFacts Connection TreeNode"
+    "collhub_nccl_records.log_facts": "CommunicatorFacts Connection TreeNode"
     " describe_ring_defect describe_tree_defect",
     "collhub_nccl_records.profiler_events": "read_profiler_events",
 }

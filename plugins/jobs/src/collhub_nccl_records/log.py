@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from collhub_nccl_records.calls import CallRecord, Member, SkippedLine
+from collhub_nccl_records.choices import parse_choice
 from collhub_nccl_records.data_types import type_of_number
 from collhub_nccl_records.log_facts import (
     NO_RANK,
-    Choice,
     CommunicatorFacts,
     Connection,
     TreeNode,
@@ -46,14 +46,11 @@ _CONNECTION = re.compile(
     r"(?: \[(send|receive)\])? via (\S{1,120})"
 )
 _CHANNELS = re.compile(r"\d{1,4} coll channels,.{0,200}")
-_CHOICE = re.compile(r"(?:(\w{1,40}): )?(\d{1,19}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})")
 _CALL = re.compile(
     r"(\w{1,40}): opCount ([0-9a-fA-F]{1,16}) sendbuff \S{1,20} recvbuff \S{1,20}"
     r" count (\d{1,19}) datatype (-?\d{1,4}) op (-?\d{1,20}) root (-?\d{1,7})"
     r" comm (0x[0-9a-fA-F]{1,16})(?: \[nranks=(\d{1,7})\])?"
 )
-_ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
-_PROTOCOLS = ("LL", "LL128", "SIMPLE")
 _MAX_ENTRIES = 1 << 20
 _MAX_RANKS = 1 << 20
 _ROOTED = ("Broadcast", "Reduce", "Scatter", "Gather", "Send", "Recv")
@@ -256,12 +253,10 @@ class NcclLog:
         return True
 
     def _add_choice(self, line: _Line) -> bool:
-        match = _CHOICE.match(line.text)
-        if match is None or (facts := self._facts_of(line)) is None:
+        parsed = parse_choice(line.text)
+        if parsed is None or (facts := self._facts_of(line)) is None:
             return False
-        algorithm, protocol = _name(match[3], _ALGORITHMS), _name(match[4], _PROTOCOLS)
-        choice = Choice(match[1] or "", int(match[2]), algorithm, protocol)
-        facts.choices[choice] = facts.choices.get(choice, 0) + 1
+        facts.choices[parsed.choice] = facts.choices.get(parsed.choice, 0) + 1
         return True
 
 
@@ -295,10 +290,3 @@ def _split(number: int, content: bytes) -> Iterator[_Line]:
 
 def _children(text: str) -> tuple[int, ...]:
     return tuple(rank for rank in map(int, text.split("/")) if rank != NO_RANK)
-
-
-def _name(text: str, names: tuple[str, ...]) -> str:
-    """Return the name of an algorithm or protocol that is logged by number or name."""
-    if text.isdigit():
-        return names[int(text)] if int(text) < len(names) else text
-    return text.upper()

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from collhub_nccl_records.choices import Choice
+
 # Rank without parent or child in a line of trees.
 NO_RANK = -1
 
@@ -33,20 +35,6 @@ class Connection:
     target: int
     transport: str
     end: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Algorithm and protocol that NCCL chose for one call.
-
-    `operation` is "" in releases that do not name it; `bytes`: as logged. Names are in upper case:
-    `RING`, `SIMPLE`.
-    """
-
-    operation: str
-    bytes: int
-    algorithm: str
-    protocol: str
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import pytest
 from collhub_nccl.graphs.read_log import read
 from collhub_nccl.options import LogReadOptions
 from collhub_nccl.samples import log_samples
-from collhub_nccl_records import NcclLog, read_lines
+from collhub_nccl_records import Choice, NcclLog, read_lines
 
 import hub_core
 from hub_core.model import Algorithm, Diagnostic, InputError, Severity, UsageError
@@ -84,6 +84,24 @@ def test_calls_of_the_published_log(logs: Path) -> None:
     assert (call.operation, call.bytes, call.dtype) == ("AllReduce", 1048576, "float32")
     (facts,) = log.communicators.values()
     assert (facts.identity, facts.rank_count) == ("0x9ca74fa6e40df7f4", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "algorithm", "protocol"),
+    [
+        ("AllReduce: 64 Bytes -> Algo 1 proto 2 time 1.5", "RING", "SIMPLE"),
+        ("AllReduce: 64 Bytes -> Algo 9 proto 2 time 1.5", "9", "SIMPLE"),
+        ("AllReduce: 64 Bytes -> Algo nvls proto LL channel{Lo..Hi}={0..3}", "NVLS", "LL"),
+        # A digit of Unicode that is no decimal number.
+        ("AllReduce: 64 Bytes -> Algo \u00b2 proto \u00b2 time 1.5", "\u00b2", "\u00b2"),
+    ],
+)
+def test_choices_are_named_by_their_numbers(text: str, algorithm: str, protocol: str) -> None:
+    log = NcclLog()
+    lines = (init(2) + line(0, text)).encode().splitlines()
+    assert not list(log.read(enumerate(lines, 1), "x"))
+    (facts,) = log.communicators.values()
+    assert facts.choices == {Choice("AllReduce", 64, algorithm, protocol): 1}
 
 
 def test_a_channel_that_is_no_ring_is_left_out_and_reported(logs: Path) -> None:

@@ -1,7 +1,7 @@
 """Read NCCL's log (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING): choices and cost tables.
 
-The lines differ by version: 2.20 to 2.22 give numbers and a time, 2.23 also the collective, 2.24
-and later names and channels, 2.27 and later also symmetric kernels.
+Choices differ by version, see `collhub_nccl_records.choices`; 2.27 and later also log symmetric
+kernels.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from collhub_machine_profiles.nccl_constants import ALGORITHMS, PROTOCOLS
+from collhub_nccl_records import parse_choice
 
 from hub_core.model import Diagnostic, InputError, Location, Severity, standard_kind
 
@@ -23,14 +24,6 @@ _MEMBERS = re.compile(r"\bnRanks (\d{1,7}) nNodes (\d{1,7})\b")
 _CHANNELS = re.compile(r"^\s*(\d{1,3}) coll channels")
 _SETTING = re.compile(
     r"\b(NCCL_(?:ALGO|PROTO|NVLS_ENABLE|\w+_NCHANNELS|\w+_CTAS)) set by environment to (\S+)"
-)
-_NUMBERED = re.compile(
-    r"^(?:(\w+): )?(\d{1,19}) Bytes -> Algo (\d{1,2}) proto (\d{1,2})"
-    r" time (\d{1,12}(?:\.\d{1,12})?)"
-)
-_NAMED = re.compile(
-    r"^(\w+): (\d{1,19}) Bytes -> Algo (\w+) proto (\w+)"
-    r" channel\{Lo\.\.Hi\}=\{(\d{1,4})\.\.(\d{1,4})\}"
 )
 _SYMMETRIC = re.compile(
     r"^(\w+) \[Symmetric\]: (\d{1,19}) Bytes -> Kernel (\w+) nchannels (\d{1,4}) nthreads (\d{1,4})"
@@ -184,41 +177,29 @@ class _Reader:
                 )
             )
             return True
-        if match := _NAMED.match(text):
-            kind = standard_kind(match[1])
-            algorithm = _TITLE_WORDS.get(match[3].lower().replace("_", ""))
-            protocol, channels = match[4].lower(), int(match[6]) - int(match[5]) + 1
-            is_known = kind is not None and algorithm is not None and protocol in PROTOCOLS
-            if not is_known or channels < 1 or not 0 < int(match[2]) <= _MAX_SIZE:
-                return False
+        line = parse_choice(text)
+        if line is None or not 0 < line.choice.bytes <= _MAX_SIZE:
+            return False
+        operation = line.choice.operation
+        kind = standard_kind(operation) if operation else None
+        algorithm = _TITLE_WORDS.get(line.choice.algorithm.lower().replace("_", ""))
+        protocol = line.choice.protocol.lower()
+        is_complete = line.time_us is not None or (kind is not None and line.channels > 0)
+        if (operation and kind is None) or algorithm is None or protocol not in PROTOCOLS:
+            return False
+        if is_complete:
             self.choices.append(
                 LoggedChoice(
-                    number, str(kind), int(match[2]), str(algorithm), protocol, None, channels
+                    number,
+                    None if kind is None else str(kind),
+                    line.choice.bytes,
+                    algorithm,
+                    protocol,
+                    line.time_us,
+                    line.channels,
                 )
             )
-            return True
-        match = _NUMBERED.match(text)
-        if match is None or not 0 < int(match[2]) <= _MAX_SIZE:
-            return False
-        kind = standard_kind(match[1]) if match[1] else None
-        algorithm_number, protocol_number = int(match[3]), int(match[4])
-        if (
-            (match[1] and kind is None)
-            or algorithm_number >= len(ALGORITHMS)
-            or protocol_number >= len(PROTOCOLS)
-        ):
-            return False
-        self.choices.append(
-            LoggedChoice(
-                number,
-                None if kind is None else str(kind),
-                int(match[2]),
-                ALGORITHMS[algorithm_number],
-                PROTOCOLS[protocol_number],
-                float(match[5]),
-            )
-        )
-        return True
+        return is_complete
 
 
 def is_tuning_log(content: bytes) -> bool:
