@@ -14,7 +14,7 @@ import numpy as np
 from collhub_machine_profiles.calls import CollectiveCall, may_be_equal
 from collhub_machine_profiles.gpus import GPUS, Gpu
 from collhub_machine_profiles.network_model import NETWORK_NAMES, NetworkModel
-from collhub_machine_profiles.node_model import MEANINGS, NAMES, FloatArray
+from collhub_machine_profiles.node_model import MEANINGS, NAMES, FloatArray, is_modelled
 from collhub_machine_profiles.table import Table
 from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, Location
@@ -98,6 +98,11 @@ class MachineProfile:
     def known_gpu(self) -> Gpu | None:
         """Description of the GPU, None if it is not a known one."""
         return GPUS.get(self.gpu)
+
+    def modelled_gpu(self, call: CollectiveCall) -> Gpu | None:
+        """Return the GPU if the constants of the profile predict a call; None if they do not."""
+        gpu = self.known_gpu
+        return gpu if gpu is not None and self.constants and is_modelled(gpu, call) else None
 
     def constant_values(self) -> FloatArray:
         """Return the constants in the order of the model."""

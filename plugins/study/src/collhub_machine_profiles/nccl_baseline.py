@@ -165,15 +165,13 @@ def expected_time_of_choice_us(
     The model has rings, NVLS and exchanges on one node, and no trees. `size` is in bytes.
     """
     from collhub_machine_profiles.calls import PlannedCall
-    from collhub_machine_profiles.node_model import call_columns, is_modelled, predict
+    from collhub_machine_profiles.node_model import call_columns, predict
     from hub_core.plugin_api import Library
 
     library = Library("NCCL", communicator.version)
     call = PlannedCall(collective, communicator.ranks, communicator.nodes, size, library)
-    gpu = profile.known_gpu
-    if gpu is None or not profile.constants or not is_modelled(gpu, call):
-        return None
-    if choice.algorithm not in {"ring", "nvls", "p2p"}:
+    gpu = profile.modelled_gpu(call)
+    if gpu is None or choice.algorithm not in {"ring", "nvls", "p2p"}:
         return None
     columns = call_columns(gpu, [call], communicator.version, [choice])
     return float(predict(profile.constant_values(), columns)[0])

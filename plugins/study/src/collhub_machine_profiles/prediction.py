@@ -17,7 +17,7 @@ from collhub_machine_profiles.network_model import (
     extrapolate_nodes,
     is_between_nodes,
 )
-from collhub_machine_profiles.node_model import call_columns, choice_of, is_modelled, predict
+from collhub_machine_profiles.node_model import call_columns, choice_of, predict
 from collhub_machine_profiles.table import Table, envelope
 
 MIN_NOMINAL_BYTES = 2**28
@@ -84,8 +84,8 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
     knots. The mean of this and of linear interpolation has smaller errors than either of them on
     public measurements (benchmarks/machines/accuracy.py).
     """
-    gpu = profile.known_gpu
-    if gpu is None or not profile.constants or not is_modelled(gpu, call):
+    gpu = profile.modelled_gpu(call)
+    if gpu is None:
         return None
     upper = int(np.searchsorted(table.sizes, call.size_bytes))
     low, high = (int(size) for size in table.sizes[upper - 1 : upper + 1])
@@ -105,11 +105,12 @@ def _shaped_time_us(profile: MachineProfile, table: Table, call: CollectiveCall)
 def predict_by_model(profile: MachineProfile, call: CollectiveCall) -> Prediction | None:
     """Evaluate the model of one node or of the network; None if neither covers the call."""
     errors = _errors(profile, "model", call)
-    gpu = profile.known_gpu
-    if gpu is not None and profile.constants and is_modelled(gpu, call):
+    gpu = profile.modelled_gpu(call)
+    if gpu is not None:
         version = profile.library.version
-        times_us = predict(profile.constant_values(), call_columns(gpu, [call], version))
         choice = choice_of(gpu, call, version)
+        columns = call_columns(gpu, [call], version, [choice])
+        times_us = predict(profile.constant_values(), columns)
         return Prediction(float(times_us[0]), Method.MODEL, *errors, choice)
     network = next(
         (candidate for candidate in profile.networks if candidate.applies_to(call)), None

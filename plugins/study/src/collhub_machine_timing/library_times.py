@@ -6,7 +6,6 @@ from collections import Counter
 
 from collhub_machine_profiles.calls import PlannedCall
 from collhub_machine_profiles.machine_profile import MachineProfile
-from collhub_machine_profiles.node_model import is_modelled
 from collhub_machine_profiles.prediction import MAX_FITTED_BYTES, Method, predict_time
 
 from collhub_machine_timing.profiles import describe_profile, parse_machine
@@ -43,8 +42,7 @@ def _predict(profile: MachineProfile, call: LibraryCall, ranks_per_node: int | N
         return LibraryTime(nodes, reason=_explain_missing_configuration(profile, planned))
     if prediction.method == Method.EXTRAPOLATED:
         return LibraryTime(nodes, reason=_explain_extrapolation(profile, planned))
-    gpu = profile.known_gpu
-    is_fitted = gpu is not None and is_modelled(gpu, planned)
+    is_fitted = profile.modelled_gpu(planned) is not None
     if prediction.method == Method.MODEL and is_fitted and call.size_bytes > MAX_FITTED_BYTES:
         limit = format_bytes(MAX_FITTED_BYTES)
         reason = f"the model of {profile.name} was fitted to sizes up to {limit}"

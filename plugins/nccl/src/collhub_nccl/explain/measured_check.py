@@ -19,7 +19,6 @@ from collhub_machine_profiles.node_model import (
     MEANINGS,
     NAMES,
     call_columns,
-    is_modelled,
     predict,
 )
 
@@ -151,13 +150,14 @@ def _find_constant(
 
     The constant is the one whose relative change changes the time of the model most.
     """
-    gpu, choice = profile.known_gpu, call.choice
+    choice = call.choice
     communicator = call.request.communicator
     library = Library("NCCL", communicator.version)
     planned = PlannedCall(
         point.collective, point.ranks, point.nodes, point.size_bytes, library, point.dtype
     )
-    if gpu is None or choice is None or not profile.constants or not is_modelled(gpu, planned):
+    gpu = profile.modelled_gpu(planned)
+    if gpu is None or choice is None:
         return None
     columns = call_columns(gpu, [planned], communicator.version, [choice])
     values = profile.constant_values()
