@@ -32,12 +32,16 @@ _KIB = 1024
 # (limit, chunk in KiB): the chunk of calls below limit x channels x heads x current chunk.
 _NVLS_CHUNKS: tuple[tuple[int, int], ...] = ((64, 64), (8, 32), (2, 16))
 _NVLS_TREE_CHUNKS: tuple[tuple[int, int], ...] = ((32, 256), (16, 128), (4, 64), (1, 32))
-_NVLS_CHUNK, _NVLS_TREE_CHUNK, _MANY_NODES_CHUNK = 128 * _KIB, 512 * _KIB, 64 * _KIB
+_NVLS_TREE_CHUNK, _MANY_NODES_CHUNK = 512 * _KIB, 64 * _KIB
+NVLS_CHUNK_BYTES = 128 * _KIB
+"""Largest chunk of NVLS on one node."""
 _MANY_NODES = 4
 
 _EXCHANGE_LL_BYTES = 16 * 1024
 _EXCHANGE_STEP_BYTES = {True: 512 * 1024, False: 128 * 1024}
-_EXCHANGE_CHANNELS = {True: 32, False: 2}
+NVLINK_EXCHANGE_CHANNELS = 32
+"""Largest number of channels of each peer in an all-to-all on one node with NVLink."""
+_EXCHANGE_CHANNELS = {True: NVLINK_EXCHANGE_CHANNELS, False: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +146,14 @@ def launch_of(
         chunk = _nvls_chunk_bytes(communicator, algorithm, channels, size_bytes)
         return Choice(algorithm, protocol, channels, _ALL_THREADS, chunk)
     channels, threads = _reduce_blocks(communicator, collective, algorithm, protocol, size_bytes)
-    chunk = _CHUNK_BYTES[protocol]
+    return Choice(algorithm, protocol, channels, threads, fifo_chunk_bytes(algorithm, protocol))
+
+
+def fifo_chunk_bytes(algorithm: str, protocol: str) -> int:
+    """Return the payload of a chunk in the FIFO buffers of rings and trees, in bytes."""
     if (algorithm, protocol) == ("ring", "simple"):
-        chunk = _RING_SIMPLE_CHUNK_BYTES
-    return Choice(algorithm, protocol, channels, threads, chunk)
+        return _RING_SIMPLE_CHUNK_BYTES
+    return _CHUNK_BYTES[protocol]
 
 
 def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
@@ -155,11 +163,15 @@ def choose_exchange(communicator: Communicator, size_bytes: int) -> Choice:
     """
     share = size_bytes / communicator.ranks
     is_nvlink = communicator.gpu.has_nvlink and communicator.nodes == 1
-    step = _EXCHANGE_STEP_BYTES[is_nvlink]
-    needed = max(-(-share // (step // 8)), 1)
-    channels = int(min(needed, _EXCHANGE_CHANNELS[is_nvlink]))
+    channels = exchange_channels(share, is_nvlink=is_nvlink)
     protocol = "ll" if share <= _EXCHANGE_LL_BYTES * channels else "simple"
-    return Choice("p2p", protocol, channels, 512, step)
+    return Choice("p2p", protocol, channels, 512, _EXCHANGE_STEP_BYTES[is_nvlink])
+
+
+def exchange_channels(peer_bytes: float, *, is_nvlink: bool) -> int:
+    """Return the number of channels on which an all-to-all sends these bytes to each peer."""
+    needed = -(-peer_bytes // (_EXCHANGE_STEP_BYTES[is_nvlink] // 8))
+    return int(min(max(needed, 1), _EXCHANGE_CHANNELS[is_nvlink]))
 
 
 def _reduce_blocks(
@@ -186,13 +198,24 @@ def _reduce_blocks(
 def _nvls_chunk_bytes(
     communicator: Communicator, algorithm: str, channels: int, size_bytes: int
 ) -> int:
-    """Return the chunk of NVLS: smaller for small calls, each limit with the current chunk."""
+    """Return the chunk of NVLS or of an NVLS tree in bytes."""
     parallel = channels * communicator.ranks_per_node
-    chunk, limits = _NVLS_CHUNK, _NVLS_CHUNKS
-    if algorithm == "nvls_tree":
-        chunk, limits = _NVLS_TREE_CHUNK, _NVLS_TREE_CHUNKS
-        if communicator.nodes >= _MANY_NODES:
-            chunk = _MANY_NODES_CHUNK
+    if algorithm == "nvls":
+        return nvls_chunk_bytes(size_bytes, parallel)
+    is_large = communicator.nodes >= _MANY_NODES
+    chunk = _MANY_NODES_CHUNK if is_large else _NVLS_TREE_CHUNK
+    return _reduce_chunk(chunk, _NVLS_TREE_CHUNKS, size_bytes, parallel)
+
+
+def nvls_chunk_bytes(size_bytes: int, parallel: int) -> int:
+    """Return the chunk of NVLS in bytes; `parallel` is channels times heads of a node."""
+    return _reduce_chunk(NVLS_CHUNK_BYTES, _NVLS_CHUNKS, size_bytes, parallel)
+
+
+def _reduce_chunk(
+    chunk: int, limits: tuple[tuple[int, int], ...], size_bytes: int, parallel: int
+) -> int:
+    """Reduce the chunk of small calls; each limit is compared with the chunk so far."""
     for limit, smaller in limits:
         if size_bytes < limit * parallel * chunk:
             chunk = min(chunk, smaller * _KIB)

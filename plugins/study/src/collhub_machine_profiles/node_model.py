@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from collhub_machine_profiles.calls import CollectiveCall
 from collhub_machine_profiles.gpus import Gpu
-from collhub_machine_profiles.nccl_choice import MODELLED, Choice, choose
+from collhub_machine_profiles.nccl_choice import (
+    MODELLED,
+    NVLINK_EXCHANGE_CHANNELS,
+    Choice,
+    choose,
+)
 from collhub_machine_profiles.nccl_constants import DEFAULT_VERSION
 from collhub_machine_profiles.nccl_costs import ring_steps
 
@@ -129,7 +134,7 @@ def predict(constants: FloatArray, calls: CallColumns) -> FloatArray:
         [
             _ring_ll(value, calls),
             value["b128"]
-            + calls.steps * _larger(value["h128"], _us(calls.share, value["r128"]), 3),
+            + calls.steps * smooth_maximum(value["h128"], _us(calls.share, value["r128"]), 3),
             _ring_simple(value, calls),
             _nvls(value, calls),
             _exchange_start(value, calls)
@@ -144,22 +149,22 @@ def _us(size_bytes: FloatArray, rate: float) -> FloatArray:
     return size_bytes / (rate * 1e3)
 
 
-def _larger(first: FloatArray | float, second: FloatArray | float, power: int) -> FloatArray:
-    """Return a smooth maximum."""
+def smooth_maximum(first: FloatArray | float, second: FloatArray | float, power: int) -> FloatArray:
+    """Return (first^p + second^p)^(1/p), p = `power`, of positive times: a smooth maximum."""
     top = np.maximum(first, second)
     return np.asarray(top * ((first / top) ** power + (second / top) ** power) ** (1 / power))
 
 
 def _ring_ll(value: dict[str, float], calls: CallColumns) -> FloatArray:
     growth = 1 + value["gLL"] * calls.growth
-    step = _larger(value["hLL"] * growth, _us(calls.share, value["rLL"]), 3)
+    step = smooth_maximum(value["hLL"] * growth, _us(calls.share, value["rLL"]), 3)
     return value["b"] * growth + calls.steps * step
 
 
 def _ring_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
     # A chunk is sent in two slices; the second is sent while the first becomes visible.
     half = _us(calls.share, 2 * value["rS"])
-    step = half + _larger(half, value["LS"], 4)
+    step = half + smooth_maximum(half, value["LS"], 4)
     # A ring of two overlaps its local step with the transfers: a third of the time.
     local = np.where(calls.ranks == 2, value["yS"] / 3, value["yS"])
     return np.asarray(value["bS"] + calls.steps * step + local * 2 * half)
@@ -176,8 +181,10 @@ def _exchange_start(value: dict[str, float], calls: CallColumns) -> FloatArray:
 
 def _exchange_simple(value: dict[str, float], calls: CallColumns) -> FloatArray:
     share = calls.size / calls.ranks
-    wire = _larger(
-        _us(calls.size, 32 * value["rP"]), _us((calls.ranks - 1) * share, value["BP"]), 6
+    wire = smooth_maximum(
+        _us(calls.size, NVLINK_EXCHANGE_CHANNELS * value["rP"]),
+        _us((calls.ranks - 1) * share, value["BP"]),
+        6,
     )
-    moved = _larger(_us(share / calls.channels, value["cP"]), wire, 3)
+    moved = smooth_maximum(_us(share / calls.channels, value["cP"]), wire, 3)
     return _exchange_start(value, calls) * value["bPS"] + moved

@@ -191,8 +191,7 @@ def _assign_blocks(
 
 def _is_most_frequent(keys: Int64Array, counts: Int64Array) -> BoolArray:
     """Return whether each pair is the first of the most frequent ones of its key."""
-    order = np.lexsort((np.arange(len(keys)), -counts, keys))
+    order = np.lexsort((-counts, keys))
     result = np.zeros(len(keys), np.bool_)
-    if len(order):
-        result[order[run_mask(keys[order])]] = True
+    result[order[run_mask(keys[order])]] = True
     return result

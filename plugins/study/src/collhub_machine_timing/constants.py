@@ -18,13 +18,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from collhub_machine_profiles.machine_profile import MachineProfile
+from collhub_machine_profiles.nccl_choice import (
+    NVLINK_EXCHANGE_CHANNELS,
+    NVLS_CHUNK_BYTES,
+    fifo_chunk_bytes,
+)
+from collhub_machine_profiles.node_model import smooth_maximum
 
 from hub_core.columns import Float64Array
 from hub_core.model import UsageError
-
-KERNELS = ("fifo", "exchange", "nvls", "direct")
-PROTOCOLS = ("ll", "ll128", "simple")
-KIB, MIB = 1 << 10, 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,13 @@ START_VALUES = {
 
 # Bytes on the wire per byte of payload: LL has a flag of 4 bytes for 4 bytes, LL128 8 for 120.
 _WIRE = {"ll": 2.0, "ll128": 16 / 15, "simple": 1.0}
-# Payload of a chunk in the FIFO buffer, and chunks in flight: 8 steps of the buffer.
-_CHUNK = {"ll": 32 * KIB, "ll128": 576_000, "simple": 2 * MIB}
+# Chunks in flight: the FIFO buffer has 8 steps, of which a chunk of Simple takes 4.
 _SLOTS = {"ll": 8, "ll128": 8, "simple": 2}
 _POWER = {"ll": 3, "ll128": 3, "simple": 4}
 _UNLIMITED = 1 << 62
+# Replaces a time of 0 where a time is a divisor; it is less than the resolution of 1 ps.
+_MIN_US = 1e-9
 _MAX_THREADS, _MIN_THREADS, _LL_BYTES_PER_THREAD = 512, 128, 8
-_EXCHANGE_CHANNELS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +138,7 @@ class KernelTiming:
         transfer = sizes / (self.rate_gigabytes_per_s * 1e3) + self.chunk_us
         visible = np.full(len(sizes), self.network_us if crosses_network else self.visible_us)
         part = transfer / self.slices
-        top = np.maximum(np.maximum(part, visible), 1e-9)
-        power = self.power
-        longer = top * ((part / top) ** power + (visible / top) ** power) ** (1 / power)
+        longer = smooth_maximum(part, np.maximum(visible, _MIN_US), self.power)
         is_long = part >= visible
         busy = np.where(is_long, transfer - part + longer, transfer)
         lag = np.where(is_long, visible, longer)
@@ -206,7 +206,7 @@ def kernel_timing(
         slices=2 if is_simple else 1,
         received_share=(value["yS"] / (3 if ranks == 2 else 1)) if is_simple else 0.0,
         wire=_WIRE[protocol],
-        chunk_bytes=_CHUNK[protocol],
+        chunk_bytes=fifo_chunk_bytes("ring", protocol),
         slots=_SLOTS[protocol],
         power=_POWER[protocol],
         growth=value["gLL"] if protocol == "ll" else 0.0,
@@ -223,7 +223,7 @@ def kernel_timing(
             chunk_us=value["oN"] / 2,
             slices=1,
             received_share=0.0,
-            chunk_bytes=128 * KIB,
+            chunk_bytes=NVLS_CHUNK_BYTES,
         )
     return timing.with_threads(message_bytes)
 
@@ -235,7 +235,7 @@ def _exchange(
 
     All blocks of a GPU, and the copy of its own share, have 32 channels together.
     """
-    share = _EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
+    share = NVLINK_EXCHANGE_CHANNELS * value["rP"] * (ranks - 1) / (ranks * max(blocks, 1))
     power = timing.power
     simple_rate = (value["cP"] ** -power + share**-power) ** (-1 / power)
     start = value["bP"] * (1 + value["nP"] * (ranks - 1))
@@ -268,20 +268,6 @@ def _direct(profile: MachineProfile, protocol: str) -> KernelTiming:
         network_efficiency(profile),
         wire=_WIRE[protocol],
     )
-
-
-def exchange_channels(peer_bytes: float) -> int:
-    """Return the number of channels on which NCCL exchanges this many bytes with each peer."""
-    return int(np.clip(np.ceil(peer_bytes / (64 * KIB)), 1, _EXCHANGE_CHANNELS))
-
-
-def nvls_chunk_bytes(collective_bytes: int, parallel: int) -> int:
-    """Return the chunk of NVLS for `parallel` = channels x heads."""
-    chunk = 128 * KIB
-    for limit, smaller in ((64, 64), (8, 32), (2, 16)):
-        if collective_bytes < limit * parallel * chunk:
-            chunk = min(chunk, smaller * KIB)
-    return chunk
 
 
 def start_value(profile: MachineProfile, name: str) -> float:

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 
 from hub_core.plugin_api import OptionType, choice, option, optional
 
-KERNELS = ("fifo", "exchange", "nvls", "direct")
-PROTOCOLS = ("ll", "ll128", "simple")
+PROTOCOLS_OF_KERNEL = {
+    "fifo": ("ll", "ll128", "simple"),
+    "exchange": ("ll", "simple"),
+    "nvls": ("simple",),
+    "direct": ("ll", "simple"),
+}
+"""Kernels (`collhub_machine_timing.constants` describes them) and the protocols of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +24,13 @@ class MachineOptions:
         " wrote (default: the profile of the topology)"
     )
     kernel: str | None = choice(
-        (None, *KERNELS),
-        "what executes the algorithm: fifo (NCCL, MSCCL), exchange (NCCL's sends and receives in a"
-        " group), nvls, direct (MSCCL++) (default: nvls where switches add up, exchange where no"
-        " message waits for another, else fifo)",
+        (None, *PROTOCOLS_OF_KERNEL),
+        "code that executes the algorithm: fifo (NCCL, MSCCL), exchange (NCCL's sends and receives"
+        " in a group), nvls, direct (MSCCL++) (default: nvls if switches add up or copy messages,"
+        " exchange if no message waits for another, else fifo)",
     )
     protocol: str | None = choice(
-        (None, *PROTOCOLS), "protocol of all messages (default: the fastest one)"
+        (None, *PROTOCOLS_OF_KERNEL["fifo"]), "protocol of all messages (default: the fastest one)"
     )
     chunk: int | None = optional(
         "largest message, as 1MiB; larger ones take several rounds of the algorithm, which overlap"

@@ -14,29 +14,23 @@ from functools import lru_cache
 
 import numpy as np
 from collhub_machine_profiles.machine_profile import MachineProfile
+from collhub_machine_profiles.nccl_choice import exchange_channels, nvls_chunk_bytes
 
 from collhub_machine_timing.blocks import Instructions, build_instructions
 from collhub_machine_timing.constants import (
     KernelTiming,
-    exchange_channels,
     kernel_timing,
     nominal_gigabytes_per_s,
-    nvls_chunk_bytes,
 )
 from collhub_machine_timing.kernel import run
+from collhub_machine_timing.options import PROTOCOLS_OF_KERNEL
 from collhub_machine_timing.profiles import node_rate, select_profile
-from collhub_machine_timing.world import MessagePaths, build_world, find_paths
+from collhub_machine_timing.world import MessagePaths, build_world, find_paths, link_rates
 from hub_core.columns import Float64Array, Int64Array, distinct
 from hub_core.model import Algorithm, StepKind, UsageError, message_bytes
 from hub_core.network import Topology
 from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
 
-PROTOCOLS_OF_KERNEL = {
-    "fifo": ("ll", "ll128", "simple"),
-    "exchange": ("ll", "simple"),
-    "nvls": ("simple",),
-    "direct": ("ll", "simple"),
-}
 # Further rounds repeat the time of the last simulated one.
 _SIMULATED_ROUNDS = 2
 # Limits of MSCCL's programs: channels, and thread blocks that run at once on a GPU.
@@ -204,7 +198,8 @@ def _run_rounds(
 def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) -> float:
     """Return the time of the busiest link for one message of every row, in ps."""
     carried = load_links(case, row_bytes) * timing.wire
-    return float((carried / link_rates(case, timing)).max(initial=0.0)) * 1e12
+    rates = link_rates(case.topology, case.paths, timing)
+    return float((carried / rates).max(initial=0.0)) * 1e12
 
 
 def load_links(case: Case, row_bytes: Float64Array) -> Float64Array:
@@ -212,14 +207,6 @@ def load_links(case: Case, row_bytes: Float64Array) -> Float64Array:
     weights = np.repeat(row_bytes, np.diff(case.paths.indptr))
     loads = np.bincount(case.paths.links, weights, minlength=case.topology.num_links)
     return loads.astype(np.float64)
-
-
-def link_rates(case: Case, timing: KernelTiming) -> Float64Array:
-    """Return the attainable rate of every link in bytes per second: float64[links]."""
-    efficiency = np.where(
-        case.paths.link_crosses, timing.network_efficiency, timing.link_efficiency
-    )
-    return case.topology.bandwidth_bytes_per_s * efficiency
 
 
 def best_run(
@@ -253,7 +240,7 @@ def _promising_variants(
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.
         peer_bytes = collective_bytes / case.algorithm.num_ranks
-        return [(one, exchange_channels(peer_bytes)) for one in protocols]
+        return [(one, exchange_channels(peer_bytes, is_nvlink=True)) for one in protocols]
     numbers = list(_possible_instances(case))
     if case.kernel == "nvls":
         return [(protocols[0], numbers[-1])]

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_machine_timing.options import MachineOptions
-from collhub_machine_timing.runs import (
-    PROTOCOLS_OF_KERNEL,
-    Case,
-    CaseRun,
-    best_run,
-    build_case,
-    link_rates,
-    load_links,
-)
+from collhub_machine_timing.options import PROTOCOLS_OF_KERNEL, MachineOptions
+from collhub_machine_timing.runs import Case, CaseRun, best_run, build_case, load_links
+from collhub_machine_timing.world import link_rates
 from hub_core.columns import Int64Array
 from hub_core.model import Diagnostic, Location, UsageError, message_bytes
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
@@ -80,7 +73,7 @@ def _link_loads(case: Case, best: CaseRun, collective_bytes: int) -> tuple[LinkL
     units, counts = case.algorithm.collective.unit_count, case.algorithm.steps.count
     sizes = message_bytes(collective_bytes, units, counts).astype(np.float64)
     carried = load_links(case, sizes) * best.timing.wire
-    busy_ns = carried / link_rates(case, best.timing) * 1e9
+    busy_ns = carried / link_rates(topology, case.paths, best.timing) * 1e9
     used = np.flatnonzero(carried)
     used = used[np.lexsort((used, -carried[used], -busy_ns[used]))]
     ends = topology.source[used].tolist(), topology.destination[used].tolist()

@@ -87,11 +87,16 @@ def find_paths(
 
 def _is_first_use(groups: Int64Array, links: Int64Array) -> BoolArray:
     """Return whether an entry is the first of its group with its link."""
-    order = np.lexsort((np.arange(len(links)), links, groups))
+    order = np.lexsort((links, groups))
     result = np.zeros(len(links), np.bool_)
-    if len(order):
-        result[order[run_mask(groups[order], links[order])]] = True
+    result[order[run_mask(groups[order], links[order])]] = True
     return result
+
+
+def link_rates(topology: Topology, paths: MessagePaths, timing: KernelTiming) -> Float64Array:
+    """Return the attainable rate of every link in bytes per second: float64[links]."""
+    efficiency = np.where(paths.link_crosses, timing.network_efficiency, timing.link_efficiency)
+    return topology.bandwidth_bytes_per_s * efficiency
 
 
 def build_world(
@@ -142,11 +147,7 @@ def build_world(
     roots = np.flatnonzero(record["unmet"] == 0)
     _set_ranges(record, "child", "children", np.bincount(parents, minlength=total))
     _set_ranges(record, "receiver", "receivers", np.bincount(sends, minlength=total))
-    link_class, rates = np.unique(
-        topology.bandwidth_bytes_per_s
-        * np.where(paths.link_crosses, timing.network_efficiency, timing.link_efficiency),
-        return_inverse=True,
-    )[::-1]
+    rates, link_class = np.unique(link_rates(topology, paths, timing), return_inverse=True)
     busy = np.rint(sizes[:, None] * instances * timing.wire / rates[None, :] * 1e12).astype(
         np.int64
     )
