@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from collhub_templates.roofline import work_of
+from collhub_templates import number_by_use, repeat_edges, work_of
 
 from collhub_hlo.collectives import KINDS, Call
 from collhub_hlo.module import Module, read_module
@@ -100,17 +100,14 @@ def _workload(module: Module, program: Program, options: HloOptions, source: Sou
     count = module.devices.count
     tables = _Tables(program.calls, count)
     columns, rows = tables.columns(program, options), len(program.kind)
-    first = np.repeat(np.arange(count, dtype=np.int64) * rows, len(program.before))
-    edges = tuple(
-        np.tile(np.array(side, np.int64), count) + first for side in (program.before, program.after)
-    )
+    edges = repeat_edges((program.before, program.after), rows, count)
     is_data = not module.is_scheduled or options.order == "data"
     no_edges = np.zeros(0, np.int64), np.zeros(0, np.int64)
     nodes = NodeColumns.from_columns(
         count,
         columns,
-        (edges[0], edges[1]) if is_data else no_edges,
-        no_edges if is_data else (edges[0], edges[1]),
+        edges if is_data else no_edges,
+        no_edges if is_data else edges,
         source.name,
     )
     calls: list[JsonValue] = [_call_to_json(call) for call in program.calls[:_MAX_LISTED_CALLS]]
@@ -181,11 +178,8 @@ class _Tables:
                     self.root[row, members] = ranks[0]
         # Numbered by first use, rank by rank, as readers of written workloads number them.
         by_rank = self.group.T[:, :-1].reshape(-1)
-        used, first = np.unique(by_rank[by_rank >= 0], return_index=True)
-        order = used[np.argsort(first)]
-        position = np.full(len(numbers) + 1, NONE, np.int64)
-        position[order] = np.arange(len(order))
-        self.group = position[self.group]
+        order, number_of = number_by_use(by_rank, len(numbers))
+        self.group = number_of[self.group]
         ranks_of = list(numbers)
         self.groups = tuple(
             ProcessGroup(f"group_{index}", ranks_of[number])

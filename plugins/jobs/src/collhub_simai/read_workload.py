@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from collhub_templates import RankProgram, RankPrograms, job_of
+from collhub_templates import RankProgram, RankPrograms, job_of, number_by_use
 
 from collhub_simai.options import SIMAI, SimaiOptions
 from collhub_simai.workload_text import ROLES, Communication, Layer, WorkloadText, parse_workload
@@ -97,16 +97,16 @@ def _groups(text: WorkloadText, gpus: int, file: str) -> dict[str, Int64Array]:
 def _number_groups(workload: Workload) -> Workload:
     """Number the groups by their first use; a group of all ranks is -1, as in other readers."""
     nodes, every = workload.nodes, tuple(range(workload.num_ranks))
-    used, first = np.unique(nodes.group, return_index=True)
-    position = np.full(len(workload.groups) + 1, -1, nodes.group.dtype)
-    groups: list[ProcessGroup] = []
-    for number in used[np.argsort(first)].tolist():
-        if number >= 0 and workload.groups[number].ranks != every:
-            position[number] = len(groups)
-            groups.append(ProcessGroup(str(len(groups) + 1), workload.groups[number].ranks))
-    group = position[nodes.group]
+    is_every = np.array([*(group.ranks == every for group in workload.groups), False])
+    is_part = ~is_every[nodes.group]
+    order, number_of = number_by_use(np.where(is_part, nodes.group, -1), len(workload.groups))
+    groups = tuple(
+        ProcessGroup(str(index), workload.groups[number].ranks)
+        for index, number in enumerate(order.tolist(), 1)
+    )
+    group = number_of[nodes.group].astype(nodes.group.dtype)
     group.flags.writeable = False
-    return replace(workload, nodes=replace(nodes, group=group), groups=tuple(groups))
+    return replace(workload, nodes=replace(nodes, group=group), groups=groups)
 
 
 def _program(text: WorkloadText, sizes: dict[str, int], passes: int) -> RankProgram:

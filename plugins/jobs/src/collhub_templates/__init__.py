@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from hub_core import names_from
 
 if TYPE_CHECKING:
-    from collhub_templates.programs import RankProgram, RankPrograms, job_of
+    from collhub_templates.programs import (
+        RankProgram,
+        RankPrograms,
+        job_of,
+        number_by_use,
+        repeat_edges,
+    )
     from collhub_templates.roofline import MachineOptions, work_of
     from collhub_templates.templates import Edges, Lists, Template, built, marker, template_of
 
@@ -25,12 +31,14 @@ __all__ = [
     "built",
     "job_of",
     "marker",
+    "number_by_use",
+    "repeat_edges",
     "template_of",
     "work_of",
 ]
 
 _HOMES = {
-    "collhub_templates.programs": "RankProgram RankPrograms job_of",
+    "collhub_templates.programs": "RankProgram RankPrograms job_of number_by_use repeat_edges",
     "collhub_templates.roofline": "MachineOptions work_of",
     "collhub_templates.templates": "Edges Lists Template built marker template_of",
 }

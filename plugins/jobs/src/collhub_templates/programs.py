@@ -163,17 +163,31 @@ def _columns(stage: RankPrograms, group_of: Ints, names: dict[str, int]) -> dict
 
 def _edges_of_all(stages: Sequence[RankPrograms], first: Ints, kind: str) -> tuple[Ints, Ints]:
     """(parents, children) of all stages, whose nodes begin at rows `first`."""
-    parents, children = [], []
-    for stage, row in zip(stages, first.tolist(), strict=True):
-        before, after = _edges(stage, kind, row)
-        parents.append(before)
-        children.append(after)
-    return np.concatenate(parents), np.concatenate(children)
-
-
-def _edges(stage: RankPrograms, kind: str, first: int) -> tuple[Ints, Ints]:
-    """(parents, children) of all ranks of a stage, whose nodes begin at row `first`."""
-    starts = first + len(stage.program) * np.arange(len(stage.ranks))[:, None]
-    sides = [np.asarray(side, np.int64) for side in getattr(stage.program, kind)]
-    parents, children = ((starts + side).ravel() for side in sides)
+    sides = [
+        repeat_edges(getattr(stage.program, kind), len(stage.program), len(stage.ranks), row)
+        for stage, row in zip(stages, first.tolist(), strict=True)
+    ]
+    parents, children = (np.concatenate(side) for side in zip(*sides, strict=True))
     return parents, children
+
+
+def repeat_edges(
+    edges: tuple[Sequence[int], Sequence[int]], rows: int, copies: int, first: int = 0
+) -> tuple[Ints, Ints]:
+    """Repeat (parents, children) of a program for copies of `rows` nodes, from row `first` on."""
+    starts = first + rows * np.arange(copies, dtype=np.int64)[:, None]
+    parents, children = ((starts + np.asarray(side, np.int64)).ravel() for side in edges)
+    return parents, children
+
+
+def number_by_use(values: Ints, count: int) -> tuple[Ints, Ints]:
+    """Number values from 0 to `count` - 1 in the order of their first use.
+
+    Returns the values in that order, and the number of each value: int64[count + 1], -1 for unused
+    values. The last entry is that of the value -1, which stays -1.
+    """
+    used, first = np.unique(values[values >= 0], return_index=True)
+    order = used[np.argsort(first)]
+    number = np.full(count + 1, -1, np.int64)
+    number[order] = np.arange(len(order))
+    return order, number
