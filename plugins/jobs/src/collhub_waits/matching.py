@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collhub_waits.mismatches import (
     Mismatch,
@@ -23,6 +24,7 @@ from collhub_waits.mismatches import (
     is_all_to_all,
 )
 from collhub_waits.records import Call, Records, State
+from hub_core.columns import Int64Array
 
 
 class Arrival(Enum):
@@ -63,6 +65,8 @@ class Matching:
         self._segment_of = np.empty(len(self._order), dtype=np.int64)
         self._segment_of[self._order] = np.cumsum(is_first) - 1
         self._participants: dict[int, tuple[Partner, ...]] = {}
+        self._partners_of_message: dict[int, tuple[Partner, ...]] = {}
+        self._offsets: dict[tuple[int, int, int], int | None] = {}
         self._ranges: dict[tuple[int, int], tuple[int, int] | None] = {}
 
     def rows_of_key(self, row: int) -> dict[int, int]:
@@ -77,10 +81,12 @@ class Matching:
     def participants(self, row: int) -> tuple[Partner, ...]:
         """Return the ranks of an operation, sorted; for sends and receives only the other ends.
 
-        All ranks of a collective share one tuple.
+        Equal calls return the same tuple, and all ranks of a collective share one.
         """
         if self.records.columns["is_p2p"][row]:
-            return self._message_partners(row)
+            if row not in self._partners_of_message:
+                self._partners_of_message[row] = self._message_partners(row)
+            return self._partners_of_message[row]
         segment = int(self._segment_of[row])
         if segment not in self._participants:
             group = int(self.records.columns["group"][row])
@@ -111,11 +117,8 @@ class Matching:
             return
         starts = self._starts[:-1]
         differs = np.minimum.reduceat(calls, starts) != np.maximum.reduceat(calls, starts)
-        suspicious = self._suspicious_calls()
-        table = np.array([group[starts], calls[starts]])
-        needs_check = differs | np.fromiter(
-            ((int(g), int(c)) in suspicious for g, c in table.T), dtype=bool, count=len(starts)
-        )
+        keys = _pack(group[starts], calls[starts])
+        needs_check = differs | np.isin(keys, self._suspicious_calls())
         for segment in np.flatnonzero(needs_check & ~is_p2p[starts]):
             rows = self._order[self._starts[segment] : self._starts[segment + 1]]
             mismatch = self._compare({self.records.rank(int(row)): int(row) for row in rows})
@@ -123,20 +126,20 @@ class Matching:
                 yield mismatch
         yield from self._message_mismatches()
 
-    def _suspicious_calls(self) -> set[tuple[int, int]]:
-        """Return pairs of group and calls that contradict themselves, and all all-to-alls."""
+    def _suspicious_calls(self) -> Int64Array:
+        """Return keys of group and calls that contradict themselves, and of all all-to-alls."""
         columns = self.records.columns
-        pairs = np.unique(
-            columns["group"].astype(np.int64) << 32 | columns["calls"].astype(np.int64)
-        )
-        return {
-            (group, calls)
-            for group, calls in zip(
-                (pairs >> 32).tolist(), (pairs & 0xFFFFFFFF).tolist(), strict=True
-            )
-            if any(map(is_all_to_all, self.records.tables.calls[calls]))
+        keys = np.unique(_pack(columns["group"], columns["calls"]))
+        is_suspicious = [
+            any(map(is_all_to_all, self.records.tables.calls[calls]))
             or find_contradiction(self.records.tables.calls[calls], self._group_size(group))
-        }
+            is not None
+            for group, calls in zip(
+                (keys >> 32).tolist(), (keys & 0xFFFFFFFF).tolist(), strict=True
+            )
+        ]
+        suspicious: Int64Array = keys[np.array(is_suspicious, bool)]
+        return suspicious
 
     def _group_size(self, group: int) -> int | None:
         ranks = self.records.tables.groups[group].ranks
@@ -204,7 +207,13 @@ class Matching:
         return any(dump is not None and dump.is_overwritten for dump in dumps)
 
     def _offset(self, key: tuple[int, int, int]) -> int | None:
-        """Return the position of a send minus that of its receive in the lists of their pair.
+        """Return the position of a send minus that of its receive in the lists of their pair."""
+        if key not in self._offsets:
+            self._offsets[key] = self._find_offset(key)
+        return self._offsets[key]
+
+    def _find_offset(self, key: tuple[int, int, int]) -> int | None:
+        """Return the offset of a pair of ranks, computed from its recorded messages.
 
         If a ring buffer lost entries, the last completed send and receive are a pair. None if an
         incomplete message may be lost: the oldest message in an overwritten buffer has not started.
@@ -323,6 +332,12 @@ class Matching:
             return None
         ordered = sorted(rows, key=lambda rank: (rank not in difference.culprits, rank))
         return Mismatch(difference, tuple(rows[rank] for rank in ordered), is_completed)
+
+
+def _pack(group: NDArray[np.generic], calls: NDArray[np.generic]) -> Int64Array:
+    """Return a key of group and calls: the group in the upper 32 bits."""
+    keys: Int64Array = group.astype(np.int64) << 32 | calls.astype(np.int64)
+    return keys
 
 
 class _End(NamedTuple):

@@ -53,8 +53,9 @@ class WaitGraph:
     def __init__(self, matching: Matching) -> None:
         self.matching = matching
         self.records = matching.records
-        self._awaited: dict[int, tuple[tuple[Partner, ...], tuple[Partner, ...]]] = {}
-        self._has_left: dict[int, tuple[tuple[Partner, ...], bool]] = {}
+        # By identity of the participants, which the matching retains.
+        self._awaited: dict[int, tuple[Partner, ...]] = {}
+        self._has_left: dict[int, bool] = {}
         self.fronts = {rank: self._front(rank) for rank in sorted(self.records.dumps)}
 
     def awaited(self, row: int) -> tuple[Partner, ...]:
@@ -62,10 +63,8 @@ class WaitGraph:
         participants = self.matching.participants(row)
         key = id(participants)
         if key not in self._awaited:
-            # The tuple is stored too: its identity remains unique.
-            awaited = tuple(partner for partner in participants if self._is_awaited(partner))
-            self._awaited[key] = (participants, awaited)
-        return self._awaited[key][1]
+            self._awaited[key] = tuple(filter(self._is_awaited, participants))
+        return self._awaited[key]
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
@@ -223,9 +222,8 @@ class WaitGraph:
         key = id(participants)
         if key not in self._has_left:
             arrivals = {partner.arrival for partner in participants}
-            has_left = Arrival.COMPLETED in arrivals and Arrival.LATE not in arrivals
-            self._has_left[key] = (participants, has_left)
-        return self._has_left[key][1]
+            self._has_left[key] = Arrival.COMPLETED in arrivals and Arrival.LATE not in arrivals
+        return self._has_left[key]
 
     def _is_overdue(self, row: int) -> bool:
         """Whether an operation timed out, or others completed it longer ago than the skew."""
