@@ -7,8 +7,15 @@ need numpy.
 from collhub_machine_profiles.shipped import (
     find_profile,
     load_profile,
+    profile_of_text,
     shipped_names,
     shipped_profile,
 )
 
-__all__ = ["find_profile", "load_profile", "shipped_names", "shipped_profile"]
+__all__ = [
+    "find_profile",
+    "load_profile",
+    "profile_of_text",
+    "shipped_names",
+    "shipped_profile",
+]

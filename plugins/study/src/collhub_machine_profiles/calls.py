@@ -57,6 +57,11 @@ class PlannedCall:
     dtype: str = ""
 
 
+def format_ranks(ranks: int, nodes: int) -> str:
+    """Return `8 ranks on 1 node` or `16 ranks on 2 nodes`."""
+    return f"{ranks} ranks on {'1 node' if nodes == 1 else f'{nodes} nodes'}"
+
+
 def may_be_equal(first: Library, second: Library) -> bool:
     """Whether two libraries are the same one; an unknown version is any version."""
     is_same = (first.name, first.variant) == (second.name, second.variant)

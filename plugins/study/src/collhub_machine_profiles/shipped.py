@@ -63,6 +63,18 @@ def find_profile(machine: str | Topology) -> MachineProfile | None:
     return shipped_profile(name)
 
 
+def profile_of_text(text: str) -> MachineProfile | None:
+    """Return the profile that a text names or contains as JSON; None if it does neither.
+
+    Raises `InputError` for invalid JSON and for a defect of the profile.
+    """
+    from collhub_machine_profiles.machine_profile import parse_profile
+
+    if text.lstrip().startswith("{"):
+        return parse_profile(text.encode(), "profile")
+    return shipped_profile(text) if text in shipped_names() else None
+
+
 def load_profile(name_or_file: str) -> MachineProfile:
     """Return the profile of a file or, without such a file, the shipped one (`find_profile`).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from collhub_machine_profiles.calls import PlannedCall
+from collhub_machine_profiles.calls import PlannedCall, format_ranks
 from collhub_machine_profiles.machine_profile import MachineProfile
 from collhub_machine_profiles.prediction import MAX_FITTED_BYTES, Method, predict_time
 
@@ -59,10 +59,11 @@ def _explain_missing_configuration(profile: MachineProfile, call: PlannedCall) -
     )
     if not configurations:
         return f"{profile.name} has no times of this collective"
-    names = [_format_configuration(*one) for one in configurations[:_MAX_LISTED_CONFIGURATIONS]]
+    listed = configurations[:_MAX_LISTED_CONFIGURATIONS]
+    names = [format_ranks(ranks, nodes) for nodes, ranks in listed]
     if len(configurations) > _MAX_LISTED_CONFIGURATIONS:
         names.append("others")
-    configuration = _format_configuration(call.nodes, call.ranks)
+    configuration = format_ranks(call.ranks, call.nodes)
     return f"{profile.name} has no times of {configuration}, only of {', '.join(names)}"
 
 
@@ -73,7 +74,3 @@ def _explain_extrapolation(profile: MachineProfile, call: PlannedCall) -> str:
         return _explain_missing_configuration(profile, call)
     first, last = (format_bytes(int(table.sizes[index])) for index in (0, -1))
     return f"{profile.name} was measured from {first} to {last} (full buffer)"
-
-
-def _format_configuration(nodes: int, ranks: int) -> str:
-    return f"{ranks} ranks on {'1 node' if nodes == 1 else f'{nodes} nodes'}"

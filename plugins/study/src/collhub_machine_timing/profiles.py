@@ -5,15 +5,14 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 import numpy as np
-from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
-from collhub_machine_profiles.machine_profile import MachineProfile, parse_profile
+from collhub_machine_profiles import find_profile, profile_of_text, shipped_names
+from collhub_machine_profiles.machine_profile import MachineProfile
 
 from collhub_machine_timing.constants import check_model, has_model, nominal_gigabytes_per_s
 from hub_core.model import PluginError, UsageError
 from hub_core.network import Topology, group_of_nodes
 from hub_core.plugin_api import MachineDescription
 
-_DOCUMENT_NAME = "profile"
 # Ratio of bandwidths up to which a topology describes the machine of a profile: some formats state
 # the 82 % of the nominal rate that NCCL assumes.
 _MAX_RATIO = 1.25
@@ -33,11 +32,10 @@ def select_profile(text: str | None, topology: Topology) -> MachineProfile:
 
 def parse_machine(text: str) -> MachineProfile:
     """Return the profile of a name or a document. Raises `HubError` if it is neither."""
-    if text.lstrip().startswith("{"):
-        return parse_profile(text.encode(), _DOCUMENT_NAME)
+    profile = profile_of_text(text)
+    if profile is not None:
+        return profile
     names = shipped_names()
-    if text in names:
-        return shipped_profile(text)
     close = get_close_matches(text, names, 1)
     hint = f"did you mean {close[0]}? " if close else ""
     raise UsageError(
