@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from collhub_machine_profiles.nccl_baseline import Baseline, predict_baseline
 
-from collhub_tuning.measured_curves import find_timed_profile
+from collhub_tuning.measured_curves import find_timed_profile, held_out_error
 from hub_core.model import format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -29,15 +29,14 @@ Baselines = Mapping[int, Baseline]
 
 
 def find_baselines(outcome: ComparisonOutcome) -> Baselines:
-    """Return NCCL's choice and expected time by size, for sizes at which they are known.
+    """Predict NCCL's choice and time by size, for sizes at which they are known.
 
-    The machine is that of the times, else the one that the topology names. Empty for topologies of
-    no known machine, and for collectives that NCCL lacks.
+    `ComparisonOutcome.baselines` keeps the result. The machine is that of the times, else the one
+    that the topology names. Empty for topologies of no known machine, and for collectives that NCCL
+    lacks.
     """
-    question, profile = (
-        outcome.question,
-        find_timed_profile(dict(outcome.question.simulator_options)),
-    )
+    question = outcome.question
+    profile = find_timed_profile(outcome.timing.options)
     baselines = {}
     for size in question.sizes:
         baseline = predict_baseline(outcome.topology, question.kind, size, profile=profile)
@@ -53,9 +52,8 @@ def models_machines(outcome: ComparisonOutcome) -> bool:
 
 def is_within_error(outcome: ComparisonOutcome, baseline: Baseline, gain: float) -> bool:
     """Whether the held-out errors of both times exceed a gain: the faster one is undecided."""
-    machine = outcome.timing.machine
-    simulated = 0.0 if machine is None else machine.held_out_error or 0.0
-    return abs(gain) <= simulated + (baseline.median_error or 0.0)
+    simulated_error = held_out_error(outcome.timing) or 0.0
+    return abs(gain) <= simulated_error + (baseline.median_error or 0.0)
 
 
 def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
@@ -63,11 +61,11 @@ def compute_gain(baseline: Baseline, time_ns: int | None) -> float | None:
     return baseline.time_us * 1e3 / time_ns - 1 if time_ns else None
 
 
-def baseline_rows(outcome: ComparisonOutcome, baselines: Baselines) -> list[list[str]]:
+def baseline_rows(outcome: ComparisonOutcome) -> list[list[str]]:
     """Return one row per size with a baseline; without a gain for nominal links."""
     has_gains = models_machines(outcome)
     rows = []
-    for size, baseline in baselines.items():
+    for size, baseline in outcome.baselines.items():
         ranking = outcome.ranking(size)
         gain = compute_gain(baseline, ranking[0].time_ns) if ranking and has_gains else None
         rows.append(
@@ -94,30 +92,25 @@ def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
 
     rows = []
     for collective in tuned:
-        baselines = find_baselines(collective.outcome)
+        baselines = collective.outcome.baselines
         has_gains = models_machines(collective.outcome)
         for window in collective.windows:
-            known = [baselines[size] for size in window.sizes if size in baselines]
-            if not known:
-                continue
-            gains = [
-                gain
+            times_ns = {
+                size: collective.times.time_ns(window.algorithm, size)
                 for size in window.sizes
                 if size in baselines
-                and (
-                    gain := compute_gain(
-                        baselines[size], collective.times.time_ns(window.algorithm, size)
-                    )
-                )
-                is not None
-            ]
-            extremes = dict.fromkeys((min(gains), max(gains))) if gains and has_gains else {}
+            }
+            if not times_ns:
+                continue
+            gains = [compute_gain(baselines[size], time_ns) for size, time_ns in times_ns.items()]
+            known = [gain for gain in gains if gain is not None]
+            extremes = dict.fromkeys((min(known), max(known))) if known and has_gains else {}
             rows.append(
                 [
                     collective.label,
                     format_sizes(window.min_bytes, window.max_bytes),
                     window.algorithm,
-                    ", ".join(dict.fromkeys(one.name for one in known)),
+                    ", ".join(dict.fromkeys(baselines[size].name for size in times_ns)),
                     " .. ".join(format_gain(gain) for gain in extremes),
                 ]
             )
@@ -125,7 +118,7 @@ def tuned_baseline_rows(tuned: Sequence[TunedCollective]) -> list[list[str]]:
 
 
 def baselines_to_json(
-    outcome: ComparisonOutcome, baselines: Baselines, times_ns: Mapping[int, int | None]
+    outcome: ComparisonOutcome, times_ns: Mapping[int, int | None]
 ) -> list[JsonValue]:
     """Return one object per size of the question, null without a baseline.
 
@@ -134,7 +127,7 @@ def baselines_to_json(
     has_gains = models_machines(outcome)
     objects: list[JsonValue] = []
     for size in outcome.question.sizes:
-        baseline = baselines.get(size)
+        baseline = outcome.baselines.get(size)
         if baseline is None:
             objects.append(None)
             continue

@@ -30,6 +30,7 @@ from hub_core.plugin_api import Engine, EngineRequest, Option, Synthesizer
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
+    from collhub_tuning.measured_curves import MeasuredCurves
     from collhub_tuning.questions import ComparedAlgorithm, ComparisonQuestion
     from collhub_tuning.sweep import Measuring
     from hub_core import Registry, TimingSource
@@ -94,7 +95,7 @@ def _is_file(name: str) -> bool:
 
 
 Function = TypeVar("Function", bound=Callable[..., object])
-Compare = Callable[["ComparisonQuestion", "Topology"], "ComparisonOutcome"]
+Compare = Callable[["ComparisonQuestion", "Topology", "MeasuredCurves | None"], "ComparisonOutcome"]
 OptionsBySide = dict[str, dict[str, str]]
 _DEFAULT_ENGINE = "processes"
 _SCHEDULER = "scheduler"
@@ -193,9 +194,10 @@ def open_comparisons(
 ) -> Iterator[Compare]:
     """Yield a function that compares the algorithms for a question on a network.
 
-    It takes results from the cache and measures the others; a cached time below a proven bound is
-    measured again. `arguments`: values of `comparison_options`. `timing`: what the times of the
-    questions describe. At the end of the `with` block, the workers are stopped and a cache that
+    Its last argument is the measured curves of the question, None without `--measured`. The
+    function takes results from the cache and measures the others; a cached time below a proven
+    bound is measured again. `arguments`: values of `comparison_options`. `timing`: simulator and
+    machine of the times. At the end of the `with` block, the workers are stopped and a cache that
     cannot be written is reported. Raises `HubError` for a missing engine.
     """
     # Imported here, because the help of the commands does not need numpy.
@@ -208,7 +210,9 @@ def open_comparisons(
     versions = {} if folder is None else collect_versions(context.registry())
     defects: list[str] = []
 
-    def compare(question: ComparisonQuestion, topology: Topology) -> ComparisonOutcome:
+    def compare(
+        question: ComparisonQuestion, topology: Topology, measured: MeasuredCurves | None
+    ) -> ComparisonOutcome:
         cache = ResultCache(folder, hub_core.topology_to_json(topology), versions)
         label = f"{question.kind} on {topology.name}: comparing {len(algorithms)} algorithms"
 
@@ -224,7 +228,7 @@ def open_comparisons(
                 )
             cuts = tuple(cut for measurement in measurements for cut in measurement.cuts)
             return ComparisonOutcome(
-                question, topology, measurements, context.registry(), cuts, timing
+                question, topology, measurements, context.registry(), cuts, timing, measured
             )
 
         outcome = measure()

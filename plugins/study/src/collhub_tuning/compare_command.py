@@ -33,9 +33,7 @@ from hub_core.model import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
-    from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.variations import VariedOutcome
-    from hub_core.network import Topology
 
 
 @click.command()
@@ -152,11 +150,10 @@ def _print_baseline(context: CommandContext, outcome: ComparisonOutcome) -> None
     """Print what NCCL does today at each size, on a machine that is known."""
     from collhub_tuning import baseline
 
-    baselines = baseline.find_baselines(outcome)
-    if not baselines:
+    rows = baseline.baseline_rows(outcome)
+    if not rows:
         return
     context.print_line("")
-    rows = baseline.baseline_rows(outcome, baselines)
     context.print_table(baseline.HEADER, rows, baseline.RIGHT)
     if not baseline.models_machines(outcome):
         context.say(baseline.NO_GAIN_NOTE)
@@ -243,15 +240,21 @@ def _run_comparisons(
     """Compare the algorithms on the network as given, then on every variation of it."""
     # Imported here: the help of the command needs no numpy.
     from collhub_tuning.measured_curves import read_measured_files
+    from collhub_tuning.questions import ComparisonQuestion
     from collhub_tuning.variations import VariedOutcome, create_variations
 
     registry = context.registry()
     sizes = parse_sizes(arguments["sizes_text"])
     topology = context.read_topology(arguments["topology_text"])
     timing = choose_comparison_timing(context, arguments, topology)
-    question = replace(
-        _create_question(arguments, sizes, topology),
-        backend=timing.backend,
+    kind = arguments["kind"]
+    question = ComparisonQuestion(
+        kind,
+        select_roots([kind], arguments["root"], topology)[kind],
+        arguments["topology_text"],
+        topology.num_npus,
+        sizes,
+        timing.backend,
         simulator_options=tuple(sorted(timing.options.items())),
     )
     algorithms = select_algorithms(arguments["names"], registry)
@@ -262,24 +265,13 @@ def _run_comparisons(
     # All variations are created before the first measurement, so that errors are reported early.
     networks = create_variations(topology, arguments["ranges"], arguments["failures"])
     with open_comparisons(context, arguments, algorithms, options, timing) as compare:
-        base = compare(question, topology)
+        curves = None if measured is None else measured.curves(kind, question.mode)
+        base = compare(question, topology, curves)
         varied = [
-            VariedOutcome(network.name, compare(question, network.topology)) for network in networks
+            VariedOutcome(network.name, compare(question, network.topology, None))
+            for network in networks
         ]
-    if measured is not None:
-        base = replace(base, measured=measured.curves(question.kind, question.mode))
-    for network in varied:
-        base = replace(base, cuts=(*base.cuts, *network.outcome.cuts))
+    cuts = [cut for network in varied for cut in network.outcome.cuts]
+    if cuts:
+        base = replace(base, cuts=(*base.cuts, *cuts))
     return base, varied
-
-
-def _create_question(
-    arguments: dict[str, Any], sizes: tuple[int, ...], topology: Topology
-) -> ComparisonQuestion:
-    """Create the question of the arguments: all NPUs of the network, sizes in bytes, any mode."""
-    from collhub_tuning.questions import ComparisonQuestion
-
-    kind = arguments["kind"]
-    root = select_roots([kind], arguments["root"], topology)[kind]
-    text = arguments["topology_text"]
-    return ComparisonQuestion(kind, root, text, topology.num_npus, sizes, arguments["backend"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from collhub_execution import algorithm_bandwidth, bus_bandwidth
 
-from collhub_tuning.baseline import baselines_to_json, find_baselines
+from collhub_tuning.baseline import Baselines, baselines_to_json, find_baselines
 from collhub_tuning.measured_curves import (
     MeasuredCurves,
     measured_cells,
@@ -80,6 +80,11 @@ class ComparisonOutcome:
     def bounds_ns(self) -> Mapping[int, int | None]:
         """The bounds in integer nanoseconds, by size."""
         return {size: (bound and bound.time_ns) or None for size, bound in self.bounds.items()}
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        """NCCL's choice and expected time by size, for sizes at which they are known."""
+        return find_baselines(self)
 
     def ratio(self, measurement: Measurement) -> float | None:
         """Compute time divided by bound in picoseconds; None if one of them is missing."""
@@ -180,7 +185,7 @@ def comparison_document(outcome: ComparisonOutcome) -> dict[str, JsonValue]:
             None if bound is None else bound.method for bound in outcome.bounds.values()
         ],
         "winners": winners,
-        "baselines": baselines_to_json(outcome, find_baselines(outcome), winner_times_ns),
+        "baselines": baselines_to_json(outcome, winner_times_ns),
         "measured": measured_to_json(outcome),
         "results": results,
         "is_partial": bool(outcome.cuts),

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from collhub_machine_profiles import find_profile, shipped_names, shipped_profile
-from collhub_machine_profiles.calls import merge_calls
+from collhub_machine_profiles import find_profile, profile_of_text
+from collhub_machine_profiles.calls import format_ranks, merge_calls
 from collhub_machine_profiles.gpus import Gpu, has_switched_links, known_gpu
 from collhub_machine_profiles.nccl_communicators import count_nodes
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from hub_core.network import Topology
     from hub_core.plugin_api import Library, Measurement
 
-UNDECIDED = "undecided"
 _MAX_LISTED_SIZES = 8
 
 
@@ -68,7 +67,7 @@ class TimeKind(StrEnum):
 
     SIMULATED = "simulated"
     MEASURED = "measured"
-    UNDECIDED = UNDECIDED
+    UNDECIDED = "undecided"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +153,7 @@ def read_measured_files(
 
 def find_timed_profile(options: Mapping[str, str]) -> MachineProfile | None:
     """Return the profile that options of a simulator name, None for nominal links."""
-    # Imported here: a profile needs numpy, which the help of a command does without.
-    from collhub_machine_profiles.machine_profile import parse_profile
-
-    machine = options.get("machine", "")
-    if machine.lstrip().startswith("{"):
-        return parse_profile(machine.encode(), "--machine")
-    return shipped_profile(machine) if machine in shipped_names() else None
+    return profile_of_text(options.get("machine", ""))
 
 
 def _refuse_other_machines(
@@ -228,7 +221,6 @@ def _create_no_match_error(
             if point.collective in kinds and (point.ranks, point.nodes) == communicator
         }
     )
-    ranks, nodes = communicator
     if matching:
         names = [format_bytes(size) for size in matching]
         if len(names) > _MAX_LISTED_SIZES:
@@ -236,19 +228,15 @@ def _create_no_match_error(
         cure = f"give sizes that were measured with --size: {', '.join(names)}"
     else:
         configurations = sorted({(one.collective, one.ranks, one.nodes) for one in points})
-        names = [f"{kind} {_format_communicator(*counts)}" for kind, *counts in configurations]
+        names = [f"{kind} of {format_ranks(*counts)}" for kind, *counts in configurations]
         listed = "; ".join(names[:_MAX_LISTED_SIZES])
         cure = f"the files have {listed}: give their collective and topology"
     return UsageError(
-        f"--measured: no measurement of {' or '.join(kinds)} {_format_communicator(ranks, nodes)}"
+        f"--measured: no measurement of {' or '.join(kinds)} of {format_ranks(*communicator)}"
         " at the sizes of the comparison",
         cure=cure,
         code="no-measurement",
     )
-
-
-def _format_communicator(ranks: int, nodes: int) -> str:
-    return f"of {ranks} ranks on {'1 node' if nodes == 1 else f'{nodes} nodes'}"
 
 
 def held_out_error(timing: TimingSource) -> float | None:
@@ -316,7 +304,7 @@ def format_decision(decision: Decision | None) -> str:
     if decision is None:
         return ""
     if decision.winner is None:
-        return UNDECIDED
+        return str(decision.kind)
     return f"{decision.winner} ({decision.kind})"
 
 

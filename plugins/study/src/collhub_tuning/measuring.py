@@ -247,10 +247,8 @@ def _measure_sizes(
                 time_ns = simulations.time_ns(previous.algorithm, size)
                 if previous.scales_to(size, time_ns):
                     is_new = False
-                    exact = simulations.exact(previous.algorithm, size, time_ns)
-                    variant = simulations.variant(previous.algorithm)
                     yield _create_measurement(
-                        compared, size, time_ns, previous.size, exact, variant
+                        compared, simulations, previous.algorithm, size, time_ns, previous.size
                     )
                     continue
             algorithm = algorithm_at(size)
@@ -262,13 +260,14 @@ def _measure_sizes(
                 algorithm = verified
             verified = algorithm
             time_ns = simulations.time_ns(algorithm, size)
-            exact = simulations.exact(algorithm, size, time_ns)
+            made_for = None if compared.is_file else size
+            measurement = _create_measurement(
+                compared, simulations, algorithm, size, time_ns, made_for
+            )
         except HubError as error:
             yield _create_failure(compared, size, error)
             continue
-        made_for = None if compared.is_file else size
-        variant = simulations.variant(algorithm)
-        yield _create_measurement(compared, size, time_ns, made_for, exact, variant)
+        yield measurement
         # If an algorithm does not scale to the next size, latency dominates, and no algorithm
         # scales to smaller sizes.
         is_last = is_new or compared.is_file
@@ -278,13 +277,15 @@ def _measure_sizes(
 
 def _create_measurement(
     compared: ComparedAlgorithm,
+    simulations: _Simulations,
+    algorithm: Algorithm,
     size: int,
     time_ns: int | None,
     made_for: int | None,
-    exact: ExactTime,
-    variant: tuple[int, str],
 ) -> Measurement:
-    instances, protocol = variant
+    """Create the measurement of an algorithm whose time is `time_ns`. Raises `HubError`."""
+    exact = simulations.exact(algorithm, size, time_ns)
+    instances, protocol = simulations.variant(algorithm)
     return Measurement(
         compared.name,
         size,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,9 +239,8 @@ def _run_comparisons(
             mode,
             tuple(sorted(timing.options.items())),
         )
-        outcome = compare(question, topology)
-        if measured is not None:
-            outcome = replace(outcome, measured=measured.curves(kind, mode))
+        curves = None if measured is None else measured.curves(kind, mode)
+        outcome = compare(question, topology, curves)
         return TunedCollective(outcome, algorithms, arguments["tolerance"])
 
     with open_comparisons(context, arguments, algorithms, options, timing) as compare:

@@ -294,21 +294,19 @@ def _create_synthesis(
         algorithm.name: algorithm for algorithm in tuned.algorithms
     }
     question = tuned.outcome.question
-    made_for = {
-        (measured.algorithm, measured.size): measured.made_for
-        for measured in tuned.outcome.measurements
-    }
-    instances = {
-        (measured.algorithm, measured.size): measured.instances
-        for measured in tuned.outcome.measurements
+    measurements = {
+        (measured.algorithm, measured.size): measured for measured in tuned.outcome.measurements
     }
     cache: dict[tuple[str, int, int], Algorithm] = {}
 
     def synthesize(name: str, size: int) -> Algorithm:
-        key = name, made_for.get((name, size)) or size, instances.get((name, size), 1)
+        measured = measurements.get((name, size))
+        made_for = (measured.made_for if measured else None) or size
+        instances = measured.instances if measured else 1
+        key = name, made_for, instances
         if key not in cache:
             cache[key] = create_verified_algorithm(
-                by_name[name], question, key[1], topology, registry, key[2]
+                by_name[name], question, made_for, topology, registry, instances
             )
         return cache[key]
 

@@ -11,12 +11,11 @@ from collhub_machine_profiles.nccl_communicators import count_nodes
 from collhub_tuning.baseline import (
     TUNED_HEADER,
     baselines_to_json,
-    find_baselines,
     tuned_baseline_rows,
 )
 from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.coverage import format_server, format_sizes
-from collhub_tuning.measured_curves import UNDECIDED, decide, measured_to_json
+from collhub_tuning.measured_curves import decide, measured_to_json
 from collhub_tuning.tuned_collectives import DefaultWindow, TunedCollective
 from hub_core import cut_fields, cut_objects, loss_object
 from hub_core.model import CollectiveKind, format_bytes, format_time
@@ -217,7 +216,7 @@ def _default_notes(tuned: TunedCollective) -> list[str]:
             if decision is None:
                 continue
             if decision.winner is None:
-                reason = UNDECIDED
+                reason = str(decision.kind)
             elif tuned.outcome.ranking(size):
                 reason = f"{decision.winner} is faster"
             else:
@@ -241,9 +240,7 @@ def _collective_to_json(tuned: TunedCollective) -> dict[str, JsonValue]:
         "root": question.root,
         "mode": question.mode,
         "windows": [_window_to_json(tuned, window) for window in tuned.windows],
-        "baselines": baselines_to_json(
-            tuned.outcome, find_baselines(tuned.outcome), _window_times_ns(tuned)
-        ),
+        "baselines": baselines_to_json(tuned.outcome, _window_times_ns(tuned)),
         "measured": measured_to_json(tuned.outcome),
         "default_windows": [
             {

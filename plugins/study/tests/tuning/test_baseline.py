@@ -38,26 +38,26 @@ def _outcome(topology: str, backend: str, times_us: tuple[float, ...]) -> Compar
 
 def test_gains_compare_the_winner_with_nccl_on_the_machine() -> None:
     outcome = _outcome("dgx-h100", "machine", (20.0, 50.0))
-    baselines = baseline.find_baselines(outcome)
+    baselines = outcome.baselines
     assert [one.name for one in baselines.values()] == ["ring ll", "nvls simple"]
     entries = comparison_document(outcome)["baselines"]
     assert isinstance(entries, list)
     for entry, time_us in zip(entries, (20.0, 50.0), strict=True):
         assert entry["gain"] == pytest.approx(entry["time_ns"] / 1e3 / time_us - 1, abs=1e-3)
-    rows = baseline.baseline_rows(outcome, baselines)
+    rows = baseline.baseline_rows(outcome)
     assert rows[0][-1].startswith("+")
     assert rows[1][-1].startswith("-")
 
 
 def test_gains_within_the_held_out_errors_are_marked() -> None:
     outcome = _outcome("dgx-h100", "machine", (24.0, 20.0))
-    baselines = baseline.find_baselines(outcome)
+    baselines = outcome.baselines
     times_us = [one.time_us for one in baselines.values()]
     near = _outcome("dgx-h100", "machine", (times_us[0] / 1.01, times_us[1] / 2))
     entries = comparison_document(near)["baselines"]
     assert isinstance(entries, list)
     assert [entry["within_errors"] for entry in entries] == [True, False]
-    assert [row[-1] for row in baseline.baseline_rows(near, baselines)] == [
+    assert [row[-1] for row in baseline.baseline_rows(near)] == [
         "+1.0 %, within the errors",
         "+100.0 %",
     ]
@@ -65,7 +65,7 @@ def test_gains_within_the_held_out_errors_are_marked() -> None:
 
 def test_a_profile_of_the_times_is_that_of_the_baseline() -> None:
     outcome = _outcome("switch:8", "machine", (20.0, 50.0))
-    assert {one.machine for one in baseline.find_baselines(outcome).values()} == {"h100"}
+    assert {one.machine for one in outcome.baselines.values()} == {"h100"}
 
 
 def test_nominal_links_have_no_gains() -> None:
