@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -122,8 +122,9 @@ def bad_input_is_refused(subject: CheckedPlugin) -> Iterator[str | Skip]:
     """
     for reader in subject.readers():
         for description, content in generate_nonsense():
-            source = Source.of_bytes("bad-input", content)
-            yield from _find_refusal_problems(reader, source, description, must_refuse=True)
+            read = partial(call, reader, Source.of_bytes("bad-input", content))
+            place = f"{title(reader)}, {description}"
+            yield from find_refusal_problems(read, place, must_refuse=True)
         # Executing a damaged program could do damage.
         if _executes(reader):
             reason = "it executes its input, so no damaged input is given to it"
@@ -131,9 +132,11 @@ def bad_input_is_refused(subject: CheckedPlugin) -> Iterator[str | Skip]:
             continue
         for name, valid_source in subject.sources(reader).items():
             for damage, source in damage_source(valid_source):
-                description = f"{name}, {damage}"
+                place = f"{title(reader)}, {name}, {damage}"
                 # A flipped bit may give another valid file.
-                yield from _find_refusal_problems(reader, source, description, must_refuse=False)
+                yield from find_refusal_problems(
+                    partial(call, reader, source), place, must_refuse=False
+                )
 
 
 def formats_leave_the_system_alone(subject: CheckedPlugin) -> Iterator[str]:
@@ -216,24 +219,29 @@ def _find_reading_problem(reader: Reader, source: Source) -> str | None:
     return None if report.ok else f"verification fails: {report.diagnostics[0]}"
 
 
-def _find_refusal_problems(
-    reader: Reader, source: Source, description: str, *, must_refuse: bool
+def find_refusal_problems(
+    read: Callable[[], object],
+    place: str,
+    *,
+    must_refuse: bool,
+    find_defects: Callable[[object], Iterable[str]] = lambda result: (),
 ) -> Iterator[str]:
-    """Read a bad input; yield a problem if the reader does not refuse it correctly.
+    """Read a bad input; yield the problems, each after `place`, if it is not refused correctly.
 
-    Correct is a `HubError` that names the file, or acceptance unless `must_refuse`. `description`:
-    name of the input in problems.
+    Correct is a `HubError` that names the file or, unless `must_refuse`, a result without defects.
     """
     try:
-        model = call(reader, source)
+        result = read()
     except HubError as error:
         if error.diagnostics[0].location.file is None:
-            yield f"{title(reader)}, {description}: the error names no file: {error}"
+            yield f"{place}: the error names no file: {error}"
     except Exception as error:
-        yield f"{title(reader)}, {description}: {reason_of(error)}, expected a HubError"
+        yield f"{place}: {reason_of(error)}, expected a HubError"
     else:
         if must_refuse:
-            yield f"{title(reader)}, {description}: accepted as {type(model).__name__}"
+            yield f"{place}: accepted as {type(result).__name__}"
+        else:
+            yield from (f"{place}: {defect}" for defect in find_defects(result))
 
 
 # --- bad input ---

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
-from hub_core.model.diagnostics import HubError
 from hub_core.plugin_api.measurements import (
     MeasurementReader,
     MeasurementRequest,
@@ -14,9 +14,12 @@ from hub_core.plugin_api.measurements import (
 )
 from hub_core.plugin_api.options import resolve
 from hub_core.plugin_api.sources import Source
-from hub_core.registry.border import reason_of
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip, call, title
-from hub_core.testing.format_checks import damage_source, generate_nonsense
+from hub_core.testing.format_checks import (
+    damage_source,
+    find_refusal_problems,
+    generate_nonsense,
+)
 
 
 def measurement_readers_read_samples(subject: CheckedPlugin) -> Iterator[str | Skip]:
@@ -41,7 +44,7 @@ def measurement_readers_read_samples(subject: CheckedPlugin) -> Iterator[str | S
                 yield f"{place}: two readings differ"
             if not result.points:
                 yield f"{place}: no point is read"
-            yield from (f"{place}: {problem}" for problem in _point_problems(result, request))
+            yield from (f"{place}: {problem}" for problem in _find_defects(request, result))
 
 
 def measurement_readers_refuse_bad_input(subject: CheckedPlugin) -> Iterator[str | Skip]:
@@ -50,19 +53,21 @@ def measurement_readers_refuse_bad_input(subject: CheckedPlugin) -> Iterator[str
     Damaged samples give valid points or such an error.
     """
     for reader in subject.offers(MeasurementReader):
-        nonsense = [
-            (description, MeasurementRequest(Source.of_bytes("bad-input", content)))
-            for description, content in generate_nonsense()
-        ]
-        damaged = [
-            (f"{request.source.name}, {damage}", replace(request, source=source))
-            for request in _samples(reader)
-            for damage, source in damage_source(request.source)
-        ]
-        for description, request in nonsense:
-            yield from _find_problems(reader, request, description, must_refuse=True)
-        for description, request in damaged:
-            yield from _find_problems(reader, request, description, must_refuse=False)
+        for description, content in generate_nonsense():
+            bad_request = MeasurementRequest(Source.of_bytes("bad-input", content))
+            read = partial(call, reader, bad_request)
+            yield from find_refusal_problems(
+                read, f"{title(reader)}, {description}", must_refuse=True
+            )
+        for sample in _samples(reader):
+            for damage, source in damage_source(sample.source):
+                request = replace(sample, source=source)
+                yield from find_refusal_problems(
+                    partial(call, reader, request),
+                    f"{title(reader)}, {source.name}, {damage}",
+                    must_refuse=False,
+                    find_defects=partial(_find_defects, request),
+                )
 
 
 def _samples(reader: MeasurementReader) -> Sequence[MeasurementRequest]:
@@ -73,28 +78,9 @@ def _samples(reader: MeasurementReader) -> Sequence[MeasurementRequest]:
     return samples
 
 
-def _find_problems(
-    reader: MeasurementReader, request: MeasurementRequest, description: str, *, must_refuse: bool
-) -> Iterator[str]:
-    """Read a bad input and yield a problem if it is neither refused nor read correctly."""
-    place = f"{title(reader)}, {description}"
-    try:
-        result = call(reader, request)
-    except HubError as error:
-        if error.diagnostics[0].location.file is None:
-            yield f"{place}: the error names no file: {error}"
-    except Exception as error:
-        yield f"{place}: {reason_of(error)}, expected a HubError"
-    else:
-        if must_refuse:
-            yield f"{place}: accepted as {type(result).__name__}"
-        elif isinstance(result, MeasurementSet):
-            yield from (f"{place}: {problem}" for problem in _point_problems(result, request))
-
-
-def _point_problems(result: MeasurementSet, request: MeasurementRequest) -> Iterator[str]:
+def _find_defects(request: MeasurementRequest, result: object) -> Iterator[str]:
     """Yield the first point that is not valid or does not name its file."""
-    for point in result.points:
+    for point in result.points if isinstance(result, MeasurementSet) else ():
         reason = point.defect()
         if reason is None and point.file != request.source.name:
             reason = f"the file of a point is {point.file!r}, expected {request.source.name!r}"
