@@ -2,15 +2,14 @@
 
     python benchmarks/synthesis/teccl.py SCHEDULE.json ...
 
-What is compared, and on which links, is told in `collhub_teccl.claims`.
+What is compared, and on which links, is told in `collhub_teccl.schedules`.
 """
 
 from __future__ import annotations
 
 import sys
 
-from collhub_teccl.claims import simulate_epochs
-from collhub_teccl.read import EXTENSION
+from collhub_teccl.schedules import EXTENSION, simulate_epochs
 
 import hub_core
 

@@ -1,4 +1,4 @@
-"""Reader and writers of GOAL for the hub.
+"""Reader and writers of GOAL for the hub, and the options of the writers.
 
 GOAL is the Group Operation Assembly Language (Hoefler, Siebert, Lumsdaine, ICPP 2009), which
 LogGOPSim, ATLAHS and htsim simulate.
@@ -7,11 +7,39 @@ LogGOPSim, ATLAHS and htsim simulate.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_goal.options import GoalWriteOptions
-from hub_core.plugin_api import Format, FormatReader, FormatWriter, WorkloadWriter, hookimpl
+from hub_core.plugin_api import (
+    Format,
+    FormatReader,
+    FormatWriter,
+    LocalWorkOptions,
+    OptionType,
+    WorkloadWriter,
+    choice,
+    hookimpl,
+    optional,
+)
 
 COLLHUB_PLUGIN_API = (1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GoalWriteOptions(LocalWorkOptions):
+    """Contents of a schedule in addition to messages, and the duration of local work.
+
+    `size` in bytes; bandwidths in bytes per second, for local steps without a duration.
+    """
+
+    size: int | None = optional(
+        "size of the collective (default: the size of the algorithm)", OptionType.SIZE
+    )
+    cpu: str = choice(
+        ("lane", "none"),
+        "source of the cpu numbers; a cpu executes one operation at a time",
+    )
+    nic: str = choice(("none", "channel"), "source of the nic numbers")
+
 
 # The first statement after comments. Possessive groups prevent backtracking for any text.
 _SIGNATURE = rb"\A(?>\s|//[^\n]*\n|/\*(?s:.*?)\*/)*+num_ranks[ \t]+[0-9]"

@@ -1,19 +1,28 @@
-"""Write an algorithm for one size, or a flat job, as a GOAL schedule.
+"""Write an algorithm for one size, or a flat job, as a GOAL schedule, and list the losses.
 
-A flat job has only computations and messages.
+A flat job has only computations and messages. The losses of an algorithm are the properties that
+differ after the written schedule has been read back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from collhub_goal.losses import find_losses
-from collhub_goal.options import GoalWriteOptions
-from collhub_goal.schedule import GoalOperation, GoalSchedule, format_goal
-from collhub_goal.tags import assign_tags, number_cpus, number_nics
+from collhub_goal.plugin import GoalWriteOptions
+from collhub_goal.read import build_algorithm
+from collhub_goal.schedule import (
+    MAX_RESOURCES,
+    GoalOperation,
+    GoalSchedule,
+    assign_tags,
+    format_goal,
+    number_cpus,
+    number_nics,
+)
 from hub_core.columns import BoolArray, Int64Array, first_positions, labels
 from hub_core.model import (
     Algorithm,
@@ -30,8 +39,53 @@ from hub_core.plugin_api import Artifact, NoOptions, WriteResult
 from hub_core.schedules import work_times_ns
 
 DEFAULT_BYTES = 1 << 20
+
+
 # 18 digits: the maximum that the grammar of `collhub_goal.schedule` reads.
 MAX_BYTES = 10**18 - 1
+
+
+_MESSAGES = (NodeKind.SEND, NodeKind.RECV)
+
+
+# Feature, consequence, and the fields of an algorithm of which at least one changes.
+_FIELD_LOSSES: Sequence[tuple[str, str, frozenset[str]]] = (
+    (
+        "steps: buffers, offsets and kinds of local work",
+        "GOAL contains only sizes and times; "
+        "the file can be read back and simulated, but not verified or run",
+        frozenset(
+            {
+                "kind",
+                "src_buffer",
+                "src_offset",
+                "dst_buffer",
+                "dst_offset",
+                "count",
+                "rank",
+                "rank_indptr",
+            }
+        ),
+    ),
+    (
+        "collective: kind, root, contract, unit count, in place, out of place, reduce op",
+        "a schedule does not define its result; it is read back as custom, one unit per byte",
+        frozenset({"root", "contract", "unit_count", "in_place", "out_of_place", "reduce_op"}),
+    ),
+    ("scratch units", "there are no buffers", frozenset({"scratch_units"})),
+    (
+        "collective bytes",
+        "the size is not written; it is read back as the most bytes that a rank moves",
+        frozenset({"collective_bytes"}),
+    ),
+    ("extensions", "GOAL cannot contain them", frozenset({"extensions"})),
+)
+
+
+_RENUMBERED = (
+    f"LogGOPSim distinguishes {MAX_RESOURCES} {{0}}s, so those of each rank are renumbered, "
+    f"and if a rank has more {{1}} than that, some share a {{0}}"
+)
 
 
 def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
@@ -47,6 +101,16 @@ def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
         cure = "the algorithm has no size, so it is written for 1 MiB; choose one with -O size="
         losses.append(Loss("size", "all messages", cure))
     return WriteResult([Artifact("", partial(format_goal, schedule))], losses, ("source line",))
+
+
+def write_job(workload: Workload, options: NoOptions) -> WriteResult:
+    """Writer `goal` of jobs: one file, one line per node.
+
+    Computations, markers, and loads and stores with a duration become `calc`. Raises `UsageError`
+    for collectives, which GOAL does not have, and for work without a duration.
+    """
+    schedule = build_job_schedule(workload)
+    return WriteResult([Artifact("", partial(format_goal, schedule))], _find_job_losses(workload))
 
 
 def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
@@ -82,6 +146,54 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
         early_parent=nothing,
         early_child=nothing,
     )
+
+
+def build_job_schedule(workload: Workload) -> GoalSchedule:
+    """Convert all nodes to operations; data and control dependencies become equal.
+
+    Raises as `write_job`.
+    """
+    nodes = workload.nodes
+    _check_nodes(nodes)
+    is_message = nodes.is_kind(*_MESSAGES)
+    operation = np.full(len(nodes), int(GoalOperation.CALC), np.int64)
+    operation[nodes.is_kind(NodeKind.SEND)] = GoalOperation.SEND
+    operation[nodes.is_kind(NodeKind.RECV)] = GoalOperation.RECV
+    parent, child = nodes.edges()
+    unstated = np.full(len(nodes), -1, np.int64)
+    no_edges = np.zeros(0, np.int64)
+    return GoalSchedule(
+        workload.num_ranks,
+        rank=nodes.rank.astype(np.int64),
+        operation=operation,
+        amount=np.where(is_message, nodes.bytes, nodes.duration_ns.clip(0)),
+        peer=np.where(is_message, nodes.peer, -1).astype(np.int64),
+        # Messages of one pair match in order, and those of jobs by size too.
+        tag=np.where(is_message, labels(nodes.tag, nodes.bytes), 0),
+        # One computation at a time on the device, and one on the host, as in ASTRA-sim.
+        cpu=np.where(is_message, -1, np.where(nodes.on_host, 1, 0)).astype(np.int64),
+        nic=unstated,
+        line=unstated,
+        parent=parent,
+        child=child,
+        early_parent=no_edges,
+        early_child=no_edges,
+    )
+
+
+def find_losses(
+    algorithm: Algorithm, schedule: GoalSchedule, options: GoalWriteOptions
+) -> Iterator[Loss]:
+    """Yield the losses of writing an algorithm as this schedule.
+
+    The algorithm is compared with the one read back, so no loss can be overlooked.
+    """
+    read_back = build_algorithm(schedule, None, algorithm.provenance)
+    changed = set(algorithm.differences(read_back))
+    for feature, consequence, parts in _FIELD_LOSSES:
+        if changed & parts:
+            yield Loss(feature, "the entire schedule", consequence)
+    yield from _find_step_losses(algorithm.steps, options)
 
 
 def _compute_sizes(algorithm: Algorithm, size: int) -> Int64Array:
@@ -134,52 +246,6 @@ class _OperationRows:
         )
 
 
-_MESSAGES = (NodeKind.SEND, NodeKind.RECV)
-
-
-def write_job(workload: Workload, options: NoOptions) -> WriteResult:
-    """Writer `goal` of jobs: one file, one line per node.
-
-    Computations, markers, and loads and stores with a duration become `calc`. Raises `UsageError`
-    for collectives, which GOAL does not have, and for work without a duration.
-    """
-    schedule = build_job_schedule(workload)
-    return WriteResult([Artifact("", partial(format_goal, schedule))], _find_job_losses(workload))
-
-
-def build_job_schedule(workload: Workload) -> GoalSchedule:
-    """Convert all nodes to operations; data and control dependencies become equal.
-
-    Raises as `write_job`.
-    """
-    nodes = workload.nodes
-    _check_nodes(nodes)
-    is_message = nodes.is_kind(*_MESSAGES)
-    operation = np.full(len(nodes), int(GoalOperation.CALC), np.int64)
-    operation[nodes.is_kind(NodeKind.SEND)] = GoalOperation.SEND
-    operation[nodes.is_kind(NodeKind.RECV)] = GoalOperation.RECV
-    parent, child = nodes.edges()
-    unstated = np.full(len(nodes), -1, np.int64)
-    no_edges = np.zeros(0, np.int64)
-    return GoalSchedule(
-        workload.num_ranks,
-        rank=nodes.rank.astype(np.int64),
-        operation=operation,
-        amount=np.where(is_message, nodes.bytes, nodes.duration_ns.clip(0)),
-        peer=np.where(is_message, nodes.peer, -1).astype(np.int64),
-        # Messages of one pair match in order, and those of jobs by size too.
-        tag=np.where(is_message, labels(nodes.tag, nodes.bytes), 0),
-        # One computation at a time on the device, and one on the host, as in ASTRA-sim.
-        cpu=np.where(is_message, -1, np.where(nodes.on_host, 1, 0)).astype(np.int64),
-        nic=unstated,
-        line=unstated,
-        parent=parent,
-        child=child,
-        early_parent=no_edges,
-        early_child=no_edges,
-    )
-
-
 def _check_nodes(nodes: NodeColumns) -> None:
     """Raise `UsageError` for nodes that a schedule cannot represent."""
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
@@ -211,3 +277,53 @@ def _find_job_losses(workload: Workload) -> list[Loss]:
     if len(nodes.control_indices):
         losses.append(Loss("control dependencies", "all", "written like data dependencies"))
     return losses
+
+
+def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
+    """Yield losses of properties of steps that their lines represent differently or not at all."""
+    renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
+    if renumbered:
+        yield Loss(
+            "channel",
+            f"{renumbered} steps",
+            "every message gets a unique tag, which is read back as its channel",
+        )
+    controls = len(steps.control_indices)
+    if controls:
+        yield Loss(
+            "control dependencies",
+            f"{controls} dependencies",
+            "every dependency is written as requires, and read back as data",
+        )
+    yield from _find_resource_losses(steps, options)
+    untimed = np.count_nonzero(_has_untimed_work(steps))
+    if untimed:
+        yield Loss(
+            "duration",
+            f"{untimed} steps",
+            "the time of local work without a duration is computed from its bytes, "
+            "or 1 ns if no bandwidth is given",
+        )
+
+
+def _find_resource_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
+    """Yield losses of lanes and channels that cpus and nics do not represent exactly."""
+    has_lane = steps.lane >= 0
+    lanes = np.count_nonzero(has_lane)
+    if lanes and options.cpu != "lane":
+        yield Loss("lane", f"{lanes} steps", "not written because of the option cpu")
+    elif renumbered := np.count_nonzero(has_lane & (number_cpus(steps, options) != steps.lane)):
+        yield Loss("lane", f"{renumbered} steps", _RENUMBERED.format("cpu", "lanes"))
+    is_message = steps.sends | steps.receives
+    is_moved = is_message & (number_nics(steps, options) != steps.channel)
+    if options.nic == "channel" and is_moved.any():
+        where = f"{np.count_nonzero(is_moved)} messages"
+        yield Loss("nic", where, _RENUMBERED.format("nic", "channels"))
+
+
+def _has_untimed_work(steps: StepTable) -> BoolArray:
+    """Whether a step does local work without a duration; bool by step."""
+    # A reducing receive is both a message and local work.
+    is_only_message = steps.sends | steps.is_kind(StepKind.RECV)
+    has_no_time: BoolArray = steps.duration_ns < 0
+    return ~is_only_message & has_no_time

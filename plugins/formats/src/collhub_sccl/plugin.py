@@ -1,29 +1,72 @@
-"""Readers and writers of step schedules of SCCL and its successors, as JSON.
+"""Readers and writers of step schedules of SCCL and its successors, as JSON, and their options.
 
 SCCL synthesizes them (Cai et al., PPoPP 2021), msccl-tools continues it, and TACCL (Shah et al.,
-NSDI 2023) writes the same objects with start times.
+NSDI 2023) writes the same objects with start times. The plugin also reads and writes the inputs of
+TACCL's solver. This module imports no reader or writer, so that offers are listed quickly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from collhub_sccl.solver_inputs.options import (
-    TacclReadOptions,
-    TacclSketchOptions,
-    TacclTopologyOptions,
-)
 from hub_core.plugin_api import (
     Format,
     FormatReader,
     FormatWriter,
+    OptionType,
     TopologyReader,
     TopologyWriter,
     hookimpl,
+    option,
+    optional,
 )
 
 COLLHUB_PLUGIN_API = (1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TacclReadOptions:
+    """Facts that a profile omits: the chunk size and the unit of its times."""
+
+    chunk: int = option(
+        OptionType.SIZE, 1 << 20, "bytes of the chunk whose times are given, unless in the file"
+    )
+    unit: float = option(
+        OptionType.TIME, 1e-6, "unit of the times in the file, unless the file gives it", minimum=0
+    )
+    nodes: int = option(
+        OptionType.INT,
+        1,
+        "number of joined nodes; each GPU is linked to the same GPU of every other node",
+        minimum=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TacclTopologyOptions:
+    """Options of the writer `taccl-topology`."""
+
+    chunk: int = option(
+        OptionType.SIZE, 1 << 20, "bytes of a chunk: the solver knows only its times", minimum=1
+    )
+    nodes: int = option(
+        OptionType.INT, 1, "nodes that the NPUs make up, each of as many that follow", minimum=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TacclSketchOptions:
+    """Options of the writer `taccl-sketch`."""
+
+    nodes: int = option(
+        OptionType.INT, 1, "nodes that the NPUs make up, each of as many that follow", minimum=1
+    )
+    hyperedges: str | None = optional(
+        "uc-min or uc-max: few or many pairs of GPUs that use a switch (default: uc-min)"
+    )
+    chunks: int = option(OptionType.INT, 1, "chunks into which each input is cut", minimum=1)
+
 
 # The tag may be anywhere in the first object; only a preceding name is recognised. Possessive
 # groups prevent backtracking for any text.
@@ -59,13 +102,17 @@ _SKETCH = Format(
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
     """Reader of algorithms."""
-    return [FormatReader(_SCCL, "collhub_sccl.read:read", samples="collhub_sccl.read:samples")]
+    return [
+        FormatReader(
+            _SCCL, "collhub_sccl.algorithms:read", samples="collhub_sccl.algorithms:samples"
+        )
+    ]
 
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter]:
     """Writer of algorithms."""
-    return [FormatWriter(_WRITTEN_SCCL, "collhub_sccl.write:write")]
+    return [FormatWriter(_WRITTEN_SCCL, "collhub_sccl.algorithms:write")]
 
 
 @hookimpl
@@ -74,18 +121,18 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
     return [
         TopologyReader(
             _PROFILE,
-            "collhub_sccl.solver_inputs.read:read",
+            "collhub_sccl.solver_files:read",
             TacclReadOptions,
-            samples="collhub_sccl.read:profiles",
+            samples="collhub_sccl.algorithms:profiles",
         ),
         TopologyWriter(
             _WRITTEN_PROFILE,
-            "collhub_sccl.solver_inputs.write:write_topology",
+            "collhub_sccl.solver_files:write_topology",
             TacclTopologyOptions,
         ),
         TopologyWriter(
             _SKETCH,
-            "collhub_sccl.solver_inputs.write:write_sketch",
+            "collhub_sccl.solver_files:write_sketch",
             TacclSketchOptions,
         ),
     ]

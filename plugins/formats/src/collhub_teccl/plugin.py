@@ -26,7 +26,11 @@ _TECCL = Format(
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
     """Reader of schedules."""
-    return [FormatReader(_TECCL, "collhub_teccl.read:read", samples="collhub_teccl.read:samples")]
+    return [
+        FormatReader(
+            _TECCL, "collhub_teccl.schedules:read", samples="collhub_teccl.schedules:samples"
+        )
+    ]
 
 
 @hookimpl
@@ -37,6 +41,6 @@ def collhub_checks() -> Sequence[Check]:
             "teccl-claims",
             Subject.ALGORITHM,
             "the epochs that TE-CCL claims compared with those that its schedule needs",
-            "collhub_teccl.claims:check",
+            "collhub_teccl.schedules:check",
         )
     ]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_goal.options import GoalWriteOptions
-from collhub_goal.plugin import collhub_consumers
+from collhub_goal.plugin import GoalWriteOptions, collhub_consumers
 from collhub_goal.read import read
 from collhub_goal.write import write
 from hypothesis import given

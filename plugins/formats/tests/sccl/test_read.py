@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from collhub_sccl.read import EXTENSION, build_document, read, samples
+from collhub_sccl.algorithms import EXTENSION, build_document, read, samples
 
 import hub_core
 from hub_core import Algorithm, CollectiveKind, InputError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from collhub_sccl.read import read, samples
-from collhub_sccl.write import write
+from collhub_sccl.algorithms import read, samples, write
 
 import hub_core
 from hub_core import Algorithm, InputError

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from collhub_teccl.claims import check
-from collhub_teccl.read import read
+from collhub_teccl.schedules import check, read
 
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions, Source
 from hub_core.testing import ring_all_gather

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from collhub_teccl.document import ScheduleDocument
-from collhub_teccl.read import EXTENSION
+from collhub_teccl.schedules import EXTENSION
 
 import hub_core
 from hub_core import CollectiveKind, InputError

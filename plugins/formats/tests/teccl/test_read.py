@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from collhub_teccl.read import EXTENSION, read, samples
+from collhub_teccl.schedules import EXTENSION, read, samples
 
 import hub_core
 from hub_core import Algorithm, CollectiveKind, InputError

@@ -7,13 +7,12 @@ from itertools import product
 
 import numpy as np
 import pytest
-from collhub_sccl.solver_inputs.options import (
+from collhub_sccl.plugin import (
     TacclReadOptions,
     TacclSketchOptions,
     TacclTopologyOptions,
 )
-from collhub_sccl.solver_inputs.read import read
-from collhub_sccl.solver_inputs.write import write_sketch, write_topology
+from collhub_sccl.solver_files import read, write_sketch, write_topology
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,4 +1,8 @@
-"""Read schedules of TE-CCL as algorithms: every hop becomes a message."""
+"""Read schedules of TE-CCL as algorithms, and compare claimed epochs with a simulation.
+
+On reading, every hop becomes a message. The check `teccl-claims` compares the epochs that the
+solver claims.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from fractions import Fraction
 
 import numpy as np
 
+import hub_core
 from collhub_teccl.document import TOLERANCE, Paths, ScheduleDocument
+from hub_core import Topology
 from hub_core.columns import BoolArray, Int64Array, distinct, group_pointer, ordinals
 from hub_core.model import (
     Algorithm,
@@ -22,8 +28,10 @@ from hub_core.model import (
     Location,
     Provenance,
     Severity,
+    StepKind,
 )
-from hub_core.plugin_api import NoOptions, Source
+from hub_core.network import Links
+from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions, Source
 from hub_core.schedules import Chunks, Transfers, algorithm_of
 
 EXTENSION = "teccl"
@@ -33,6 +41,14 @@ EXTENSION = "teccl"
 _MAX_PARTS = 5040
 _MAX_DENOMINATOR = 100
 _MAX_BYTES = 1 << 50
+
+
+# Bytes of a unit, and bytes per second of a link: an epoch of one unit takes one second.
+_UNIT_BYTES = 10**9
+
+
+# Times are integer nanoseconds.
+_TOLERANCE = 1e-6
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
@@ -58,6 +74,74 @@ def read(source: Source, options: NoOptions) -> Algorithm:
         collective_bytes=_compute_collective_bytes(document.claims),
         extensions={EXTENSION: claims},
     )
+
+
+def check(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Compare epochs; a schedule that needs more than claimed causes a warning.
+
+    A schedule does not contain its network: it is simulated on the links that it uses, each of
+    which takes one epoch per chunk. It needs less than claimed if real links are slower or have
+    latencies, and more if fast links carry several chunks in an epoch of the slowest one. Raises
+    `HubError` if no simulator is installed.
+    """
+    del options
+    algorithm = request.algorithm
+    claims = algorithm.extensions.get(EXTENSION) if algorithm is not None else None
+    claimed = claims.get("epochs") if isinstance(claims, dict) else None
+    if algorithm is None or not isinstance(claims, dict) or not isinstance(claimed, int | float):
+        verdict = "has no claims of TE-CCL"
+        return CheckReport(ok=True, verdict=verdict, is_applicable=False)
+    needed = simulate_epochs(algorithm)
+    if needed is None:
+        return CheckReport(ok=False, verdict="it never finishes")
+    facts: dict[str, JsonValue] = {"claimed_epochs": claimed, "needed_epochs": needed}
+    facts |= {name: claims[name] for name in ("finish_time_s", "demand_met_s") if name in claims}
+    duration_s = claims.get("epoch_duration_s")
+    if isinstance(duration_s, int | float):
+        facts["needed_s"] = needed * duration_s
+    verdict = f"TE-CCL claims {claimed} epochs; on its links the schedule needs {needed:.2f}"
+    warnings = _warn_of_excess(claimed, needed)
+    return CheckReport(
+        ok=True,
+        verdict=verdict,
+        diagnostics=warnings,
+        facts=facts,
+    )
+
+
+def simulate_epochs(algorithm: Algorithm) -> float | None:
+    """Epochs of the schedule as simulated; None if a rank never finishes.
+
+    Raises `HubError` if no simulator is installed.
+    """
+    size = algorithm.collective.unit_count * _UNIT_BYTES
+    result = hub_core.simulate(algorithm, _build_network(algorithm), size)
+    return (
+        None if result.time_ns is None else result.time_ns / 1e9 / _count_units_per_chunk(algorithm)
+    )
+
+
+def samples() -> Sequence[Source]:
+    """An all-gather of three GPUs in a line, and an all-to-all of three with two paths per
+    demand."""
+    pairs = [(0, 1), (1, 0), (1, 2), (2, 1)]
+    line = {_format_key(at, 0, origin): [f"{origin}->{at} in epoch 0"] for origin, at in pairs}
+    for origin, at in ((0, 2), (2, 0)):
+        line[_format_key(at, 0, origin)] = [
+            f"{origin}->1 in epoch 0",
+            f"1->{at} in epoch 1 via switches 3",
+        ]
+    halves: dict[str, object] = {}
+    for origin in range(3):
+        for at in {0, 1, 2} - {origin}:
+            halves[_format_key(at, at, origin)] = _build_two_paths(origin, at, 3 - origin - at)
+    documents = {"line.json": line, "triangle.json": halves}
+    return [
+        Source.of_bytes(
+            name, json.dumps({"1-Epoch_Duration": 1e-6, "8-Chunk paths": paths}).encode()
+        )
+        for name, paths in documents.items()
+    ]
 
 
 def _compute_collective_bytes(claims: Mapping[str, JsonValue]) -> int | None:
@@ -305,29 +389,6 @@ def _is_repeated(keys: Int64Array) -> BoolArray:
     return is_repeated
 
 
-def samples() -> Sequence[Source]:
-    """An all-gather of three GPUs in a line, and an all-to-all of three with two paths per
-    demand."""
-    pairs = [(0, 1), (1, 0), (1, 2), (2, 1)]
-    line = {_format_key(at, 0, origin): [f"{origin}->{at} in epoch 0"] for origin, at in pairs}
-    for origin, at in ((0, 2), (2, 0)):
-        line[_format_key(at, 0, origin)] = [
-            f"{origin}->1 in epoch 0",
-            f"1->{at} in epoch 1 via switches 3",
-        ]
-    halves: dict[str, object] = {}
-    for origin in range(3):
-        for at in {0, 1, 2} - {origin}:
-            halves[_format_key(at, at, origin)] = _build_two_paths(origin, at, 3 - origin - at)
-    documents = {"line.json": line, "triangle.json": halves}
-    return [
-        Source.of_bytes(
-            name, json.dumps({"1-Epoch_Duration": 1e-6, "8-Chunk paths": paths}).encode()
-        )
-        for name, paths in documents.items()
-    ]
-
-
 def _format_key(at: int, chunk: int, origin: int) -> str:
     """Key of a demand in the file."""
     return f"Demand at {at} for chunk {chunk} from {origin} met by epoch 2"
@@ -341,3 +402,31 @@ def _build_two_paths(origin: int, at: int, relay: int) -> list[object]:
         [2, f"{relay}->{at} with volume 0.5 in epoch 2"],
     ]
     return [straight, around]
+
+
+def _warn_of_excess(claimed: float, needed: float) -> tuple[Diagnostic, ...]:
+    """A warning if more epochs are needed than claimed."""
+    if needed <= claimed + _TOLERANCE:
+        return ()
+    message = (
+        f"it needs {needed:.2f} epochs where each link takes a chunk in one, and claims {claimed}: "
+        "simulate it on its network"
+    )
+    return (Diagnostic("teccl-claims", message, Severity.WARNING),)
+
+
+def _count_units_per_chunk(algorithm: Algorithm) -> int:
+    """Units per chunk of the schedule: one, or the number of parts if chunks are divided."""
+    collective = algorithm.collective
+    return collective.unit_count // collective.num_ranks
+
+
+def _build_network(algorithm: Algorithm) -> Topology:
+    """Network of the links in use, each of which carries one unit per second."""
+    steps = algorithm.steps
+    sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
+    pairs = np.unique(np.stack([steps.rank[sends], steps.peer[sends]]), axis=1).astype(np.int64)
+    rate = np.full(pairs.shape[1], float(_UNIT_BYTES))
+    return Links(pairs[0], pairs[1], rate, np.zeros(pairs.shape[1])).topology(
+        "links of the schedule", algorithm.num_ranks, algorithm.num_ranks
+    )

@@ -1,0 +1,399 @@
+"""Read step schedules as algorithms, and write algorithms as steps of sends.
+
+On reading, every send becomes a message. On writing, the document has the serialization of the
+synthesizers, and it is read back before it is returned. Small correct algorithms and profiles are
+samples for the conformance kit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+import numpy as np
+
+from collhub_sccl.document import (
+    NAMES,
+    RUNTIME_NAMES,
+    TAGS,
+    Sends,
+    StepDocument,
+    StepSend,
+    count_addresses,
+    find_sends,
+    find_share,
+    iterate_chunks,
+    parse,
+)
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import (
+    Algorithm,
+    Collective,
+    CollectiveKind,
+    InputError,
+    JsonValue,
+    Location,
+    Loss,
+    Provenance,
+    StepTable,
+)
+from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
+from hub_core.schedules import Chunks, Transfers, algorithm_of
+from hub_core.verification import verify
+
+EXTENSION = "sccl"
+
+
+_REDUCES = "rrc"
+
+
+_STEP_FIELDS = frozenset(field.name for field in fields(StepTable))
+
+
+_CONSEQUENCES = {
+    "in_place": "the file does not name the mode of calls",
+    "out_of_place": "the file does not name the mode of calls",
+    "collective_bytes": "the file contains no size",
+    "extensions": "data of other formats is not written",
+    "scratch_units": "the buffers of forwarded data are not written",
+    "reduce_op": "operators are not written, and sums are read back",
+    "unit_count": "units are read back as large as an address",
+}
+
+
+def read(source: Source, options: NoOptions) -> Algorithm:
+    """Read an algorithm; one unit is the content of one address.
+
+    Undivided collectives are divided like the steps. The sends of a step read the data from before
+    the step; those of a TACCL step are ordered by their times. A receive reduces if the collective
+    reduces; in TACCL's dialect, if the send says so. Raises `InputError` with the JSON path of the
+    first defect.
+    """
+    del options
+    document = parse(source.content(), source.name)
+    return _StepReader(document, source).build_algorithm()
+
+
+def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
+    """Writer of the format `sccl`: one JSON document, in TACCL's dialect for reducing collectives.
+
+    A message is sent in the step after the arrival of its last data. Raises `InputError` for
+    collectives that SCCL does not have, and if the document would not reproduce the data movement:
+    in SCCL every rank has one value per address, to which received values are added.
+    """
+    del options
+    if algorithm.collective.kind not in NAMES or not algorithm.has_contents:
+        raise _build_refusal(algorithm, "SCCL has no such collective", "write it as MSCCL-IR")
+    document = _build_document(algorithm.collective, find_sends(algorithm))
+    content = (json.dumps(document, indent=1) + "\n").encode()
+    back = _read_back(algorithm, content)
+    losses = list(_find_losses(algorithm.differences(back)))
+    return WriteResult([Artifact("", content)], losses)
+
+
+def samples() -> Sequence[Source]:
+    """Ring all-gather of three ranks, and a reduce-scatter of two ranks with times."""
+    ring = [[[(rank - step) % 3, rank, (rank + 1) % 3] for rank in range(3)] for step in range(2)]
+    gather = [{"pre": [rank], "post": [0, 1, 2], "addr": rank} for rank in range(3)]
+    scatter = [
+        {"pre": [source], "post": [target], "addr": target}
+        for target in range(2)
+        for source in range(2)
+    ]
+    swap = [[[1, 0, 1, 0.0, 1.0, "rrc"], [0, 1, 0, 0.0, 1.0, "rrc"]]]
+    return [
+        build_document("ring.json", "msccl_type", "Allgather(n=3)", 3, gather, ring),
+        build_document("swap.json", "sccl_type", "ReduceScatter(n=2)", 2, scatter, swap),
+    ]
+
+
+def profiles() -> Sequence[Source]:
+    """A node of four equal GPUs, and one of three GPUs in a line with two links between the
+    first two."""
+    alike = {
+        "name": "alike",
+        "gpus_per_node": 4,
+        "alpha": 0.5,
+        "node_betas_list": [20],
+        "node_invbws_list": [20.5],
+    }
+    line = {
+        "name": "line",
+        "gpus_per_node": 3,
+        "alpha": 1,
+        "links": [[0, 2, 0], [2, 0, 1], [0, 1, 0]],
+        "betas": [[0, 10, 0], [10, 0, 20], [0, 20, 0]],
+        "invbws": [[0, 11, 0], [11, 0, 21], [0, 21, 0]],
+    }
+    return [
+        Source.of_bytes(f"{profile['name']}.json", json.dumps(profile).encode())
+        for profile in (alike, line)
+    ]
+
+
+def build_document(
+    file: str,
+    tag: str,
+    name: str,
+    ranks: int,
+    chunks: Sequence[object],
+    steps: Sequence[Sequence[Sequence[object]]],
+    divisions: int = 1,
+) -> Source:
+    """File with an algorithm of these chunks and sends per step."""
+    instance = {tag: "instance", "steps": len(steps), "chunks": divisions, "pipeline": None}
+    collective = {tag: "collective", "name": name, "nodes": ranks, "chunks": chunks}
+    content = {
+        tag: "algorithm",
+        "name": name,
+        "instance": instance,
+        "steps": [{tag: "step", "rounds": 1, "sends": sends} for sends in steps],
+        "collective": collective,
+        "topology": {tag: "topology", "name": "any"},
+    }
+    return Source.of_bytes(file, json.dumps(content).encode())
+
+
+"""Key of `Algorithm.extensions` for name, dialect, rounds and divisions."""
+
+
+class _StepReader:
+    """Conversion of a document to an algorithm."""
+
+    def __init__(self, document: StepDocument, source: Source) -> None:
+        self._document = document
+        self._source = source
+        self._kind, self._root, self._parts = self._recognize_collective()
+
+    def build_algorithm(self) -> Algorithm:
+        """Algorithm that performs the sends."""
+        document, ranks = self._document, self._document.ranks
+        units = self._kind.traits.parts(ranks) * self._parts
+        collective = Collective(self._kind, ranks, units, root=self._root)
+        chunks = Chunks.cut(collective, np.ones(self._parts, np.int64))
+        self._check_addresses()
+        stated: dict[str, JsonValue] = {
+            "name": document.name,
+            "dialect": "taccl" if document.is_taccl else "sccl",
+            "rounds": list(document.rounds),
+            "divisions": self._parts,
+        }
+        return algorithm_of(
+            collective,
+            chunks,
+            self._build_transfers(),
+            provenance=Provenance("sccl", "", self._source.name, self._source.sha256()),
+            extensions={EXTENSION: stated},
+        )
+
+    def _recognize_collective(self) -> tuple[CollectiveKind, int | None, int]:
+        """Kind, root, and parts of every address. Raises `InputError` for other collectives."""
+        document = self._document
+        for kind in CollectiveKind if document.chunks else ():
+            if kind is CollectiveKind.CUSTOM:
+                continue
+            # msccl-tools describes the undivided collective, TACCL the divided one.
+            for parts in sorted({1, document.divisions}):
+                root = self._find_root(kind)
+                # Compare the numbers before any chunk is built: the header is not trusted.
+                if self._count_chunks(kind, parts) != document.chunks.total():
+                    continue
+                expected = iterate_chunks(kind, document.ranks, root, parts)
+                if all(document.chunks.get(chunk) for chunk in expected):
+                    return kind, root, self._count_parts(kind, parts)
+        raise self._build_error(
+            "the chunks match none of the hub's collectives",
+            "use one of broadcast, scatter, gather, allgather, alltoall, reduce, allreduce and "
+            "reduce_scatter, with chunks in their order",
+        )
+
+    def _find_root(self, kind: CollectiveKind) -> int | None:
+        """Root according to the first chunk, for collectives with a root."""
+        first = next(iter(self._document.chunks))
+        ranks = first.before if kind.traits.from_root else first.after
+        return min(ranks, default=0) if kind.traits.is_rooted else None
+
+    def _count_chunks(self, kind: CollectiveKind, parts: int) -> int:
+        """Number of chunks of a collective with `parts` per address."""
+        ranks = self._document.ranks
+        contributors = ranks if kind.traits.reduces else 1
+        return count_addresses(kind, ranks) * parts * contributors
+
+    def _count_parts(self, kind: CollectiveKind, parts: int) -> int:
+        """Parts of an address: the declared divisions if the steps use addresses beyond the
+        chunks."""
+        highest = int(self._document.sends.address.max(initial=0))
+        is_undivided = parts == 1 and highest >= count_addresses(kind, self._document.ranks)
+        return self._document.divisions if is_undivided else parts
+
+    def _check_addresses(self) -> None:
+        """Raise `InputError` for a send of an address that the collective does not have."""
+        number = count_addresses(self._kind, self._document.ranks) * self._parts
+        beyond = np.flatnonzero(self._document.sends.address >= number)
+        if len(beyond):
+            address = int(self._document.sends.address[beyond[0]])
+            step = int(self._document.sends.step[beyond[0]])
+            message = f"a send moves address {address}, the collective has {number}"
+            raise self._build_error(f"$.steps[{step}]: {message}", "send what the collective has")
+
+    def _build_transfers(self) -> Transfers:
+        """One transfer per send, in the order of time."""
+        document = self._document
+        sends = document.sends
+        # Steps of TACCL contain sends with different times.
+        rows = np.stack([sends.step.astype(np.float64), sends.time], axis=1)
+        _, inverse = np.unique(rows, axis=0, return_inverse=True)
+        moment: Int64Array = inverse.ravel().astype(np.int64)
+        chunk = self._find_chunks(sends.address)
+        reduces = sends.reduces
+        if reduces is None:
+            reduces = self._find_reducing(sends)
+        self._check_slots(sends, moment, reduces)
+        link = sends.source * document.ranks + sends.destination
+        # Steps are barriers only in SCCL's cost model: at run time a send waits only for its data,
+        # hence no window.
+        window = np.zeros(len(link), np.int64)
+        end = moment + 1
+        return Transfers(chunk, sends.source, sends.destination, link, moment, end, reduces, window)
+
+    def _find_chunks(self, address: Int64Array) -> Int64Array:
+        """Chunk of every address."""
+        number = count_addresses(self._kind, self._document.ranks)
+        ranks = self._document.ranks
+        share = np.asarray(
+            [find_share(self._kind, base, ranks) for base in range(number)], np.int64
+        )
+        base, part = np.divmod(address, self._parts)
+        chunk: Int64Array = share[base] * self._parts + part
+        return chunk
+
+    def _find_reducing(self, sends: Sends) -> BoolArray:
+        """Whether each receive reduces: all or none, depending on the collective."""
+        # All ranks contribute to every address, so every slot of a reducing collective has a value.
+        return np.full(len(sends.step), self._kind.traits.reduces, np.bool_)
+
+    def _check_slots(self, sends: Sends, moment: Int64Array, reduces: BoolArray) -> None:
+        """Raise `InputError` if a rank sends an address and reduces into it at the same time."""
+        ranks = self._document.ranks
+        sent = (moment * ranks + sends.source, sends.address)
+        reduced = (moment[reduces] * ranks + sends.destination[reduces], sends.address[reduces])
+        number = int(sends.address.max(initial=0)) + 1
+        # All sends of a step read the state before it; a simultaneous sum would change it.
+        both = np.intersect1d(sent[0] * number + sent[1], reduced[0] * number + reduced[1])
+        if len(both):
+            time_and_rank, address = divmod(int(both[0]), number)
+            rank = time_and_rank % ranks
+            step = int(sends.step[np.flatnonzero(moment == time_and_rank // ranks)[0]])
+            message = f"rank {rank} sends address {address} and reduces into it in one step"
+            cure = "compose it of a reduce_scatter and an allgather"
+            raise self._build_error(f"$.steps[{step}]: {message}", cure)
+
+    def _build_error(self, message: str, cure: str = "") -> InputError:
+        """Error about this file."""
+        location = Location(self._source.name)
+        return InputError(message, location=location, cure=cure, code="sccl-algorithm")
+
+
+def _find_losses(differences: Sequence[str]) -> Iterator[Loss]:
+    """Yield fields that are read back differently; all columns of the steps count as one."""
+    where = "the entire algorithm"
+    if any(name in _STEP_FIELDS for name in differences):
+        yield Loss("steps", where, "only the sends of each unit in each step are written")
+    for name in differences:
+        if name in _CONSEQUENCES:
+            yield Loss(name.replace("_", " "), where, _CONSEQUENCES[name])
+
+
+def _read_back(algorithm: Algorithm, content: bytes) -> Algorithm:
+    """Algorithm that the document describes. Raises `InputError` if it is not correct."""
+    try:
+        back = read(Source.of_bytes("the document", content), NoOptions())
+    except InputError as error:
+        reason = error.diagnostics[0].message
+        raise _build_refusal(algorithm, reason, "write it as MSCCL-IR") from None
+    # Only a document that describes a correct algorithm is written.
+    if not verify(back).ok:
+        reason = "a rank sends other values than the one that it would have at an address"
+        raise _build_refusal(algorithm, reason, "write it as MSCCL-IR")
+    return back
+
+
+def _build_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
+    """Error: the algorithm cannot be written."""
+    return InputError(
+        f"cannot be written as steps of sends: {reason}",
+        location=Location(algorithm.provenance.source_name or None),
+        cure=cure,
+        code="sccl-inexpressible",
+    )
+
+
+def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, JsonValue]:
+    """Content of the file, with members in the order of msccl-tools."""
+    ranks, kind = collective.num_ranks, collective.kind
+    divisions = collective.units_per_rank
+    # Only TACCL's dialect, with divided collectives, marks the receives that reduce.
+    is_taccl = kind.traits.reduces
+    tag = TAGS[1] if is_taccl else TAGS[0]
+    steps = max((send.step for send in sends), default=-1) + 1
+    # Steps without sends are kept: later steps wait for earlier data.
+    by_step: list[list[JsonValue]] = [[] for _ in range(steps)]
+    for send in sends:
+        by_step[send.step].append(_list_fields(send, is_taccl=is_taccl))
+    root = "" if collective.root is None else f",root={collective.root}"
+    name = f"{NAMES[kind]}(n={ranks}{root})"
+    # msccl-tools describes the undivided collective, even if its steps divide it.
+    parts = divisions if is_taccl else 1
+    chunks: list[JsonValue] = [
+        {"pre": [*sorted(chunk.before)], "post": [*sorted(chunk.after)], "addr": chunk.address}
+        for chunk in iterate_chunks(kind, ranks, collective.root, parts)
+    ]
+    return {
+        tag: "algorithm",
+        "name": f"{name}-steps={steps}",
+        "instance": {
+            tag: "instance",
+            "steps": steps,
+            "extra_rounds": 0,
+            "chunks": divisions,
+            "pipeline": None,
+            "extra_memory": None,
+            "allow_exchange": False,
+        },
+        "input_map": _map_addresses(collective, is_output=False),
+        "output_map": _map_addresses(collective, is_output=True),
+        "steps": [{tag: "step", "rounds": 1, "sends": step_sends} for step_sends in by_step],
+        "collective": {
+            tag: "collective",
+            "name": name,
+            "nodes": ranks,
+            "chunks": chunks,
+            "runtime_name": RUNTIME_NAMES.get(kind),
+        },
+        "topology": {tag: "topology", "name": "any", "switches": [], "links": []},
+    }
+
+
+def _list_fields(send: StepSend, *, is_taccl: bool) -> list[JsonValue]:
+    """Fields of a send in the file."""
+    plain: list[JsonValue] = [send.address, send.source, send.destination]
+    if not is_taccl:
+        return plain
+    # Its time (the step) and its link (there is only one).
+    return [*plain, float(send.step), 1.0, _REDUCES if send.reduces else None]
+
+
+def _map_addresses(collective: Collective, *, is_output: bool) -> dict[str, JsonValue]:
+    """Addresses in the INPUT (or OUTPUT) of every rank."""
+    ranks, parts = collective.num_ranks, collective.units_per_rank
+    addresses_by_rank: dict[str, JsonValue] = {}
+    chunks = list(iterate_chunks(collective.kind, ranks, collective.root, parts))
+    for rank in range(ranks):
+        addresses = {
+            chunk.address
+            for chunk in chunks
+            if rank in (chunk.after if is_output else chunk.before)
+        }
+        addresses_by_rank[str(rank)] = [*sorted(addresses)]
+    return addresses_by_rank

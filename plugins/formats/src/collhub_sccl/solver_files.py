@@ -1,0 +1,342 @@
+"""Read and write the inputs of TACCL's solver: the profile of a node, and a sketch.
+
+taccl solve HubAndSpoke Allgather --topology-file NAME.taccl.json --sketch-file NAME.sketch.json
+
+A profile is read as the network of one node, or of several. A node with equal pairs is written as a
+`HubAndSpoke` (or `DGX2`), all others with matrices, for `custom`: the constructor of that name in
+microsoft/taccl 426bd1e raises an error, but uses these keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from collhub_networks import Value, document_of
+
+from collhub_sccl.plugin import TacclReadOptions, TacclSketchOptions, TacclTopologyOptions
+from collhub_sccl.taccl_machine import TacclMachine, build_machine
+from hub_core.columns import Float64Array
+from hub_core.model import JsonValue, Loss, UsageError
+from hub_core.network import Links, Topology
+from hub_core.plugin_api import Artifact, Source, WriteResult
+
+CODE = "invalid-taccl-topology"
+_MAX_GPUS = 1024
+_MAX_PARALLEL_LINKS = 64
+_MAX_CHUNK_BYTES = 1 << 50
+_MAX_UNITS_PER_SECOND = 10**15
+# Limits for plausible bandwidths, in bytes per second.
+_MIN_RATE, _MAX_RATE = 1.0, 1e18
+# Pairs of an NDv2 with two NVLinks, and those with one (DGX-1V, hybrid cube mesh).
+_DOUBLE = ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))
+_SINGLE = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
+
+
+_HYPEREDGES = ("uc-min", "uc-max")
+
+
+_CONSEQUENCES = {
+    "num_npus": "a different number of GPUs is read back",
+    "num_nodes": "pairs of GPUs are joined directly: the sketch contains the switches they share",
+    "links": "pairs of GPUs are joined directly, and all links have the node's maximum latency",
+    "link_order": "links are read back in a different order, which decides between equal routes",
+    "node_names": "nodes have only numbers",
+    "groups": "there are no groups of NPUs",
+    "dimensions": "the network is not known to be regular",
+    "multicast": "multicast of switches is not written",
+    "reduction": "reduction in switches is not written",
+}
+
+
+# The solver truncates times to integers: with at least 100 units the error is at most a percent.
+_MIN_UNITS = 100
+
+
+def read(source: Source, options: TacclReadOptions) -> Topology:
+    """Network of `nodes` copies of a profile.
+
+    Raises `InputError` with file and path of a defect.
+    """
+    root = document_of(source, CODE)
+    units = _read_units(root, options)
+    gpus = root["gpus_per_node"].count(_MAX_GPUS // options.nodes)
+    latency_s = units.to_latency_s(root["alpha"])
+    pairs = list(_iterate_pairs(root, gpus, units))
+    rows = [
+        (node * gpus + pair.source, node * gpus + pair.destination, pair.bandwidth_bytes_per_s)
+        for node in range(options.nodes)
+        for pair in pairs
+        for _ in range(pair.count)
+    ]
+    latencies = [latency_s] * len(rows)
+    if options.nodes > 1:
+        between = list(_iterate_remote(root, gpus, options.nodes, units))
+        rows += between
+        latencies += [units.to_latency_s(root["remote_alpha"])] * len(between)
+    if not rows and gpus * options.nodes > 1:
+        root.fail("no two GPUs are joined", "state links, or node_betas_list")
+    # An empty list has no columns.
+    link_ends = np.asarray([row[:2] for row in rows], np.int64).reshape(-1, 2)
+    rates = np.asarray([row[2] for row in rows], np.float64)
+    links = Links(link_ends[:, 0], link_ends[:, 1], rates, np.asarray(latencies, np.float64))
+    npus = gpus * options.nodes
+    return links.topology(root["name"].text(), npus, npus)
+
+
+def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteResult:
+    """Writer of the format `taccl-topology`.
+
+    Raises `UsageError` for networks that TACCL cannot express.
+    """
+    machine = build_machine(topology, options.nodes)
+    content = _format_document(_build_profile(topology.name, machine, options.chunk))
+    losses = tuple(_find_losses(topology, content, options.nodes))
+    return WriteResult([Artifact("", content)], losses)
+
+
+def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult:
+    """Writer of the format `taccl-sketch`.
+
+    Raises `UsageError` for networks that TACCL cannot express.
+    """
+    hyperedges = options.hyperedges or _HYPEREDGES[0]
+    if hyperedges not in _HYPEREDGES:
+        raise UsageError(f"option hyperedges: {hyperedges!r} is none of {', '.join(_HYPEREDGES)}")
+    machine = build_machine(topology, options.nodes)
+    content = _build_sketch(machine, hyperedges, options.chunks)
+    loss = Loss("links", "the entire network", "a sketch guides the search but has no network")
+    return WriteResult([Artifact("", _format_document(content))], (loss,))
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """Units of the numbers in a profile: bytes of a chunk, and time units per second."""
+
+    chunk_bytes: int
+    per_s: float
+
+    def to_bandwidth(self, beta: Value) -> float:
+        """Bandwidth (bytes per second) of a link from the time of a chunk. Raises `InputError`."""
+        units = float(beta.number())
+        if units <= 0:
+            beta.fail(f"{units} is no time of a chunk", "state a positive number")
+        # Rounding restores integer bandwidths, of which the times are quotients.
+        rate = self.chunk_bytes * self.per_s / units
+        if not _MIN_RATE <= rate <= _MAX_RATE:
+            beta.fail(
+                f"a chunk of {self.chunk_bytes} bytes in {units:g} units is a bandwidth of "
+                f"{rate:.3g} bytes/s, which is out of range",
+                f"state a time that gives {_MIN_RATE:g} to {_MAX_RATE:g} bytes/s",
+            )
+        return float(round(rate)) if rate >= 1e6 else rate
+
+    def to_latency_s(self, alpha: Value) -> float:
+        """Latency in seconds. Raises `InputError` for a negative value."""
+        units = float(alpha.number())
+        if units < 0:
+            alpha.fail(f"{units} is no latency", "state a number that is not negative")
+        return units / self.per_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Links from one GPU of the node to another."""
+
+    source: int
+    destination: int
+    count: int
+    bandwidth_bytes_per_s: float
+
+
+def _read_units(root: Value, options: TacclReadOptions) -> _Units:
+    """Units from the file if the hub wrote it, else from the options."""
+    chunk, per_s = root.get("chunk_bytes"), root.get("units_per_second")
+    return _Units(
+        options.chunk if chunk is None else chunk.count(_MAX_CHUNK_BYTES),
+        1 / options.unit if per_s is None else per_s.count(_MAX_UNITS_PER_SECOND),
+    )
+
+
+def _iterate_pairs(
+    root: Value,
+    gpus: int,
+    units: _Units,
+) -> Iterator[_Pair]:
+    """Yield the links of a node, given as matrices, or implied by the kind of machine."""
+    if root.get("links") is not None:
+        yield from _iterate_matrix_pairs(root, gpus, units)
+        return
+    betas = list(root["node_betas_list"].items())
+    if len(betas) == 1:
+        rate = units.to_bandwidth(betas[0])
+        for source, destination in product(range(gpus), repeat=2):
+            if source != destination:
+                yield _Pair(source, destination, 1, rate)
+        return
+    if len(betas) != 2 or gpus != 8:
+        root["node_betas_list"].fail(
+            f"{len(betas)} times for a node of {gpus} GPUs are of no machine that is known",
+            "state one for pairs that are alike, two for an NDv2, or links, betas and invbws",
+        )
+    for joined, beta in zip((_DOUBLE, _SINGLE), betas, strict=True):
+        rate = units.to_bandwidth(beta)
+        for first, second in joined:
+            yield _Pair(first, second, 1, rate)
+            yield _Pair(second, first, 1, rate)
+
+
+def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pair]:
+    """Yield the links of the matrices, whose rows are destinations."""
+    counts, betas = _read_matrix(root["links"], gpus), _read_matrix(root["betas"], gpus)
+    for source, destination in product(range(gpus), repeat=2):
+        count = counts[destination][source]
+        if count.raw == 0:
+            continue
+        if source == destination:
+            count.fail("a GPU is joined to itself", "state 0 on the diagonal")
+        links = count.count(_MAX_PARALLEL_LINKS)
+        yield _Pair(source, destination, links, units.to_bandwidth(betas[destination][source]))
+
+
+def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
+    """Rows of a square matrix with one row per GPU. Raises `InputError` otherwise."""
+    rows = [list(row.items()) for row in value.items()]
+    sizes = {len(rows), *(len(row) for row in rows)}
+    if sizes != {gpus}:
+        value.fail(f"expected {gpus} rows of {gpus} values", "state a value for every two GPUs")
+    return rows
+
+
+def _iterate_remote(
+    root: Value, gpus: int, nodes: int, units: _Units
+) -> Iterator[tuple[int, int, float]]:
+    """Yield (source, destination, rate): each GPU to the same GPU of every other node.
+
+    All connections of a node share its network cards.
+    """
+    cards = root["nics_per_node"].count(gpus)
+    rate = units.to_bandwidth(root["remote_beta"]) * cards / gpus
+    for source_node, destination_node in _iterate_node_pairs(nodes):
+        for gpu in range(gpus):
+            yield source_node * gpus + gpu, destination_node * gpus + gpu, rate
+
+
+def _iterate_node_pairs(nodes: int) -> Iterator[tuple[int, int]]:
+    """Yield all ordered pairs of different nodes."""
+    for first, second in product(range(nodes), repeat=2):
+        if first != second:
+            yield first, second
+
+
+def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[str, JsonValue]:
+    """Content of a profile: times of a chunk in a unit in which none is small."""
+    beta_s = np.zeros(machine.links.shape)
+    is_link = machine.links > 0
+    beta_s[is_link] = chunk_bytes / machine.bandwidth_bytes_per_s[is_link]
+    remote = machine.remote
+    times_s = beta_s[is_link].tolist()
+    if remote is not None:
+        times_s.append(chunk_bytes / remote.bandwidth_bytes_per_s)
+    per_s = _choose_units_per_second(min(times_s, default=1.0))
+    alpha = float(machine.latency_s.max(initial=0.0)) * per_s
+    betas = beta_s * per_s
+    invbws = np.where(is_link, betas + alpha, 0.0)
+    content: dict[str, JsonValue] = {
+        "name": name,
+        "gpus_per_node": machine.gpus_per_node,
+        # Additional keys of the hub, because the solver's keys do not define the units.
+        "chunk_bytes": chunk_bytes,
+        "units_per_second": per_s,
+        "alpha": _round_number(alpha),
+    }
+    if machine.is_uniform and machine.gpus_per_node > 1:
+        content["node_betas_list"] = [_round_number(float(betas[0, 1]))]
+        content["node_invbws_list"] = [_round_number(float(invbws[0, 1]))]
+    else:
+        # Rows are destinations, as in the solver.
+        content["links"] = machine.links.T.tolist()
+        content["betas"] = _to_rows(betas.T)
+        content["invbws"] = _to_rows(invbws.T)
+    if remote is not None:
+        beta = chunk_bytes / remote.bandwidth_bytes_per_s * per_s
+        alpha = remote.latency_s * per_s
+        content["nics_per_node"] = remote.cards
+        content["remote_alpha"] = _round_number(alpha)
+        content["remote_beta"] = _round_number(beta)
+        content["remote_invbw"] = _round_number(alpha + beta)
+    return content
+
+
+def _choose_units_per_second(min_time_s: float) -> int:
+    """Power of ten, from 10^6 on, such that the minimum time has at least 100 units."""
+    per_s = 10**6
+    while min_time_s * per_s < _MIN_UNITS:
+        per_s *= 10
+    return per_s
+
+
+def _to_rows(matrix: Float64Array) -> list[JsonValue]:
+    """Rows of a matrix with shortened numbers."""
+    return [[_round_number(value) for value in row] for row in matrix.tolist()]
+
+
+def _round_number(value: float) -> float:
+    """Number with 15 significant digits: further digits are rounding errors of quotients."""
+    return float(f"{value:.15g}")
+
+
+def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[str, JsonValue]:
+    """Content of a sketch: pairs of a switched node share its ports.
+
+    Nodes are joined as in the network.
+    """
+    gpus = machine.gpus_per_node
+    all_gpus: list[JsonValue] = list(range(gpus))
+    within: dict[str, JsonValue] = {"strategy": "none"}
+    if machine.is_switched:
+        within = {
+            "strategy": "switch",
+            "switches": [all_gpus],
+            "switch_hyperedge_strategy": [hyperedges],
+        }
+    content: dict[str, JsonValue] = {"nnodes": machine.nodes, "intranode_sketch": within}
+    if machine.remote is not None:
+        receivers = machine.remote.receivers
+        content["internode_sketch"] = {
+            "strategy": "relay",
+            "internode_conn": {
+                str(gpu): list(receiver_list) for gpu, receiver_list in receivers.items()
+            },
+        }
+        # Algorithms may be symmetric between nodes.
+        content["symmetry_offsets"] = [[gpus, gpus * machine.nodes]]
+    else:
+        content["symmetry_offsets"] = []
+    content["hyperparameters"] = {"input_chunkup": chunks}
+    return content
+
+
+def _find_losses(topology: Topology, written: bytes, nodes: int) -> Iterator[Loss]:
+    """Yield the differences of the network that would be read back, so that no loss is
+    overlooked."""
+    back = read(Source.of_bytes(topology.name, written), TacclReadOptions(nodes=nodes))
+    for feature in topology.differences(back):
+        yield Loss(feature, "the entire network", _CONSEQUENCES[feature])
+
+
+def _format_document(content: dict[str, JsonValue]) -> bytes:
+    """JSON with one line per key, and per row of a matrix."""
+    rows = [f' "{key}": {_format_value(value)}' for key, value in content.items()]
+    return ("{\n" + ",\n".join(rows) + "\n}\n").encode("utf-8")
+
+
+def _format_value(value: JsonValue) -> str:
+    """JSON text of a value; a matrix has one line per row."""
+    is_matrix = isinstance(value, list) and any(isinstance(row, list) for row in value)
+    if is_matrix and isinstance(value, list):
+        return "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
+    return json.dumps(value)

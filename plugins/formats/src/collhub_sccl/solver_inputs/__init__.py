@@ -1,1 +1,0 @@
-"""Inputs of TACCL's solver: profiles of nodes, and sketches that guide the search."""
