@@ -70,13 +70,14 @@ if TYPE_CHECKING:
         HubError,
         InputError,
         Location,
+        Loss,
+        LossPolicy,
         LossyError,
         PluginError,
         Severity,
         UsageError,
     )
     from hub_core.model.kinds import Buffer, CollectiveKind, ReduceOp, StepKind
-    from hub_core.model.losses import Loss, LossPolicy
     from hub_core.model.steps import StepTable, StepTableBuilder
     from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
@@ -244,13 +245,13 @@ __all__ = [
 _HOMES = {
     "hub_core.chakra": "NodeTable NodeType",
     "hub_core.trace_profile.formats": "ChakraReadOptions TraceOptions",
-    "hub_core.trace_profile.traces": ("chakra_algorithm chakra_bytes chakra_nodes chakra_traces"),
+    "hub_core.trace_profile.traces": "chakra_algorithm chakra_bytes chakra_nodes chakra_traces",
     "hub_core.cli.arguments": (
         "OutputRequest backend_option check_stdout collective_option collective_rules_option "
         "force_flag format_option from_option input_options json_flag number_option "
-        "occupancy_option offer_option option_pairs output_option output_options "
-        "reduce_op_option root_option size_option source_argument strict_flag timeout_option "
-        "topology_option verify_option"
+        "occupancy_option offer_option option_pairs output_option output_options reduce_op_option "
+        "root_option size_option source_argument strict_flag timeout_option topology_option "
+        "verify_option"
     ),
     "hub_core.cli.assignments": "Assignments assign parse_sizes",
     "hub_core.cli.jobs.workloads": "apply_rules",
@@ -261,24 +262,25 @@ _HOMES = {
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.reports.report_objects": "cut_fields cut_objects diagnostic_object loss_object",
-    "hub_core.documents.strict_json": "SchemaViolation json_document parse_json_object"
-    " schema_violations",
+    "hub_core.documents.strict_json": (
+        "SchemaViolation json_document parse_json_object schema_violations"
+    ),
     "hub_core.documents.topologies": "topology_to_json",
     "hub_core.installed": "installed_distributions installed_version",
     "hub_core.model.algorithm": "Algorithm Provenance",
     "hub_core.model.collectives": "Collective Contributions CustomContract",
     "hub_core.model.diagnostics": (
-        "Diagnostic HubError InputError Location LossyError PluginError Severity UsageError"
+        "Diagnostic HubError InputError Location Loss LossPolicy LossyError PluginError Severity "
+        "UsageError"
     ),
     "hub_core.model.kinds": "Buffer CollectiveKind ReduceOp StepKind",
-    "hub_core.model.losses": "Loss LossPolicy",
     "hub_core.model.steps": "StepTable StepTableBuilder",
     "hub_core.model.workload": "Workload",
     "hub_core.network.topology": "Topology",
     "hub_core.pipeline.bounds": "ProvenBound beaten_bound best_bounds",
     "hub_core.pipeline.calls": "start_engine",
     "hub_core.pipeline.collective_rules": (
-        "DEFAULT_RULE NATIVE CollectiveRule choose_rule parse_rule"
+        "CollectiveRule DEFAULT_RULE NATIVE choose_rule parse_rule"
     ),
     "hub_core.pipeline.generation": "execute run_executor transform",
     "hub_core.pipeline.inputs": "read read_workload",

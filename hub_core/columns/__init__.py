@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hub_core.columns.graphs import (
         ArcGroups,
         Arcs,
+        NodePairs,
         Order,
         chain_cover,
         connected_parts,
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
         run_mask,
         run_starts,
         sorted_ordinals,
+        stable_order,
+        stable_order_by,
         suffix_least,
     )
-    from hub_core.columns.pairs import NodePairs
-    from hub_core.columns.sorting import stable_order, stable_order_by
     from hub_core.columns.tables import ColumnTable, RankTable
 
 __all__ = [
@@ -97,17 +98,16 @@ __all__ = [
 
 _HOMES = {
     "hub_core.columns.groups": (
-        "BoolArray Float64Array Int32Array Int64Array IntArray UInt8Array UInt64Array "
-        "counted_positions csr csr_of_pairs csr_within distinct expanded_ranges "
-        "first_positions gather group_of_entry group_pointer inverse is_sorted labels "
-        "ordinals positions_in row_pointer rows_of run_lengths run_mask run_starts "
-        "sorted_ordinals suffix_least"
+        "BoolArray Float64Array Int32Array Int64Array IntArray UInt64Array UInt8Array "
+        "counted_positions csr csr_of_pairs csr_within distinct expanded_ranges first_positions "
+        "gather group_of_entry group_pointer inverse is_sorted labels ordinals positions_in "
+        "row_pointer rows_of run_lengths run_mask run_starts sorted_ordinals stable_order "
+        "stable_order_by suffix_least"
     ),
-    "hub_core.columns.pairs": "NodePairs",
     "hub_core.columns.graphs": (
-        "ArcGroups Arcs Order chain_cover connected_parts topological_levels values_of_single_keys"
+        "ArcGroups Arcs NodePairs Order chain_cover connected_parts topological_levels "
+        "values_of_single_keys"
     ),
-    "hub_core.columns.sorting": "stable_order stable_order_by",
     "hub_core.columns.tables": "ColumnTable RankTable",
 }
 

@@ -1,10 +1,10 @@
-"""Directed graphs whose arcs are columns: shortest paths, levels, components and chain covers."""
+"""Directed graphs as columns: paths, levels, components, chain covers, links by pair of nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,12 @@ from hub_core.columns.groups import (
     gather,
     positions_in,
     row_pointer,
+    rows_of,
 )
 
 # Below this mean width of a level, a numpy call is slower than a loop over its nodes.
 _MIN_MEAN_WIDTH = 24
+
 _LEVELS_BEFORE_DECISION = 256
 
 
@@ -155,31 +157,6 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
     return Order(order, row_pointer([len(level) for level in levels]), positions_in(order, nodes))
 
 
-def _compute_narrow_levels(
-    frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
-) -> list[Int64Array]:
-    """Compute the levels after `frontier` node by node."""
-    # Single entries of lists are read several times as fast as those of arrays.
-    starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
-    current = frontier.tolist()
-    flat: list[int] = []
-    widths: list[int] = []
-    while current:
-        following = []
-        for node in current:
-            for child in targets[starts[node] : starts[node + 1]]:
-                left[child] -= 1
-                if not left[child]:
-                    following.append(child)
-        # Ascending, as in the levels that numpy computes.
-        current = sorted(following)
-        flat += current
-        widths.append(len(current))
-    # The last level is empty; it ended the loop.
-    borders = row_pointer(widths[:-1])[1:-1]
-    return np.split(np.asarray(flat, np.int64), borders) if flat else []
-
-
 def connected_parts(parents: Int64Array, children: Int64Array, nodes: int) -> Int64Array:
     """Return the component of every node, named by its first node: int64[nodes].
 
@@ -229,6 +206,97 @@ def values_of_single_keys(nodes: int, keys: Int64Array, values: Int64Array) -> I
     only[keys] = values
     only[np.bincount(keys, minlength=nodes) != 1] = -1
     return only
+
+
+class NetworkLinks(Protocol):
+    """Links as columns, one row per link; their ends are nodes 0..num_nodes-1."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+
+    @property
+    def source(self) -> Int64Array:
+        """Source node of each link."""
+
+    @property
+    def destination(self) -> Int64Array:
+        """Destination node of each link."""
+
+    @property
+    def plane(self) -> Int64Array:
+        """Plane of each link, in networks of several planes."""
+
+    @property
+    def bandwidth_bytes_per_s(self) -> Float64Array:
+        """Bandwidth of each link."""
+
+    @property
+    def latency_s(self) -> Float64Array:
+        """Latency of each link."""
+
+
+class NodePairs:
+    """Links merged by plane and ordered pair of nodes, as columns of equal length.
+
+    `source`, `destination`, `count`: int64. `bandwidth_bytes_per_s`: sum over parallel links.
+    `latency_s`: minimum over parallel links. `back`: the row of the reverse pair on the same plane,
+    -1 if there is none.
+    """
+
+    def __init__(self, network: NetworkLinks) -> None:
+        """Merge the links with one sort: O(links log links)."""
+        nodes = network.num_nodes
+        square = nodes**2
+        # One number per (plane, source, destination), so that one sort finds parallel links.
+        pair = network.source * nodes + network.destination
+        key = network.plane * square + pair
+        keys, row, self.count = np.unique(key, return_inverse=True, return_counts=True)
+        self.source, self.destination = np.divmod(keys % square, nodes)
+        rates = np.bincount(row, network.bandwidth_bytes_per_s, len(keys))
+        self.bandwidth_bytes_per_s = rates.astype(np.float64)
+        # Bandwidths of parallel links add up; the first message takes the fastest link.
+        self.latency_s = np.full(len(keys), np.inf)
+        np.minimum.at(self.latency_s, row, network.latency_s)
+        # The key of the reverse pair on the same plane.
+        first_of_plane = keys // square * square
+        self.back = rows_of(first_of_plane + self.destination * nodes + self.source, keys)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def differs_from_back(self) -> BoolArray:
+        """Return whether the reverse pair exists with another bandwidth or latency."""
+        rates, latencies = self.bandwidth_bytes_per_s, self.latency_s
+        # Without a reverse pair, -1 compares with the last row, which is masked below.
+        is_different = (rates != rates[self.back]) | (latencies != latencies[self.back])
+        differs: BoolArray = (self.back >= 0) & is_different
+        return differs
+
+
+def _compute_narrow_levels(
+    frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
+) -> list[Int64Array]:
+    """Compute the levels after `frontier` node by node."""
+    # Single entries of lists are read several times as fast as those of arrays.
+    starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
+    current = frontier.tolist()
+    flat: list[int] = []
+    widths: list[int] = []
+    while current:
+        following = []
+        for node in current:
+            for child in targets[starts[node] : starts[node + 1]]:
+                left[child] -= 1
+                if not left[child]:
+                    following.append(child)
+        # Ascending, as in the levels that numpy computes.
+        current = sorted(following)
+        flat += current
+        widths.append(len(current))
+    # The last level is empty; it ended the loop.
+    borders = row_pointer(widths[:-1])[1:-1]
+    return np.split(np.asarray(flat, np.int64), borders) if flat else []
 
 
 def _find_heads(above: Int64Array) -> Int64Array:

@@ -20,7 +20,7 @@ from hub_core.documents.strict_json import (
     schema_violations,
 )
 from hub_core.model import HubError, InputError, Location, parse_bandwidth, parse_time
-from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
+from hub_core.network.construction import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Link, Topology
 from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult

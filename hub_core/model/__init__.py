@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from hub_core.columns.public_names import names_from
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import Algorithm, JsonValue, Provenance, message_bytes
+    from hub_core.model.algorithm import (
+        PLACEMENT,
+        Algorithm,
+        JsonValue,
+        Provenance,
+        message_bytes,
+        placed,
+        placement_of,
+    )
     from hub_core.model.collectives import (
         ALL_RANKS,
         MAX_RANKS,
@@ -18,17 +26,21 @@ if TYPE_CHECKING:
         MemoryLayout,
     )
     from hub_core.model.diagnostics import (
+        CAP,
         Diagnostic,
         ExitCode,
+        Findings,
         HubError,
         InputError,
         Location,
+        Loss,
+        LossPolicy,
         LossyError,
         PluginError,
         Severity,
         UsageError,
+        apply_policy,
     )
-    from hub_core.model.findings import CAP, Findings
     from hub_core.model.kinds import (
         READING,
         REDUCING,
@@ -44,7 +56,6 @@ if TYPE_CHECKING:
         StepKind,
         standard_kind,
     )
-    from hub_core.model.losses import Loss, LossPolicy, apply_policy
     from hub_core.model.messages import (
         Messages,
         action,
@@ -54,16 +65,16 @@ if TYPE_CHECKING:
         pair_in_order,
         region,
     )
-    from hub_core.model.placement import PLACEMENT, placed, placement_of
     from hub_core.model.quantities import (
         format_bandwidth,
         format_bytes,
+        format_ranks,
         format_time,
         parse_bandwidth,
+        parse_ranks,
         parse_size,
         parse_time,
     )
-    from hub_core.model.rank_lists import format_ranks, parse_ranks
     from hub_core.model.steps import COLUMN_DEFAULTS, COLUMN_DTYPES, StepTable, StepTableBuilder
     from hub_core.model.workload import (
         NODE_DEFAULTS,
@@ -88,27 +99,27 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "hub_core.model.algorithm": "Algorithm JsonValue Provenance message_bytes",
+    "hub_core.model.algorithm": (
+        "Algorithm JsonValue PLACEMENT Provenance message_bytes placed placement_of"
+    ),
     "hub_core.model.collectives": (
         "ALL_RANKS Collective Contributions CustomContract MAX_RANKS MAX_UNITS MemoryLayout"
     ),
     "hub_core.model.diagnostics": (
-        "Diagnostic ExitCode HubError InputError Location LossyError PluginError Severity "
-        "UsageError"
+        "CAP Diagnostic ExitCode Findings HubError InputError Location Loss LossPolicy LossyError "
+        "PluginError Severity UsageError apply_policy"
     ),
-    "hub_core.model.findings": "CAP Findings",
     "hub_core.model.kinds": (
         "Buffer CollectiveKind CollectiveTraits JobCollective NodeKind READING REDUCING ROOTED "
         "ReduceOp STANDARD_KINDS StepKind WRITING standard_kind"
     ),
-    "hub_core.model.losses": "Loss LossPolicy apply_policy",
-    "hub_core.model.messages": "Messages action connection_keys describe match_messages"
-    " pair_in_order region",
-    "hub_core.model.placement": "PLACEMENT placed placement_of",
-    "hub_core.model.quantities": (
-        "format_bandwidth format_bytes format_time parse_bandwidth parse_size parse_time"
+    "hub_core.model.messages": (
+        "Messages action connection_keys describe match_messages pair_in_order region"
     ),
-    "hub_core.model.rank_lists": "format_ranks parse_ranks",
+    "hub_core.model.quantities": (
+        "format_bandwidth format_bytes format_ranks format_time parse_bandwidth parse_ranks "
+        "parse_size parse_time"
+    ),
     "hub_core.model.steps": "COLUMN_DEFAULTS COLUMN_DTYPES StepTable StepTableBuilder",
     "hub_core.model.workload": "NODE_DEFAULTS NODE_DTYPES NodeColumns ProcessGroup Workload",
 }

@@ -1,9 +1,9 @@
-"""A collective algorithm: its collective, its steps and its provenance."""
+"""A collective algorithm: its collective, steps and provenance, and the NPUs of its ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from hub_core.model.steps import StepTable
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
+
+# Below 2^63 by more than the rounding of a float.
+_MAX_TOTAL_BYTES = 2.0**63 * (1 - 1e-9)
+
+PLACEMENT = "npus"
+"""Key of `Algorithm.extensions`: list of the NPU of every rank. Without it rank r runs on NPU r.
+
+Formats that preserve extensions preserve it; the others report it as a loss.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +107,6 @@ class Algorithm:
         return differing
 
 
-# Below 2^63 by more than the rounding of a float.
-_MAX_TOTAL_BYTES = 2.0**63 * (1 - 1e-9)
-
-
 def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) -> Int64Array:
     """Compute the bytes of messages: ceil(count * collective_bytes / unit_count), exactly.
 
@@ -121,6 +126,33 @@ def message_bytes(collective_bytes: int, unit_count: int, counts: Int64Array) ->
     # The products do not fit 64 bits: Python's integers.
     sizes = [-(-count * collective_bytes // unit_count) for count in counts.tolist()]
     return np.asarray(sizes, np.int64)
+
+
+def placement_of(algorithm: Algorithm) -> tuple[int, ...] | None:
+    """Return the NPU of every rank; None if the algorithm has no placement (rank r on NPU r).
+
+    Raises `InputError` unless the extension is a list of different NPUs, one per rank.
+    """
+    stated = algorithm.extensions.get(PLACEMENT)
+    if stated is None:
+        return None
+    named = stated if isinstance(stated, list) else []
+    npus = tuple(npu for npu in named if type(npu) is int and npu >= 0)
+    if not len(named) == len(set(npus)) == algorithm.num_ranks:
+        raise InputError(
+            f"the extension {PLACEMENT!r} is no list of {algorithm.num_ranks} different NPUs",
+            cure="state the NPU of every rank, as [0, 2, 4]",
+            code="invalid-placement",
+        )
+    return npus
+
+
+def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
+    """Return the algorithm with a placement, one NPU per rank; with none if rank r is on NPU r."""
+    extensions = {key: value for key, value in algorithm.extensions.items() if key != PLACEMENT}
+    if tuple(npus) != tuple(range(algorithm.num_ranks)):
+        extensions[PLACEMENT] = list(npus)
+    return replace(algorithm, extensions=extensions)
 
 
 def _are_same(first: object, second: object) -> bool:

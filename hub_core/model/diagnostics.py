@@ -1,14 +1,21 @@
-"""Diagnostics with their locations, the exceptions of the hub, and the exit codes."""
+"""Diagnostics, exceptions with exit codes, losses of conversions, and collections of findings.
+
+This module imports no numpy, because the start of the program imports it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    pass
+    from hub_core.columns import Int64Array
+    from hub_core.model.steps import StepTable
+
+CAP = 8
+"""Maximum number of listed findings per code; further ones are only counted."""
 
 
 # Scripts rely on these numbers; 70 is the internal error of sysexits.h.
@@ -134,3 +141,117 @@ def closest(name: str, known: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(name, sorted(set(known)), 1, 0.6)
     return f"did you mean {close[0]!r}?" if close else ""
+
+
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A feature that the target format cannot express, where it is used, and the consequence.
+
+    `feature`: the part that differs when the output is read back: a column of the step table in
+    words (`lane`, `control dependencies`), `steps`, `extensions`, ... The conformance kit compares
+    losses with such differences.
+    """
+
+    feature: str
+    where: str
+    consequence: str
+
+    def __str__(self) -> str:
+        """Return one line of text."""
+        return f"{self.feature} ({self.where}): {self.consequence}"
+
+
+class LossPolicy(StrEnum):
+    """Policy for losses; `--strict` on the command line is REFUSE."""
+
+    IGNORE = "ignore"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+
+def apply_policy(losses: Sequence[Loss], policy: LossPolicy) -> None:
+    """Raise `LossyError` with all losses if `policy` is REFUSE and there are any."""
+    if losses and policy is LossPolicy.REFUSE:
+        refusals = [f"refused, the conversion loses: {loss}" for loss in losses]
+        raise LossyError([Diagnostic("lossy", refusal) for refusal in refusals])
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collected diagnostics, grouped by code in the order of first appearance.
+
+    At most `CAP` of each code are listed; the rest is counted. `file`: used in locations.
+    """
+
+    file: str | None = None
+    _by_code: dict[str, list[Diagnostic]] = field(default_factory=dict)
+    _count: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        location: Location,
+        cure: str = "",
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        """Add one finding. If `CAP` findings of the code are listed, it is only counted."""
+        listed = self._by_code.setdefault(code, [])
+        self._count[code] = self._count.get(code, 0) + 1
+        if len(listed) < CAP:
+            listed.append(Diagnostic(code, message, severity, location, cure))
+
+    def add_rows(
+        self,
+        code: str,
+        steps: StepTable,
+        rows: Int64Array,
+        say: Callable[[int], str],
+        cure: str = "",
+    ) -> None:
+        """Add one finding per row.
+
+        `say(row)` creates its message and is called for listed rows only.
+        """
+        for row in rows[:CAP].tolist():
+            self.add(code, say(row), steps.location(row, self.file), cure)
+        self.count(code, len(rows) - CAP)
+
+    def count(self, code: str, number: int) -> None:
+        """Count further findings of a code of which one is listed; `number` <= 0 has no effect."""
+        if number > 0:
+            self._count[code] += number
+
+    def copy(self) -> Findings:
+        """Return an independent copy."""
+        listed = {code: list(items) for code, items in self._by_code.items()}
+        return Findings(self.file, listed, dict(self._count))
+
+    def note(self, code: str, message: str) -> None:
+        """Add a note on the entire file; notes are not errors."""
+        location = Location(self.file)
+        self.add(code, message, location, severity=Severity.NOTE)
+
+    def has(self, code: str) -> bool:
+        """Whether there is a finding of this code."""
+        return code in self._count
+
+    def has_errors(self, besides: str = "") -> bool:
+        """Whether there is a finding with severity ERROR whose code is not `besides`."""
+        # Every counted finding has a listed one with its code and severity.
+        codes = self._by_code.keys() - {besides}
+        listed = [item for code in codes for item in self._by_code[code]]
+        return any(item.severity is Severity.ERROR for item in listed)
+
+    def __iter__(self) -> Iterator[Diagnostic]:
+        """Yield the diagnostics code by code, with a note on the number of unlisted ones."""
+        for code, listed in self._by_code.items():
+            yield from listed
+            rest = self._count[code] - len(listed)
+            if rest:
+                message = f"and {rest} more findings of this kind"
+                yield Diagnostic(code, message, Severity.NOTE, Location(self.file))

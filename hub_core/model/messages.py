@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.columns import BoolArray, Int64Array, IntArray, distinct, is_sorted, sorted_ordinals
-from hub_core.model.findings import CAP, Findings
+from hub_core.model.diagnostics import CAP, Findings
 from hub_core.model.kinds import Buffer, StepKind
 from hub_core.model.steps import StepTable
 

@@ -1,35 +1,51 @@
-"""Parse and format sizes, bandwidths and times. GB is 1e9, GiB 2^30; a unit is required.
+"""Values as users write them: sizes, bandwidths, times and lists of ranks; parse and format them.
 
-A small b means bits: `400Gb/s`, `400Gbit/s` and `400Gbps` are 50 GB/s. A prefix without a unit,
-such as `1M` of nccl-tests, is refused, and the error lists both meanings.
+GB is 1e9, GiB 2^30, and a unit is required. A small b means bits: `400Gb/s`, `400Gbit/s` and
+`400Gbps` are 50 GB/s. A prefix without a unit, such as `1M` of nccl-tests, is refused, and the
+error lists both meanings.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from fractions import Fraction
 
 from hub_core.model.diagnostics import UsageError
 
 _DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
 _BYTES = {"B": 1, **_DECIMAL, **_BINARY}
+
 _BITS = {"Kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9}
+
 _RATES = {
     **{f"{unit}/s": float(factor) for unit, factor in {**_BYTES, **_BITS}.items()},
     **{f"{unit[0]}b/s": factor for unit, factor in _BITS.items()},
     **{f"{unit[0]}bps": factor for unit, factor in _BITS.items()},
     **{f"{unit}ps": float(factor) for unit, factor in _BYTES.items()},
 }
+
 _PREFIX = re.compile(r"([kKMGT])i?\Z")
+
 _SMALL_BYTES = re.compile(r"([kKmMgGtT])[bB]\Z")
+
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+
 # No sign, underscores or inf, which Python would accept.
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
+
 _LARGEST_SIZE = 2**62
+
 MIN_BANDWIDTH, MAX_BANDWIDTH = 1e-3, 1e18
 """Range of accepted bandwidths in bytes per second; other values are errors of the user."""
+
+_RANK_RUN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+
+# Maximum number of ranks of a collective; a longer range is an error and would fill the memory.
+_MAX_RANKS = 1 << 20
 
 
 def parse_size(text: str) -> int:
@@ -96,6 +112,41 @@ def format_time(nanoseconds: float) -> str:
     return f"{nanoseconds:.0f} ns"
 
 
+def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tuple[int, ...]:
+    """Convert `0,2,4-7` to (0, 2, 4, 5, 6, 7), in the order of the text.
+
+    `noun`: name of an element in messages. Raises `UsageError` for other texts, for a rank that is
+    listed twice, and unless the list has `wanted` elements (None: any number).
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        run = _parse_run(part)
+        if run is None:
+            message = f"{text[:80]!r} is not a list of {noun}s"
+            raise UsageError(message, cure="write for example 0,2,4-7", code="invalid-ranks")
+        ranks.extend(run)
+    if len(set(ranks)) < len(ranks):
+        doubled = next(rank for rank in ranks if ranks.count(rank) > 1)
+        message = f"{noun} {doubled} is listed more than once in {text[:80]!r}"
+        raise UsageError(message, cure="name each once", code="invalid-ranks")
+    if wanted not in (None, len(ranks)):
+        message = f"{text[:80]!r} names {len(ranks)} {noun}s for {wanted} ranks"
+        raise UsageError(message, cure="name one for each", code="invalid-ranks")
+    return tuple(ranks)
+
+
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Format ranks as a text for `parse_ranks`; runs of three or more are joined: `0,2,4-7`."""
+    parts: list[str] = []
+    start = 0
+    for end in range(1, len(ranks) + 1):
+        if end == len(ranks) or ranks[end] != ranks[end - 1] + 1:
+            run = ranks[start:end]
+            parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+            start = end
+    return ",".join(parts)
+
+
 def _split(
     text: str, units: dict[str, float] | dict[str, int], quantity: str, example: str
 ) -> tuple[str, str]:
@@ -138,3 +189,12 @@ def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
             name for name in _SECONDS if name == unit.lower()
         ]
     return [f"{number}{form}" for form in forms if form in units]
+
+
+def _parse_run(part: str) -> range | None:
+    """Convert `4-7` or `4` to a range; None for other texts and for more than 2^20 elements."""
+    match = _RANK_RUN.fullmatch(part.strip())
+    if match is None:
+        return None
+    first, last = int(match[1]), int(match[2] or match[1])
+    return range(first, last + 1) if first <= last < first + _MAX_RANKS else None

@@ -7,7 +7,8 @@ To add a column: its field, dtype and default here, its attribute in the Chakra 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from hub_core.columns import (
     IntArray,
     RankTable,
     csr_of_pairs,
+    distinct,
     group_pointer,
     inverse,
     is_sorted,
@@ -28,6 +30,7 @@ from hub_core.model.diagnostics import InputError, Location
 from hub_core.model.kinds import Buffer, StepKind
 
 Array = npt.NDArray[Any]
+
 _Edges = tuple[Int64Array, Int64Array]
 
 COLUMN_DTYPES: Mapping[str, type[np.generic]] = {
@@ -44,6 +47,7 @@ COLUMN_DTYPES: Mapping[str, type[np.generic]] = {
     "duration_ns": np.int64,
     "source_line": np.int32,
 }
+
 COLUMN_DEFAULTS: Mapping[str, int] = {
     "peer": -1,
     "channel": 0,
@@ -56,6 +60,7 @@ COLUMN_DEFAULTS: Mapping[str, int] = {
     "duration_ns": -1,
     "source_line": -1,
 }
+
 # Columns of enumerations.
 _BOUNDS = {
     "kind": (0, int(StepKind.COMPUTE)),
@@ -167,7 +172,6 @@ class StepTable(RankTable):
         # Most tables are in order and need no search for one.
         if any(bool(np.any(parents >= children)) for parents, children in edge_tables):
             # Imported here, because workloads use this module but have no steps.
-            from hub_core.model.program_order import ordered_rows
 
             order = ordered_rows(table["rank"], indptr, edge_tables, table["source_line"], file)
             table, edge_tables = _reordered(table, edge_tables, order)
@@ -272,6 +276,45 @@ def typed_column(
     return values.astype(dtype, copy=values.flags.writeable or not is_given_as_stored)
 
 
+def ordered_rows(
+    rank: npt.NDArray[np.int32],
+    rank_indptr: Int64Array,
+    edges: Sequence[tuple[Int64Array, Int64Array]],
+    source_line: npt.NDArray[np.int32],
+    file: str | None,
+) -> Int64Array:
+    """Return an order of the rows, int64[rows], in which every parent precedes its child.
+
+    Rows must be grouped by rank, and edges must stay within a rank. Only ranks with an edge to an
+    earlier row are reordered; among ready rows the first one is taken. Raises `InputError` for a
+    cycle, with its first row.
+    """
+    parents = np.concatenate([parents for parents, _ in edges])
+    children = np.concatenate([children for _, children in edges])
+    # Sorted by child, the edges of a rank are one slice, because rows are grouped by rank.
+    by_child = np.argsort(children, kind="stable")
+    parents, children = parents[by_child], children[by_child]
+    order = np.arange(len(rank), dtype=np.int64)
+    # Ranks in which all parents precede their children keep their order.
+    for touched in distinct(rank[children[parents >= children]]).tolist():
+        start, stop = int(rank_indptr[touched]), int(rank_indptr[touched + 1])
+        low, high = np.searchsorted(children, [start, stop])
+        local_parents = (parents[low:high] - start).tolist()
+        local_children = (children[low:high] - start).tolist()
+        local = _earliest_first(stop - start, local_parents, local_children)
+        if len(local) < stop - start:
+            stuck = min(set(range(stop - start)) - set(local))
+            line = int(source_line[start + stuck])
+            raise InputError(
+                "the dependencies form a cycle, so this step can never run",
+                location=Location(file, line, None, touched, stuck),
+                cure="remove one dependency of the cycle",
+                code="cyclic-dependencies",
+            )
+        order[start:stop] = start + np.asarray(local, np.int64)
+    return order
+
+
 def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) -> None:
     rank = table["rank"]
     parents, children = edges
@@ -297,3 +340,23 @@ def _reordered(
     position = inverse(order)
     moved = {name: column[order] for name, column in table.items()}
     return moved, [(position[parents], position[children]) for parents, children in edges]
+
+
+def _earliest_first(rows: int, parents: list[int], children: list[int]) -> list[int]:
+    """Kahn's algorithm with a heap; rows in cycles and rows that wait for them are omitted."""
+    waiting = [0] * rows
+    successors: list[list[int]] = [[] for _ in range(rows)]
+    for parent, child in zip(parents, children, strict=True):
+        waiting[child] += 1
+        successors[parent].append(child)
+    # An ascending list is a heap.
+    ready = [row for row in range(rows) if not waiting[row]]
+    order: list[int] = []
+    while ready:
+        row = heapq.heappop(ready)
+        order.append(row)
+        for child in successors[row]:
+            waiting[child] -= 1
+            if not waiting[child]:
+                heapq.heappush(ready, child)
+    return order

@@ -14,10 +14,16 @@ if TYPE_CHECKING:
         lower_bound_ns,
         lower_bounds_ps,
     )
-    from hub_core.network.clusters import group_of_nodes
-    from hub_core.network.grids import MAX_LINKS, MAX_NODES, grid
+    from hub_core.network.construction import (
+        MAX_LINKS,
+        MAX_NODES,
+        GroupNetwork,
+        grid,
+        group_network,
+        group_of_nodes,
+        side_by_side,
+    )
     from hub_core.network.links import Links, Occupancy, link_times_ns, link_times_ps
-    from hub_core.network.planes import GroupNetwork, group_network, side_by_side
     from hub_core.network.routes import Routes
     from hub_core.network.texts import (
         DEFAULT_BANDWIDTH_BYTES_PER_S,
@@ -37,16 +43,19 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "hub_core.network.bounds": "UNICAST cut_bounds_ps distance_bounds_ps lower_bound_ns"
-    " lower_bounds_ps",
-    "hub_core.network.clusters": "group_of_nodes",
-    "hub_core.network.planes": "GroupNetwork group_network side_by_side",
-    "hub_core.network.grids": "MAX_LINKS MAX_NODES grid",
+    "hub_core.network.bounds": (
+        "UNICAST cut_bounds_ps distance_bounds_ps lower_bound_ns lower_bounds_ps"
+    ),
+    "hub_core.network.construction": (
+        "GroupNetwork MAX_LINKS MAX_NODES grid group_network group_of_nodes side_by_side"
+    ),
     "hub_core.network.links": "Links Occupancy link_times_ns link_times_ps",
     "hub_core.network.routes": "Routes",
-    "hub_core.network.texts": "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S TopologyFunction"
-    " TopologyText build_topology",
-    "hub_core.network.topology": "PLANE_SEPARATOR Dimension DimensionKind Link Topology",
+    "hub_core.network.texts": (
+        "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S TopologyFunction TopologyText "
+        "build_topology"
+    ),
+    "hub_core.network.topology": "Dimension DimensionKind Link PLANE_SEPARATOR Topology",
 }
 
 __getattr__ = names_from(__name__, _HOMES)

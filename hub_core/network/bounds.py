@@ -13,9 +13,15 @@ from hub_core.columns import BoolArray, Float64Array, Int64Array
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import InputError
 from hub_core.model.kinds import CollectiveKind
-from hub_core.network.cuts import beginnings_rate, leaving_rate, orders, partitions
+from hub_core.network.cuts import (
+    RankSets,
+    Traffic,
+    beginnings_rate,
+    leaving_rate,
+    orders,
+    partitions,
+)
 from hub_core.network.topology import Topology
-from hub_core.network.traffic import RankSets, Traffic
 
 # Sets of each partition and order whose latencies are examined.
 _EXAMINED_SETS = 2

@@ -1,4 +1,4 @@
-"""Parse texts of topologies, such as `torus:4x4?bandwidth=50GB/s&latency=500ns`."""
+"""Parse texts of topologies, such as `torus:4x4?bandwidth=50GB/s`, and build regular networks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from difflib import get_close_matches
 from typing import Protocol
 
 from hub_core.model import UsageError, parse_bandwidth, parse_ranks, parse_time
-from hub_core.network.clusters import below_network
-from hub_core.network.grids import grid
-from hub_core.network.planes import side_by_side
+from hub_core.network.construction import below_network, grid, side_by_side
 from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Topology
 
 DEFAULT_BANDWIDTH_BYTES_PER_S = 50e9
+
 DEFAULT_LATENCY_S = 500e-9
+
 MAX_TEXT = 1000
+
 MAX_DIMENSIONS = 32
+
 # Maximum number of digits of a size, as of MAX_NODES.
 _MAX_DIGITS = 7
 
@@ -25,6 +27,7 @@ KEYS = (
     *("network", "network-bandwidth", "network-latency", "by-rail"),
 )
 """Keys that are allowed after the `?` of a text."""
+
 _NETWORK_KEYS = ("network", "network-bandwidth", "network-latency")
 
 # Dimensions that products may contain; other builders cannot be combined.
@@ -35,6 +38,9 @@ DIMENSIONS = {
     "fc": DimensionKind.FULLY_CONNECTED,
     "switch": DimensionKind.SWITCH,
 }
+
+# Builders whose argument may have several sizes, as `mesh:4x4`.
+_PRODUCTS = {"mesh": DimensionKind.LINE, "torus": DimensionKind.RING}
 
 
 class TopologyText:
@@ -203,6 +209,24 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
         plane = part.declared(_built(part, find_builder))
         parts.append(plane if part.npus is None else plane.subset(part.npus))
     return parts[0] if len(parts) == 1 else side_by_side(text, parts)
+
+
+def regular(text: TopologyText) -> Topology:
+    """Build a topology such as `ring:8`, whose dimensions are of one kind.
+
+    Only `mesh` and `torus` may have several dimensions. Raises `UsageError` for others.
+    """
+    sizes = text.sizes()
+    kind = _PRODUCTS.get(text.name) or DIMENSIONS[text.name]
+    max_dimensions = MAX_DIMENSIONS if text.name in _PRODUCTS else 1
+    if len(sizes) > max_dimensions:
+        cure = "use fewer"
+        if max_dimensions == 1:
+            cure = f"join dimensions by *, as in {text.name}:4*{text.name}:4"
+        raise text.error(f"{len(sizes)} dimensions where {max_dimensions} can be", cure)
+    constants = text.per_dimension(len(sizes))
+    dimensions = [Dimension(kind, n, *pair) for n, pair in zip(sizes, constants, strict=True)]
+    return grid(text.text, dimensions)
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:

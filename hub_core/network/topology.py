@@ -13,7 +13,7 @@ import numpy as np
 
 from hub_core.columns import Arcs, Float64Array, Int64Array, distinct, positions_in
 from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.model.rank_lists import format_ranks
+from hub_core.model.quantities import format_ranks
 from hub_core.network.routes import Routes, joined_routes, shortest_routes
 
 # In a text such as `dgx1v+dgx1-pcie`, and not in a number such as 1e+9.

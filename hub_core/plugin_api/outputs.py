@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, get_args
 
-from hub_core.model.losses import Loss
+from hub_core.model.diagnostics import Loss
 from hub_core.plugin_api.formats import Format, FormatOffer
 from hub_core.plugin_api.options import NoOptions, Reference
 

@@ -44,7 +44,7 @@ _REGULAR = {
     "switch": ("NPUs at one switch", "switch:8"),
 }
 _BUILDERS = tuple(
-    TopologyBuilder(name, description, "hub_core.network.regular:regular", example)
+    TopologyBuilder(name, description, "hub_core.network.texts:regular", example)
     for name, (description, example) in _REGULAR.items()
 )
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hub_core.model.algorithm import Algorithm
-from hub_core.model.diagnostics import HubError
-from hub_core.model.losses import Loss
+from hub_core.model.diagnostics import HubError, Loss
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
 from hub_core.plugin_api.formats import (

@@ -15,7 +15,7 @@ import numpy as np
 
 from hub_core.columns import csr
 from hub_core.model.algorithm import Algorithm, message_bytes
-from hub_core.model.findings import Findings
+from hub_core.model.diagnostics import Findings
 from hub_core.model.messages import match_messages
 from hub_core.network.links import Occupancy
 from hub_core.network.topology import Topology

@@ -13,7 +13,7 @@ from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import HubError
 from hub_core.model.kinds import ROOTED, STANDARD_KINDS, CollectiveKind
-from hub_core.model.rank_lists import format_ranks
+from hub_core.model.quantities import format_ranks
 from hub_core.model.steps import COLUMN_DTYPES, StepTable
 from hub_core.network.links import Occupancy
 from hub_core.pipeline.topology_input import parse_topology

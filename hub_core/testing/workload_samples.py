@@ -10,10 +10,9 @@ import numpy as np
 from hub_core.documents.topologies import topology_to_json
 from hub_core.model.kinds import JobCollective, NodeKind
 from hub_core.model.workload import NODE_DEFAULTS, NodeColumns, ProcessGroup, Workload
+from hub_core.network.construction import side_by_side
 from hub_core.network.links import Links
-from hub_core.network.planes import side_by_side
-from hub_core.network.regular import regular
-from hub_core.network.texts import build_topology
+from hub_core.network.texts import build_topology, regular
 from hub_core.network.topology import Topology
 from hub_core.plugin_api.sources import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce

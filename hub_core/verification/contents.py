@@ -11,8 +11,7 @@ import numpy.typing as npt
 from hub_core.columns import Float64Array, Int64Array, counted_positions
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, MemoryLayout
-from hub_core.model.diagnostics import InputError, Location
-from hub_core.model.findings import CAP, Findings
+from hub_core.model.diagnostics import CAP, Findings, InputError, Location
 from hub_core.model.kinds import Buffer
 from hub_core.model.messages import action, region
 from hub_core.verification.step_program import StepProgram, UndefinedReads, origins, run_steps

@@ -16,8 +16,7 @@ from hub_core.columns import (
     run_mask,
     topological_levels,
 )
-from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.model.findings import Findings
+from hub_core.model.diagnostics import Findings, InputError, UsageError
 from hub_core.model.messages import Messages, connection_keys
 from hub_core.model.steps import StepTable
 from hub_core.verification.step_order import describe_cycle, find_cycle

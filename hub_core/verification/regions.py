@@ -9,7 +9,7 @@ import numpy as np
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import MemoryLayout
-from hub_core.model.findings import Findings
+from hub_core.model.diagnostics import Findings
 from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
 from hub_core.model.messages import action, region
 from hub_core.model.steps import StepTable

@@ -24,7 +24,7 @@ from hub_core.columns import (
     topological_levels,
     values_of_single_keys,
 )
-from hub_core.model.findings import CAP, Findings
+from hub_core.model.diagnostics import CAP, Findings
 from hub_core.model.messages import Messages, action, describe
 from hub_core.model.steps import StepTable
 

@@ -11,8 +11,7 @@ import numpy as np
 from hub_core.columns import Int64Array
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective, Contributions, CustomContract
-from hub_core.model.diagnostics import InputError, Location
-from hub_core.model.findings import CAP, Findings
+from hub_core.model.diagnostics import CAP, Findings, InputError, Location
 from hub_core.model.kinds import CollectiveKind
 from hub_core.model.messages import action, describe
 from hub_core.verification.conflicts import adjacent_conflicts

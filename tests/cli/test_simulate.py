@@ -8,8 +8,8 @@ import pytest
 
 import hub_core
 from hub_core import parse_sizes
+from hub_core.model.algorithm import placed
 from hub_core.model.diagnostics import UsageError
-from hub_core.model.placement import placed
 
 pytestmark = pytest.mark.usefixtures("simulator")
 RING = "ring:4?bandwidth=50GB/s&latency=500ns"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core.model.diagnostics import UsageError
-from hub_core.model.rank_lists import format_ranks, parse_ranks
+from hub_core.model.quantities import format_ranks, parse_ranks
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, unique=True))
@@ -45,5 +45,5 @@ def test_what_is_no_list_is_refused(text):
 
 @pytest.mark.parametrize("text", ["1,1", "0-3,2", "5,0-9"])
 def test_rank_that_stands_twice_is_refused(text):
-    with pytest.raises(UsageError, match=r"rank \d stands more than once in .*; name each once"):
+    with pytest.raises(UsageError, match=r"rank \d is listed more than once in .*; name each once"):
         parse_ranks(text)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hub_core import parse_topology
 from hub_core.documents.topologies import read
 from hub_core.model.diagnostics import InputError, UsageError
-from hub_core.network.grids import grid
+from hub_core.network.construction import grid
 from hub_core.network.links import Links
 from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api import NoOptions, Source, TopologyBuilder
@@ -246,7 +246,7 @@ def test_subset_keeps_the_links_between_the_nodes_that_stay(text, latency, data)
         ("ring:8?npus=8", "NPU 8 is not in 0..7"),
         ("ring:8?npus=", "is not a list of ranks; write for example 0,2,4-7"),
         ("ring:8?npus=3-1", "is not a list of ranks"),
-        ("ring:8?npus=1,1", "rank 1 stands more than once"),
+        ("ring:8?npus=1,1", "rank 1 is listed more than once"),
         ("ring:8?npus=1&npus=2", "npus is stated twice"),
     ],
 )

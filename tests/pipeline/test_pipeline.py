@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 
 import hub_core
-from hub_core.model.diagnostics import Diagnostic, InputError, LossyError, PluginError, UsageError
+from hub_core.model.algorithm import placed
+from hub_core.model.diagnostics import (
+    Diagnostic,
+    InputError,
+    Loss,
+    LossPolicy,
+    LossyError,
+    PluginError,
+    UsageError,
+)
 from hub_core.model.kinds import CollectiveKind
-from hub_core.model.losses import Loss, LossPolicy
-from hub_core.model.placement import placed
 from hub_core.network.links import Occupancy
 from hub_core.pipeline.checks import check_installation
 from hub_core.pipeline.generation import execute

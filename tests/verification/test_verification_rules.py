@@ -11,8 +11,7 @@ import pytest
 from hub_core.columns import topological_levels
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions, CustomContract
-from hub_core.model.diagnostics import Severity, UsageError
-from hub_core.model.findings import CAP, Findings
+from hub_core.model.diagnostics import CAP, Findings, Severity, UsageError
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.messages import match_messages
 from hub_core.model.steps import StepTable, StepTableBuilder

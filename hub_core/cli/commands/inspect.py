@@ -37,10 +37,9 @@ from hub_core.cli.reports.summary import (
     traffic,
 )
 from hub_core.cli.session import Session
+from hub_core.model.algorithm import placement_of
 from hub_core.model.diagnostics import InputError, Severity
-from hub_core.model.placement import placement_of
-from hub_core.model.quantities import format_bytes, parse_size
-from hub_core.model.rank_lists import format_ranks
+from hub_core.model.quantities import format_bytes, format_ranks, parse_size
 from hub_core.pipeline.detection import CANONICAL_FORMAT, trace_form
 from hub_core.pipeline.inputs import require_workload
 from hub_core.plugin_api import WorkloadReader, resolve

@@ -195,7 +195,7 @@ def test_larger_topology_makes_a_group_of_the_first_npus(store, run_script, awar
     ("options", "says"),
     [
         ({"group": "3,1", "npus": 5}, "do not ascend"),
-        ({"group": "1,1", "npus": 5}, "NPU 1 stands more than once"),
+        ({"group": "1,1", "npus": 5}, "NPU 1 is listed more than once"),
         ({"group": "1", "npus": 5}, "1 NPUs for 2 ranks"),
         ({"group": "a,b"}, "not a list of NPUs"),
         ({"group": "1,5", "npus": 5}, "needs NPU 5, the world has 5"),

@@ -155,7 +155,7 @@ def test_more_channels_than_nccl_has_are_refused() -> None:
 
 
 def test_device_that_is_named_twice_or_missing_is_refused() -> None:
-    with pytest.raises(UsageError, match="device 1 stands more than once"):
+    with pytest.raises(UsageError, match="device 1 is listed more than once"):
         text_of(samples.ring_all_gather(3), gpus="0,1,1")
     with pytest.raises(UsageError, match="2 devices for 3 ranks"):
         text_of(samples.ring_all_gather(3), gpus="0-1")

@@ -182,7 +182,7 @@ def test_a_group_says_what_it_wants() -> None:
     [
         (("--groups", "0-7,8-16"), "has no NPU 16; name NPUs of 0..15"),
         (("--groups", "0,1,2"), "group '0' has one NPU"),
-        (("--group", "0,1,0"), "NPU 0 stands more than once in '0,1,0'"),
+        (("--group", "0,1,0"), "NPU 0 is listed more than once in '0,1,0'"),
         (("--group", "0-3:nothing"), "there is no collective 'nothing'"),
         (("--group", "0-3:all-gather:x"), "size 'x' is not a number with a unit"),
         (("--group", "0-3:a:b:c"), "'0-3:a:b:c' is not a group"),

@@ -1,0 +1,314 @@
+"""Construct networks: products of regular dimensions, planes side by side, machines on a network.
+
+Dimensions are lines, rings, fully connected groups and switches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hub_core.columns import Int64Array, distinct
+from hub_core.model import InputError, UsageError
+from hub_core.network.links import Links
+from hub_core.network.topology import Dimension, DimensionKind, Topology
+
+MAX_NODES = 1 << 20
+
+MAX_LINKS = 1 << 24
+
+
+def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
+    """Build the product of dimensions; node id = a0 + n0 * (a1 + n1 * ...), as in ASTRA-sim.
+
+    Links are ordered by NPU, then by dimension, the next higher (clockwise) neighbour first; links
+    of switches are last. A switch dimension adds one switch per group of NPUs that differ only in
+    this dimension. Raises `UsageError` for more than `MAX_NODES` NPUs or `MAX_LINKS` links.
+    """
+    sizes = [dimension.size for dimension in dimensions]
+    npus = math.prod(sizes)
+    # Checked before arrays are allocated: sizes typed by users may exceed the memory.
+    if npus > MAX_NODES or sum(npus * _links_per_npu(each) for each in dimensions) > MAX_LINKS:
+        cure = f"stay below {MAX_NODES} NPUs and {MAX_LINKS} links"
+        raise UsageError(f"topology {name!r} is too large", cure=cure)
+    parts: list[Links] = []
+    nodes = npus
+    strides = itertools.accumulate([1, *sizes], operator.mul)
+    for dimension, stride in zip(dimensions, strides, strict=False):
+        endpoints = _dimension_links(dimension, stride, npus, nodes)
+        parts.append(
+            Links.uniform(*endpoints, dimension.bandwidth_bytes_per_s, dimension.latency_s)
+        )
+        nodes = max(nodes, int(endpoints[0].max(initial=0)) + 1)
+    links = Links.joined(parts).by_source(npus)
+    return links.topology(name, npus, nodes, dimensions=tuple(dimensions))
+
+
+def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
+    """Join networks of one plane on the same NPUs: the i-th part with links becomes plane i.
+
+    The switches of a part are numbered after those of the previous parts. Names of NPUs and groups
+    come from the first part that has them. Raises `UsageError` for parts with different numbers of
+    NPUs.
+    """
+    first, npus = parts[0], parts[0].num_npus
+    for part in parts:
+        if part.num_npus != npus:
+            sizes = f"{first.name} has {npus} NPUs, {part.name} has {part.num_npus}"
+            cure = "join networks of as many NPUs by +, with npus=... for each of them"
+            message = f"topology {name!r}: {sizes}"
+            raise UsageError(message, cure=cure, code="invalid-topology-text")
+    # Planes must be numbered without gaps, and only links have planes.
+    with_links = [part for part in parts if part.num_links] or parts[:1]
+    nodes = npus
+    links: list[Links] = []
+    names = [first.node_name(npu) for npu in range(npus)]
+    multicast: list[int] = []
+    reduction: list[int] = []
+    for plane, part in enumerate(with_links):
+        multicast += [switch + nodes - npus for switch in part.multicast]
+        reduction += [switch + nodes - npus for switch in part.reduction]
+        links.append(_moved_links(part, plane, nodes - npus))
+        nodes += part.num_nodes - npus
+        names += _switch_names(part, plane, names)
+    # Reversed, so that the group of the first part overwrites the others.
+    groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
+    stated = tuple(names) if any(part.node_names for part in parts) else ()
+    joined = Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
+    return replace(joined, multicast=tuple(multicast), reduction=tuple(reduction))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupNetwork:
+    """A network, the NPU of each position of the group, and a key.
+
+    Groups with equal `identity` and equally many members can share an algorithm.
+    """
+
+    topology: Topology
+    npus: tuple[int, ...]
+    identity: Hashable
+
+
+def group_network(topology: Topology, members: tuple[int, ...]) -> GroupNetwork:
+    """Return the network restricted to the group; the full network if that is not connected.
+
+    Connected means routes from and to the first member. Cost: building a subset of the topology.
+    """
+    if members == tuple(range(topology.num_npus)):
+        return GroupNetwork(topology, members, ())
+    subset = topology.subset(members)
+    ranks = np.arange(1, len(members))
+    first = np.zeros_like(ranks)
+    try:
+        subset.routes(np.concatenate([first, ranks]), np.concatenate([ranks, first]))
+    except InputError:
+        return GroupNetwork(topology, members, members)
+    columns = (
+        *(subset.source, subset.destination, subset.bandwidth_bytes_per_s, subset.latency_s),
+        subset.plane,
+    )
+    identity = tuple(column.tobytes() for column in columns)
+    return GroupNetwork(subset, tuple(range(len(members))), identity)
+
+
+def below_network(
+    name: str,
+    machines: Topology,
+    network: Topology,
+    *,
+    by_rail: bool = False,
+    has_bandwidths: bool = True,
+    has_latencies: bool = True,
+) -> Topology:
+    """Build the machines of a topology with `network` instead of the switches that connect them.
+
+    Machines are the groups of `machines`. A node of a machine with a link to a switch between
+    machines is a port. Ports replace the NPUs of `network` in order: machine by machine, or with
+    `by_rail` the first port of every machine, then the second, and so on. NPUs of `network` beyond
+    the number of ports are removed. The links of a port have the bandwidth and latency of the NPU's
+    links in `network`; without `has_bandwidths` all links of `network` have the minimum bandwidth
+    of the ports' links in `machines`, without `has_latencies` their maximum latency. Raises
+    `UsageError` if `network` has fewer NPUs than there are ports, or has no suitable form.
+    """
+    between = _switches_between(machines)
+    ports, machine_of_port, rows = _ports(machines, between)
+    if not len(ports):
+        message = f"{name}: {machines.name} is no cluster of machines that switches join"
+        raise UsageError(message, cure="write for example dgx-h100:4?network=leaf-spine:4,8,4")
+    _check_network(name, network, len(ports))
+    position = np.arange(len(ports))
+    if by_rail:
+        # Sorted by the position of a port in its machine, then by machine.
+        first = np.searchsorted(machine_of_port, machine_of_port)
+        position[np.lexsort((machine_of_port, position - first))] = np.arange(len(ports))
+    selected = np.setdiff1d(np.arange(machines.num_nodes), between)
+    number = np.full(machines.num_nodes, -1, np.int64)
+    number[selected] = np.arange(len(selected))
+    inner = (number[machines.source] >= 0) & (number[machines.destination] >= 0)
+    parts = [
+        Links(
+            number[machines.source[inner]],
+            number[machines.destination[inner]],
+            machines.bandwidth_bytes_per_s[inner],
+            machines.latency_s[inner],
+        )
+    ]
+    # NPUs of the network without a port are removed with their links.
+    node = np.full(network.num_nodes, -1, np.int64)
+    node[position] = number[ports]
+    switches = network.num_nodes - network.num_npus
+    node[network.num_npus :] = len(selected) + np.arange(switches)
+    outer = (node[network.source] >= 0) & (node[network.destination] >= 0)
+    rates, latencies = network.bandwidth_bytes_per_s[outer], network.latency_s[outer]
+    if not has_bandwidths:
+        rates = np.full(len(rates), machines.bandwidth_bytes_per_s[rows].min())
+    if not has_latencies:
+        latencies = np.full(len(latencies), machines.latency_s[rows].max())
+    parts.append(
+        Links(node[network.source[outer]], node[network.destination[outer]], rates, latencies)
+    )
+    names = [machines.node_name(old) for old in selected.tolist()]
+    names += [network.node_name(switch) for switch in range(network.num_npus, network.num_nodes)]
+    joined = Links.joined(parts).by_source()
+    return joined.topology(
+        name,
+        machines.num_npus,
+        len(selected) + switches,
+        node_names=tuple(names),
+        groups=machines.groups,
+    )
+
+
+def group_of_nodes(topology: Topology) -> Int64Array:
+    """Return the group number of every node: int64[nodes], -1 for no group.
+
+    An NPU has the group that lists it. A switch has the group of its nearest NPUs, and none if
+    these are in different groups.
+    """
+    group = np.full(topology.num_nodes, -1, np.int64)
+    for number, members in enumerate(topology.groups.values()):
+        group[list(members)] = number
+    is_open = np.arange(topology.num_nodes) >= topology.num_npus
+    while True:
+        joins = (group[topology.source] >= 0) & is_open[topology.destination]
+        if not joins.any():
+            return group
+        switch, neighbour_group = topology.destination[joins], group[topology.source[joins]]
+        minimum = np.full(topology.num_nodes, topology.num_nodes, np.int64)
+        maximum = np.full(topology.num_nodes, -1, np.int64)
+        np.minimum.at(minimum, switch, neighbour_group)
+        np.maximum.at(maximum, switch, neighbour_group)
+        # A switch reached from one group joins it; one reached from several never gets a group.
+        reached = distinct(switch)
+        unique = reached[minimum[reached] == maximum[reached]]
+        group[unique] = maximum[unique]
+        is_open[reached] = False
+
+
+def _links_per_npu(dimension: Dimension) -> int:
+    """Return the number of links of a dimension per NPU, an upper bound for lines."""
+    if dimension.kind is DimensionKind.SWITCH:
+        return 2
+    neighbours = dimension.size - 1
+    return neighbours if dimension.kind is DimensionKind.FULLY_CONNECTED else min(2, neighbours)
+
+
+def _dimension_links(
+    dimension: Dimension, stride: int, npus: int, first_switch: int
+) -> tuple[Int64Array, Int64Array]:
+    """Return sources and destinations of the links of one dimension, ordered by node."""
+    node = np.arange(npus, dtype=np.int64)
+    # Links of a dimension change this coordinate only.
+    coordinate = node // stride % dimension.size
+    if dimension.kind is DimensionKind.SWITCH:
+        # NPUs that are equal in all other coordinates share a switch.
+        groups = np.unique(node - coordinate * stride, return_inverse=True)[1]
+        switch = first_switch + groups
+        return np.stack([node, switch], 1).ravel(), np.stack([switch, node], 1).ravel()
+    neighbour = _neighbours(dimension.kind, coordinate, dimension.size)
+    is_inside = (neighbour >= 0) & (neighbour < dimension.size)
+    row, column = np.nonzero(is_inside & (neighbour != coordinate[:, None]))
+    return node[row], node[row] + (neighbour[row, column] - coordinate[row]) * stride
+
+
+def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64Array:
+    """Return candidate coordinates of neighbours, one row per node, in link order.
+
+    The caller removes candidates outside 0..size-1 and the node itself.
+    """
+    if kind is DimensionKind.FULLY_CONNECTED:
+        return np.broadcast_to(np.arange(size, dtype=np.int64), (len(coordinate), size))
+    steps: Int64Array = coordinate[:, None] + np.asarray([1, -1], np.int64)
+    if kind is DimensionKind.LINE:
+        return steps
+    around: Int64Array = steps % size
+    # In a ring of two, both directions are the same link.
+    return around[:, :1] if size == 2 else around
+
+
+def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
+    """Return the links of a part on `plane`, with its switch numbers increased."""
+    number = np.arange(part.num_nodes, dtype=np.int64)
+    number[part.num_npus :] += switches_before
+    return Links(
+        number[part.source],
+        number[part.destination],
+        part.bandwidth_bytes_per_s,
+        part.latency_s,
+        np.full(part.num_links, plane, np.int64),
+    )
+
+
+def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]:
+    """Return unique names for the switches of a part.
+
+    Unnamed switches are numbered over all planes; the plane is appended to names in `taken`.
+    """
+    names: list[str] = []
+    for switch in range(part.num_npus, part.num_nodes):
+        count = len(taken) + len(names) - part.num_npus
+        stated = part.node_names[switch] if part.node_names else f"switch {count}"
+        is_taken = stated in taken or stated in names
+        names.append(f"{stated} of plane {plane}" if is_taken else stated)
+    return names
+
+
+def _switches_between(machines: Topology) -> Int64Array:
+    """Return the switches between machines: int64; none if there are fewer than two machines."""
+    if len(machines.groups) < 2:
+        return np.zeros(0, np.int64)
+    group = group_of_nodes(machines)
+    return np.flatnonzero(group[machines.num_npus :] < 0) + machines.num_npus
+
+
+def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return (ports, machine number of each port, rows of links from ports to switches), int64.
+
+    Assumes equal machines, whose nodes of a kind are numbered machine by machine.
+    """
+    is_between = np.zeros(machines.num_nodes, np.bool_)
+    is_between[between] = True
+    leaves = is_between[machines.destination] & ~is_between[machines.source]
+    ports = distinct(machines.source[leaves])
+    count = len(machines.groups)
+    machine = np.arange(len(ports)) * count // max(len(ports), 1)
+    return ports, machine, np.flatnonzero(leaves)
+
+
+def _check_network(name: str, network: Topology, ports: int) -> None:
+    """Raise `UsageError` unless every NPU has one link, to a switch, and there are enough NPUs."""
+    degree = np.bincount(network.source, minlength=network.num_nodes)[: network.num_npus]
+    joins_npus = (network.source < network.num_npus) & (network.destination < network.num_npus)
+    example = "use fat-tree:K, leaf-spine:L,H,S, dragonfly:A,P,H or switch:N"
+    if joins_npus.any() or degree.max() > 1 or network.num_planes > 1:
+        message = f"{name}: {network.name} is no network of switches with one link a place"
+        raise UsageError(message, cure=example)
+    if network.num_npus < ports:
+        message = f"{name}: {network.name} has {network.num_npus} places for {ports} NICs"
+        raise UsageError(message, cure="choose a larger network, or fewer machines")
