@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, cast
 
-from collhub_classic.algorithms import butterflies, exchanges, logarithmic, trees
-from collhub_classic.algorithms.butterflies import Fold
-from collhub_classic.message_plan import MessagePlan
-from collhub_classic.options import ChunkedOptions, PatOptions, RadixOptions
-from collhub_classic.task import (
+from collhub_classic import exchanges, logarithmic
+from collhub_classic.logarithmic import Fold
+from collhub_classic.message_plan import (
     AlphaBetaCost,
     ClassicAlgorithm,
     ClassicTask,
+    MessagePlan,
     PlannedAlgorithm,
     Planner,
     RankOrder,
 )
+from collhub_classic.plugin import ChunkedOptions, PatOptions, RadixOptions
 from collhub_classic.topology_planners import (
     plan_bidirectional_ring,
     plan_hierarchical,
@@ -146,8 +146,8 @@ def _plan_chain(task: ClassicTask) -> PlannedAlgorithm:
 def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
     """Plan an all-reduce on NCCL's two trees; the chunks are those for 2 ceil(log2 n) hops."""
     chunks = _choose_chunks(task, 2 * max(1, (task.num_ranks - 1).bit_length()))
-    plan = trees.plan_double_tree_all_reduce(task.num_ranks, chunks)
-    cost = trees.compute_double_tree_cost(task.num_ranks, chunks)
+    plan = exchanges.plan_double_tree_all_reduce(task.num_ranks, chunks)
+    cost = exchanges.compute_double_tree_cost(task.num_ranks, chunks)
     return PlannedAlgorithm(plan, cost, {"chunks": chunks})
 
 
@@ -170,16 +170,16 @@ _MAX_CHUNKS = 64
 def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
     """Plan a broadcast on a k-nomial tree."""
     radix = cast("RadixOptions", task.options).radix
-    plan = trees.plan_knomial_broadcast(task.num_ranks, radix)
+    plan = exchanges.plan_knomial_broadcast(task.num_ranks, radix)
     return PlannedAlgorithm(
-        plan, trees.compute_knomial_cost(task.num_ranks, radix), {"radix": radix}
+        plan, exchanges.compute_knomial_cost(task.num_ranks, radix), {"radix": radix}
     )
 
 
 def _plan_binomial(task: ClassicTask) -> PlannedAlgorithm:
     """Plan a broadcast on a binomial tree."""
-    plan = trees.plan_knomial_broadcast(task.num_ranks, 2)
-    return PlannedAlgorithm(plan, trees.compute_knomial_cost(task.num_ranks, 2), {})
+    plan = exchanges.plan_knomial_broadcast(task.num_ranks, 2)
+    return PlannedAlgorithm(plan, exchanges.compute_knomial_cost(task.num_ranks, 2), {})
 
 
 def _plan_binomial_all_reduce(task: ClassicTask) -> PlannedAlgorithm:
@@ -193,7 +193,7 @@ def _compute_tree_reduce_cost(task: ClassicTask) -> AlphaBetaCost:
     """Compute the cost of a reduce on a tree of the requested radix, 2 without such an option."""
     options = task.options
     radix = options.radix if isinstance(options, RadixOptions) else 2
-    return trees.compute_knomial_reduce_cost(task.num_ranks, radix)
+    return exchanges.compute_knomial_reduce_cost(task.num_ranks, radix)
 
 
 def _plan_pat(task: ClassicTask) -> PlannedAlgorithm:
@@ -241,15 +241,15 @@ def _check_power_of_two(task: ClassicTask) -> None:
 def _plan_halving(task: ClassicTask) -> PlannedAlgorithm:
     """Plan a reduce-scatter by halving. Raises `UsageError` unless the ranks are a power of two."""
     _check_power_of_two(task)
-    plan = butterflies.plan_doubling_all_gather(task.num_ranks).backwards(reduces=True)
-    return PlannedAlgorithm(plan, butterflies.compute_doubling_all_gather_cost(task.num_ranks), {})
+    plan = logarithmic.plan_doubling_all_gather(task.num_ranks).backwards(reduces=True)
+    return PlannedAlgorithm(plan, logarithmic.compute_doubling_all_gather_cost(task.num_ranks), {})
 
 
 def _plan_swing(task: ClassicTask) -> PlannedAlgorithm:
     """Plan Swing's all-gather. Raises `UsageError` unless the ranks are a power of two."""
     _check_power_of_two(task)
-    cost = butterflies.compute_doubling_all_gather_cost(task.num_ranks)
-    return PlannedAlgorithm(butterflies.plan_swing_all_gather(task.num_ranks), cost, {})
+    cost = logarithmic.compute_doubling_all_gather_cost(task.num_ranks)
+    return PlannedAlgorithm(logarithmic.plan_swing_all_gather(task.num_ranks), cost, {})
 
 
 _DIRECT = {
@@ -272,9 +272,9 @@ _DIRECT = {
 _BINOMIAL = {
     **_build_rooted_planners(_plan_binomial, _compute_tree_reduce_cost),
     **_build_scatter_planners(
-        trees.plan_binomial_scatter,
-        trees.compute_binomial_scatter_cost,
-        trees.compute_binomial_gather_cost,
+        exchanges.plan_binomial_scatter,
+        exchanges.compute_binomial_scatter_cost,
+        exchanges.compute_binomial_gather_cost,
     ),
     CollectiveKind.ALL_REDUCE: _plan_binomial_all_reduce,
 }
@@ -288,22 +288,22 @@ _BRUCK = {
 }
 _DOUBLING = {
     CollectiveKind.ALL_GATHER: _build_planner(
-        butterflies.plan_doubling_all_gather, butterflies.compute_doubling_all_gather_cost
+        logarithmic.plan_doubling_all_gather, logarithmic.compute_doubling_all_gather_cost
     ),
     CollectiveKind.ALL_REDUCE: _build_planner(
-        butterflies.plan_doubling_all_reduce, butterflies.compute_doubling_all_reduce_cost
+        logarithmic.plan_doubling_all_reduce, logarithmic.compute_doubling_all_reduce_cost
     ),
 }
 _HALVING = {
     CollectiveKind.REDUCE_SCATTER: _plan_halving,
     CollectiveKind.ALL_REDUCE: _build_planner(
-        butterflies.plan_halving_all_reduce, butterflies.compute_halving_all_reduce_cost
+        logarithmic.plan_halving_all_reduce, logarithmic.compute_halving_all_reduce_cost
     ),
 }
 _SWING = {
     **build_gathering_planners(_plan_swing),
     CollectiveKind.ALL_REDUCE: _build_planner(
-        butterflies.plan_swing_all_reduce, butterflies.compute_halving_all_reduce_cost
+        logarithmic.plan_swing_all_reduce, logarithmic.compute_halving_all_reduce_cost
     ),
 }
 _RING = {**_build_ring_planners(plan_single_ring), **_build_rooted_planners(_plan_chain)}

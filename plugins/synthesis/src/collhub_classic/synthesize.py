@@ -1,4 +1,8 @@
-"""Synthesis by name: plan an algorithm, assign its positions to NPUs, and time it."""
+"""Synthesis by name: plan an algorithm, assign its positions to NPUs, and time it.
+
+The offers of the plugin refer to the functions at the end of this module: for every algorithm one
+that synthesizes it, and one (`_ns`) that estimates its time.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,20 @@ from operator import itemgetter
 import numpy as np
 
 from collhub_classic.catalogue import ALGORITHMS
-from collhub_classic.lowering.places import BlockPlaces
-from collhub_classic.lowering.step_cache import build_steps_cached
-from collhub_classic.message_plan import MessagePlan
-from collhub_classic.options import ClassicOptions
-from collhub_classic.orders import find_group_orders, find_ring_order
-from collhub_classic.task import (
+from collhub_classic.message_plan import (
     MAX_ESTIMATE_MESSAGES,
     ClassicAlgorithm,
     ClassicTask,
+    MessagePlan,
     PlannedAlgorithm,
     RankOrder,
     compute_mean_link,
     estimate_ns,
 )
+from collhub_classic.orders import find_group_orders, find_ring_order
+from collhub_classic.places import BlockPlaces
+from collhub_classic.plugin import ClassicOptions
+from collhub_classic.steps import build_steps_cached
 from hub_core import installed_version
 from hub_core.columns import Int64Array
 from hub_core.model import (
@@ -324,3 +328,41 @@ def _collect_statistics(
     if not np.array_equal(order, np.arange(task.num_ranks)):
         statistics["order"] = ",".join(map(str, order.tolist()))
     return statistics
+
+
+# The functions of the offers: the synthesis and the time estimate of every algorithm.
+ring = build_synthesizer("ring")
+bidirectional_ring = build_synthesizer("bidirectional-ring")
+rings = build_synthesizer("rings")
+recursive_doubling = build_synthesizer("recursive-doubling")
+halving_doubling = build_synthesizer("halving-doubling")
+bruck = build_synthesizer("bruck")
+binomial = build_synthesizer("binomial")
+k_nomial = build_synthesizer("k-nomial")
+double_binary_tree = build_synthesizer("double-binary-tree")
+direct = build_synthesizer("direct")
+pairwise = build_synthesizer("pairwise")
+neighbour_exchange = build_synthesizer("neighbour-exchange")
+pat = build_synthesizer("pat")
+sparbit = build_synthesizer("sparbit")
+swing = build_synthesizer("swing")
+torus_rings = build_synthesizer("torus-rings")
+hierarchical = build_synthesizer("hierarchical")
+
+ring_ns = build_estimator("ring")
+bidirectional_ring_ns = build_estimator("bidirectional-ring")
+rings_ns = build_estimator("rings")
+recursive_doubling_ns = build_estimator("recursive-doubling")
+halving_doubling_ns = build_estimator("halving-doubling")
+bruck_ns = build_estimator("bruck")
+binomial_ns = build_estimator("binomial")
+k_nomial_ns = build_estimator("k-nomial")
+double_binary_tree_ns = build_estimator("double-binary-tree")
+direct_ns = build_estimator("direct")
+pairwise_ns = build_estimator("pairwise")
+neighbour_exchange_ns = build_estimator("neighbour-exchange")
+pat_ns = build_estimator("pat")
+sparbit_ns = build_estimator("sparbit")
+swing_ns = build_estimator("swing")
+torus_rings_ns = build_estimator("torus-rings")
+hierarchical_ns = build_estimator("hierarchical")

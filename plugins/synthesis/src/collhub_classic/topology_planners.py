@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from collhub_classic.algorithms.exchanges import (
+from collhub_classic.exchanges import (
     AxisCost,
     AxisPlan,
     compute_direct_share_cost,
@@ -22,10 +22,14 @@ from collhub_classic.algorithms.exchanges import (
     plan_grid_all_gather,
     plan_ring_all_gather,
 )
-from collhub_classic.message_plan import combine_in_parallel
-from collhub_classic.options import GridOptions, RingsOptions
+from collhub_classic.message_plan import (
+    AlphaBetaCost,
+    ClassicTask,
+    PlannedAlgorithm,
+    combine_in_parallel,
+)
 from collhub_classic.orders import find_disjoint_rings, find_equal_groups
-from collhub_classic.task import AlphaBetaCost, ClassicTask, PlannedAlgorithm
+from collhub_classic.plugin import GridOptions, RingsOptions
 from hub_core.model import UsageError
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from collhub_classic import offers
-from collhub_classic.options import ClassicOptions
+from collhub_classic.plugin import ClassicOptions
+from collhub_classic.synthesize import bidirectional_ring, bidirectional_ring_ns, direct_ns
 
 import hub_core
 from hub_core import Collective, CollectiveKind
@@ -24,9 +24,9 @@ def request_on(text: str, size: int = 1 << 26) -> SynthesisRequest:
 def test_an_estimate_is_near_the_time_by_the_own_account(text: str) -> None:
     """A sample of the messages stands for all of them on the mesh."""
     request, options = request_on(text), ClassicOptions()
-    made = offers.bidirectional_ring(request, options)
-    assert offers.bidirectional_ring_ns(request, options) == pytest.approx(made.time_ns, rel=0.1)
+    made = bidirectional_ring(request, options)
+    assert bidirectional_ring_ns(request, options) == pytest.approx(made.time_ns, rel=0.1)
 
 
 def test_plans_of_many_ranks_are_not_estimated() -> None:
-    assert offers.direct_ns(request_on("ring:129"), ClassicOptions()) is None
+    assert direct_ns(request_on("ring:129"), ClassicOptions()) is None

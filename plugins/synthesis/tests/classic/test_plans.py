@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from collhub_classic.algorithms.butterflies import plan_swing_all_gather
-from collhub_classic.algorithms.exchanges import plan_ring_all_gather
-from collhub_classic.algorithms.logarithmic import (
+from collhub_classic.exchanges import (
+    find_second_tree_parents,
+    find_tree_parents,
+    plan_ring_all_gather,
+)
+from collhub_classic.logarithmic import (
     plan_bruck_all_gather,
     plan_pat_all_gather,
     plan_sparbit_all_gather,
+    plan_swing_all_gather,
 )
-from collhub_classic.algorithms.trees import find_second_tree_parents, find_tree_parents
 from collhub_classic.message_plan import MessagePlan, combine_in_parallel
 
 PLANS = [

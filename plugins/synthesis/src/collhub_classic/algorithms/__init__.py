@@ -1,1 +1,0 @@
-"""The algorithms: their plans of messages and their costs."""

@@ -1,1 +1,0 @@
-"""Convert a plan of messages to the steps of an algorithm."""
