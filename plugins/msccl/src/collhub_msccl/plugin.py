@@ -47,7 +47,7 @@ def collhub_producers() -> Sequence[FormatReader]:
         _XML,
         "collhub_msccl.reading.read_xml:read",
         ReadOptions,
-        samples="collhub_msccl.samples:samples",
+        samples="collhub_msccl.reading.read_xml:samples",
     )
     program_reader = FormatReader(
         _PROGRAM,
@@ -64,8 +64,8 @@ def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
     """Writers of MSCCL-IR XML: of a single program, and of a folder of programs."""
     folder = SelectionWriter(
         _FOLDER,
-        "collhub_msccl.selecting.write_folder:write",
-        "collhub_msccl.selecting.load_calls:read",
+        "collhub_msccl.selection_folder:write",
+        "collhub_msccl.selection_folder:read",
         SelectionOptions,
     )
     return [FormatWriter(_XML, "collhub_msccl.writing.write_xml:write", WriteOptions), folder]

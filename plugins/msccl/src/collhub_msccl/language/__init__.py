@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from collhub_msccl.language.chunks import Buffer, Chunk, ReduceChunk
-from collhub_msccl.language.instructions import (
+from collhub_msccl.language.chunks import Buffer, Chunk, ReduceChunk, Ref
+from collhub_msccl.language.program import MSCCLProgram, current_program
+from collhub_msccl.language.trace import (
+    CURRENT_HOST,
     ChunkRef,
     Instruction,
     Op,
     ReplicationPolicy,
     ThreadblockPolicy,
 )
-from collhub_msccl.language.program import MSCCLProgram, current_program
-from collhub_msccl.language.references import Ref
-from collhub_msccl.language.trace import CURRENT_HOST
 
 # Names that `from msccl.language import *` imports.
 __all__ = [

@@ -14,16 +14,14 @@ import heapq
 import io
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
 from collhub_msccl import language
-from collhub_msccl.language import chunk_sets, collectives, programs, routines, topologies
-from collhub_msccl.language.contracts import find_kind
+from collhub_msccl.language import chunk_sets, collectives, programs, topologies
 from collhub_msccl.language.program import MSCCLProgram
-from collhub_msccl.language.topologies import amd, distributed, generic, nvidia
-from collhub_msccl.language.trace import CURRENT_HOST, Host
+from collhub_msccl.language.trace import CURRENT_HOST, Host, find_kind
 from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
 
 # Names that a star import of the public package includes by accident: programs use them without
@@ -37,28 +35,47 @@ _LEAKED = {
     "heapq": heapq,
     "sys": sys,
 }
-_MODULES = {
-    "msccl.language": language,
-    "msccl.language.collectives": collectives,
-    "msccl.language.routines": routines,
-    "msccl.topologies": topologies,
-    "msccl.topologies.generic": generic,
-    "msccl.topologies.distributed": distributed,
-    "msccl.topologies.nvidia": nvidia,
-    "msccl.topologies.amd": amd,
-    "msccl.collectives": chunk_sets,
-    "msccl.programs": programs,
+_ROUTINES = ("allgather_ring_inplace", "allreduce_ring_inplace")
+_PROGRAMS = ("allreduce_allpairs", "allreduce_ring", "alltoall_hierarchical", "alltoall_three_step")
+_REGULAR_TOPOLOGIES = (
+    "Topology",
+    "binarize_topology",
+    "fully_connected",
+    "hub_and_spoke",
+    "line",
+    "reverse_topology",
+    "ring",
+    "star",
+)
+_DISTRIBUTED_TOPOLOGIES = ("distributed_fully_connected", "distributed_hub_and_spoke")
+_NVIDIA_TOPOLOGIES = ("dgx1", "dgx_a100", "nvlink_only")
+_AMD_TOPOLOGIES = ("amd4", "amd8")
+# Modules of the public package: the module of this package that defines their names, and the names.
+_MODULES: dict[str, tuple[ModuleType, Sequence[str]]] = {
+    "msccl.language": (language, language.__all__),
+    "msccl.language.collectives": (collectives, collectives.__all__),
+    "msccl.language.routines": (programs, _ROUTINES),
+    "msccl.topologies": (topologies, topologies.__all__),
+    "msccl.topologies.generic": (topologies, (*_REGULAR_TOPOLOGIES, "Switch")),
+    "msccl.topologies.distributed": (topologies, _DISTRIBUTED_TOPOLOGIES),
+    "msccl.topologies.nvidia": (topologies, _NVIDIA_TOPOLOGIES),
+    "msccl.topologies.amd": (topologies, _AMD_TOPOLOGIES),
+    "msccl.collectives": (chunk_sets, chunk_sets.__all__),
+    "msccl.programs": (programs, _PROGRAMS),
     # The public package has one module per program.
-    **{f"msccl.programs.{name}": programs for name in programs.__all__},
+    **{f"msccl.programs.{name}": (programs, _PROGRAMS) for name in _PROGRAMS},
 }
 
 
 def install_modules() -> None:
     """Insert `msccl` and its modules into `sys.modules`."""
     mirrors = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
-    for name, ours in _MODULES.items():
-        leaked = _LEAKED if name == "msccl.language" else {}
-        mirrors[name] = _build_mirror(name, ours, leaked)
+    for name, (ours, exported) in _MODULES.items():
+        public = {attribute: getattr(ours, attribute) for attribute in exported}
+        if name == "msccl.language":
+            public |= _LEAKED
+        mirrors[name] = ModuleType(name, ours.__doc__)
+        mirrors[name].__dict__.update(public, __all__=sorted(public))
     # Parents precede their submodules.
     for name, module in mirrors.items():
         # Makes it a package, so that its modules can be imported by name.
@@ -68,14 +85,6 @@ def install_modules() -> None:
         if parent and not hasattr(mirrors[parent], last):
             setattr(mirrors[parent], last, module)
     sys.modules.update(mirrors)
-
-
-def _build_mirror(name: str, ours: ModuleType, leaked: dict[str, object]) -> ModuleType:
-    """A module with the exported names of ours and the leaked names."""
-    public = {exported: getattr(ours, exported) for exported in ours.__all__} | leaked
-    module = ModuleType(name, ours.__doc__)
-    module.__dict__.update(public, __all__=sorted(public))
-    return module
 
 
 _PACKAGE_FOLDER = str(Path(__file__).parent)

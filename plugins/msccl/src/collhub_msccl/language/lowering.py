@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from collhub_msccl.conflicts.accesses import Edges, find_accesses, find_conflicts_within_blocks
+from collhub_msccl.accesses import Edges, find_accesses, find_conflicts_within_blocks
 from collhub_msccl.findings import build_provenance
-from collhub_msccl.language.instances import Instances
-from collhub_msccl.language.stated_blocks import assign_blocks
+from collhub_msccl.language.operation_columns import Instances, assign_blocks
 from collhub_msccl.language.trace import COPY, INPUT, OPERATION_FIELDS, OUTPUT, Trace
 from hub_core.columns import BoolArray, Int64Array, group_of_entry, row_pointer, run_mask
 from hub_core.model import (

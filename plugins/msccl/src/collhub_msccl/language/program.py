@@ -11,12 +11,9 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from collhub_msccl.language.chunks import Buffer, ReduceChunk, Value
+from collhub_msccl.language.chunks import Buffer, ReduceChunk, Ref, Value
 from collhub_msccl.language.collectives import Collective, Place, RankBuffers, Slots
-from collhub_msccl.language.contracts import build_contract, find_kind
-from collhub_msccl.language.instructions import Op, ThreadblockPolicy, list_instructions
-from collhub_msccl.language.references import Ref
-from collhub_msccl.language.topologies.generic import Topology
+from collhub_msccl.language.topologies import Topology
 from collhub_msccl.language.trace import (
     COPY,
     CURRENT_HOST,
@@ -24,8 +21,13 @@ from collhub_msccl.language.trace import (
     INPUT,
     OUTPUT,
     REDUCE,
+    Op,
+    ThreadblockPolicy,
     Trace,
+    build_contract,
     find_calling_file,
+    find_kind,
+    list_instructions,
 )
 from hub_core.sandbox import calling_line
 

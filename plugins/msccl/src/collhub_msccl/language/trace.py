@@ -1,19 +1,33 @@
-"""Record of a program's operations as plain numbers and lists.
+"""Record of a program: its operations as plain numbers, its instructions, and its contract.
 
-In this form it leaves the process that ran the program.
+As a `Trace` of numbers and lists, the record leaves the process that executed the program.
 
-Also the behaviour of `XML()` and `Check()`: they print if a program is used as a library; in the
-reader's process `child` replaces this.
+`Host` defines the effect of `XML()` and `Check()`: they print if a program is used as a library; in
+the reader's process `child` replaces this.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Hashable, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from collhub_msccl.language.chunks import Buffer, Chunk, list_chunks
+from collhub_msccl.language.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Collective,
+    Origin,
+    RankBuffers,
+    ReduceScatter,
+)
 
 if TYPE_CHECKING:
     from collhub_msccl.language.program import MSCCLProgram
@@ -125,3 +139,198 @@ class Trace:
     def to_json_text(self) -> str:
         """The trace as JSON text."""
         return json.dumps(self.to_json(), separators=(",", ":"))
+
+
+class ThreadblockPolicy(Enum):
+    """Assignment of thread blocks.
+
+    `auto` leaves it to the writer of the runtime's file; `manual` uses sendtb and recvtb.
+    """
+
+    auto = "auto"
+    manual = "manual"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ReplicationPolicy(Enum):
+    """Layout of the chunks of instances: adjacent (`interleaved`), or part by part
+    (`duplicated`)."""
+
+    duplicated = "duplicated"
+    interleaved = "interleaved"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Instruction(Enum):
+    """Type of a step; the values are the types of MSCCL-IR."""
+
+    nop = "nop"
+    send = "s"
+    recv = "r"
+    recv_copy_send = "rcs"
+    recv_reduce_send = "rrs"
+    recv_reduce_copy = "rrc"
+    recv_reduce_copy_send = "rrcs"
+    copy = "cpy"
+    reduce = "re"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRef:
+    """`size` chunks of a buffer of a rank, from `index` on."""
+
+    rank: int
+    buffer: Hashable
+    index: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One instruction of a rank before fusion.
+
+    `tb`: declared thread block or -1; `line`: of the program, or -1.
+    """
+
+    inst: Instruction
+    rank: int
+    src: ChunkRef
+    dst: ChunkRef
+    tb: int = -1
+    channel: int = -1
+    line: int = -1
+
+
+BufferNames = list[dict[int, Hashable]]
+"""For each rank, a mapping from the number of a buffer in the trace to the buffer."""
+
+
+def list_instructions(
+    operations: Sequence[tuple[int, ...]], numbers: Sequence[dict[Hashable, int]]
+) -> list[Op]:
+    """Instructions of operations: one `Op` for a local operation, two for a message.
+
+    `numbers`: for each rank, mapping from buffers to their numbers in the trace.
+    """
+    # Each number denotes one buffer of a rank, so the tables can be inverted.
+    names = [{number: buffer for buffer, number in of_rank.items()} for of_rank in numbers]
+    return [op for operation in operations for op in _build_instructions(operation, names)]
+
+
+def _build_instructions(operation: tuple[int, ...], names: BufferNames) -> list[Op]:
+    """Instructions of one operation, given as a row of `OPERATION_FIELDS`."""
+    # In the order of `OPERATION_FIELDS`.
+    (
+        kind,
+        src_rank,
+        src_buffer,
+        src_index,
+        dst_rank,
+        dst_buffer,
+        dst_index,
+        size,
+        send_block,
+        receive_block,
+        channel,
+        line,
+    ) = operation
+    src = ChunkRef(src_rank, names[src_rank][src_buffer], src_index, size)
+    dst = ChunkRef(dst_rank, names[dst_rank][dst_buffer], dst_index, size)
+    if src_rank == dst_rank:
+        local = Instruction.copy if kind == COPY else Instruction.reduce
+        return [Op(local, src_rank, src, dst, send_block, channel, line)]
+    receive = Instruction.recv if kind == COPY else Instruction.recv_reduce_copy
+    return [
+        Op(Instruction.send, src_rank, src, dst, send_block, channel, line),
+        Op(receive, dst_rank, src, dst, receive_block, channel, line),
+    ]
+
+
+_KINDS: dict[type[Collective], str] = {
+    AllReduce: "all-reduce",
+    AllGather: "all-gather",
+    AllToAll: "all-to-all",
+    ReduceScatter: "reduce-scatter",
+    Broadcast: "broadcast",
+}
+_MEANING_METHODS = ("init_buffers", "check", "get_buffer_index", "get_destination")
+
+
+def find_kind(collective: Collective) -> str:
+    """The hub's kind of a collective.
+
+    `custom` for all other classes, and for a class derived from a known one that changes its
+    meaning.
+    """
+    # A derived class may rename things or set defaults.
+    for known, kind in _KINDS.items():
+        if isinstance(collective, known) and _has_same_meaning(type(collective), known):
+            return kind
+    return "custom"
+
+
+def _has_same_meaning(derived: type[Collective], known: type[Collective]) -> bool:
+    """Whether a class overrides none of the methods that define a collective."""
+    return all(getattr(derived, method) is getattr(known, method) for method in _MEANING_METHODS)
+
+
+def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> TracedContract:
+    """Contract of a collective that only its `check` method defines.
+
+    If that check accepts the final buffers of the program, every run must produce these contents.
+    `initial`: buffers of every rank before. Raises `ValueError` if it refuses them, or if data is
+    initially outside of `Buffer.input`.
+    """
+    origins = _find_origins(program.collective, initial)
+    defined = [any(value is not None for value in buffers[Buffer.input]) for buffers in initial]
+    verdict = program.collective.check(program)
+    if verdict is None:
+        return TracedContract(defined, None)
+    if not verdict:
+        raise ValueError(
+            f"the check of {type(program.collective).__name__} refuses the result of the program"
+        )
+    # A sum has one row per chunk.
+    rows: list[list[int]] = []
+    for rank, buffers in enumerate(program.buffers):
+        for index, value in enumerate(buffers.get(Buffer.output, ())):
+            rows += [[rank, index, *origins[id(chunk)]] for chunk in list_chunks(value)]
+    return TracedContract(defined, rows)
+
+
+def _find_origins(collective: Collective, initial: Sequence[RankBuffers]) -> dict[int, Origin]:
+    """Initial (rank, index) in the input of every chunk object, by its `id`.
+
+    Identity counts, not equality: `init_buffers` of a program may give equal chunks to several
+    ranks, and copies move the objects. Raises `ValueError` for data in the output.
+    """
+    origins: dict[int, Origin] = {}
+    for rank, buffers in enumerate(initial):
+        for index, value in enumerate(buffers[Buffer.input]):
+            if not isinstance(value, Chunk):
+                continue
+            # A chunk in several slots counts where its own fields locate it.
+            is_at_origin = (rank, index) == (value.origin_rank, value.origin_index)
+            if is_at_origin or id(value) not in origins:
+                origins[id(value)] = rank, index
+        _check_output(rank, buffers, collective.inplace)
+    return origins
+
+
+def _check_output(rank: int, buffers: RankBuffers, in_place: bool) -> None:
+    """Raise `ValueError` for data in an output slot that is not also an input slot."""
+    inputs = buffers[Buffer.input]
+    for index, value in enumerate(buffers.get(Buffer.output, ())):
+        is_shared = in_place and index < len(inputs) and inputs[index] is value
+        if value is not None and not is_shared:
+            raise ValueError(
+                f"init_buffers: data in Buffer.output[{index}] of rank {rank}, "
+                "expected in Buffer.input"
+            )

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.conflicts.accesses import Edges
-from collhub_msccl.conflicts.true_dependencies import insert_true_dependencies
+from collhub_msccl.accesses import Edges
 from collhub_msccl.findings import FileFindings
-from collhub_msccl.reading.dependencies import resolve_dependencies
-from collhub_msccl.reading.fusion import fuse_reductions
+from collhub_msccl.reading.dependencies import fuse_reductions, resolve_dependencies
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
+from collhub_msccl.true_dependencies import insert_true_dependencies
 from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.model import Buffer, Collective, StepKind, StepTable
 

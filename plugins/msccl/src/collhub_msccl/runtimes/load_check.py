@@ -14,8 +14,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     Runtime,
 )
 from collhub_msccl.runtimes.load_rules import check_algo, check_gpu
-from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw
-from collhub_msccl.runtimes.refusals import Refusals, read_number
+from collhub_msccl.runtimes.raw_xml import RawElement, Refusals, parse_raw, read_number
 from hub_core.model import Diagnostic, HubError, Location, UsageError
 from hub_core.plugin_api import CheckReport, CheckRequest, LoadableCall, NoOptions, Source
 

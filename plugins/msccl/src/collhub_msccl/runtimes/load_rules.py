@@ -15,8 +15,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     MAX_CHILDREN,
     MAX_NODES,
 )
-from collhub_msccl.runtimes.raw_xml import RawElement
-from collhub_msccl.runtimes.refusals import Refusals, read_number
+from collhub_msccl.runtimes.raw_xml import RawElement, Refusals, read_number
 from collhub_msccl.runtimes.step_rules import check_chains, check_step
 
 _REQUIRED = {

@@ -7,8 +7,7 @@ from collhub_msccl.runtimes.known_runtimes import (
     MAX_DEPENDENCY_BLOCK,
     MAX_OPERANDS,
 )
-from collhub_msccl.runtimes.raw_xml import RawElement
-from collhub_msccl.runtimes.refusals import Refusals, read_number
+from collhub_msccl.runtimes.raw_xml import RawElement, Refusals, read_number
 
 _BUFFERS = {"i": "i_chunks", "o": "o_chunks", "s": "s_chunks"}
 _TYPES = frozenset({"s", "r", "rcs", "rrc", "rrs", "rrcs", "cpy", "re", "nop", "ra"})

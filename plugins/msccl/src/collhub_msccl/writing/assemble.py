@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_msccl.conflicts.accesses import Edges
+from collhub_msccl.accesses import Edges
 from collhub_msccl.runtimes.known_runtimes import (
     MAX_BLOCKS_PER_CHANNEL,
     MAX_DEPENDENCY_BLOCK,
@@ -15,11 +15,9 @@ from collhub_msccl.runtimes.known_runtimes import (
     Runtime,
 )
 from collhub_msccl.thread_block_program import ThreadBlockProgram
-from collhub_msccl.writing.blocks import Blocks, Cuts, cut_lanes
-from collhub_msccl.writing.channels import find_channels
-from collhub_msccl.writing.draft import StepDraft
+from collhub_msccl.writing.blocks import Blocks, Cuts, cut_lanes, find_channels
+from collhub_msccl.writing.draft import StepDraft, arrange, find_neighbours
 from collhub_msccl.writing.emission import Memory, emit
-from collhub_msccl.writing.emission_order import arrange, find_neighbours
 from collhub_msccl.writing.thread_blocks import Lanes
 from hub_core.columns import Int64Array
 

@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from collhub_msccl.conflicts.accesses import Edges
+from collhub_msccl.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.lowering import lower
 from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
@@ -30,7 +30,7 @@ from collhub_msccl.writing.execution_times import (
     compute_link_times,
 )
 from collhub_msccl.writing.placement import PlacementLimits
-from collhub_msccl.writing.scratch_values import rename_scratch_values
+from collhub_msccl.writing.scratch import rename_scratch_values
 from collhub_msccl.writing.spread import (
     DistributionOptions,
     Fusing,

@@ -14,10 +14,8 @@ import numpy as np
 
 from collhub_msccl.thread_block_program import StepType, ThreadBlockProgram
 from collhub_msccl.writing.blocks import Blocks
-from collhub_msccl.writing.draft import StepDraft
-from collhub_msccl.writing.emission_order import Arrangement, find_forwarded_sums
-from collhub_msccl.writing.emission_program import build_program
-from collhub_msccl.writing.emission_waits import Knowledge, find_waits
+from collhub_msccl.writing.draft import Arrangement, StepDraft, find_forwarded_sums
+from collhub_msccl.writing.emission_program import Knowledge, build_program, find_waits
 from collhub_msccl.writing.reduction_runs import REGION, Steps, unfuse_reducing_receives
 from collhub_msccl.writing.scratch import allocate_scratch, count_scratch_units
 from hub_core.columns import BoolArray, Int64Array, run_mask, sorted_ordinals

@@ -21,10 +21,9 @@ from itertools import count
 
 import numpy as np
 
-from collhub_msccl.conflicts.accesses import Edges
+from collhub_msccl.accesses import Edges
 from collhub_msccl.findings import FileFindings
-from collhub_msccl.reading.dependencies import find_first_flagged
-from collhub_msccl.reading.fusion import fuse_reductions
+from collhub_msccl.reading.dependencies import find_first_flagged, fuse_reductions
 from collhub_msccl.thread_block_program import RECEIVING, SENDING, StepType, ThreadBlockProgram
 from hub_core.columns import BoolArray, Int64Array, topological_levels
 from hub_core.model import (

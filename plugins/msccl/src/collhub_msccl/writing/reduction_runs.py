@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.conflicts.accesses import Columns, Edges
+from collhub_msccl.accesses import Columns, Edges
 from collhub_msccl.runtimes.known_runtimes import MAX_OPERANDS
 from collhub_msccl.thread_block_program import StepType
 from collhub_msccl.writing.draft import StepDraft

@@ -11,14 +11,12 @@ from enum import Enum
 
 import numpy as np
 
-from collhub_msccl.conflicts.accesses import Edges
-from collhub_msccl.writing.draft import STEP_COLUMNS, StepDraft
-from collhub_msccl.writing.emission_order import Arrangement, arrange
-from collhub_msccl.writing.list_order import ListScheduler
+from collhub_msccl.accesses import Edges
+from collhub_msccl.writing.draft import STEP_COLUMNS, Arrangement, StepDraft, arrange
 from collhub_msccl.writing.placement import Placement, PlacementLimits, place_chains
 from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
 from collhub_msccl.writing.thread_blocks import Lanes, match_one_to_one, number_lanes
-from collhub_msccl.writing.work_graph import WorkGraph, build_work_graph
+from collhub_msccl.writing.work_graph import ListScheduler, WorkGraph, build_work_graph
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import StepKind
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_msccl.conflicts.accesses import Edges
-from collhub_msccl.writing.draft import StepDraft
-from collhub_msccl.writing.emission_order import arrange, find_neighbours
+from collhub_msccl.accesses import Edges
+from collhub_msccl.writing.draft import StepDraft, arrange, find_neighbours
 from collhub_msccl.writing.execution_times import compute_begin_times
 from collhub_msccl.writing.reduction_runs import NEVER, RunTimes, find_reduction_chains
 from hub_core.columns import BoolArray, Int64Array, run_mask, run_starts

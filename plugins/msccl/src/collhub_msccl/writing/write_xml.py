@@ -1,12 +1,17 @@
-"""Write an algorithm as MSCCL-IR XML that a given runtime loads."""
+"""Write an algorithm as MSCCL-IR XML that a given runtime loads, and list the losses.
+
+Losses are properties of the algorithm that the format or the runtime cannot express.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from collhub_msccl.options import WriteOptions
+from collhub_msccl.reading.header import find_possible_roots
 from collhub_msccl.runtimes.known_runtimes import (
     MAX_CHILDREN,
     MAX_COUNT,
@@ -14,13 +19,23 @@ from collhub_msccl.runtimes.known_runtimes import (
     Runtime,
     describe_versions,
 )
-from collhub_msccl.writing.choose import WritingTask, choose_program
+from collhub_msccl.writing.choose import ChosenProgram, WritingTask, choose_program
 from collhub_msccl.writing.emission import Memory
 from collhub_msccl.writing.emission_header import Target, choose_target, compute_largest_size
 from collhub_msccl.writing.emission_program import format_xml
-from collhub_msccl.writing.xml_losses import describe_figures, find_losses
+from collhub_msccl.writing.execution_times import BlockFigures
 from hub_core.columns import Int64Array
-from hub_core.model import Algorithm, Collective, InputError, JsonValue, Location, StepTable
+from hub_core.model import (
+    COLUMN_DTYPES,
+    Algorithm,
+    Collective,
+    InputError,
+    JsonValue,
+    Location,
+    Loss,
+    ReduceOp,
+    StepTable,
+)
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import common_unit
 
@@ -169,3 +184,172 @@ def _to_size(size: JsonValue) -> int:
     if isinstance(size, int) and 0 <= size <= MAX_OFFSET:
         return size
     return 0
+
+
+_SUPPORTED_ATTRIBUTES = frozenset(
+    (
+        "name",
+        "proto",
+        "nchannels",
+        "nchunksperloop",
+        "ngpus",
+        "coll",
+        "inplace",
+        "outofplace",
+        "minBytes",
+        "maxBytes",
+    )
+)
+
+
+def find_losses(
+    algorithm: Algorithm,
+    coarse: Algorithm,
+    target: Target,
+    largest: int | None,
+    chosen: ChosenProgram,
+) -> list[Loss]:
+    """Losses in a fixed order. `coarse`: the algorithm in the units of the file."""
+    return [
+        *_find_mode_loss(algorithm.collective, target),
+        *_find_spelling_loss(algorithm.collective, target),
+        *_find_contract_loss(algorithm.collective, target),
+        *_find_operator_loss(algorithm.collective),
+        *_find_root_loss(algorithm.collective, coarse),
+        *_find_step_losses(algorithm, coarse),
+        *_find_extension_losses(algorithm, target),
+        *_find_size_loss(target, largest),
+        *_find_block_loss(target, chosen),
+    ]
+
+
+def _find_mode_loss(collective: Collective, target: Target) -> Iterator[Loss]:
+    """Loss of modes that the algorithm serves and the file does not claim."""
+    written = target.collective
+    where = f"a file for {target.runtime.title} or with -O mode serves one mode"
+    consequence = "write a second file with -O mode for calls of this kind"
+    if collective.in_place and not written.in_place:
+        yield Loss("in_place", where, consequence)
+    if collective.out_of_place and not written.out_of_place:
+        yield Loss("out_of_place", where, consequence)
+
+
+def _find_spelling_loss(collective: Collective, target: Target) -> Iterator[Loss]:
+    """Loss of the kind, if `coll` is neither a name of this kind nor imported."""
+    native_name = target.runtime.spelling.get(collective.kind)
+    if target.spelling in (native_name, target.imported.get("coll")):
+        return
+    where = f"{collective.kind} is written as coll={target.spelling!r}"
+    yield Loss("kind", where, "only calls of that collective use it")
+
+
+def _find_contract_loss(collective: Collective, target: Target) -> Iterator[Loss]:
+    """Loss of a custom contract, and of buffer sizes that the runtime does not accept."""
+    if collective.contract is not None and not _is_plain(collective):
+        yield Loss("contract", "the custom collective", "the file does not define its result")
+    declared_input, declared_output = target.declared_chunks
+    is_input_kept = np.array_equal(declared_input, target.collective.input_units())
+    is_output_kept = np.array_equal(declared_output, target.collective.output_units())
+    if not (is_input_kept and is_output_kept):
+        consequence = f"{target.runtime.title} accepts no size other than nchunksperloop"
+        yield Loss("contract", "buffers of uneven sizes", consequence)
+
+
+def _is_plain(collective: Collective) -> bool:
+    """Whether a custom contract defines only buffer sizes."""
+    contract = collective.contract
+    if contract is None or contract.expected is not None:
+        return False
+    return bool(np.all(contract.defined))
+
+
+def _find_operator_loss(collective: Collective) -> Iterator[Loss]:
+    """Loss of the reduction operator, which the call chooses; none for sum."""
+    if collective.reduce_op is not ReduceOp.SUM:
+        consequence = "the file serves calls with every operator that the runtime knows"
+        yield Loss("reduce_op", str(collective.reduce_op), consequence)
+
+
+def _find_root_loss(collective: Collective, coarse: Algorithm) -> Iterator[Loss]:
+    """Loss of the root, unless it can be inferred from the steps."""
+    if collective.root is not None and not _is_root_inferable(coarse):
+        consequence = "it cannot be inferred from the steps; reading the file requires -O root"
+        yield Loss("root", f"rank {collective.root}", consequence)
+
+
+def _is_root_inferable(algorithm: Algorithm) -> bool:
+    """Whether the reader will infer the correct root."""
+    collective, steps = algorithm.collective, algorithm.steps
+    columns = {name: getattr(steps, name).astype(np.int64) for name in COLUMN_DTYPES}
+    is_aliased = collective.in_place and not collective.out_of_place
+    roots = find_possible_roots(collective.kind, columns, collective.num_ranks, is_aliased)
+    return roots == [collective.root]
+
+
+def _find_step_losses(algorithm: Algorithm, coarse: Algorithm) -> Iterator[Loss]:
+    """Loss of units, durations and the size in bytes."""
+    if algorithm is not coarse:
+        units = f"{algorithm.collective.unit_count} to {coarse.collective.unit_count}"
+        feature = "unit_count and offsets and counts of steps"
+        yield Loss(feature, units, "the same program in larger units")
+    timed = int(np.count_nonzero(algorithm.steps.duration_ns >= 0))
+    if timed:
+        yield Loss("durations", f"{timed} steps", "the file contains no times")
+    if algorithm.collective_bytes is not None:
+        size = str(algorithm.collective_bytes)
+        yield Loss("collective bytes", size, "the file serves a range of sizes")
+
+
+def _find_extension_losses(algorithm: Algorithm, target: Target) -> Iterator[Loss]:
+    """Loss of data of other formats, and of attributes of the imported file."""
+    foreign = sorted(set(algorithm.extensions) - {"msccl"})
+    if foreign:
+        consequence = "the file has no place for data of other formats"
+        yield Loss("extensions", ", ".join(foreign), consequence)
+    # Only microsoft/msccl reads nthreads.
+    supported = (
+        _SUPPORTED_ATTRIBUTES
+        if target.runtime.has_both_modes
+        else _SUPPORTED_ATTRIBUTES | {"nthreads"}
+    )
+    dropped = sorted(set(target.imported) - supported)
+    if dropped:
+        where = f"attributes {', '.join(dropped)} of <algo>"
+        yield Loss("extensions", where, f"{target.runtime.title} does not know them")
+
+
+def _find_size_loss(target: Target, largest: int | None) -> Iterator[Loss]:
+    """Loss of sizes at which connections could fill up."""
+    if largest is None:
+        return
+    # Lowered by the writer, not by the user.
+    if target.max_bytes is None or largest < target.max_bytes:
+        consequence = (
+            "the runtime does not use the file above,"
+            " where the FIFOs of connections could fill up and deadlock"
+        )
+        yield Loss("extensions: maxBytes", f"{largest} bytes", consequence)
+
+
+def _find_block_loss(target: Target, chosen: ChosenProgram) -> Iterator[Loss]:
+    """Loss of thread blocks that were merged."""
+    blocks = chosen.figures.blocks
+    if blocks < chosen.source_blocks:
+        where = f"up to {chosen.source_blocks} thread blocks of a rank become {blocks}"
+        consequence = f"within the limits of {target.runtime.title}, fewer steps run in parallel"
+        yield Loss("lane", where, consequence)
+
+
+def describe_figures(figures: BlockFigures, unit_count: int) -> str:
+    """Note on the thread blocks, channels, steps and modelled time of a file."""
+    time = figures.makespan / max(unit_count, 1)
+    blocks = f"{_format_count(figures.blocks, 'thread block')} a rank at most"
+    longest, fused = _format_count(figures.longest, "step"), _format_count(figures.fused, "step")
+    model = f"by the model of thread blocks they take {time:.3g} of the time of a buffer"
+    channels = _format_count(figures.channels, "channel")
+    return f"has {blocks} on {channels}, the longest of {longest}, {fused} fused; {model}"
+
+
+def _format_count(number: int, noun: str) -> str:
+    """A number with its noun, in the plural unless it is 1."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

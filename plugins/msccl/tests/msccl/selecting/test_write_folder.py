@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_msccl.options import SelectionOptions
-from collhub_msccl.selecting.load_calls import read
-from collhub_msccl.selecting.write_folder import write
+from collhub_msccl.selection_folder import read, write
 
 from hub_core.model import (
     Algorithm,

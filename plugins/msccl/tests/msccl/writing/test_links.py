@@ -10,7 +10,7 @@ from collhub_msccl.options import ReadOptions, WriteOptions
 from collhub_msccl.reading.read_xml import read, read_program
 from collhub_msccl.writing.draft import build_draft
 from collhub_msccl.writing.execution_times import compute_block_figures, compute_link_times
-from collhub_msccl.writing.scratch_values import rename_scratch_values
+from collhub_msccl.writing.scratch import rename_scratch_values
 from collhub_msccl.writing.spread import Fusing, find_fusable_pairs
 from collhub_msccl.writing.write_xml import write
 

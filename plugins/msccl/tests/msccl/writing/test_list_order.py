@@ -6,10 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from collhub_msccl.writing.draft import build_draft
-from collhub_msccl.writing.emission_order import arrange
-from collhub_msccl.writing.list_order import ListScheduler
-from collhub_msccl.writing.work_graph import WorkGraph, build_work_graph
+from collhub_msccl.writing.draft import arrange, build_draft
+from collhub_msccl.writing.work_graph import ListScheduler, WorkGraph, build_work_graph
 
 from hub_core.testing import CustomSteps
 

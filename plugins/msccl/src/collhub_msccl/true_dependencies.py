@@ -17,13 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_msccl.conflicts.accesses import (
+from collhub_msccl.accesses import (
+    Clocks,
     Edges,
     UnitAccesses,
+    build_clocks,
     find_accesses,
     find_conflicts_within_blocks,
 )
-from collhub_msccl.conflicts.clocks import Clocks, build_clocks
 from hub_core.columns import (
     BoolArray,
     Int64Array,

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from collhub_msccl.conflicts import accesses, clocks, true_dependencies
+from collhub_msccl import accesses, true_dependencies
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,7 +144,7 @@ def test_nothing_is_ordered_that_the_file_leaves_open(reader_of, xml, blocks) ->
     ("module", "limit"),
     [
         (accesses, "_MAX_UNITS"),
-        (clocks, "_MAX_CLOCK_ENTRIES"),
+        (accesses, "_MAX_CLOCK_ENTRIES"),
         (true_dependencies, "_MAX_QUERIES"),
     ],
 )

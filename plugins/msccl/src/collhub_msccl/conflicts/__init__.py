@@ -1,1 +1,0 @@
-"""Memory accesses of steps, and the data dependencies that follow from them."""

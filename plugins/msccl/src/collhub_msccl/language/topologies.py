@@ -1,0 +1,261 @@
+"""Topologies of the language: which ranks may send to which ranks, and with which bandwidth.
+
+The class `Topology`, regular topologies, copies of a topology connected by a network, and the
+machines that the language defines.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+
+__all__ = [
+    "Topology",
+    "amd4",
+    "amd8",
+    "binarize_topology",
+    "dgx1",
+    "dgx_a100",
+    "distributed_fully_connected",
+    "distributed_hub_and_spoke",
+    "fully_connected",
+    "hub_and_spoke",
+    "line",
+    "nvlink_only",
+    "reverse_topology",
+    "ring",
+    "star",
+]
+
+Switch = tuple[list[int], list[int], int, str]
+"""(sources, destinations, bandwidth, name): limit of the total from sources to destinations."""
+
+
+# Programs import `Topology` by this name, which the core uses for a different class.
+class Topology:
+    """Links between nodes: `links[dst][src]` is a bandwidth, 0 for no link.
+
+    Raises `ValueError` if the links are not square, or a switch has no bandwidth.
+    """
+
+    def __init__(
+        self, name: str, links: Sequence[Sequence[int]], switches: Sequence[Switch] = ()
+    ) -> None:
+        if any(len(row) != len(links) for row in links):
+            raise ValueError(f"topology {name}: the links are not a square table")
+        if any(bandwidth <= 0 for _, _, bandwidth, _ in switches):
+            raise ValueError(f"topology {name}: a switch without bandwidth")
+        self.name = name
+        self.links = [list(row) for row in links]
+        self.switches = list(switches)
+
+    def num_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.links)
+
+    def nodes(self) -> range:
+        """All nodes."""
+        return range(len(self.links))
+
+    def link(self, src: int, dst: int) -> int:
+        """Bandwidth from `src` to `dst`, 0 for no link."""
+        return self.links[dst][src]
+
+    def sources(self, dst: int) -> Iterator[int]:
+        """Iterate the nodes with a link to `dst`."""
+        return (src for src in self.nodes() if self.link(src, dst) > 0)
+
+    def destinations(self, src: int) -> Iterator[int]:
+        """Iterate the nodes to which `src` has a link."""
+        return (dst for dst in self.nodes() if self.link(src, dst) > 0)
+
+    def bandwidth_constraints(self) -> Iterator[Switch]:
+        """Yield every link, then every switch, as (sources, destinations, bandwidth, name)."""
+        for dst, row in enumerate(self.links):
+            for src, bandwidth in enumerate(row):
+                if bandwidth > 0:
+                    yield [src], [dst], bandwidth, f"{src}->{dst}"
+        yield from self.switches
+
+
+def _build_links(num_nodes: int, bandwidth: Callable[[int, int], int]) -> list[list[int]]:
+    """Table of links from a function of source and destination; 0 from a node to itself."""
+    nodes = range(num_nodes)
+    return [[bandwidth(src, dst) if src != dst else 0 for src in nodes] for dst in nodes]
+
+
+def fully_connected(num_nodes: int) -> Topology:
+    """A link with bandwidth 1 between any two nodes."""
+    return Topology(f"FullyConnected(n={num_nodes})", _build_links(num_nodes, lambda src, dst: 1))
+
+
+def hub_and_spoke(num_nodes: int) -> Topology:
+    """All nodes are connected by one hub; the total bandwidth of each node and direction is 1."""
+    switches: list[Switch] = []
+    for node in range(num_nodes):
+        peers = [peer for peer in range(num_nodes) if peer != node]
+        switches += [
+            ([node], peers, 1, f"node_{node}_out"),
+            (peers, [node], 1, f"node_{node}_in"),
+        ]
+    return Topology(
+        f"HubAndSpoke(n={num_nodes})", _build_links(num_nodes, lambda src, dst: 1), switches
+    )
+
+
+def ring(num_nodes: int) -> Topology:
+    """Links to both neighbours in a cycle."""
+    neighbours = (1, num_nodes - 1)
+    links = _build_links(num_nodes, lambda src, dst: int((src - dst) % num_nodes in neighbours))
+    return Topology(f"Ring(n={num_nodes})", links)
+
+
+def line(num_nodes: int) -> Topology:
+    """Links to both neighbours on a line."""
+    links = _build_links(num_nodes, lambda src, dst: int(abs(src - dst) == 1))
+    return Topology(f"Line(n={num_nodes})", links)
+
+
+def star(num_nodes: int, non_blocking: bool = True) -> Topology:
+    """Node 0 in the centre; unless `non_blocking`, its total bandwidth per direction is 1."""
+    leaves = list(range(1, num_nodes))
+    links = _build_links(num_nodes, lambda src, dst: int(0 in (src, dst)))
+    if non_blocking:
+        return Topology(f"Star(n={num_nodes})", links)
+    switches = [(leaves, [0], 1, "hub_in"), ([0], leaves, 1, "hub_out")]
+    return Topology(f"BlockingStar(n={num_nodes})", links, switches)
+
+
+def reverse_topology(topology: Topology) -> Topology:
+    """The topology with all links and switches reversed."""
+    nodes = topology.nodes()
+    links = [[topology.link(dst, src) for src in nodes] for dst in nodes]
+    switches = [
+        (dsts, srcs, bandwidth, f"{name}_reversed")
+        for srcs, dsts, bandwidth, name in topology.switches
+    ]
+    return Topology(f"Reverse{topology.name}", links, switches)
+
+
+def binarize_topology(topology: Topology) -> Topology:
+    """The topology with bandwidth 1 on every link and without switches."""
+    links = [[int(bandwidth > 0) for bandwidth in row] for row in topology.links]
+    return Topology(f"Binarized{topology.name}", links)
+
+
+def distributed_fully_connected(
+    local: Topology, num_copies: int, remote_bandwidth: int
+) -> Topology:
+    """Local links inside each copy, and `remote_bandwidth` between any two nodes of different
+    copies."""
+    size = local.num_nodes()
+
+    def get_bandwidth(src: int, dst: int) -> int:
+        """Bandwidth between two nodes of all copies."""
+        if src // size == dst // size:
+            return local.link(src % size, dst % size)
+        return remote_bandwidth
+
+    nodes = range(size * num_copies)
+    links = [[get_bandwidth(src, dst) for src in nodes] for dst in nodes]
+    name = (
+        f"DistributedFullyConnected(local={local.name},copies={num_copies},bw={remote_bandwidth})"
+    )
+    return Topology(name, links, _copy_switches(local, num_copies))
+
+
+def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
+    """The same, but all sends of a copy share `remote_bandwidth`, and so do all its receives."""
+    joined = distributed_fully_connected(local, num_copies, remote_bandwidth)
+    size = local.num_nodes()
+    switches = list(joined.switches)
+    # A single copy does not use the network.
+    for copy in range(num_copies if num_copies > 1 else 0):
+        local_nodes = list(range(copy * size, (copy + 1) * size))
+        remote_nodes = [node for node in joined.nodes() if node // size != copy]
+        switches += [
+            (local_nodes, remote_nodes, remote_bandwidth, f"copy_{copy}_out"),
+            (remote_nodes, local_nodes, remote_bandwidth, f"copy_{copy}_in"),
+        ]
+    name = f"DistributedHubAndSpoke(local={local.name},copies={num_copies},bw={remote_bandwidth})"
+    return Topology(name, joined.links, switches)
+
+
+def _copy_switches(local: Topology, num_copies: int) -> list[Switch]:
+    """Switches of every copy."""
+    switches: list[Switch] = []
+    for copy in range(num_copies):
+        first = copy * local.num_nodes()
+        for srcs, dsts, bandwidth, name in local.switches:
+            sources = [first + node for node in srcs]
+            destinations = [first + node for node in dsts]
+            switches.append((sources, destinations, bandwidth, f"copy_{copy}_{name}"))
+    return switches
+
+
+def amd4() -> Topology:
+    """Four GPUs in a ring."""
+    # Rows of destinations, one digit per source.
+    rows = ("0110", "1001", "1001", "0110")
+    return Topology("AMD4", [[int(cell) for cell in row] for row in rows])
+
+
+def amd8() -> Topology:
+    """Eight GPUs, all linked: bandwidth 6 between the two GPUs of a module, 5 between modules."""
+    gpus = range(8)
+    return Topology("AMD8", [[_get_amd8_bandwidth(src, dst) for src in gpus] for dst in gpus])
+
+
+def _get_amd8_bandwidth(src: int, dst: int) -> int:
+    """Bandwidth between two GPUs, 0 from a GPU to itself."""
+    if src == dst:
+        return 0
+    # The GPUs of a module have numbers that differ in the last bit.
+    return 6 if src ^ 1 == dst else 5
+
+
+# Rows of destinations, one digit per source: NVLinks of the hybrid cube mesh.
+_DGX1 = "02112000 20120100 11020020 12200001 20000211 01002012 00201102 00011220"
+
+
+def dgx1() -> Topology:
+    """DGX-1V: eight GPUs, one or two NVLinks between neighbours."""
+    return Topology("DGX1", [[int(links) for links in row] for row in _DGX1.split()])
+
+
+def dgx_a100() -> Topology:
+    """DGX A100: twelve NVLinks from every GPU, through switches to all other GPUs."""
+    gpus = range(8)
+    return Topology("DGX_A100", [[12 if src != dst else 0 for src in gpus] for dst in gpus])
+
+
+def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
+    """NVLinks of a host, from the text of `nvidia-smi topo -m`; default: run it on this host.
+
+    Raises `ValueError` for a different text.
+    """
+    text = _run_nvidia_smi() if nvidia_smi_topo is None else nvidia_smi_topo
+    lines = [line for line in text.splitlines() if re.match(r"\s*GPU\d+\s+\S", line)]
+    rows = [line.split() for line in lines]
+    # The line with the column names has a GPU name instead of a cell value.
+    table = [row[1:] for row in rows if not re.fullmatch(r"GPU\d+", row[1])]
+    size = len(table)
+    if not size or any(len(cells) < size for cells in table):
+        raise ValueError("this is not the table that nvidia-smi topo -m prints")
+    # The table is from row to column; links are symmetric.
+    return Topology(
+        "NVLinkOnly", [[_parse_link_count(cell) for cell in cells[:size]] for cells in table]
+    )
+
+
+def _run_nvidia_smi() -> str:
+    """Run `nvidia-smi topo -m` on this host and return its output."""
+    command = ["nvidia-smi", "topo", "-m"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _parse_link_count(cell: str) -> int:
+    """Number of NVLinks in a cell of the table."""
+    match = re.fullmatch(r"NV(\d+)", cell)
+    return int(match[1]) if match else 0

@@ -1,1 +1,0 @@
-"""Folders of programs from which the runtimes select by size."""
