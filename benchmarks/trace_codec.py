@@ -25,9 +25,9 @@ from hub_core.chakra import record_bounds, varint
 from hub_core.chakra.trace_records import message_class
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing import ring_all_reduce
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.read import chakra_algorithm
+from hub_core.trace_profile.write import write
 
 _LOOP_RANKS = 4
 
@@ -102,7 +102,7 @@ def _read(algorithm: Algorithm, folder: Path) -> None:
     parts = tuple(
         SourcePart(name, (folder / name).read_bytes, rank) for rank, name in enumerate(names)
     )
-    read_back = read(Source("x", parts), ChakraReadOptions())
+    read_back = chakra_algorithm(Source("x", parts), ChakraReadOptions())
     if algorithm.differences(read_back):
         raise SystemExit("what was read is not what was written")
 

@@ -108,12 +108,10 @@ if TYPE_CHECKING:
     from hub_core.registry.discovery import discover, run_registry
     from hub_core.registry.plugins import Registry
     from hub_core.trace_profile.formats import ChakraReadOptions, TraceOptions
-    from hub_core.trace_profile.traces import (
-        chakra_algorithm,
-        chakra_bytes,
-        chakra_nodes,
-        chakra_traces,
-    )
+    from hub_core.trace_profile.lowering import chakra_nodes
+    from hub_core.trace_profile.metadata import chakra_bytes
+    from hub_core.trace_profile.read import chakra_algorithm
+    from hub_core.trace_profile.write import chakra_traces
     from hub_core.verification import VerifyReport, verify
     from hub_core.version import __version__
 
@@ -245,7 +243,10 @@ __all__ = [
 _HOMES = {
     "hub_core.chakra": "NodeTable NodeType",
     "hub_core.trace_profile.formats": "ChakraReadOptions TraceOptions",
-    "hub_core.trace_profile.traces": "chakra_algorithm chakra_bytes chakra_nodes chakra_traces",
+    "hub_core.trace_profile.lowering": "chakra_nodes",
+    "hub_core.trace_profile.metadata": "chakra_bytes",
+    "hub_core.trace_profile.read": "chakra_algorithm",
+    "hub_core.trace_profile.write": "chakra_traces",
     "hub_core.cli.arguments": (
         "OutputRequest backend_option check_stdout collective_option collective_rules_option "
         "force_flag format_option from_option input_options json_flag number_option "

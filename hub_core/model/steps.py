@@ -1,7 +1,7 @@
 """The steps of an algorithm as read-only numpy columns, one row per step, and their builder.
 
 To add a column: its field, dtype and default here, its attribute in the Chakra files
-(`trace_profile/algorithms`, `trace_profile/read.py`), and its array in
+(`trace_profile`), and its array in
 `schemas/algorithm-1.json`. The other code uses `COLUMN_DTYPES`.
 """
 

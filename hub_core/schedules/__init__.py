@@ -17,13 +17,12 @@ from hub_core.schedules.certificates import (
     partition_rate,
     spreading_rate,
 )
-from hub_core.schedules.chunks import Chunks
 from hub_core.schedules.double_trees import (
     NO_RANK,
     find_second_tree_parents,
     find_tree_parents,
 )
-from hub_core.schedules.transfers import Transfers, link_channels, work_times_ns
+from hub_core.schedules.transfers import Chunks, Transfers, link_channels, work_times_ns
 
 __all__ = [
     "CERTIFICATE_SCHEMA",

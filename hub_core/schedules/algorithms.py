@@ -19,17 +19,17 @@ from hub_core.model import (
     Provenance,
     StepTable,
 )
-from hub_core.schedules.chunks import Chunks
-from hub_core.schedules.lowering.link_order import order_links
-from hub_core.schedules.lowering.local_steps import (
+from hub_core.schedules.link_order import order_links
+from hub_core.schedules.lowered_steps import (
     RowPairs,
+    allocate_scratch,
     build_copies,
+    build_message_steps,
     build_startup_steps,
     concatenate_columns,
 )
-from hub_core.schedules.lowering.message_ends import ChunkHolders, MessageEnds, check_causality
-from hub_core.schedules.lowering.message_steps import allocate_scratch, build_message_steps
-from hub_core.schedules.transfers import Transfers, link_channels
+from hub_core.schedules.message_ends import ChunkHolders, MessageEnds, check_causality
+from hub_core.schedules.transfers import Chunks, Transfers, link_channels
 
 
 def algorithm_of(

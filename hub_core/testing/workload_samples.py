@@ -16,8 +16,8 @@ from hub_core.network.texts import build_topology, regular
 from hub_core.network.topology import Topology
 from hub_core.plugin_api.sources import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraWriteOptions
+from hub_core.trace_profile.write import write
 
 
 def json_trace_samples() -> Sequence[Source]:

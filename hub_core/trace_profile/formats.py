@@ -86,14 +86,14 @@ class ChakraWriteOptions(TraceOptions):
     )
 
 
-CHAKRA_READER = FormatReader(CHAKRA, "hub_core.trace_profile.read:read", ChakraReadOptions)
+CHAKRA_READER = FormatReader(
+    CHAKRA, "hub_core.trace_profile.read:chakra_algorithm", ChakraReadOptions
+)
 CHAKRA_JSON_READER = FormatReader(
     CHAKRA_JSON,
-    "hub_core.trace_profile.read:read",
+    "hub_core.trace_profile.read:chakra_algorithm",
     ChakraReadOptions,
     samples="hub_core.testing.workload_samples:json_trace_samples",
 )
-CHAKRA_WRITER = FormatWriter(
-    CHAKRA, "hub_core.trace_profile.algorithms.write:write", ChakraWriteOptions
-)
+CHAKRA_WRITER = FormatWriter(CHAKRA, "hub_core.trace_profile.write:write", ChakraWriteOptions)
 """The writer of traces: its format and its record of options."""

@@ -29,22 +29,22 @@ from hub_core.chakra import (
 )
 from hub_core.model import Algorithm, InputError, JsonValue, Location, Provenance
 from hub_core.plugin_api import Source, SourcePart
-from hub_core.trace_profile.algorithms.chunks import Chunk, Joined, join
-from hub_core.trace_profile.algorithms.numbering import EXTENSION
-from hub_core.trace_profile.algorithms.profile import METADATA_NAMES
-from hub_core.trace_profile.algorithms.rank_profile import (
+from hub_core.trace_profile.formats import ChakraReadOptions
+from hub_core.trace_profile.lowering import EXTENSION
+from hub_core.trace_profile.metadata import (
+    METADATA_NAMES,
     SAME_SET,
     RankProfile,
     check_rank,
     profile_algorithm,
 )
-from hub_core.trace_profile.algorithms.read_profile import StatedSizes, profile_chunk
-from hub_core.trace_profile.foreign.read_foreign import (
+from hub_core.trace_profile.read_foreign import (
     foreign_chunk,
     foreign_sizes,
     refuse_workload,
 )
-from hub_core.trace_profile.formats import ChakraReadOptions
+from hub_core.trace_profile.read_profile import StatedSizes, profile_chunk
+from hub_core.trace_profile.step_chunks import Chunk, Joined, join
 
 SOURCE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` for data of the files that the model does not represent."""
@@ -54,15 +54,20 @@ KNOWN_SCALARS = (
     *("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt"),
     *("is_rrc", "comp_kind", "duration_ns", "source_line"),
 )
+
 KNOWN_REGIONS = ("region", "src_region", "dst_region")
+
 # Attributes without additional information.
 _REDUNDANT = ("is_cpu_op", "comm_type", "num_ops", "tensor_size")
+
 _UNDERSTOOD = frozenset({*KNOWN_SCALARS, *KNOWN_REGIONS, *_REDUNDANT})
+
 _MAX_KEPT_TEXT = 256
+
 _RANK_IN_NAME = re.compile(r"\.([0-9]{1,9})\.[^.]*\Z")
 
 
-def read(source: Source, options: ChakraReadOptions) -> Algorithm:
+def chakra_algorithm(source: Source, options: ChakraReadOptions) -> Algorithm:
     """Read the rank files of one algorithm.
 
     Traces without the profile are timing-only: buffers are UNKNOWN, COMP_NODEs become COMPUTE
@@ -71,6 +76,42 @@ def read(source: Source, options: ChakraReadOptions) -> Algorithm:
     """
     with input_errors():
         return _Reader(source, options.drop_dangling).read(options.size)
+
+
+def rank_parts(source: Source) -> list[SourcePart]:
+    """Return the parts of ranks 0..n-1 in order.
+
+    Raises `InputError` for missing or repeated ranks.
+    """
+    by_rank: dict[int, SourcePart] = {}
+    for part in source.parts:
+        rank = _find_rank(part, len(source.parts))
+        if rank in by_rank:
+            raise _create_error(part.name, f"{by_rank[rank].name} is of rank {rank} too")
+        by_rank[rank] = part
+    # Without repeated ranks, the set is complete if the highest rank is the number of files minus
+    # 1.
+    if not by_rank:
+        raise _create_error(source.name, "there are no rank files")
+    count = len(by_rank)
+    for rank in range(count):
+        if rank not in by_rank:
+            details = f"found {count} files, the last one of rank {max(by_rank)}"
+            message = f"the file of rank {rank} is missing: {details}"
+            raise _create_error(source.name, message, "give the files of ranks 0..n-1")
+    return [by_rank[rank] for rank in range(count)]
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Convert `TraceError` in the body to `InputError` at the same position."""
+    try:
+        yield
+    except TraceError as error:
+        location = Location(error.file, byte=error.byte, rank=error.rank)
+        raise InputError(
+            error.reason, location=location, code=error.code, cure=error.cure
+        ) from None
 
 
 class _Reader:
@@ -208,30 +249,6 @@ def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, Jso
     return selected
 
 
-def rank_parts(source: Source) -> list[SourcePart]:
-    """Return the parts of ranks 0..n-1 in order.
-
-    Raises `InputError` for missing or repeated ranks.
-    """
-    by_rank: dict[int, SourcePart] = {}
-    for part in source.parts:
-        rank = _find_rank(part, len(source.parts))
-        if rank in by_rank:
-            raise _create_error(part.name, f"{by_rank[rank].name} is of rank {rank} too")
-        by_rank[rank] = part
-    # Without repeated ranks, the set is complete if the highest rank is the number of files minus
-    # 1.
-    if not by_rank:
-        raise _create_error(source.name, "there are no rank files")
-    count = len(by_rank)
-    for rank in range(count):
-        if rank not in by_rank:
-            details = f"found {count} files, the last one of rank {max(by_rank)}"
-            message = f"the file of rank {rank} is missing: {details}"
-            raise _create_error(source.name, message, "give the files of ranks 0..n-1")
-    return [by_rank[rank] for rank in range(count)]
-
-
 def _find_rank(part: SourcePart, count: int) -> int:
     """Return the rank in the source, else in the name of the file. Raises `InputError`."""
     if part.rank is not None:
@@ -247,15 +264,3 @@ def _find_rank(part: SourcePart, count: int) -> int:
 def _create_error(name: str, message: str, cure: str = "") -> InputError:
     """Create an error about a file of the set, or about the set."""
     return InputError(message, location=Location(name), code="rank-files", cure=cure)
-
-
-@contextmanager
-def input_errors() -> Iterator[None]:
-    """Convert `TraceError` in the body to `InputError` at the same position."""
-    try:
-        yield
-    except TraceError as error:
-        location = Location(error.file, byte=error.byte, rank=error.rank)
-        raise InputError(
-            error.reason, location=location, code=error.code, cure=error.cure
-        ) from None

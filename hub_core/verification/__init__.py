@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from hub_core.verification.conflicts import adjacent_conflicts
-from hub_core.verification.expectations import parse_expectation
 from hub_core.verification.fifo import FifoBuffers
 from hub_core.verification.reachability import unordered_in
-from hub_core.verification.regions import Regions, check_regions, common_unit, find_regions
-from hub_core.verification.report import ModeReport, VerificationInput, VerifyReport
+from hub_core.verification.regions import (
+    Regions,
+    adjacent_conflicts,
+    check_regions,
+    common_unit,
+    find_regions,
+)
+from hub_core.verification.report import (
+    ModeReport,
+    VerificationInput,
+    VerifyReport,
+    parse_expectation,
+)
 from hub_core.verification.step_order import (
     HappensBefore,
     OrderGraph,

@@ -1,4 +1,4 @@
-"""Memory regions that steps read and write, checked against the buffer sizes."""
+"""Memory regions that steps access, checked against the buffer sizes, and conflicting accesses."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    distinct,
+    expanded_ranges,
+    run_mask,
+    suffix_least,
+)
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import MemoryLayout
-from hub_core.model.diagnostics import Findings
+from hub_core.model.diagnostics import Findings, InputError
 from hub_core.model.kinds import READING, WRITING, Buffer, StepKind
 from hub_core.model.messages import action, region
 from hub_core.model.steps import StepTable
 
 # By operand of a step: the kinds of steps that have it, and the verb for messages.
 _SIDES = {"src": (READING, "reads"), "dst": (WRITING, "writes")}
+
+# Some gigabytes of keys; beyond, the refusal is a finding.
+MAX_ACCESSES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,31 +65,6 @@ def check_regions(algorithm: Algorithm, findings: Findings) -> BoolArray:
     return is_within
 
 
-def _find_outside(
-    steps: StepTable, side: str, sizes: Int64Array, is_empty: BoolArray, findings: Findings
-) -> BoolArray:
-    """Return bool[rows]: the step reads ("src") or writes ("dst") outside a buffer.
-
-    Each such step is added to `findings`; rows in `is_empty` and UNKNOWN buffers are skipped.
-    """
-    kinds, verb = _SIDES[side]
-    buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
-    # UNKNOWN has no size; it is masked out below.
-    known = np.minimum(buffer, Buffer.SCRATCH)
-    size = np.where(buffer <= Buffer.SCRATCH, sizes[steps.rank, known], 0)
-    # offset + count is not computed: it could overflow.
-    is_outside: BoolArray = (offset < 0) | (steps.count > size) | (offset > size - steps.count)
-    is_outside &= steps.is_kind(*kinds) & ~is_empty & (buffer != Buffer.UNKNOWN)
-
-    def say(row: int) -> str:
-        text = region(int(buffer[row]), int(offset[row]), int(steps.count[row]))
-        claim = f"{verb} {text}, but that buffer has {int(size[row])} units"
-        return f"{claim}: {action(steps, row)}"
-
-    findings.add_rows("out-of-bounds", steps, np.flatnonzero(is_outside), say)
-    return is_outside
-
-
 def find_regions(
     algorithm: Algorithm, layout: MemoryLayout, is_valid: BoolArray, unit: int
 ) -> Regions:
@@ -112,8 +97,144 @@ def common_unit(algorithm: Algorithm) -> int:
     return max(1, int(np.gcd.reduce(divisors)))
 
 
+def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return pairs of rows (earlier, later) that access a common block, at least one writing.
+
+    `position`: the position of every row in a linear extension of happens-before, -1 for rows that
+    never run. Each pair is listed once, and only neighbours are listed: per block, in that
+    extension, each access with the last write before it, and each read with the next write. This is
+    sufficient for an exact verdict: conflicting accesses x before y are joined by a chain of such
+    neighbours (x, the writes between, y). If every neighbouring pair is ordered by happens-before,
+    so are x and y by transitivity; and an unordered neighbouring pair is itself a race. A step that
+    reads and writes one block counts as a writer and does not conflict with itself. Cost: one sort
+    of the accesses. Raises `InputError` for more than `MAX_ACCESSES` accesses after splitting.
+    """
+    row, start, is_write = _list_accesses(regions, position)
+    atoms, owner = _split_into_atoms(start, regions.count[row])
+    runs = np.flatnonzero(position >= 0)
+    nodes = len(runs)
+    # Keys contain positions instead of rows, so that sorting them sorts by time.
+    row_at = np.empty(nodes, np.int64)
+    row_at[position[runs]] = runs
+    keys = _sort_keys(atoms, position[row[owner]], is_write[owner], nodes)
+    block, place_in_order = np.divmod(keys >> 1, max(nodes, 1))
+    earlier, later = _pair_neighbours(block, (keys & 1).astype(np.bool_))
+    earlier, later = place_in_order[earlier], place_in_order[later]
+    # If accesses were split, two steps may share several atoms.
+    if len(atoms) > len(start):
+        earlier, later = np.divmod(distinct(earlier * nodes + later), nodes)
+    return row_at[earlier], row_at[later]
+
+
+def _find_outside(
+    steps: StepTable, side: str, sizes: Int64Array, is_empty: BoolArray, findings: Findings
+) -> BoolArray:
+    """Return bool[rows]: the step reads ("src") or writes ("dst") outside a buffer.
+
+    Each such step is added to `findings`; rows in `is_empty` and UNKNOWN buffers are skipped.
+    """
+    kinds, verb = _SIDES[side]
+    buffer, offset = getattr(steps, f"{side}_buffer"), getattr(steps, f"{side}_offset")
+    # UNKNOWN has no size; it is masked out below.
+    known = np.minimum(buffer, Buffer.SCRATCH)
+    size = np.where(buffer <= Buffer.SCRATCH, sizes[steps.rank, known], 0)
+    # offset + count is not computed: it could overflow.
+    is_outside: BoolArray = (offset < 0) | (steps.count > size) | (offset > size - steps.count)
+    is_outside &= steps.is_kind(*kinds) & ~is_empty & (buffer != Buffer.UNKNOWN)
+
+    def say(row: int) -> str:
+        text = region(int(buffer[row]), int(offset[row]), int(steps.count[row]))
+        claim = f"{verb} {text}, but that buffer has {int(size[row])} units"
+        return f"{claim}: {action(steps, row)}"
+
+    findings.add_rows("out-of-bounds", steps, np.flatnonzero(is_outside), say)
+    return is_outside
+
+
 def _buffer_sizes(algorithm: Algorithm) -> Int64Array:
     """Return the sizes of INPUT, OUTPUT and SCRATCH in units: int64[ranks, 3]."""
     collective = algorithm.collective
     columns = [collective.input_units(), collective.output_units(), algorithm.scratch_units]
     return np.stack(columns, axis=1)
+
+
+def _list_accesses(
+    regions: Regions, position: Int64Array
+) -> tuple[Int64Array, Int64Array, BoolArray]:
+    """Return (row, first block, is a write) of all accesses of steps that run, reads first."""
+    runs = position >= 0
+    # A read of the region that the same step writes is covered by the write.
+    is_other = regions.source != regions.destination
+    reads = np.flatnonzero(runs & (regions.source >= 0) & is_other)
+    writes = np.flatnonzero(runs & (regions.destination >= 0))
+    rows = np.concatenate([reads, writes])
+    starts = np.concatenate([regions.source[reads], regions.destination[writes]])
+    return rows, starts, np.arange(len(rows)) >= len(reads)
+
+
+def _split_into_atoms(starts: Int64Array, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Split accesses at the borders of all accesses; return (atom, index of the access) per piece.
+
+    An atom is a range of blocks between two adjacent borders: every access covers all of it or none
+    of it, so that the cost depends on the number of overlaps and not on the sizes of regions.
+    Raises `InputError` for more than `MAX_ACCESSES` pieces.
+    """
+    owner = np.arange(len(starts))
+    # Accesses to single blocks are atoms.
+    if not len(starts) or int(counts.max()) == 1:
+        return starts, owner
+    # First blocks of accesses, and first blocks after them.
+    borders = distinct(np.concatenate([starts, starts + counts]))
+    first = np.searchsorted(borders, starts)
+    length = np.searchsorted(borders, starts + counts) - first
+    total = int(length.sum())
+    if total > MAX_ACCESSES:
+        counted = f"{total} overlapping accesses are too many to check for races"
+        raise InputError(f"{counted} (limit {MAX_ACCESSES})", code="too-large")
+    return expanded_ranges(first, length), np.repeat(owner, length)
+
+
+def _sort_keys(
+    atoms: Int64Array, places: Int64Array, is_write: BoolArray, nodes: int
+) -> Int64Array:
+    """Return sorted keys: (atom, position, write flag) in one integer each.
+
+    The flag is the lowest bit. If a step reads and writes an atom, only the key of its write is
+    returned.
+    """
+    largest = int(atoms.max(initial=0))
+    if largest * max(nodes, 1) >= 1 << 61:
+        # Consecutive numbers of atoms, so that the key fits 64 bits.
+        _, atoms = np.unique(atoms, return_inverse=True)
+    keys = np.sort((atoms * nodes + places) * 2 + is_write)
+    # Keys of the accesses of one step to one atom differ in the flag only.
+    is_last_of_step = np.ones(len(keys), np.bool_)
+    np.not_equal(keys[1:] >> 1, keys[:-1] >> 1, out=is_last_of_step[:-1])
+    return keys[is_last_of_step]
+
+
+def _pair_neighbours(block: Int64Array, is_write: BoolArray) -> tuple[Int64Array, Int64Array]:
+    """Return index pairs (earlier, later): (last write, access) and (read, next write) per block.
+
+    Accesses are sorted by block and position. Running maxima of indices give the last write before
+    an access, running minima from the end the next write after it. Two writes with reads between
+    them form no pair: the pairs with these reads imply their order.
+    """
+    index = np.arange(len(block))
+    if not len(index):
+        return index, index
+    none = len(index)
+    is_first = run_mask(block)
+    first = np.maximum.accumulate(np.where(is_first, index, 0))
+    write_so_far = np.maximum.accumulate(np.where(is_write, index, -1))
+    last_write = np.concatenate([[-1], write_so_far[:-1]])
+    # A write is paired with the write before it only if they are adjacent.
+    is_direct = ~is_write | (last_write == index - 1)
+    after_write = (last_write >= first) & is_direct
+    is_end = np.roll(is_first, -1)
+    end = suffix_least(np.where(is_end, index, none))
+    next_write = suffix_least(np.where(is_write, index, none))
+    # A read is paired with the next write of its block, if there is one.
+    before_write = ~is_write & (next_write <= end)
+    earlier = np.concatenate([last_write[after_write], index[before_write]])
+    return earlier, np.concatenate([index[after_write], next_write[before_write]])

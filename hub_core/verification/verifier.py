@@ -14,7 +14,6 @@ from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import CAP, Findings, InputError, Location
 from hub_core.model.kinds import CollectiveKind
 from hub_core.model.messages import action, describe
-from hub_core.verification.conflicts import adjacent_conflicts
 from hub_core.verification.contents import (
     MAX_CELLS,
     NOT_COMPARED,
@@ -24,7 +23,7 @@ from hub_core.verification.contents import (
 )
 from hub_core.verification.fifo import report_fifo_deadlock
 from hub_core.verification.reachability import unordered_in
-from hub_core.verification.regions import Regions, common_unit, find_regions
+from hub_core.verification.regions import Regions, adjacent_conflicts, common_unit, find_regions
 from hub_core.verification.report import ModeReport, VerificationInput, VerifyReport
 from hub_core.verification.step_order import order_with, report_deadlock, sequential_positions
 from hub_core.verification.step_program import compile_steps

@@ -15,9 +15,9 @@ from hub_core.chakra.trace_records import message_class
 from hub_core.model.algorithm import Algorithm
 from hub_core.plugin_api import Source
 from hub_core.testing.strategies import algorithms
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.read import chakra_algorithm
+from hub_core.trace_profile.write import write
 
 # The byte-exact records of the format notes: SEND and RECV of 131072 bytes, a COMP of 7 us, and single attributes.
 SEND = bytes.fromhex(
@@ -47,7 +47,7 @@ def test_the_example_records_are_read() -> None:
             COMP,
         )
     )
-    steps = read(
+    steps = chakra_algorithm(
         Source.of_bytes("x.0.et", encode_metadata("0.0.4", ()) + records), ChakraReadOptions()
     ).steps
     assert steps.count.tolist() == [131072, 131072, 0]

@@ -11,9 +11,9 @@ from hub_core.cli.jobs.workload_survey import survey
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError
 from hub_core.plugin_api import Source, SourcePart
-from hub_core.trace_profile.algorithms.lowering import message_tags
 from hub_core.trace_profile.formats import ChakraReadOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.lowering import message_tags
+from hub_core.trace_profile.read import chakra_algorithm
 
 ALGORITHMS = {
     "astra-sim-custom-ring-8/custom_allreduce": "absolute",
@@ -86,13 +86,13 @@ def test_all_kinds_of_attributes_are_seen(corpus: Path) -> None:
 def test_algorithms_are_read_and_every_message_is_matched(corpus: Path) -> None:
     sets = rank_sets(corpus)
     for prefix in ALGORITHMS:
-        algorithm = read(sets[prefix], ChakraReadOptions())
+        algorithm = chakra_algorithm(sets[prefix], ChakraReadOptions())
         assert unmatched(algorithm) == 0
         assert not algorithm.has_contents
 
 
 def test_the_shipped_ring_keeps_sizes_durations_and_channels(corpus: Path) -> None:
-    steps = read(
+    steps = chakra_algorithm(
         rank_sets(corpus)["astra-sim-custom-ring-8/custom_allreduce"], ChakraReadOptions()
     ).steps
     assert len(steps) == 280
@@ -103,7 +103,7 @@ def test_the_shipped_ring_keeps_sizes_durations_and_channels(corpus: Path) -> No
 
 
 def test_a_known_all_reduce_comes_with_its_chunks(corpus: Path) -> None:
-    algorithm = read(
+    algorithm = chakra_algorithm(
         rank_sets(corpus)["paper-converter-allreduce_rdh_8_1/allreduce_rdh_8_1"],
         ChakraReadOptions(),
     )
@@ -114,10 +114,12 @@ def test_workloads_and_templates_are_refused_as_such(corpus: Path) -> None:
     for prefix, source in rank_sets(corpus).items():
         if prefix not in ALGORITHMS and prefix not in COMPUTATIONS:
             with pytest.raises(InputError, match="a workload trace, not an algorithm: rank 0 has "):
-                read(source, ChakraReadOptions())
+                chakra_algorithm(source, ChakraReadOptions())
 
 
-@pytest.mark.parametrize("look", [survey, lambda source: read(source, ChakraReadOptions())])
+@pytest.mark.parametrize(
+    "look", [survey, lambda source: chakra_algorithm(source, ChakraReadOptions())]
+)
 def test_the_legacy_file_is_refused_by_name(corpus: Path, look: object) -> None:
     path = corpus / "chakra" / "legacy-eg" / "twoCompNodesDependent.0.eg"
     with pytest.raises(InputError, match=r"execution graph \(.eg\) of before June 2023"):

@@ -15,10 +15,10 @@ from hub_core.model.diagnostics import InputError, UsageError
 from hub_core.model.kinds import StepKind
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.trace_profile.algorithms.lowering import lower
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.lowering import chakra_nodes
+from hub_core.trace_profile.read import chakra_algorithm
+from hub_core.trace_profile.write import write
 
 
 def framed(body: bytes) -> bytes:
@@ -63,7 +63,7 @@ def source(*ranks: list[Any], collective: str = "") -> Source:
 def parsed(
     *ranks: list[Any], collective: str = "", options: ChakraReadOptions | None = None
 ) -> Algorithm:
-    return read(source(*ranks, collective=collective), options or ChakraReadOptions())
+    return chakra_algorithm(source(*ranks, collective=collective), options or ChakraReadOptions())
 
 
 @pytest.mark.parametrize("kind", sorted(INTEGER_KINDS))
@@ -108,7 +108,7 @@ def test_chunks_become_units() -> None:
         4,
     )
     assert algorithm.collective_bytes is None
-    assert lower(algorithm, 1000).size.tolist() == [500, 500]
+    assert chakra_nodes(algorithm, 1000).size.tolist() == [500, 500]
 
 
 def test_chunks_of_different_totals_come_on_one_denominator() -> None:
@@ -145,7 +145,7 @@ def test_bytes_and_chunks_mixed_are_refused() -> None:
 def test_tags_count_modulo_500_million() -> None:
     algorithm = parsed([send(tag=500_000_003, comm_size=8)], [receive(tag=3, comm_size=8)])
     assert algorithm.steps.channel.tolist() == [3, 3]
-    assert lower(algorithm, 8).tag.tolist() == [3, 3]
+    assert chakra_nodes(algorithm, 8).tag.tolist() == [3, 3]
 
 
 def test_fields_behind_attributes_and_unpacked_lists_are_read() -> None:
@@ -158,7 +158,7 @@ def test_fields_behind_attributes_and_unpacked_lists_are_read() -> None:
     other = start + framed(receive(comm_size=8).SerializeToString())
     content = start + b"".join(map(framed, (*parents, late)))
     parts = (SourcePart("x.0.et", lambda: content, 0), SourcePart("x.1.et", lambda: other, 1))
-    steps = read(Source("x", parts), ChakraReadOptions()).steps
+    steps = chakra_algorithm(Source("x", parts), ChakraReadOptions()).steps
     assert steps.data_indices.tolist() == [0, 1]
     assert steps.control_indices.tolist() == [2]
     assert steps.kind[3] == StepKind.SEND
@@ -189,7 +189,7 @@ def test_a_stale_extension_is_refused() -> None:
             extensions={"chakra": extension},
         )
         with pytest.raises(InputError, match="does not fit the steps"):
-            lower(stale, 1024)
+            chakra_nodes(stale, 1024)
 
 
 def test_byte_sizes_cannot_be_written_as_chunks() -> None:
@@ -233,10 +233,10 @@ def test_flattening_control_dependencies_is_a_loss() -> None:
 
 def test_provenance_names_the_set_without_its_folder() -> None:
     files = source([send(comm_size=8)], [receive(comm_size=8)])
-    origin = read(Source("some/folder/x", files.parts), ChakraReadOptions()).provenance
+    origin = chakra_algorithm(Source("some/folder/x", files.parts), ChakraReadOptions()).provenance
     assert (origin.source_name, len(origin.source_sha256)) == ("x", 64)
 
 
 def test_a_rank_without_messages_keeps_its_id() -> None:
     algorithm = parsed([send(comm_size=8)], [receive(comm_size=8)], [message(9, 4, {})])
-    assert lower(algorithm, 8).node_id.tolist() == [0, 0, 9]
+    assert chakra_nodes(algorithm, 8).node_id.tolist() == [0, 0, 9]

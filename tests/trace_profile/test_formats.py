@@ -11,8 +11,8 @@ import pytest
 
 from hub_core.plugin_api import resolve
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import CHAKRA, CHAKRA_READER, CHAKRA_WRITER, ChakraWriteOptions
+from hub_core.trace_profile.write import write
 
 
 def test_declaring_the_format_imports_neither_numpy_nor_protobuf() -> None:

@@ -14,9 +14,9 @@ from hub_core.cli.jobs.workload_survey import survey
 from hub_core.model.diagnostics import HubError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.read import chakra_algorithm
+from hub_core.trace_profile.write import write
 
 RING = [
     artifact.content() for artifact in write(ring_all_reduce(3), ChakraWriteOptions()).artifacts
@@ -27,7 +27,7 @@ def check_only_refused(content: bytes) -> None:
     """Read the bytes in the place of rank 0 of a ring, and alone; any error but a HubError passes through."""
     parts = [SourcePart("x.0.et", lambda: content, 0)]
     parts += [SourcePart(f"x.{rank}.et", lambda rank=rank: RING[rank], rank) for rank in (1, 2)]
-    for look in (lambda source: read(source, ChakraReadOptions()), survey):
+    for look in (lambda source: chakra_algorithm(source, ChakraReadOptions()), survey):
         for source in (Source("x", tuple(parts)), Source("x", tuple(parts[:1]))):
             with contextlib.suppress(HubError):
                 look(source)
@@ -40,7 +40,7 @@ def test_a_trace_cut_anywhere_is_refused() -> None:
             for rank, c in enumerate([RING[0][:length], *RING[1:]])
         ]
         with pytest.raises(HubError):
-            read(Source("x", tuple(parts)), ChakraReadOptions())
+            chakra_algorithm(Source("x", tuple(parts)), ChakraReadOptions())
 
 
 @given(st.binary(max_size=200))
@@ -82,7 +82,7 @@ def test_bytes_put_in_and_taken_out(edits: list[tuple[int, bytes, int]]) -> None
 def test_a_claimed_length_allocates_nothing() -> None:
     tracemalloc.start()
     with pytest.raises(HubError):
-        read(
+        chakra_algorithm(
             Source.of_bytes("x.0.et", encode_metadata("0.0.4", ()) + varint(2**34) + b"\x08\x01"),
             ChakraReadOptions(),
         )

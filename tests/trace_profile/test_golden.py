@@ -13,10 +13,10 @@ import pytest
 from hub_core.chakra import NodeTable, NodeType
 from hub_core.chakra.trace_records import encoded_record
 from hub_core.plugin_api import Source, SourcePart
-from hub_core.trace_profile.algorithms.lowering import lower
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.lowering import chakra_nodes
+from hub_core.trace_profile.read import chakra_algorithm
+from hub_core.trace_profile.write import write
 
 _TYPES = {"S": NodeType.COMM_SEND, "R": NodeType.COMM_RECV, "C": NodeType.COMP}
 
@@ -96,19 +96,21 @@ def test_a_foreign_graph_comes_back_with_ids_order_tags_and_sizes(
     graphs: list[list[list[Any]]],
 ) -> None:
     for graph in graphs:
-        algorithm = read(source(traces(graph)), ChakraReadOptions())
-        assert_same_nodes(lower(algorithm, algorithm.collective_bytes or 0), node_table(graph))
+        algorithm = chakra_algorithm(source(traces(graph)), ChakraReadOptions())
+        assert_same_nodes(
+            chakra_nodes(algorithm, algorithm.collective_bytes or 0), node_table(graph)
+        )
 
 
 def test_a_foreign_graph_survives_our_own_profile(graphs: list[list[list[Any]]]) -> None:
     for graph in graphs:
-        algorithm = read(source(traces(graph)), ChakraReadOptions())
+        algorithm = chakra_algorithm(source(traces(graph)), ChakraReadOptions())
         files = [
             artifact.content() for artifact in write(algorithm, ChakraWriteOptions()).artifacts
         ]
-        again = read(source(files), ChakraReadOptions())
+        again = chakra_algorithm(source(files), ChakraReadOptions())
         assert algorithm.differences(again) == []
-        assert_same_nodes(lower(again, again.collective_bytes or 0), node_table(graph))
+        assert_same_nodes(chakra_nodes(again, again.collective_bytes or 0), node_table(graph))
 
 
 def test_forward_references_and_duplicates_come_back() -> None:
@@ -119,6 +121,6 @@ def test_forward_references_and_duplicates_come_back() -> None:
             [9, "R", 0, 10, 5, 0, [3, 3], []],
         ]
     ]
-    algorithm = read(source(traces(ranks)), ChakraReadOptions())
+    algorithm = chakra_algorithm(source(traces(ranks)), ChakraReadOptions())
     ranks[0][2][6] = [3]
-    assert_same_nodes(lower(algorithm, algorithm.collective_bytes or 0), node_table(ranks))
+    assert_same_nodes(chakra_nodes(algorithm, algorithm.collective_bytes or 0), node_table(ranks))

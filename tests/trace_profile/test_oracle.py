@@ -10,8 +10,8 @@ from google.protobuf import descriptor_pb2
 from hub_core.chakra import record_bounds
 from hub_core.chakra.trace_records import file_descriptor_set
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraWriteOptions
+from hub_core.trace_profile.write import write
 
 pytestmark = pytest.mark.oracle
 

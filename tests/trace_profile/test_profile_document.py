@@ -17,10 +17,10 @@ from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import StepTableBuilder
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.trace_profile.algorithms.profile import METADATA_NAMES
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.metadata import METADATA_NAMES
+from hub_core.trace_profile.read import chakra_algorithm
+from hub_core.trace_profile.write import write
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "profile-v1.md"
 
@@ -76,7 +76,7 @@ def test_the_example_reads_as_the_algorithm(document: str, example: Algorithm) -
     parts = tuple(
         SourcePart(f"x.{rank}.et", lambda c=c: c, rank) for rank, c in enumerate(files_in(document))
     )
-    assert example.differences(read(Source("x", parts), ChakraReadOptions())) == []
+    assert example.differences(chakra_algorithm(Source("x", parts), ChakraReadOptions())) == []
 
 
 def test_every_metadata_attribute_is_documented(document: str) -> None:

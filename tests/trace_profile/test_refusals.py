@@ -13,9 +13,9 @@ from hub_core.chakra.trace_records import message_class
 from hub_core.model.diagnostics import InputError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.read import chakra_algorithm
+from hub_core.trace_profile.write import write
 
 START = encode_metadata("0.0.4", ())
 RING = [
@@ -57,7 +57,7 @@ def send(number: int = 0, **changes: Any) -> bytes:
 
 def refusal(files: Source, options: ChakraReadOptions | None = None) -> InputError:
     with pytest.raises(InputError) as caught:
-        read(files, options or ChakraReadOptions())
+        chakra_algorithm(files, options or ChakraReadOptions())
     return caught.value
 
 
@@ -149,7 +149,7 @@ def test_a_doubled_attribute_is_refused() -> None:
 
 
 def test_dangling_dependencies_are_dropped_on_request_and_counted() -> None:
-    algorithm = read(
+    algorithm = chakra_algorithm(
         source(START + node(1) + node(2, data_deps=[9, 1], ctrl_deps=[8])),
         ChakraReadOptions(drop_dangling=True),
     )

@@ -11,9 +11,9 @@ from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.testing.strategies import algorithms
-from hub_core.trace_profile.algorithms.write import write
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
-from hub_core.trace_profile.read import read
+from hub_core.trace_profile.read import chakra_algorithm
+from hub_core.trace_profile.write import write
 
 
 def trace(algorithm: Algorithm, options: ChakraWriteOptions | None = None) -> list[bytes]:
@@ -28,7 +28,7 @@ def parsed(files: list[bytes], options: ChakraReadOptions | None = None) -> Algo
         SourcePart(f"x.{rank}.et", lambda content=content: content, rank)
         for rank, content in enumerate(files)
     )
-    return read(Source("x", parts), options or ChakraReadOptions())
+    return chakra_algorithm(Source("x", parts), options or ChakraReadOptions())
 
 
 @given(algorithms())

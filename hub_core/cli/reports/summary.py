@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from hub_core.model import Algorithm, Findings, StepTable, match_messages, message_bytes
 from hub_core.model.kinds import StepKind
-from hub_core.trace_profile.algorithms.lowering import message_tags
+from hub_core.trace_profile.lowering import message_tags
 from hub_core.verification.fifo import fused_pairs
 
 Int64Array = npt.NDArray[np.int64]

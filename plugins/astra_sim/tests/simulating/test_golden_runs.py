@@ -21,7 +21,7 @@ from hub_core import parse_topology
 from hub_core.network import Topology
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.trace_profile.formats import CHAKRA_READER
-from hub_core.trace_profile.read import read as read_traces
+from hub_core.trace_profile.read import chakra_algorithm as read_traces
 
 READ_OPTIONS = CHAKRA_READER.options()
 BUILDERS = {"Ring": "ring", "FullyConnected": "fully-connected", "Switch": "switch"}

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from hub_core.chakra import Column, Edges, NodeColumns, ResolvedLinks, UInt64Array
 from hub_core.columns import Int64Array, first_positions, inverse, run_mask, run_starts
 from hub_core.model import InputError, JsonValue, Location, StepTable
-from hub_core.trace_profile.algorithms.lowering import message_tags
-from hub_core.trace_profile.algorithms.numbering import CHANNEL_TAGS
+from hub_core.trace_profile.lowering import CHANNEL_TAGS, message_tags
 
 
 @dataclass(frozen=True, slots=True)

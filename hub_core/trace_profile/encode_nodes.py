@@ -25,7 +25,7 @@ from hub_core.chakra import (
 )
 from hub_core.columns import Int64Array, csr, group_of_entry, row_pointer
 from hub_core.model import Algorithm, Buffer, StepKind, message_bytes
-from hub_core.trace_profile.algorithms.profile import CompKind
+from hub_core.trace_profile.metadata import CompKind
 
 # Codes after the kinds of steps: the second node of a receive-reduce, and the placeholder of an
 # idle rank.

@@ -9,8 +9,8 @@ import numpy as np
 from hub_core.chakra import LARGEST, Column, Edges, NodeFields, ResolvedLinks, Triple
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import COLUMN_DTYPES, Buffer, StepKind, message_bytes
-from hub_core.trace_profile.algorithms.chunks import Chunk, irregular_ranks
-from hub_core.trace_profile.algorithms.profile import CompKind
+from hub_core.trace_profile.metadata import CompKind
+from hub_core.trace_profile.step_chunks import Chunk, irregular_ranks
 
 _MAX_INT32 = (1 << 31) - 1
 _MIN_INT32 = -_MAX_INT32 - 1

@@ -1,15 +1,19 @@
-"""Build an algorithm from the metadata of the rank files of collective profile v1."""
+"""Metadata of rank files in collective profile v1: build it, and read algorithms from it.
+
+Source: docs/profile-v1.md. The table `KINDS` defines the profile's metadata: attributes that are
+written, their order, and attributes that readers know.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TypeVar, cast
 
 import numpy as np
 
-from hub_core.chakra import INTEGER_KINDS, LARGEST, AttributeValue, Metadata
+from hub_core.chakra import INTEGER_KINDS, LARGEST, AttributeValue, Kind, Metadata, MetadataEntry
 from hub_core.columns import Int64Array
 from hub_core.model import (
     Algorithm,
@@ -24,17 +28,122 @@ from hub_core.model import (
     ReduceOp,
     StepTable,
 )
-from hub_core.trace_profile.algorithms.numbering import EXTENSION
-from hub_core.trace_profile.algorithms.profile import (
-    CONTRACT_COLUMNS,
-    KINDS,
-    ORIGIN_FIELDS,
-    PROFILE,
-    SHARED_NAMES,
-)
+from hub_core.trace_profile.lowering import EXTENSION
+
+VERSION = "0.0.4"
+
+SCHEMA = "1.0.2-chakra.0.0.4"
+
+PROFILE = "collective-algorithm/1"
+
+UNIT_BYTES = 1 << 20
+
+MAX_SCALED_UNITS = 1 << 20
+
+CONTRACT_COLUMNS = ("rank", "offset", "source_rank", "source_unit")
+
+ORIGIN_FIELDS = ("producer", "producer_version", "source_name", "source_sha256")
+
+KINDS: Mapping[str, Kind] = {
+    "schema": Kind.STRING,
+    "profile": Kind.STRING,
+    "collective": Kind.STRING,
+    "num_ranks": Kind.INT32,
+    "rank": Kind.INT32,
+    "root": Kind.INT32,
+    "in_place": Kind.BOOL,
+    "out_of_place": Kind.BOOL,
+    "reduce_op": Kind.STRING,
+    "unit_count": Kind.INT64,
+    "collective_bytes": Kind.INT64,
+    "collective_bytes_is_default": Kind.BOOL,
+    "step_count": Kind.INT64,
+    "scratch_units": Kind.INT64,
+    "input_units": Kind.INT64,
+    "output_units": Kind.INT64,
+    "input_defined": Kind.BOOL,
+    **dict.fromkeys(ORIGIN_FIELDS, Kind.STRING),
+    "options": Kind.STRING,
+    "extensions": Kind.STRING,
+    **{f"expected_{column}": Kind.INT64_LIST for column in CONTRACT_COLUMNS},
+}
+
+METADATA_NAMES = frozenset(KINDS)
+"""Every metadata attribute of the profile."""
+
+_OF_ONE_RANK = {"schema", "rank", "step_count", "scratch_units", "input_units", "output_units"}
+
+_OF_RANK_0 = {"options", "extensions", *(f"expected_{column}" for column in CONTRACT_COLUMNS)}
+
+_FREE = {*_OF_ONE_RANK, *_OF_RANK_0, "input_defined", "collective_bytes_is_default"}
+
+SHARED_NAMES = tuple(name for name in KINDS if name not in _FREE)
+"""Attributes that must be equal in all rank files of a set."""
+
+_Value = int | bool | str | Sequence[int] | None
 
 _Name = TypeVar("_Name", bound=StrEnum)
+
 SAME_SET = "give the rank files of one algorithm"
+
+
+class CompKind(IntEnum):
+    """Values of the attribute `comp_kind`."""
+
+    REDUCE = 0
+    COPY = 1
+    OTHER = 2
+
+
+def chakra_bytes(algorithm: Algorithm) -> int:
+    """Return the size of the collective in bytes for traces without another size.
+
+    The size of the algorithm, else 1 MiB per unit (1 byte per unit above 2^20 units).
+    """
+    if algorithm.collective_bytes is not None:
+        return algorithm.collective_bytes
+    units = algorithm.collective.unit_count
+    return units * UNIT_BYTES if units <= MAX_SCALED_UNITS else units
+
+
+def metadata_entries(
+    algorithm: Algorithm, rank: int, size: int | None, is_stated: bool
+) -> list[MetadataEntry]:
+    """Create the attributes of record 0 of one rank.
+
+    `size`: size for which comm_size is written, None without sizes in bytes. `is_stated`: the size
+    is given, not a default.
+    """
+    collective = algorithm.collective
+    steps = algorithm.steps
+    values: dict[str, _Value] = {
+        "schema": SCHEMA,
+        "profile": PROFILE,
+        "collective": str(collective.kind),
+        "num_ranks": collective.num_ranks,
+        "rank": rank,
+        "root": collective.root,
+        "in_place": collective.in_place,
+        "out_of_place": collective.out_of_place,
+        "reduce_op": str(collective.reduce_op),
+        "unit_count": collective.unit_count,
+        "collective_bytes": size,
+        "collective_bytes_is_default": None if size is None or is_stated else True,
+        "step_count": int(steps.rank_indptr[rank + 1] - steps.rank_indptr[rank]),
+        "scratch_units": int(algorithm.scratch_units[rank]),
+    }
+    if (contract := collective.contract) is not None:
+        values["input_units"] = int(contract.input_units[rank])
+        values["output_units"] = int(contract.output_units[rank])
+        values["input_defined"] = bool(contract.defined[rank])
+    for name in ORIGIN_FIELDS:
+        text: str = getattr(algorithm.provenance, name)
+        # File names may contain lone surrogates, which UTF-8 cannot encode.
+        values[name] = text.encode("utf-8", "backslashreplace").decode()
+    # Large values are only in the file of rank 0.
+    values |= _collect_rank_0_values(algorithm) if rank == 0 else {}
+    present = {name: value for name, value in values.items() if value is not None}
+    return [MetadataEntry(name, KINDS[name], value) for name, value in present.items()]
 
 
 class RankProfile:
@@ -150,6 +259,21 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
     if (declared := profile_of_rank.integer("rank")) != rank:
         message = f"the metadata says rank {declared}, the file name rank {rank}"
         raise profile_of_rank.fail(message, "rank-files")
+
+
+def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
+    """Return options and extensions as JSON, and the table of a contract."""
+    # Ids, order and tags are read from the nodes.
+    extensions = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
+    values: dict[str, _Value] = {}
+    for name, members in (("options", algorithm.provenance.options), ("extensions", extensions)):
+        text = json.dumps(dict(members), sort_keys=True, separators=(",", ":"))
+        values[name] = text if members else None
+    contract = algorithm.collective.contract
+    if contract is not None and contract.expected is not None:
+        for column in CONTRACT_COLUMNS:
+            values[f"expected_{column}"] = getattr(contract.expected, column).tolist()
+    return values
 
 
 def _build_collective(ranks: Sequence[RankProfile]) -> Collective:

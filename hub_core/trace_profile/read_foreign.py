@@ -32,7 +32,7 @@ from hub_core.model import (
     Location,
     StepKind,
 )
-from hub_core.trace_profile.algorithms.chunks import Chunk, Joined, irregular_ranks
+from hub_core.trace_profile.step_chunks import Chunk, Joined, irregular_ranks
 
 TAG_MODULUS = 500_000_000
 """ASTRA-sim takes tags modulo this number."""

@@ -11,10 +11,10 @@ from hub_core.chakra import LARGEST, encode_metadata
 from hub_core.columns import BoolArray
 from hub_core.model import Algorithm, Buffer, Loss, StepKind, StepTable, UsageError, parse_ranks
 from hub_core.plugin_api import Artifact, WriteResult
-from hub_core.trace_profile.algorithms.encode_nodes import Plan, encode_nodes
-from hub_core.trace_profile.algorithms.lowering import lower
-from hub_core.trace_profile.algorithms.profile import VERSION, default_bytes, metadata_entries
-from hub_core.trace_profile.formats import ChakraWriteOptions
+from hub_core.trace_profile.encode_nodes import Plan, encode_nodes
+from hub_core.trace_profile.formats import ChakraWriteOptions, TraceOptions
+from hub_core.trace_profile.lowering import chakra_nodes
+from hub_core.trace_profile.metadata import VERSION, chakra_bytes, metadata_entries
 
 _MAX_TRIPLE = (1 << 31) - 1
 # Ranks are encoded together up to this number of nodes: smaller groups would mainly cost calls.
@@ -39,6 +39,14 @@ def write(algorithm: Algorithm, options: ChakraWriteOptions) -> WriteResult:
     return WriteResult(artifacts, _collect_losses(plan), notes=(_ROUNDED,) if is_rounded else ())
 
 
+def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
+    """Return one trace per rank, named `.<rank>.et`, encoded when its content is read.
+
+    Raises `UsageError` for options that do not fit the algorithm.
+    """
+    return write(algorithm, ChakraWriteOptions(options.size, options.dialect, options.flatten))
+
+
 def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     """Create the plan for the options. Raises `UsageError` for options that do not fit."""
     given_bytes = algorithm.collective_bytes if options.size is None else options.size
@@ -47,7 +55,7 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
         wrong = "but this algorithm's sizes are bytes or exceed 2^31 - 1 chunks"
         message = f"the symbolic dialect states sizes in chunks, {wrong}"
         raise UsageError(message, cure="choose the dialect absolute or both")
-    bound = given_bytes if given_bytes is not None else default_bytes(algorithm)
+    bound = given_bytes if given_bytes is not None else chakra_bytes(algorithm)
     largest = int(algorithm.steps.count.max(initial=0))
     # Python integers, because the product may exceed 64 bits.
     if largest * bound // algorithm.collective.unit_count > LARGEST:
@@ -55,7 +63,7 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
         raise UsageError(message, cure="choose a smaller size")
     return Plan(
         algorithm,
-        lower(algorithm, bound),
+        chakra_nodes(algorithm, bound),
         options.dialect,
         is_flat=options.flatten,
         has_triple=has_triple,

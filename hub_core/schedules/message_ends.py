@@ -18,8 +18,7 @@ from hub_core.columns import (
     stable_order_by,
 )
 from hub_core.model import ALL_RANKS, InputError
-from hub_core.schedules.chunks import NO_RANK, Chunks
-from hub_core.schedules.transfers import Transfers
+from hub_core.schedules.transfers import NO_RANK, Chunks, Transfers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hub_core.columns import BoolArray, Int64Array, run_lengths, run_starts, stable_order
-from hub_core.schedules.lowering.local_steps import RowPairs
-from hub_core.schedules.lowering.message_ends import MessageEnds
+from hub_core.schedules.lowered_steps import RowPairs
+from hub_core.schedules.message_ends import MessageEnds
 from hub_core.schedules.transfers import Transfers
 
 

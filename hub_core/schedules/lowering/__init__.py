@@ -1,1 +1,0 @@
-"""Convert transfers into rows of a step table."""

@@ -1,1 +1,0 @@
-"""Collective profile v1: conversion of the steps of algorithms to trace nodes, and back."""

@@ -1,1 +1,0 @@
-"""Execution traces of algorithms without the profile, written by other programs."""
