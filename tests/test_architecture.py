@@ -29,7 +29,7 @@ columns
 chakra
 model
 network
-verification plugin_api
+verification plugin_api reports
 trace_profile documents sandbox schedules selections
 registry
 pipeline
@@ -37,7 +37,7 @@ testing
 cli
 """
 FLOOR_OF = {name: floor for floor, line in enumerate(FLOORS.split("\n")) for name in line.split()}
-PUBLIC_PACKAGES = ("model", "network", "plugin_api", "testing", "verification")
+PUBLIC_PACKAGES = ("model", "network", "plugin_api", "reports", "testing", "verification")
 
 MOST_LINES = 400
 

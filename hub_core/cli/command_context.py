@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hub_core.plugin_api.runs import WorkloadRequest, WorkloadTimes
     from hub_core.plugin_api.subjects import CheckReport, CheckRequest, Subject
     from hub_core.registry.plugins import Registry
+    from hub_core.reports import Report
     from hub_core.verification import VerifyReport
 
 
@@ -193,6 +194,9 @@ class CommandContext(Protocol):
 
     def print_json(self, document: object) -> None:
         """Print one JSON document on standard output."""
+
+    def print_report(self, report: Report) -> None:
+        """Print the JSON object of a report on standard output."""
 
     def print_fields(self, fields: Mapping[str, str]) -> None:
         """Print one line `name  value` per field, with aligned values."""

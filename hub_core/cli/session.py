@@ -14,6 +14,7 @@ from hub_core.cli.session_outputs import SessionOutputs
 if TYPE_CHECKING:
     from hub_core.cli.command_context import OpenedInput, WrittenFiles
     from hub_core.model import Algorithm, Diagnostic
+    from hub_core.reports import Report
 
 
 class SessionMessages:
@@ -28,6 +29,13 @@ class SessionMessages:
     def print_json(self, document: object) -> None:
         """Print one JSON document on standard output."""
         output.print_json(document)
+
+    def print_report(self, report: Report) -> None:
+        """Print the JSON object of a report on standard output."""
+        # Imported here, because most commands print text.
+        from hub_core.reports import to_json
+
+        output.print_json(to_json(report))
 
     def print_fields(self, fields: Mapping[str, str]) -> None:
         """Print one line `name  value` per field, with aligned values."""

@@ -14,12 +14,11 @@ from hub_core.cli.arguments import (
     source_argument,
 )
 from hub_core.cli.assignments import assign
-from hub_core.cli.reports.report_objects import loss_object
 from hub_core.cli.session import Session
 from hub_core.cli.session_outputs import choose_path, written_paths
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue
+    from hub_core.cli.reports.algorithm_records import ConvertReport
     from hub_core.pipeline.outputs import Written
 
 
@@ -45,20 +44,23 @@ def convert(
     model = session.read_verified(opened, options["reader"])
     written = session.write_output(model, target, options["writer"], output)
     if output.as_json:
-        session.print_json(_to_json(opened.name, opened.format_name, target.format_name, written))
+        report = _create_report(opened.name, opened.format_name, target.format_name, written)
+        session.print_report(report)
     else:
         session.say_written(written)
 
 
-def _to_json(
+def _create_report(
     source: str, source_format: str, target_format: str, written: Written
-) -> dict[str, JsonValue]:
-    return {
-        "schema": "collhub/report-convert-1",
-        "source": source,
-        "from": source_format,
-        "to": target_format,
-        "artifacts": list(written_paths(written.paths)),
-        "losses": [loss_object(loss) for loss in written.losses],
-        "notes": list(written.notes),
-    }
+) -> ConvertReport:
+    from hub_core.cli.reports.algorithm_records import ConvertReport
+    from hub_core.reports import list_losses
+
+    return ConvertReport(
+        source=source,
+        source_format=source_format,
+        target_format=target_format,
+        artifacts=written_paths(written.paths),
+        losses=list_losses(written.losses),
+        notes=written.notes,
+    )

@@ -15,13 +15,14 @@ from hub_core.cli.arguments import (
 )
 from hub_core.cli.assignments import assign
 from hub_core.cli.parameter_types import OfferName
-from hub_core.cli.reports.report_objects import cut_fields, cut_objects, loss_object
+from hub_core.cli.reports.report_objects import cut_fields
 from hub_core.cli.session import Session
 from hub_core.cli.session_outputs import written_paths
 from hub_core.plugin_api import WorkloadGenerator
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue, Workload
+    from hub_core.cli.reports.algorithm_records import GenerateReport
+    from hub_core.model import Workload
     from hub_core.pipeline.outputs import Written
     from hub_core.plugin_api import SearchBudget, SearchCut
 
@@ -53,7 +54,8 @@ def generate(
     session.admit(workload, f"the workload of {name}")
     written = session.write_output(workload, target, options["writer"], output, work="generation")
     if output.as_json:
-        session.print_json(_to_json(name, target.format_name, workload, written, budget.cuts))
+        report = _create_report(name, target.format_name, workload, written, budget.cuts)
+        session.print_report(report)
         return
     nodes = len(workload.nodes)
     session.say(f"{name}: {workload.num_ranks} ranks, {nodes} nodes")
@@ -62,22 +64,23 @@ def generate(
     session.say_written(written)
 
 
-def _to_json(
+def _create_report(
     name: str,
     format_name: str,
     workload: Workload,
     written: Written,
     cuts: Sequence[SearchCut],
-) -> dict[str, JsonValue]:
-    """Build the JSON report `collhub/report-generate-1`."""
-    return {
-        "schema": "collhub/report-generate-1",
-        "generator": name,
-        "to": format_name,
-        "num_ranks": workload.num_ranks,
-        "nodes": len(workload.nodes),
-        "is_partial": bool(cuts),
-        "cut": cut_objects(cuts),
-        "artifacts": list(written_paths(written.paths)),
-        "losses": [loss_object(loss) for loss in written.losses],
-    }
+) -> GenerateReport:
+    from hub_core.cli.reports.algorithm_records import GenerateReport
+    from hub_core.reports import list_cuts, list_losses
+
+    return GenerateReport(
+        generator=name,
+        target_format=format_name,
+        num_ranks=workload.num_ranks,
+        nodes=len(workload.nodes),
+        is_partial=bool(cuts),
+        cut=list_cuts(cuts),
+        artifacts=written_paths(written.paths),
+        losses=list_losses(written.losses),
+    )

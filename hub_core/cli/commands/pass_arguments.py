@@ -13,7 +13,7 @@ from hub_core.plugin_api import AlgorithmPass, PassMove, Subject, resolve
 if TYPE_CHECKING:
     from hub_core.cli.assignments import Assignments
     from hub_core.cli.session import Session
-    from hub_core.model import Algorithm, JsonValue, Workload
+    from hub_core.model import Algorithm, Workload
     from hub_core.plugin_api import Option
 
 
@@ -122,11 +122,13 @@ def show_moves(session: Session, model: Algorithm | Workload, source: str, as_js
     """Print the legal applications of all passes that can list them."""
     moves_by_pass = _collect_moves(session, model)
     if as_json:
-        moves: list[JsonValue] = [
-            {"pass": name, "options": {**move.options}, "effect": {**move.effect}}
+        from hub_core.cli.reports.algorithm_records import MoveItem, MovesReport
+
+        moves = [
+            MoveItem(pass_name=name, options=move.options, effect=move.effect)
             for name, move in moves_by_pass
         ]
-        session.print_json({"schema": "collhub/report-moves-1", "source": source, "moves": moves})
+        session.print_report(MovesReport(source=source, moves=moves))
         return
     # Columns in the order in which the passes name them.
     effects = list(dict.fromkeys(key for _, move in moves_by_pass for key in move.effect))

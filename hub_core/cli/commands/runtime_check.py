@@ -13,15 +13,11 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
-from hub_core.cli.reports.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue
     from hub_core.plugin_api import CheckReport, LoadableCall
-
-
-LOAD_SCHEMA = "collhub/report-load-1"
+    from hub_core.reports import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +37,22 @@ class RuntimeVerdict:
         """Whether the runtime uses the file for at least one kind of call."""
         return self.report.ok
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return the report as JSON, without the schema `collhub/report-load-1`."""
+    def record(self) -> Record:
+        """Return the verdict as an item of `RuntimeVerdictsReport`."""
+        from hub_core.cli.reports.algorithm_records import RuntimeInput, UsedCall
+        from hub_core.reports import list_findings
+
         report = self.report
         name, _, version = self.runtime.partition("@")
-        return {
-            "source": self.source,
-            "runtime": name,
-            "version": version or None,
-            "ok": report.ok,
-            "is_accepted": report.facts.get("is_accepted", report.ok),
-            "calls": [asdict(call) for call in report.calls],
-            "diagnostics": [diagnostic_object(finding) for finding in report.diagnostics],
-        }
+        return RuntimeInput(
+            source=self.source,
+            runtime=name,
+            version=version or None,
+            ok=report.ok,
+            is_accepted=bool(report.facts.get("is_accepted", report.ok)),
+            calls=[UsedCall(**asdict(call)) for call in report.calls],
+            diagnostics=list_findings(report.diagnostics),
+        )
 
     def show(self, *, is_alone: bool) -> None:
         """Print the outcome, the calls if it is the only file, and the findings."""

@@ -28,7 +28,7 @@ from hub_core.cli.commands.pass_arguments import (
     show_moves,
 )
 from hub_core.cli.parameter_types import FILE, OfferName
-from hub_core.cli.reports.report_objects import cut_fields, cut_objects, loss_object
+from hub_core.cli.reports.report_objects import cut_fields
 from hub_core.cli.search_workers import SearchWorkers, is_search
 from hub_core.cli.session import Session
 from hub_core.cli.session_outputs import ChosenOutput, choose_path, written_paths
@@ -36,7 +36,8 @@ from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api import AlgorithmPass, Engine
 
 if TYPE_CHECKING:
-    from hub_core.model import Algorithm, JsonValue, Workload
+    from hub_core.cli.reports.algorithm_records import TransformReport
+    from hub_core.model import Algorithm, Workload
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.outputs import Written
     from hub_core.plugin_api import SearchBudget, SearchCut
@@ -136,32 +137,34 @@ def transform(
     if target is not None:
         written = session.write_output(model, target, plan.writer, output, work="transformation")
     if output.as_json:
-        session.print_json(_report(opened, target, changes, steps, written, budget.cuts))
+        session.print_report(_create_report(opened, target, changes, steps, written, budget.cuts))
     elif written is not None:
         session.say_written(written)
 
 
-def _report(
+def _create_report(
     opened: OpenedAlgorithm,
     target: ChosenOutput | None,
     changes: Sequence[tuple[str, str]],
     steps: Sequence[PassStep],
     written: Written | None,
     cuts: Sequence[SearchCut],
-) -> dict[str, JsonValue]:
-    """Build the report `collhub/report-transform-1`; without `written` if a search only reports."""
-    return {
-        "schema": "collhub/report-transform-1",
-        "source": opened.name,
-        "from": opened.format_name,
-        "to": target.format_name if target else None,
-        "passes": [step.name for step in steps],
-        "changes": [{"pass": name, "change": change} for name, change in changes],
-        "is_partial": bool(cuts),
-        "cut": cut_objects(cuts),
-        "artifacts": list(written_paths(written.paths)) if written else [],
-        "losses": [loss_object(loss) for loss in written.losses] if written else [],
-    }
+) -> TransformReport:
+    """Create the report; `written` is None if a search only reports."""
+    from hub_core.cli.reports.algorithm_records import PassChange, TransformReport
+    from hub_core.reports import list_cuts, list_losses
+
+    return TransformReport(
+        source=opened.name,
+        source_format=opened.format_name,
+        target_format=target.format_name if target else None,
+        passes=[step.name for step in steps],
+        changes=[PassChange(pass_name=name, change=change) for name, change in changes],
+        is_partial=bool(cuts),
+        cut=list_cuts(cuts),
+        artifacts=written_paths(written.paths) if written else (),
+        losses=list_losses(written.losses) if written else (),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from hub_core.cli.arguments import (
     topology_option,
 )
 from hub_core.cli.assignments import Assignments, assign
-from hub_core.cli.commands.runtime_check import LOAD_SCHEMA, RuntimeVerdict, check_file
+from hub_core.cli.commands.runtime_check import RuntimeVerdict, check_file
 from hub_core.cli.jobs.workloads import WorkloadVerdict, judge_workload
 from hub_core.cli.output import progress
 from hub_core.cli.parameter_types import FILE
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm
     from hub_core.plugin_api import CheckReport
     from hub_core.verification import VerifyReport
-
-
-VERIFY_SCHEMA = "collhub/report-verify-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +199,13 @@ def verify(
         topology_text,
     )
     _check_names_are_known(session, Subject.ALGORITHM, check_names)
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.cli.reports.algorithm_records import VerdictsReport
+
     return judge(
         sources,
         lambda source: _verify_source(session, source, questions),
-        VERIFY_SCHEMA,
+        VerdictsReport,
         as_json=as_json,
     )
 
@@ -213,6 +213,7 @@ def verify(
 def _judge_by_runtime(
     session: Session, sources: tuple[str, ...], runtime: str, options: Assignments, as_json: bool
 ) -> int:
+    from hub_core.cli.reports.algorithm_records import RuntimeVerdictsReport
     from hub_core.pipeline.checks import find_runtime
 
     # An unknown name or version is one error, whatever the number of inputs.
@@ -222,7 +223,7 @@ def _judge_by_runtime(
         """The verdict of the runtime on one source."""
         return check_file(session, source, runtime, options)
 
-    return judge(sources, judged, LOAD_SCHEMA, as_json=as_json)
+    return judge(sources, judged, RuntimeVerdictsReport, as_json=as_json)
 
 
 def _verify_source(

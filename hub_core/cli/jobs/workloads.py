@@ -14,7 +14,6 @@ from hub_core.cli.output import (
     print_table,
     progress,
 )
-from hub_core.cli.reports.report_objects import check_object, diagnostic_object
 from hub_core.model import JobCollective, NodeKind, Severity, format_bytes, format_time
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm, Diagnostic, JsonValue, Workload
     from hub_core.network import Topology
     from hub_core.plugin_api import CheckReport
+    from hub_core.reports import Record
 
 LISTED = 20
 _NOT_STATED = "not stated"
@@ -46,15 +46,19 @@ class WorkloadVerdict:
         """Findings of all checks."""
         return [finding for report in self.reports.values() for finding in report.diagnostics]
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return the report as JSON, without the schema `collhub/report-verify-1`."""
-        return {
-            "source": self.source,
-            "ok": self.ok,
-            "workload": {"num_ranks": self.workload.num_ranks, "nodes": len(self.workload.nodes)},
-            "checks": {name: check_object(report) for name, report in self.reports.items()},
-            "diagnostics": [diagnostic_object(finding) for finding in self.diagnostics],
-        }
+    def record(self) -> Record:
+        """Return the verdict as an item of `VerdictsReport`."""
+        from hub_core.cli.reports.algorithm_records import VerifiedInput, WorkloadSize
+        from hub_core.reports import describe_check, list_findings
+
+        workload = self.workload
+        return VerifiedInput(
+            source=self.source,
+            ok=self.ok,
+            workload=WorkloadSize(num_ranks=workload.num_ranks, nodes=len(workload.nodes)),
+            checks={name: describe_check(report) for name, report in self.reports.items()},
+            diagnostics=list_findings(self.diagnostics),
+        )
 
     def show(self, *, is_alone: bool) -> None:
         """Print the verdict and the findings."""

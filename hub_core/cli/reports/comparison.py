@@ -15,13 +15,14 @@ from hub_core.model.steps import COLUMN_DTYPES
 from hub_core.verification import verify
 
 if TYPE_CHECKING:
-    from hub_core.model import CustomContract, JsonValue
+    from hub_core.model import CustomContract
     from hub_core.verification import VerifyReport
 
 _BOTH = 2
 # The line of a step in its source file is not a property of the algorithm.
 _COMPARED_COLUMNS = tuple(name for name in COLUMN_DTYPES if name != "source_line")
 _PairKey = tuple[int, int]
+Fact = str | int | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,8 @@ class Difference:
     """A fact with different values in A and B."""
 
     what: str
-    a: JsonValue
-    b: JsonValue
+    a: Fact
+    b: Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def compare(a: Algorithm, b: Algorithm) -> Comparison:
     )
 
 
-def _collect_facts(algorithm: Algorithm) -> dict[str, JsonValue]:
+def _collect_facts(algorithm: Algorithm) -> dict[str, Fact]:
     """Collect the facts that are compared by value, in the order of the report."""
     collective, steps = algorithm.collective, algorithm.steps
     report = verify(algorithm)
@@ -137,7 +138,7 @@ def _collect_facts(algorithm: Algorithm) -> dict[str, JsonValue]:
     }
 
 
-def _collect_verdicts(report: VerifyReport) -> dict[str, JsonValue]:
+def _collect_verdicts(report: VerifyReport) -> dict[str, Fact]:
     """Return the verdict of each mode; `not judged` if the contents cannot be verified."""
     is_judged = report.method != "none"
     return {

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from hub_core.cli.output import print_diagnostic, print_json, print_line, print_table
-from hub_core.cli.reports.report_objects import check_object, diagnostic_object, print_check
+from hub_core.cli.reports.report_objects import print_check
 from hub_core.model import Diagnostic, ExitCode, HubError, UsageError
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from hub_core.cli.reports.algorithm_records import VerifiedInput
     from hub_core.model import Algorithm, JsonValue
     from hub_core.plugin_api import CheckReport
+    from hub_core.reports import Record
     from hub_core.verification import VerifyReport
 
 _STDIN = "-"
@@ -28,8 +32,8 @@ class Judgement(Protocol):
     def ok(self) -> bool:
         """Whether the input passes."""
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return the report as JSON, without the name of the schema."""
+    def record(self) -> Record:
+        """Return the verdict as an item of the report."""
 
     def show(self, *, is_alone: bool) -> None:
         """Print the verdict on one line; `is_alone`: it is the only input, so print all details."""
@@ -43,10 +47,13 @@ class Unjudged:
     diagnostics: Sequence[Diagnostic]
     ok: bool = False
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return the findings as JSON."""
-        findings = [diagnostic_object(finding) for finding in self.diagnostics]
-        return {"source": self.source, "ok": False, "diagnostics": [*findings]}
+    def record(self) -> Record:
+        """Return the findings as an item of the report; equal for both kinds of report."""
+        from hub_core.cli.reports.algorithm_records import VerifiedInput
+        from hub_core.reports import list_findings
+
+        findings = list_findings(self.diagnostics)
+        return VerifiedInput(source=self.source, ok=False, diagnostics=findings)
 
     def show(self, *, is_alone: bool) -> None:
         """Print that there is no verdict, and the findings."""
@@ -69,9 +76,9 @@ class AlgorithmVerdict:
         """Whether the algorithm is correct as claimed and passes every check."""
         return self.report.ok and all(check.ok for check in self.checked.values())
 
-    def document(self) -> dict[str, JsonValue]:
-        """Return the report as JSON, without the schema `collhub/report-verify-1`."""
-        return _to_json(self.source, self.report, self.checked)
+    def record(self) -> Record:
+        """Return the verdict as an item of `VerdictsReport`."""
+        return _create_record(self.source, self.report, self.checked)
 
     def show(self, *, is_alone: bool) -> None:
         """Print the verdict, the table of modes if it is the only input, and the findings."""
@@ -85,43 +92,48 @@ class AlgorithmVerdict:
 
 
 def judge(
-    sources: Sequence[str], judged: Callable[[str], Judgement], schema: str, *, as_json: bool
+    sources: Sequence[str],
+    judged: Callable[[str], Judgement],
+    report: type[Struct],
+    *,
+    as_json: bool,
 ) -> int:
     """Verify all inputs, print the verdicts, and return the exit code: 1 if any input fails.
 
-    `judged`: verifies one source. With `as_json`, the report of a single input is the document
-    itself; several reports are listed under `results`. An error of a single input is raised; with
+    `judged`: verifies one source. With `as_json`, the verdict on a single input is the `report`
+    itself; several verdicts are listed under `results`. An error of a single input is raised; with
     several inputs it becomes the verdict on that input. Raises `UsageError` if standard input is
     given twice.
     """
     if sources.count(_STDIN) > 1:
         raise UsageError("standard input can be read once alone", cure="give - once")
     is_alone = len(sources) == 1
+    # Imported here: the help of the command needs no reports.
+    from hub_core.reports import to_json
+
     passed = 0
-    documents: list[JsonValue] = []
+    items: list[JsonValue] = []
     # One at a time, because many algorithms together do not fit into memory.
     for source in sources:
         judgement = judged(source) if is_alone else _judge_or_report(source, judged)
         passed += judgement.ok
         if as_json:
-            documents.append(judgement.document())
+            items.append(to_json(judgement.record()))
         else:
             judgement.show(is_alone=is_alone)
     ok = passed == len(sources)
     if as_json:
-        print_json(_report(schema, ok, documents))
+        from hub_core.reports import get_schema_name
+
+        head: dict[str, JsonValue] = {"schema": get_schema_name(report)}
+        match items:
+            case [dict() as only]:
+                print_json({**head, **only})
+            case _:
+                print_json({**head, "ok": ok, "results": items})
     elif not is_alone:
         print_line(f"{passed} of {len(sources)} inputs pass")
     return ExitCode.DONE if ok else ExitCode.INVALID
-
-
-def _report(schema: str, ok: bool, documents: list[JsonValue]) -> dict[str, JsonValue]:
-    """Return the only report with the schema, or several under `results`."""
-    match documents:
-        case [dict() as alone]:
-            return {"schema": schema, **alone}
-        case _:
-            return {"schema": schema, "ok": ok, "results": documents}
 
 
 def _judge_or_report(source: str, judged: Callable[[str], Judgement]) -> Judgement:
@@ -131,26 +143,28 @@ def _judge_or_report(source: str, judged: Callable[[str], Judgement]) -> Judgeme
         return Unjudged(source, error.diagnostics)
 
 
-def _to_json(
+def _create_record(
     source: str, report: VerifyReport, checked: Mapping[str, CheckReport]
-) -> dict[str, JsonValue]:
-    parts: dict[str, JsonValue] = {}
-    checks = {name: check_object(report_of_check) for name, report_of_check in checked.items()}
-    if "certificate" in checks:
-        parts["certificate"] = checks.pop("certificate")
-    if checks:
-        parts["checks"] = dict(checks)
-    return {
-        "source": source,
-        "ok": report.ok,
-        "modes": {name: mode.verdict == "ok" for name, mode in report.modes.items()},
-        "claims": {name: mode.is_claimed for name, mode in report.modes.items()},
-        "verdicts": {name: mode.verdict for name, mode in report.modes.items()},
-        "method": report.method,
-        "error_probability": report.error_probability,
-        "diagnostics": [diagnostic_object(finding) for finding in report.diagnostics],
-        **parts,
-    }
+) -> VerifiedInput:
+    # Imported here, and below: the help of the command needs no numpy.
+    from hub_core.cli.reports.algorithm_records import ModeFlags, ModeVerdicts, VerifiedInput
+    from hub_core.reports import UNSET, describe_check, list_findings
+
+    checks = {name: describe_check(report_of_check) for name, report_of_check in checked.items()}
+    certificate = checks.pop("certificate", UNSET)
+    verdicts = {name: mode.verdict for name, mode in report.modes.items()}
+    return VerifiedInput(
+        source=source,
+        ok=report.ok,
+        modes=ModeFlags(**{name: verdict == "ok" for name, verdict in verdicts.items()}),
+        claims=ModeFlags(**{name: mode.is_claimed for name, mode in report.modes.items()}),
+        verdicts=ModeVerdicts(**verdicts),
+        method=report.method,
+        error_probability=report.error_probability,
+        diagnostics=list_findings(report.diagnostics),
+        certificate=certificate,
+        checks=checks or UNSET,
+    )
 
 
 def _print_outcome(source: str, algorithm: Algorithm, report: VerifyReport) -> None:

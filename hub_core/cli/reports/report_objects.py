@@ -66,15 +66,6 @@ def print_check(name: str, report: CheckReport) -> None:
         print_diagnostic(finding)
 
 
-def check_object(report: CheckReport) -> dict[str, JsonValue]:
-    """Return the JSON object of a check report; its facts are members next to `ok`."""
-    return {
-        "ok": report.ok,
-        **dict(report.facts),
-        "diagnostics": [diagnostic_object(finding) for finding in report.diagnostics],
-    }
-
-
 def say_losses(written: Written, out: str, work: str) -> None:
     """Print the losses of an output as warnings, and the notes of its writer."""
     for loss in written.losses:

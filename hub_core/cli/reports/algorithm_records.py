@@ -1,0 +1,245 @@
+"""Reports of the commands that read, compare, transform and write one algorithm or workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import msgspec
+
+from hub_core.cli.reports.comparison import Difference, PairDifference, StepDifference
+from hub_core.reports import (
+    UNSET,
+    AnyJson,
+    Count,
+    Finding,
+    LossItem,
+    Meta,
+    Record,
+    Report,
+    SearchCutItem,
+    UnsetType,
+)
+
+Artifacts = Annotated[Sequence[str], Meta(description="Paths of the written files, in order.")]
+Losses = Annotated[
+    Sequence[LossItem], Meta(description="Information that the output format cannot express.")
+]
+IsPartial = Annotated[
+    bool, Meta(description="A limit ended a part of the search (`cut` is not empty).")
+]
+Cuts = Annotated[
+    Sequence[SearchCutItem],
+    Meta(
+        description="Parts of the search that a limit ended (--timeout, -O work=); empty if none."
+    ),
+]
+VerdictWord = Annotated[
+    str, Meta(extra_json_schema={"enum": ["ok", "wrong", "race", "wrong+race"]})
+]
+
+
+class ConvertReport(Report, tag="collhub/report-convert-1", frozen=True, kw_only=True):
+    """Report of `collhub convert --json`."""
+
+    source: str
+    source_format: str = msgspec.field(name="from")
+    target_format: str = msgspec.field(name="to")
+    artifacts: Artifacts
+    losses: Losses
+    notes: Annotated[
+        Sequence[str], Meta(description="Notes of the writer on the files, one sentence each.")
+    ]
+
+
+class GenerateReport(Report, tag="collhub/report-generate-1", frozen=True, kw_only=True):
+    """Report of `collhub generate --json`."""
+
+    generator: str
+    target_format: str = msgspec.field(name="to")
+    num_ranks: Count
+    nodes: Annotated[int, Meta(ge=0, description="Nodes of all ranks.")]
+    is_partial: IsPartial
+    cut: Cuts
+    artifacts: Artifacts
+    losses: Losses
+
+
+class PassChange(Record, frozen=True, kw_only=True):
+    """One change that a pass made, as a sentence."""
+
+    pass_name: str = msgspec.field(name="pass")
+    change: str
+
+
+class TransformReport(Report, tag="collhub/report-transform-1", frozen=True, kw_only=True):
+    """Report of `collhub transform --json`."""
+
+    source: str
+    source_format: str = msgspec.field(name="from")
+    target_format: Annotated[
+        str | None, Meta(description="Format of the output; null if nothing was written.")
+    ] = msgspec.field(name="to")
+    passes: Annotated[Sequence[str], Meta(description="Passes in the order of their application.")]
+    changes: Sequence[PassChange]
+    is_partial: IsPartial
+    cut: Cuts
+    artifacts: Artifacts
+    losses: Losses
+
+
+class MoveItem(Record, frozen=True, kw_only=True):
+    """Legal application of a pass."""
+
+    pass_name: str = msgspec.field(name="pass")
+    options: Annotated[Mapping[str, str], Meta(description="Options of the pass, as for -O.")]
+    effect: Annotated[
+        Mapping[str, int],
+        Meta(description="Changes of figures by name, such as the bytes that a rank sends."),
+    ]
+
+
+class MovesReport(Report, tag="collhub/report-moves-1", frozen=True, kw_only=True):
+    """Report of `collhub transform --list --json`: legal applications of passes that list them."""
+
+    source: str
+    moves: Sequence[MoveItem]
+
+
+class DiffReport(Report, tag="collhub/report-diff-1", frozen=True, kw_only=True):
+    """Report of `collhub diff A B --json`: only differences; provenance is not compared."""
+
+    a: str
+    b: str
+    equal: Annotated[bool, Meta(description="No compared property differs: exit code 0.")]
+    facts: Sequence[Difference]
+    traffic: Annotated[
+        Sequence[PairDifference],
+        Meta(description="Pairs of ranks with different messages or fractions of the buffer."),
+    ]
+    pairs: Annotated[int, Meta(ge=0, description="Pairs of ranks with messages in A or B.")]
+    first_different_step: StepDifference | None
+
+
+class ModeFlags(Record, frozen=True, kw_only=True):
+    """One truth value for each mode of a call."""
+
+    in_place: bool
+    out_of_place: bool
+
+
+class ModeVerdicts(Record, frozen=True, kw_only=True):
+    """Verdict for each mode of a call."""
+
+    in_place: VerdictWord
+    out_of_place: VerdictWord
+
+
+class WorkloadSize(Record, frozen=True, kw_only=True):
+    """Size of a workload."""
+
+    num_ranks: Count
+    nodes: Count
+
+
+class VerifiedInput(Record, frozen=True, kw_only=True):
+    """Verdict on one input.
+
+    An algorithm has `modes`, `claims`, `verdicts`, `method` and `error_probability`, a workload has
+    `workload` and `checks`; an input that could not be read has only findings.
+    """
+
+    source: str | UnsetType = UNSET
+    ok: Annotated[
+        bool,
+        Meta(
+            description="Algorithm: every claimed mode is correct. Workload: every check passes. "
+            "Several inputs: all pass."
+        ),
+    ]
+    modes: Annotated[
+        ModeFlags | UnsetType, Meta(description="Correct in this mode, claimed or not.")
+    ] = UNSET
+    claims: Annotated[
+        ModeFlags | UnsetType, Meta(description="Modes that the algorithm claims.")
+    ] = UNSET
+    verdicts: ModeVerdicts | UnsetType = UNSET
+    method: Annotated[str | UnsetType, Meta(description="Method of comparing contents.")] = UNSET
+    error_probability: Annotated[
+        float | UnsetType,
+        Meta(description="Upper bound of the probability that a wrong output passed."),
+    ] = UNSET
+    workload: WorkloadSize | UnsetType = UNSET
+    certificate: Annotated[
+        Mapping[str, AnyJson] | UnsetType,
+        Meta(
+            description="With --certificate: `ok`; `is_optimal`; `rate` and `bound`, fractions of "
+            "bytes per second or null; `diagnostics`."
+        ),
+    ] = UNSET
+    checks: Annotated[
+        Mapping[str, Mapping[str, AnyJson]] | UnsetType,
+        Meta(description="Report of each check by its name: `ok`, its facts, `diagnostics`."),
+    ] = UNSET
+    diagnostics: Annotated[
+        Sequence[Finding] | UnsetType, Meta(description="First causes first.")
+    ] = UNSET
+
+
+class VerdictsReport(
+    VerifiedInput, tag_field="schema", tag="collhub/report-verify-1", frozen=True, kw_only=True
+):
+    """Report of `collhub verify --json`.
+
+    One input: its verdict. Several inputs: only `ok` and `results`.
+    """
+
+    results: Annotated[
+        Sequence[VerifiedInput] | UnsetType, Meta(description="In the order of the inputs.")
+    ] = UNSET
+
+
+class UsedCall(Record, frozen=True, kw_only=True):
+    """Calls of one collective for which a runtime uses the file."""
+
+    collective: Annotated[str, Meta(description="Name in the runtime.")]
+    num_ranks: int
+    in_place: bool
+    min_bytes: Annotated[int, Meta(ge=0, description="Smallest size that uses the file.")]
+    max_bytes: Annotated[int | None, Meta(description="Largest size; null for no limit.")]
+    conditions: Annotated[Sequence[str], Meta(description="Further conditions.")]
+
+
+class RuntimeInput(Record, frozen=True, kw_only=True):
+    """Verdict of a runtime on one file; a file that could not be read has only findings."""
+
+    source: str | UnsetType = UNSET
+    runtime: Annotated[
+        str | UnsetType, Meta(description="Name of the check, without a version.")
+    ] = UNSET
+    version: Annotated[
+        str | UnsetType | None,
+        Meta(description="Version in --runtime NAME@VERSION; null without one."),
+    ] = UNSET
+    ok: Annotated[bool, Meta(description="The runtime accepts the file and uses it for a call.")]
+    is_accepted: Annotated[bool | UnsetType, Meta(description="The runtime accepts the file.")] = (
+        UNSET
+    )
+    calls: Sequence[UsedCall] | UnsetType = UNSET
+    diagnostics: Annotated[
+        Sequence[Finding] | UnsetType,
+        Meta(description="Reasons why it is refused or not used, and warnings."),
+    ] = UNSET
+
+
+class RuntimeVerdictsReport(
+    RuntimeInput, tag_field="schema", tag="collhub/report-load-1", frozen=True, kw_only=True
+):
+    """Report of `collhub verify --runtime NAME --json`.
+
+    One file: its verdict. Several files: only `ok` and `results`.
+    """
+
+    results: Annotated[
+        Sequence[RuntimeInput] | UnsetType, Meta(description="In the order of the inputs.")
+    ] = UNSET

@@ -1,0 +1,163 @@
+"""Reports of commands as records: one class defines the members of a JSON report.
+
+The JSON object (`to_json`) and the published JSON Schema (`build_schema`) are derived from the
+class; the text output of a command reads the same record. msgspec derives the schema from the type
+hints, so every member is declared once.
+
+    class CountReport(Report, tag="collhub/report-count-1", frozen=True, kw_only=True):
+        \"\"\"Report of `collhub count --json`.\"\"\"
+
+        source: Annotated[str, Meta(description="Name of the input.")]
+        steps: Annotated[int, Meta(ge=0)]
+        note: str | UnsetType = UNSET  # absent unless set
+
+`tag` is the name of the schema, the first member `schema` of the JSON object. The schemas of this
+repository's reports are in the folder `schemas`; `python -m hub_core.testing.report_schemas` writes
+them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, cast
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+if TYPE_CHECKING:
+    from hub_core.model import Diagnostic, JsonValue, Loss
+    from hub_core.plugin_api import CheckReport, SearchCut
+
+__all__ = [
+    "UNSET",
+    "AnyJson",
+    "Count",
+    "Finding",
+    "LossItem",
+    "Meta",
+    "Record",
+    "Report",
+    "SearchCutItem",
+    "TimeNs",
+    "UnsetType",
+    "build_schema",
+    "describe_check",
+    "get_schema_name",
+    "list_cuts",
+    "list_findings",
+    "list_losses",
+    "to_json",
+]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCE = "#/$defs/"
+
+# A value that a plugin or a file supplies: any JSON value.
+AnyJson = Annotated[object, Meta(extra_json_schema={"title": "any JSON value"})]
+Count = Annotated[int, Meta(ge=0)]
+TimeNs = Annotated[int, Meta(ge=0, description="Nanoseconds.")]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Part of a report: a JSON object without a name of a schema."""
+
+
+class Report(msgspec.Struct, frozen=True, tag_field="schema"):
+    """JSON report of a command; the class argument `tag` of a subclass names its schema."""
+
+
+class Finding(Record, frozen=True, kw_only=True):
+    """Finding with its location; unknown parts of the location are null."""
+
+    code: Annotated[str, Meta(description="Stable kebab-case name of the kind of finding.")]
+    severity: Annotated[str, Meta(extra_json_schema={"enum": ["error", "warning", "note"]})]
+    message: str
+    cure: Annotated[str, Meta(description="Action that removes the problem; empty if unknown.")]
+    file: str | None
+    line: Annotated[int | None, Meta(description="Line of the file, from 1.")]
+    byte: Annotated[int | None, Meta(description="Offset in the file.")]
+    rank: int | None
+    step: Annotated[int | None, Meta(description="Position among the steps of the rank, from 0.")]
+
+
+class LossItem(Record, frozen=True):
+    """Information of the input that the output format cannot express."""
+
+    feature: Annotated[str, Meta(description="Name of the lost information.")]
+    where: Annotated[str, Meta(description="Part of the input that had it.")]
+    consequence: Annotated[str, Meta(description="Effect on users of the output.")]
+
+
+class SearchCutItem(Record, frozen=True):
+    """Part of a search that a limit ended early."""
+
+    name: Annotated[str, Meta(description="Name of the search, such as a synthesizer.")]
+    work: Annotated[int, Meta(description="Counted steps of work until then.")]
+    reason: Annotated[str, Meta(description="Limit that was reached.")]
+    not_tried: Annotated[str, Meta(description="Remaining work; empty if unknown.")]
+
+
+def to_json(report: msgspec.Struct) -> dict[str, JsonValue]:
+    """Convert a record to a JSON object: members in order of declaration, without unset ones.
+
+    Sequences remain lists or tuples, as the record has them; `json` writes both as arrays.
+    Raises `TypeError` if a member contains a value without a JSON form, such as a numpy integer.
+    """
+    return cast("dict[str, JsonValue]", msgspec.to_builtins(report))
+
+
+def build_schema(report: type[msgspec.Struct]) -> dict[str, JsonValue]:
+    """Build the JSON Schema (draft 2020-12) of a report from its type hints.
+
+    The description is the docstring of the class. Further members are allowed, because a later
+    version may add some. Raises `TypeError` if a member has a type without a JSON form.
+    """
+    _, definitions = msgspec.json.schema_components([report], ref_template=_REFERENCE + "{name}")
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = inspect.cleandoc(definition["description"])
+    root = {**definitions.pop(report.__name__), "title": get_schema_name(report)}
+    schema = {"$schema": _DIALECT, **root}
+    if definitions:
+        schema["$defs"] = dict(sorted(definitions.items()))
+    return cast("dict[str, JsonValue]", schema)
+
+
+def get_schema_name(report: type[msgspec.Struct]) -> str:
+    """Return the name of the schema of a report, such as `collhub/report-diff-1`."""
+    return str(report.__struct_config__.tag)
+
+
+def list_findings(diagnostics: Sequence[Diagnostic]) -> list[Finding]:
+    """Convert findings to records, in the same order."""
+    return [
+        Finding(
+            code=finding.code,
+            severity=str(finding.severity),
+            message=finding.message,
+            cure=finding.cure,
+            file=finding.location.file,
+            line=finding.location.line,
+            byte=finding.location.byte,
+            rank=finding.location.rank,
+            step=finding.location.step,
+        )
+        for finding in diagnostics
+    ]
+
+
+def list_losses(losses: Sequence[Loss]) -> list[LossItem]:
+    """Convert losses to records, in the same order."""
+    return [LossItem(loss.feature, loss.where, loss.consequence) for loss in losses]
+
+
+def list_cuts(cuts: Sequence[SearchCut]) -> list[SearchCutItem]:
+    """Convert the parts of a search that a limit ended to records, in the same order."""
+    return [SearchCutItem(cut.name, cut.work, cut.reason, cut.not_tried) for cut in cuts]
+
+
+def describe_check(report: CheckReport) -> Mapping[str, object]:
+    """Return the JSON object of a check's report: `ok`, its facts as members, its findings."""
+    findings = [msgspec.to_builtins(finding) for finding in list_findings(report.diagnostics)]
+    return {"ok": report.ok, **report.facts, "diagnostics": findings}
