@@ -22,9 +22,9 @@ from itertools import pairwise, permutations
 
 import numpy as np
 from collhub_blink.allocations import AllocationClass, find_allocation_classes
-from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
-from collhub_blink.fewest.broadcast import find_fewest_broadcast_trees
-from collhub_blink.fewest.weight_search import Budget, TreeSearchResult
+from collhub_blink.packing.fewest_all_reduce_trees import find_fewest_all_reduce_trees
+from collhub_blink.packing.fewest_broadcast_trees import find_fewest_broadcast_trees
+from collhub_blink.packing.weight_search import Budget, TreeSearchResult
 from collhub_packing import CapacityGraph, broadcast_rate, strength
 
 import hub_core

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from processes import PROGRAM, ProcessCost, process_cost
 
 _WARM = """
-from collhub_astra_sim.simulating.warming import check
+from collhub_astra_sim.plugin import check
 from hub_core.plugin_api import CheckRequest, WarmOptions
 check(CheckRequest(), WarmOptions(warm=True))
 """

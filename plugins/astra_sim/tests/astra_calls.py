@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collhub_astra_sim import binary
 from collhub_astra_sim.folders.write import write
 from collhub_astra_sim.options import AnalyticalOptions, AstraBinaryOptions, AstraFolderOptions
-from collhub_astra_sim.running import binary_simulator
 from collhub_astra_sim.simulating import analytical
 
 from hub_core.model import Algorithm
@@ -28,7 +28,7 @@ def simulate_by_binary(
     """The simulator `astra-sim`."""
     bound = bind_options(AstraBinaryOptions, options, {}, "simulator astra-sim")
     assert isinstance(bound, AstraBinaryOptions)
-    return binary_simulator.simulate(SimulationRequest(algorithm, topology, size), bound)
+    return binary.simulate(SimulationRequest(algorithm, topology, size), bound)
 
 
 def write_folder(algorithm: Algorithm, **options: OptionValue) -> WriteResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from blink_requests import MIB
-from collhub_blink.fewest.weight_search import Budget, search_counts
+from collhub_blink.packing.weight_search import Budget, search_counts
 from collhub_packing import SpanningTree
 
 import hub_core

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from collhub_reshard.plugin import collhub_checks, collhub_commands
 from collhub_reshard.recheck import check_schedule
-from collhub_reshard.scheduling import exact
+from collhub_reshard.scheduling import best
 from reshard_tasks import changing
 
 import hub_core
@@ -167,7 +167,7 @@ def test_wrong_input_is_one_line(collhub, arguments, message: str) -> None:
 
 
 def test_without_solver_the_program_says_how_to_get_it(collhub, monkeypatch) -> None:
-    monkeypatch.setattr(exact, "is_installed", lambda: False)
+    monkeypatch.setattr(best, "is_solver_installed", lambda: False)
     # Three senders, five receivers and ragged boxes: no bound proves the heuristics.
     sides = ("--from", "mesh(3,1): S0 R", "--to", "mesh(5,1): R R")
     run = collhub("reshard", "--tensor", "7x11:float32", *sides, *IDEAL)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from collhub_tacos.candidates import Prospects, Variant
+from collhub_tacos.search.candidates import Prospects, Variant
 
 FAST, SLOW = Variant("form", 0, "rule"), Variant("form", 1, "rule")
 

@@ -1,7 +1,11 @@
-"""Offers of this distribution to the hub: folders for ASTRA-sim, its networks, and simulators."""
+"""Offers of this distribution to the hub: folders for ASTRA-sim, its networks, and simulators.
+
+Heavy imports are inside functions because listing the plugins imports this module.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from collhub_astra_sim import networks
@@ -19,11 +23,15 @@ from collhub_astra_sim.options import (
 from hub_core.model import CollectiveKind
 from hub_core.plugin_api import (
     Check,
+    CheckLine,
+    CheckReport,
+    CheckRequest,
     Command,
     Format,
     FormatReader,
     FormatWriter,
     Layout,
+    SimulationRequest,
     Simulator,
     Subject,
     Synthesizer,
@@ -31,6 +39,7 @@ from hub_core.plugin_api import (
     TopologyWriter,
     WarmOptions,
     WorkloadReader,
+    WorkloadRequest,
     WorkloadSimulator,
     WorkloadWriter,
     hookimpl,
@@ -50,7 +59,7 @@ ANALYTICAL = Simulator(
 ASTRA_SIM = Simulator(
     "astra-sim",
     "the real ASTRA-sim (analytical backends), run as a program that the user names",
-    "collhub_astra_sim.running.binary_simulator:simulate",
+    "collhub_astra_sim.binary:simulate",
     AstraBinaryOptions,
     places_ranks=True,
 )
@@ -74,9 +83,9 @@ _JOB = Format(
 
 JOB_READER = WorkloadReader(
     _JOB,
-    "collhub_astra_sim.folders.job:read",
+    "collhub_astra_sim.folders.read:read_job",
     JobFolderOptions,
-    claims="collhub_astra_sim.folders.job:claims",
+    claims="collhub_astra_sim.folders.read:claims",
     network="collhub_astra_sim.folders.read:read_network",
 )
 
@@ -115,8 +124,8 @@ _HTSIM = Format("htsim", "fat tree for htsim, also ASTRA-sim's", (".topo",), net
 _NETWORKS = "collhub_astra_sim.networks"
 
 CABLES: Sequence[TopologyReader | TopologyWriter] = (
-    TopologyReader(_NS3, f"{_NETWORKS}.ns3_read:read", samples="collhub_astra_sim.samples:ns3"),
-    TopologyWriter(_NS3, f"{_NETWORKS}.ns3_write:write", Ns3WriteOptions),
+    TopologyReader(_NS3, f"{_NETWORKS}.ns3:read", samples="collhub_astra_sim.samples:ns3"),
+    TopologyWriter(_NS3, f"{_NETWORKS}.ns3:write", Ns3WriteOptions),
     TopologyReader(
         _HTSIM, f"{_NETWORKS}.fat_trees:read", samples="collhub_astra_sim.samples:htsim"
     ),
@@ -158,14 +167,14 @@ BINARY = Check(
     "astra-sim",
     Subject.INSTALLATION,
     "whether the ASTRA-sim binary that is named, if any, gives the known time of one message",
-    "collhub_astra_sim.running.health:check",
+    "collhub_astra_sim.binary:check",
 )
 
 KERNELS = Check(
     "analytical-kernels",
     Subject.INSTALLATION,
     "compiles the kernels beforehand, for doctor --warm",
-    "collhub_astra_sim.simulating.warming:check",
+    "collhub_astra_sim.plugin:check",
     WarmOptions,
 )
 
@@ -209,3 +218,38 @@ def collhub_checks() -> Sequence[Check]:
 def collhub_commands() -> Sequence[Command]:
     """Describe the command that writes several algorithms."""
     return [SEVERAL]
+
+
+_WARM_BYTES = 64
+
+
+def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
+    """Compile and store the kernels that are not yet stored, if `options.warm` is set.
+
+    The check always passes: without `warm` it does nothing and reports no line; with `warm` its one
+    line gives the elapsed seconds.
+    """
+    if not options.warm:
+        return CheckReport(True)
+    start = time.perf_counter()
+    _run_every_kernel()
+    details = f"ready after {time.perf_counter() - start:.1f} s"
+    return CheckReport(True, lines=(CheckLine("kernels", True, details),))
+
+
+def _run_every_kernel() -> None:
+    """Run the simulators of algorithms and of jobs on two ranks, compiling each kernel at once."""
+    # Imported here, so that a check that is not requested needs no time.
+    from collhub_kernels import compile_at_once
+
+    from collhub_astra_sim.simulating.analytical import simulate
+    from collhub_astra_sim.workloads.collective_plans import build_custom_tables
+    from collhub_astra_sim.workloads.simulator import simulate as simulate_job
+    from hub_core import chakra_nodes, parse_topology
+    from hub_core.testing import ring_all_reduce, training_step
+
+    network, algorithm = parse_topology("ring:2"), ring_all_reduce(2)
+    with compile_at_once():
+        simulate(SimulationRequest(algorithm, network, _WARM_BYTES), AnalyticalOptions())
+        simulate_job(WorkloadRequest(training_step(num_ranks=2), network), JobOptions())
+        build_custom_tables([chakra_nodes(algorithm, _WARM_BYTES)])

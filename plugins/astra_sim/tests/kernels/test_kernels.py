@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from collhub_kernels import Kernel, compile_at_once, compiled, kernels, machine_code
-from collhub_kernels.interpreted import LazyRecords, interpreted
+from collhub_kernels.kernels import LazyRecords, interpreted
 
 from hub_core.model import InputError
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_astra_sim.networks import fat_trees, htsim_write, ns3_read, ns3_write
+from collhub_astra_sim.networks import fat_trees, htsim_write, ns3
 from collhub_astra_sim.options import Ns3WriteOptions
-from collhub_astra_sim.samples import htsim, ns3
+from collhub_astra_sim.samples import htsim
+from collhub_astra_sim.samples import ns3 as ns3_samples
 
 import hub_core
 from hub_core.cli.main import main
@@ -22,14 +23,14 @@ SAMPLE_OF_ASTRA_SIM = "9 1 8\n8\n" + "".join(f"{npu} 8 400Gbps 0.0005ms 0\n" for
 NETWORKS = ["dgx1v", "dgx-h100:2", "rail:2x4", "fat-tree:4", "dragonfly:4,2,2", "ring:5", "fc:4"]
 
 
-def written(topology: Topology, writer=ns3_write, options: object = NS3) -> tuple[str, list[str]]:
+def written(topology: Topology, writer=ns3, options: object = NS3) -> tuple[str, list[str]]:
     """The text, and the features that are lost."""
     result = writer.write(topology, options)
     (artifact,) = result.artifacts
     return artifact.content().decode(), [loss.feature for loss in result.losses]
 
 
-def read(text: str, reader=ns3_read, heard: list[Diagnostic] | None = None) -> Topology:
+def read(text: str, reader=ns3, heard: list[Diagnostic] | None = None) -> Topology:
     source = Source.of_bytes("net", text.encode())
     report = heard.append if heard is not None else pytest.fail
     return reader.read(Source("net", source.parts, report), NoOptions())
@@ -61,7 +62,7 @@ def test_line_breaks_of_ns3_mean_nothing() -> None:
 
 
 def test_header_of_simai_counts_nvswitches_among_the_switches() -> None:
-    one_switch, simai = (read(source.content().decode()) for source in ns3())
+    one_switch, simai = (read(source.content().decode()) for source in ns3_samples())
     assert (one_switch.num_npus, simai.num_npus, simai.num_nodes) == (2, 2, 4)
     assert sorted(set(simai.bandwidth_bytes_per_s.tolist())) == [50e9, 360e9]
 
@@ -218,7 +219,7 @@ def one_way() -> Topology:
         (hub_core.parse_topology("ring:4+fc:4"), "has 2 planes, a cable network one"),
     ],
 )
-@pytest.mark.parametrize("writer", [ns3_write, htsim_write])
+@pytest.mark.parametrize("writer", [ns3, htsim_write])
 def test_links_that_are_no_cables_are_refused(topology: Topology, says: str, writer) -> None:
     with pytest.raises(UsageError, match=says):
         written(topology, writer)
@@ -389,7 +390,7 @@ def test_content_tells_networks_of_cables(tmp_path: Path) -> None:
     for name, text in (("a.txt", SAMPLE_OF_ASTRA_SIM), ("b.topo", tiers()), ("c", tiers())):
         (tmp_path / name).write_text(text)
         assert hub_core.read_topology(tmp_path / name).num_npus in (8, 16)
-    simai = ns3()[1].content()
+    simai = ns3_samples()[1].content()
     (tmp_path / "SimAI_16g").write_bytes(simai)
     assert hub_core.read_topology(tmp_path / "SimAI_16g").num_nodes == 4
 

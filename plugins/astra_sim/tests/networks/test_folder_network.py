@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from astra_calls import write_folder
 from collhub_astra_sim.networks import network_yaml
-from collhub_astra_sim.networks.expressible import find_astra_network
-from collhub_astra_sim.networks.network_yaml import format_network, read
+from collhub_astra_sim.networks.network_yaml import find_astra_network, format_network, read
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from astra_calls import simulate_analytically
 from collhub_astra_sim.simulating.analytical import NodeTimes, simulate_nodes
-from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.simulating.simulated_network import TimingModel
 from trace_graphs import COMP, Graph, GraphNode
 
 from hub_core import NodeType, parse_topology

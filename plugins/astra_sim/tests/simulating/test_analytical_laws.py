@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import trace_graphs as graphs
 from collhub_astra_sim.simulating.analytical import simulate_nodes
-from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.simulating.simulated_network import TimingModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_simulator import SpecSimulator

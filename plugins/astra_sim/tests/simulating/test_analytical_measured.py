@@ -13,7 +13,7 @@ import pytest
 import trace_graphs as graphs
 from astra_calls import simulate_analytically
 from collhub_astra_sim.simulating.analytical import simulate_nodes
-from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.simulating.simulated_network import TimingModel
 from trace_graphs import COMP, Graph, GraphNode
 
 from hub_core import parse_topology

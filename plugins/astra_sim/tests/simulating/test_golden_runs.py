@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from astra_calls import simulate_analytically
 from collhub_astra_sim.simulating.analytical import simulate_nodes
-from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.simulating.simulated_network import TimingModel
 from spec_simulator import SpecSimulator
 from trace_graphs import graph_of_golden
 

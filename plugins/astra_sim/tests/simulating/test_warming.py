@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from collhub_astra_sim.simulating.warming import check
+from collhub_astra_sim.plugin import check
 
 from hub_core.plugin_api import CheckRequest, WarmOptions
 
 # In processes of their own: this one has loaded kernels for other tests.
 _WARM = """
-from collhub_astra_sim.simulating.warming import check
+from collhub_astra_sim.plugin import check
 from hub_core.plugin_api import CheckRequest, WarmOptions
 
 print(check(CheckRequest(), WarmOptions(warm=True)).ok)
@@ -22,7 +22,7 @@ from collhub_kernels import machine_code
 def fail(*arguments):
     raise AssertionError("a kernel is not stored")
 
-machine_code._compile = fail
+machine_code._compile_kernel = fail
 """
 
 

@@ -1,4 +1,7 @@
-"""Offers of this distribution: the synthesizer with its options, a lower bound and a check."""
+"""Offers of this distribution: the synthesizer with its options, a lower bound and a check.
+
+Heavy imports are inside functions because listing the plugins imports this module.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from dataclasses import dataclass
 from hub_core.model import STANDARD_KINDS, CollectiveKind
 from hub_core.plugin_api import (
     Check,
+    CheckReport,
+    CheckRequest,
     LowerBound,
     OptionType,
     Subject,
@@ -99,7 +104,7 @@ KERNELS = Check(
     "blink-kernels",
     Subject.INSTALLATION,
     "compiles the kernels in advance, for doctor --warm",
-    "collhub_blink.warming:check",
+    "collhub_blink.plugin:check",
     WarmOptions,
 )
 
@@ -128,3 +133,30 @@ def collhub_bounds() -> Sequence[LowerBound]:
             loading_work=1_500_000_000,
         )
     ]
+
+
+def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
+    """Compile and cache the missing kernels if `options.warm` is set, else report success.
+
+    The report fails if machine code could not be cached on disk.
+    """
+    from collhub_packing.warming import warm_check
+
+    return warm_check(options, _run_every_kernel)
+
+
+def _run_every_kernel() -> None:
+    """Run one small synthesis per combination of network and collective with its own kernels."""
+    # Imported here: numba takes a second.
+    from collhub_packing.warming import small_request
+
+    from collhub_blink.synthesize import synthesize
+
+    # Switches, links in both directions at once, and single trees use different kernels.
+    cases = (
+        (CollectiveKind.ALL_GATHER, "switch:4"),
+        (CollectiveKind.ALL_REDUCE, "ring:4"),
+        (CollectiveKind.BROADCAST, "ring:4"),
+    )
+    for kind, text in cases:
+        synthesize(small_request(kind, text), BlinkOptions())

@@ -24,9 +24,9 @@ from collhub_blink.packing.single_root import build_rooted_packings
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.plugin import BlinkOptions
 from collhub_blink.scheduling.dividing import find_best_division
-from collhub_blink.scheduling.fastest import find_fastest
 from collhub_blink.scheduling.planes import compute_union_bound, find_planes
 from collhub_blink.scheduling.schedules import PackingSchedule
+from collhub_blink.scheduling.switched_networks import find_fastest
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.network import lower_bound_ns as links_bound_ns

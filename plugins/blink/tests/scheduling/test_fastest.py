@@ -8,7 +8,6 @@ from blink_requests import MIB, synthesized
 from collhub_blink.packing.packings import PlacedPacking
 from collhub_blink.packing.task import PackingTask
 from collhub_blink.plugin import BlinkOptions
-from collhub_blink.scheduling.fastest import find_fastest
 from collhub_blink.scheduling.schedules import (
     PackingSchedule,
     build_coarse_schedule,
@@ -18,6 +17,7 @@ from collhub_blink.scheduling.schedules import (
     maximum_chunks,
     remove_link_order,
 )
+from collhub_blink.scheduling.switched_networks import find_fastest
 from collhub_blink.synthesize import find_packings
 
 import hub_core

@@ -108,7 +108,7 @@ def reshard(
     `mesh(2,4)@0-7` names the devices, so that meshes can share them. The algorithm is verified,
     carries its proof (`verify --certificate`), and is written to OUT if that is given.
     """
-    from collhub_reshard.command_inputs import ReshardOptions, parse_choices
+    from collhub_reshard.command_report import ReshardOptions, parse_choices
 
     output = OutputRequest(target_format, assignments, strict, force, as_json)
     target = None
@@ -145,7 +145,7 @@ def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """
     from collhub_shardings import parse_move
 
-    from collhub_reshard.command_inputs import Sides, parse_state_dict
+    from collhub_reshard.command_report import Sides, parse_state_dict
 
     source, destination = problem["source"], problem["destination"]
     moves: list[Move] = []
@@ -213,8 +213,7 @@ def _simulate_time_s(
 
 def _report_missing_solver(context: CommandContext, plan: ReshardPlan) -> None:
     """Report that OR-tools could improve the schedule or prove it, if it is not installed."""
-    from collhub_reshard.scheduling.best import could_use_solver
-    from collhub_reshard.scheduling.exact import report_missing_solver
+    from collhub_reshard.scheduling.best import could_use_solver, report_missing_solver
 
     if plan.streams is None and could_use_solver(plan.schedule, plan.choices.effort):
         context.report([report_missing_solver()])

@@ -8,8 +8,8 @@ from fractions import Fraction
 
 from collhub_shardings import Move, UnitTasks, unit_tasks
 
-from collhub_reshard.fabric.links import can_plan_streams
-from collhub_reshard.fabric.streams import StreamPlan, plan_streams
+from collhub_reshard.fabric_links import can_plan_streams
+from collhub_reshard.fabric_streams import StreamPlan, plan_streams
 from collhub_reshard.lowering.algorithm import (
     Lowered,
     LoweringChoices,
@@ -24,7 +24,6 @@ from collhub_reshard.proof import (
     summarize_streams,
 )
 from collhub_reshard.scheduling.best import Effort, find_best_schedule
-from collhub_reshard.scheduling.bounds import Bound
 from collhub_reshard.scheduling.host_tasks import (
     HostNetwork,
     HostTasks,
@@ -34,7 +33,7 @@ from collhub_reshard.scheduling.host_tasks import (
     find_host_network,
     find_needing_hosts,
 )
-from collhub_reshard.scheduling.schedule import HostSchedule, Piece
+from collhub_reshard.scheduling.schedule import Bound, HostSchedule, Piece
 from collhub_reshard.strategies import (
     LINKS_PER_HOP,
     MAX_CHUNKS,

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from collhub_shardings import Move, UnitTasks, parse_side, parse_tensor
 
-from collhub_reshard.fabric.streams import StreamPlan
+from collhub_reshard.fabric_streams import StreamPlan
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.schedule import HostSchedule
 from hub_core.columns import Int64Array

@@ -14,13 +14,13 @@ from typing import cast
 import numpy as np
 from collhub_shardings import UnitTasks, unit_tasks
 
-from collhub_reshard.fabric.links import (
+from collhub_reshard.fabric_links import (
     Delivery,
     FabricLinks,
     compute_proved_bound_s,
     group_deliveries,
 )
-from collhub_reshard.fabric.streams import Stream, compute_stream_time_s
+from collhub_reshard.fabric_streams import Stream, compute_stream_time_s
 from collhub_reshard.proof import (
     FlawError,
     Interval,

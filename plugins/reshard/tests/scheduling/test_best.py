@@ -8,11 +8,15 @@ from fractions import Fraction
 import pytest
 from collhub_reshard import parse_move
 from collhub_reshard.scheduling import best as best_module
-from collhub_reshard.scheduling import exact, public_orders, special_cases
+from collhub_reshard.scheduling import public_orders, special_cases
 from collhub_reshard.scheduling.best import Effort, could_use_solver, find_best_schedule
-from collhub_reshard.scheduling.bounds import compute_fluid_bound, find_least_sharing
 from collhub_reshard.scheduling.public_orders import compute_first_fit_s
-from collhub_reshard.scheduling.schedule import compute_lateness, schedule_in_order
+from collhub_reshard.scheduling.schedule import (
+    compute_fluid_bound,
+    compute_lateness,
+    find_least_sharing,
+    schedule_in_order,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_tasks import between_hosts, check_pieces, moves
@@ -21,7 +25,8 @@ from hub_core.plugin_api import SearchBudget
 
 HEURISTICS = Effort(work=0)
 needs_solver = pytest.mark.skipif(
-    not exact.is_installed(), reason="OR-tools is not installed: python -m pip install ortools"
+    not best_module.is_solver_installed(),
+    reason="OR-tools is not installed: python -m pip install ortools",
 )
 
 
@@ -53,7 +58,7 @@ def test_solver_and_heuristics_agree_where_both_prove(move) -> None:
     if not len(tasks):
         return
     found = find_best_schedule(tasks, units, HEURISTICS)
-    solved = exact.solve(tasks, 0, found.pieces, 0.5)
+    solved = best_module.solve_exactly(tasks, 0, found.pieces, 0.5)
     assert solved is not None
     check_pieces(tasks, solved.pieces)
     assert solved.lower_bound <= found.makespan
@@ -74,12 +79,12 @@ def test_at_a_limit_the_best_schedule_so_far_is_returned() -> None:
 
 
 def test_without_solver_the_schedule_is_unproven_and_the_cure_is_said(monkeypatch) -> None:
-    monkeypatch.setattr(exact, "is_installed", lambda: False)
+    monkeypatch.setattr(best_module, "is_solver_installed", lambda: False)
     move = parse_move("7x11:float32", "mesh(3,1): S0 R", "mesh(4,1): R S0")
     units, tasks = between_hosts([move])
     unproven = replace(find_best_schedule(tasks, units, Effort()), status="feasible", proof="none")
     assert could_use_solver(unproven, Effort())
-    assert "pip install" in str(exact.report_missing_solver())
+    assert "pip install" in str(best_module.report_missing_solver())
 
 
 def test_more_tasks_than_the_solver_takes_get_heuristics(monkeypatch) -> None:
@@ -174,7 +179,7 @@ def test_the_solver_finds_an_order_that_keeps_all_dates() -> None:
     ]
     _, tasks = between_hosts(found)
     naive = schedule_in_order(tasks, public_orders.order_naively(tasks))
-    solved = exact.solve(tasks, 0, naive, 0.5)
+    solved = best_module.solve_exactly(tasks, 0, naive, 0.5)
     assert solved is not None
     assert solved.is_optimal
     assert compute_lateness(tasks, naive) > 0 == compute_lateness(tasks, solved.pieces)

@@ -7,12 +7,15 @@ import random
 
 import pytest
 from collhub_reshard import parse_move
-from collhub_reshard.scheduling import annealing, exact
+from collhub_reshard.scheduling import best, list_schedules
 from collhub_reshard.scheduling.best import Effort, find_best_schedule
-from collhub_reshard.scheduling.bounds import compute_unsplit_bound
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.list_schedules import assign_senders, balance_senders
-from collhub_reshard.scheduling.schedule import compute_makespan, schedule_in_order
+from collhub_reshard.scheduling.schedule import (
+    compute_makespan,
+    compute_unsplit_bound,
+    schedule_in_order,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshard_tasks import between_hosts, check_pieces, moves, specs
@@ -89,7 +92,7 @@ def test_annealing_reaches_a_bound_that_priorities_miss() -> None:
         move = parse_move(f"{shape}:float32", "mesh(4,2): S0 R S1", "mesh(5,1): R S0 R")
         units, tasks = between_hosts([move])
         start = find_best_schedule(tasks, units, HEURISTICS)
-        order = annealing.improve_order(
+        order = list_schedules.improve_order(
             tasks, start.pieces, compute_unsplit_bound(tasks).whole_ticks, 2_000_000
         )
         pieces = schedule_in_order(tasks, order)
@@ -106,7 +109,7 @@ def test_annealing_is_deterministic_and_sends_every_task_once(move) -> None:
     if len(tasks) < 2:
         return
     start = find_best_schedule(tasks, units, HEURISTICS)
-    orders = [annealing.improve_order(tasks, start.pieces, 0, 20_000) for _ in range(2)]
+    orders = [list_schedules.improve_order(tasks, start.pieces, 0, 20_000) for _ in range(2)]
     assert orders[0] == orders[1]
     check_pieces(tasks, schedule_in_order(tasks, orders[0]))
 
@@ -119,7 +122,7 @@ def test_rotations_are_orders_of_all_tasks(spec: str, sending: int, receiving: i
     if not len(tasks):
         return
     senders = balance_senders(tasks)
-    for order in annealing.generate_rotations(tasks, senders):
+    for order in list_schedules.generate_rotations(tasks, senders):
         assert sorted(order) == list(enumerate(senders))
 
 
@@ -137,13 +140,13 @@ def test_gaps_of_random_pairs_are_at_most_one_percent() -> None:
         assert find_best_schedule(tasks, units, Effort()).gap <= 0.01
 
 
-@pytest.mark.skipif(not exact.is_installed(), reason="OR-tools is not installed")
+@pytest.mark.skipif(not best.is_solver_installed(), reason="OR-tools is not installed")
 def test_the_solver_gives_one_result_with_any_number_of_workers(monkeypatch) -> None:
     move = parse_move("31x29:float32", "mesh(3,2): S0 R", "mesh(4,2): R S01")
     units, tasks = between_hosts([move])
     start = find_best_schedule(tasks, units, HEURISTICS)
     results = []
     for cores in (1, 2, 4):
-        monkeypatch.setattr(exact, "count_workers", lambda cores=cores: cores)
-        results.append(exact.solve(tasks, 0, start.pieces, 0.2))
+        monkeypatch.setattr(best, "count_workers", lambda cores=cores: cores)
+        results.append(best.solve_exactly(tasks, 0, start.pieces, 0.2))
     assert results[0] == results[1] == results[2]

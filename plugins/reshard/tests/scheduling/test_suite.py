@@ -11,9 +11,9 @@ import pytest
 from collhub_reshard import parse_move, unit_tasks
 from collhub_reshard.scheduling import public_orders
 from collhub_reshard.scheduling.best import Effort, find_best_schedule
-from collhub_reshard.scheduling.bounds import compute_receiver_bound, share_among_senders
 from collhub_reshard.scheduling.host_tasks import HostTasks, build_host_tasks, build_ideal_network
 from collhub_reshard.scheduling.public_orders import compute_send_receive_s
+from collhub_reshard.scheduling.schedule import compute_receiver_bound, share_among_senders
 from collhub_shardings import UnitTasks
 
 MIB = 1 << 20

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from collhub_tacos.bounds.proved import prove_bounds
-from collhub_tacos.candidates import (
+from collhub_tacos.networks.symmetry import unreachable_error
+from collhub_tacos.plugin import TacosOptions
+from collhub_tacos.search.candidates import (
     MAX_SIMULATED_TRANSFERS,
     SynthesisCandidate,
     build_algorithm,
@@ -14,10 +16,8 @@ from collhub_tacos.candidates import (
     get_finish_ps,
     round_up_to_ns,
 )
-from collhub_tacos.networks.distances import unreachable_error
-from collhub_tacos.plugin import TacosOptions
-from collhub_tacos.search import find_fastest_candidate
-from collhub_tacos.setting import Setting
+from collhub_tacos.search.fastest_candidate import find_fastest_candidate
+from collhub_tacos.search.setting import Setting
 from hub_core import installed_version
 from hub_core.model import Algorithm, CollectiveKind, InputError, JsonValue, Provenance, UsageError
 from hub_core.plugin_api import (

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_packing.pipelining import Pipelining
-from collhub_tacos.candidates import SynthesisCandidate
 from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.phases.fused import (
     build_central_tree,
@@ -17,7 +16,8 @@ from collhub_tacos.phases.fused import (
     latency,
 )
 from collhub_tacos.plugin import TacosOptions
-from collhub_tacos.setting import Setting
+from collhub_tacos.search.candidates import SynthesisCandidate
+from collhub_tacos.search.setting import Setting
 
 import hub_core
 from hub_core import Collective, CollectiveKind, InputError, parse_topology, verify

@@ -8,7 +8,7 @@ import tacos_networks
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.replay import replay
-from collhub_tacos.seed_search import Best, FractionReport, ignore_fraction
+from collhub_tacos.search.seeds import Best, FractionReport, ignore_fraction
 from collhub_tacos.spreading.heterogeneous import bound_ingress_ps, find_all_gather
 from collhub_tacos.spreading.matching import search_with_deadlines
 from hypothesis import given, settings

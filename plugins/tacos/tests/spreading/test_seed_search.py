@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from collhub_tacos.seed_search import Best, find_best_of_seeds
+from collhub_tacos.search.seeds import Best, find_best_of_seeds
 from hypothesis import given
 from hypothesis import strategies as st
 

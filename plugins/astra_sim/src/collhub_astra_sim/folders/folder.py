@@ -19,8 +19,7 @@ from collhub_astra_sim.folders.world import (
     encode_collective_workload,
     encode_idle_workload,
 )
-from collhub_astra_sim.networks.expressible import AstraNetwork
-from collhub_astra_sim.networks.network_yaml import format_network
+from collhub_astra_sim.networks.network_yaml import AstraNetwork, format_network
 from hub_core.model import CollectiveKind, Loss
 from hub_core.plugin_api import Artifact, WriteResult
 

@@ -23,24 +23,27 @@ from collhub_astra_sim.folders.folder import (
     WORKLOAD,
     script,
 )
-from collhub_astra_sim.folders.job import PRIVATE_ATTRIBUTES
 from collhub_astra_sim.folders.job_preparation import (
     EXACT_SYSTEM,
     CustomSets,
     apply_cures,
     carry_host_times,
     collect_custom_sets,
+    compute_written_losses,
     needs_exact_times,
     set_exact_times,
 )
+from collhub_astra_sim.folders.read import PRIVATE_ATTRIBUTES
 from collhub_astra_sim.folders.world import (
     COLLECTIVE_KEYS,
     PER_NODE_KEY,
     encode_collective_workload,
 )
-from collhub_astra_sim.folders.written_losses import compute_written_losses
-from collhub_astra_sim.networks.expressible import find_astra_network, make_full_mesh
-from collhub_astra_sim.networks.network_yaml import format_network
+from collhub_astra_sim.networks.network_yaml import (
+    find_astra_network,
+    format_network,
+    make_full_mesh,
+)
 from collhub_astra_sim.options import CONGESTION_AWARE, JobWriteOptions
 from collhub_astra_sim.workloads.hazards import EXTENSION
 from collhub_astra_sim.workloads.system import build_system, refuse_given

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from collhub_networks import cables_of
 
 from collhub_astra_sim.networks.fat_trees import FatTree, Tier
-from collhub_astra_sim.networks.ns3_write import report_name_losses
+from collhub_astra_sim.networks.ns3 import report_name_losses
 from hub_core.model import UsageError
 from hub_core.network import Topology
 from hub_core.plugin_api import Artifact, NoOptions, WriteResult

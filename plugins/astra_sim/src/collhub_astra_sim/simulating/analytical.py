@@ -5,27 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collhub_astra_sim.options import AnalyticalOptions
-from collhub_astra_sim.simulating.timing_model import (
+from collhub_astra_sim.simulating.simulated_network import (
     TimingModel,
     check_size,
     compute_durations_ns,
     get_trace_durations_ns,
 )
+from collhub_astra_sim.workloads.simulate import simulate_workload
+from collhub_astra_sim.workloads.system import System
 from hub_core import NodeTable, chakra_nodes
 from hub_core.columns import Int64Array
-from hub_core.model import Algorithm, Buffer, Diagnostic, Location, Severity, UsageError
-from hub_core.network import Topology
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Diagnostic,
+    JobCollective,
+    Location,
+    NodeColumns,
+    NodeKind,
+    ProcessGroup,
+    Severity,
+    UsageError,
+    Workload,
+    format_ranks,
+)
+from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
 from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
-
-if TYPE_CHECKING:
-    pass
-
 
 _TRACE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` that the reader of Chakra traces sets."""
@@ -62,11 +72,9 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
     durations = compute_durations_ns(algorithm, nodes, size, model)
     groups = switch_groups(algorithm, request.topology) if model.is_congestion_aware else None
     if options.rendezvous:
-        from collhub_astra_sim.simulating.rendezvous import simulate_rendezvous
-
         if groups is not None:
             message = "rendezvous is not modelled with multicast or reductions in switches"
-            raise UsageError(message, cure="leave out -O rendezvous")
+            raise UsageError(message, cure=_RENDEZVOUS_CURE)
         timed = replace(nodes, duration_ns=durations)
         result = simulate_rendezvous(timed, request.topology, options, request.npus)
     else:
@@ -106,7 +114,7 @@ def _remove_aborted_times(
 
     In the latter case all finish times are None and the diagnostics are errors.
     """
-    from collhub_astra_sim.workloads.aborts import CODE, find_network_abort
+    from collhub_astra_sim.workloads.stopped_jobs import CODE, find_network_abort
 
     aborts = [finding for finding in result.diagnostics if finding.code == CODE]
     # Networks of several dimensions exist only in the hub; ASTRA-sim cannot simulate them.
@@ -216,3 +224,64 @@ def _compute_step_times(
     end[step] = times.end_ns[with_step]
     start[step[::-1]] = times.start_ns[with_step[::-1]]
     return start, end
+
+
+_RENDEZVOUS_PREFIX = "algorithm"
+_RENDEZVOUS_CURE = "leave out -O rendezvous"
+
+
+def simulate_rendezvous(
+    nodes: NodeTable,
+    topology: Topology,
+    options: AnalyticalOptions,
+    npus: Sequence[int] | None,
+) -> SimulationResult:
+    """Return the finish times of ranks with the rendezvous protocol.
+
+    `nodes`: with the durations of all computations. `npus`: ascending NPUs of the ranks, None for
+    the first ones. Raises `UsageError` for NPUs that do not ascend, for networks of several planes
+    and for link models other than that of ASTRA-sim. Ranks that never finish are reported as a
+    diagnostic.
+    """
+    members = tuple(range(nodes.num_ranks)) if npus is None else tuple(npus)
+    if list(members) != sorted(members):
+        raise UsageError("rendezvous needs ranks on ascending NPUs", cure=_RENDEZVOUS_CURE)
+    if topology.num_planes > 1:
+        raise UsageError(
+            "rendezvous is not modelled on networks of several planes", cure=_RENDEZVOUS_CURE
+        )
+    if TimingModel.of_options(options).occupancy is not Occupancy.SERIALIZATION:
+        raise UsageError(
+            "rendezvous is not modelled with occupancy=alpha-beta", cure=_RENDEZVOUS_CURE
+        )
+    system = System(custom={JobCollective.ALL_REDUCE: _RENDEZVOUS_PREFIX})
+    times = simulate_workload(
+        _build_job(members, topology.num_npus),
+        topology,
+        system,
+        algorithms={_RENDEZVOUS_PREFIX: nodes},
+        rendezvous=True,
+        backend=options.network,
+    )
+    finish = tuple(times.rank_finish_ns[npu] for npu in members)
+    unfinished = [rank for rank, end in enumerate(finish) if end is None]
+    message = (
+        f"rank {format_ranks(unfinished)} waits for messages, or for receivers, that never come"
+    )
+    diagnostics = (Diagnostic("unfinished", message),) if unfinished else times.diagnostics
+    return SimulationResult(finish, link_loads=times.link_loads, diagnostics=diagnostics)
+
+
+def _build_job(members: Sequence[int], num_npus: int) -> Workload:
+    """Return a job of one all-reduce on these NPUs, which runs the algorithm of any collective."""
+    count = len(members)
+    is_part = count < num_npus
+    columns = {
+        "rank": np.array(members),
+        "kind": np.full(count, int(NodeKind.COLLECTIVE)),
+        "collective": np.full(count, int(JobCollective.ALL_REDUCE)),
+        "bytes": np.full(count, num_npus),
+        "group": np.full(count, 0 if is_part else -1),
+    }
+    groups = (ProcessGroup("1", tuple(members)),) if is_part else ()
+    return Workload(NodeColumns.from_columns(num_npus, columns), groups=groups)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from collhub_astra_sim.simulating.kernel import SimulatedWorld
-from collhub_astra_sim.simulating.timing_model import TimingModel
+from collhub_astra_sim.simulating.simulated_network import TimingModel
 from collhub_astra_sim.simulating.trace_nodes import Locate
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, group_of_entry

@@ -18,12 +18,15 @@ from collhub_kernels.event_queue import (
 
 from collhub_astra_sim.simulating.kernel import LINK, NO_RECEIVER, NODE, RANK, TIME, SimulatedWorld
 from collhub_astra_sim.simulating.set_order import BUCKET_COUNTS, ELEMENT
-from collhub_astra_sim.simulating.simulated_network import SimulatedNetwork, build_network
+from collhub_astra_sim.simulating.simulated_network import (
+    SimulatedNetwork,
+    TimingModel,
+    build_network,
+)
 from collhub_astra_sim.simulating.switch_ways import (
     build_switched_records,
     create_no_switched_records,
 )
-from collhub_astra_sim.simulating.timing_model import TimingModel
 from collhub_astra_sim.simulating.trace_nodes import (
     Locate,
     check_longest_time,

@@ -218,8 +218,8 @@ def _build_tables(nodes: NodeTable) -> CustomTables:
     """
     # Imported here, because most jobs have no custom algorithms.
     from collhub_astra_sim.simulating.kernel import get_parents, write_orders
+    from collhub_astra_sim.simulating.simulated_network import TimingModel, get_trace_durations_ns
     from collhub_astra_sim.simulating.starting_world import build_world
-    from collhub_astra_sim.simulating.timing_model import TimingModel, get_trace_durations_ns
     from hub_core import parse_topology
 
     ranks = nodes.num_ranks

@@ -14,12 +14,14 @@ from collhub_kernels.event_queue import Integer, push
 
 from collhub_astra_sim.workloads.machine_state import (
     CODE_BITS,
+    DELIVERY,
+    HAPPENS,
+    LINK_FREE,
     MESSAGES,
     RECEIVE_IS_CLEARED,
     SEND_IS_CLEARED,
     Machine,
 )
-from collhub_astra_sim.workloads.pools import DELIVERY, HAPPENS, LINK_FREE
 
 _CLEARANCE_BYTES = 8192
 # ASTRA-sim uses separate tags for clearances, too.

@@ -29,9 +29,9 @@ from collhub_astra_sim.workloads.machine_state import (
     RING,
     TREE,
     Machine,
+    delay,
 )
 from collhub_astra_sim.workloads.messages import receive, send
-from collhub_astra_sim.workloads.pools import delay
 
 # A reduction reads two operands and writes one.
 _ACCESSES = 3

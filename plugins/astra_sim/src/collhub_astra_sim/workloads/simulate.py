@@ -105,7 +105,7 @@ def simulate_workload(
         return WorkloadTimes(no_times, no_times, start, end, loads, aborts, events)
     findings: tuple[Diagnostic, ...] = ()
     if None in finish:
-        from collhub_astra_sim.workloads.waiting import report_waiting_ranks
+        from collhub_astra_sim.workloads.stopped_jobs import report_waiting_ranks
 
         findings = report_waiting_ranks(workload, layout, machine)
     warnings = tuple(replace(abort, severity=Severity.WARNING) for abort in aborts)
@@ -119,13 +119,13 @@ def _run_machine(
 
     Raises `UsageError` if one event needs more memory than the margin.
     """
-    from collhub_astra_sim.workloads.aborts import (
+    from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
+    from collhub_astra_sim.workloads.layout import expand_pools
+    from collhub_astra_sim.workloads.stopped_jobs import (
         report_event_at_zero,
         report_statistics_aborts,
         report_unknown_at_start,
     )
-    from collhub_astra_sim.workloads.kernel import ABORTED, DONE, NEEDS_ROOM, PASSES_ZERO, run
-    from collhub_astra_sim.workloads.layout import expand_pools
 
     aborts: tuple[Diagnostic, ...] = ()
     outcome = run(machine, events=layout.estimate_events(machine))

@@ -13,7 +13,6 @@ import numpy as np
 
 from collhub_astra_sim.networks import network_yaml
 from collhub_astra_sim.options import CONGESTION_AWARE, CONGESTION_UNAWARE, JobOptions
-from collhub_astra_sim.workloads.aborts import find_network_abort
 from collhub_astra_sim.workloads.choices import NamedAlgorithms
 from collhub_astra_sim.workloads.hazards import ABORTS, EXTENSION, find_hazards, report_empty_work
 from collhub_astra_sim.workloads.simulate import (
@@ -23,6 +22,7 @@ from collhub_astra_sim.workloads.simulate import (
     simulate_workload,
 )
 from collhub_astra_sim.workloads.simulate import WorkloadTimes as SimulatedTimes
+from collhub_astra_sim.workloads.stopped_jobs import find_network_abort
 from collhub_astra_sim.workloads.system import (
     NATIVE_TYPES,
     RemoteMemory,

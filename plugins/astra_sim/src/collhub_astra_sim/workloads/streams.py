@@ -28,10 +28,11 @@ from collhub_astra_sim.workloads.machine_state import (
     TREE,
     TYPES,
     Machine,
+    delay,
+    take_record,
 )
 from collhub_astra_sim.workloads.messages import receive, send
 from collhub_astra_sim.workloads.native import start_native
-from collhub_astra_sim.workloads.pools import delay, take_record
 from hub_core import NodeType
 
 _SEND, _RECV, _COMP = int(NodeType.COMM_SEND), int(NodeType.COMM_RECV), int(NodeType.COMP)

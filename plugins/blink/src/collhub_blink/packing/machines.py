@@ -9,13 +9,12 @@ from fractions import Fraction
 import numpy as np
 from collhub_packing import CapacityGraph, SpanningTree
 
-from collhub_blink.packing.packings import PlacedPacking, RateBound
+from collhub_blink.packing.packings import PlacedPacking, RateBound, build_packing_along_routes
 from collhub_blink.packing.placing import (
     build_shallow_tree,
     collect_exact_bandwidths,
     compute_loads,
 )
-from collhub_blink.packing.routed_packings import build_packing_along_routes
 from collhub_blink.packing.task import PackingTask
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import CollectiveKind

@@ -13,17 +13,17 @@ from fractions import Fraction
 
 from collhub_packing import SwitchSpread, all_gather_trees, all_reduce_packing, direct
 
-from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
+from collhub_blink.packing.fewest_all_reduce_trees import find_fewest_all_reduce_trees
 from collhub_blink.packing.machines import build_machine_packings, find_islands
 from collhub_blink.packing.packings import (
     PlacedPacking,
     RateBound,
+    build_shallow_packing,
     compute_minimum_cut_bound,
     to_ingress_bound,
     to_partition_bound,
 )
 from collhub_blink.packing.placing import PlacedTree, compute_unit, place_trees
-from collhub_blink.packing.routed_packings import build_shallow_packing
 from collhub_blink.packing.task import PackingTask, RankNetwork
 from hub_core.schedules import partition_rate
 

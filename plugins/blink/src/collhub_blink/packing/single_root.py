@@ -15,13 +15,18 @@ from collhub_packing import (
     pack_arborescences,
 )
 
-from collhub_blink.fewest.broadcast import find_fewest_broadcast_trees
-from collhub_blink.fewest.weight_search import TreeSearchResult
+from collhub_blink.packing.fewest_broadcast_trees import find_fewest_broadcast_trees
 from collhub_blink.packing.machines import build_rooted_machine_packings
-from collhub_blink.packing.packings import PlacedPacking, RateBound, to_cut_bound
+from collhub_blink.packing.packings import (
+    PlacedPacking,
+    RateBound,
+    build_shallow_packing,
+    find_chain_packing,
+    to_cut_bound,
+)
 from collhub_blink.packing.placing import PlacedTree, place_trees
-from collhub_blink.packing.routed_packings import build_shallow_packing, find_chain_packing
 from collhub_blink.packing.task import PackingTask, RankNetwork
+from collhub_blink.packing.weight_search import TreeSearchResult
 from hub_core.model import InputError
 
 # Above this size, the proofs for every depth take longer than they may save.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from collhub_packing import CapacityGraph, are_duplex, transposed
 
-from collhub_blink.fewest.weight_search import Budget
+from collhub_blink.packing.weight_search import Budget
 from collhub_blink.plugin import BlinkOptions
 from hub_core.columns import Arcs, Int64Array, inverse
 from hub_core.model import Collective, CollectiveKind, InputError, UsageError

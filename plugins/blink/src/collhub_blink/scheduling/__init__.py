@@ -5,6 +5,6 @@ Public: the balance of channels as a calculation.
 
 from __future__ import annotations
 
-from collhub_blink.scheduling.channels import Channel, balanced_shares, combined_rate
+from collhub_blink.scheduling.dividing import Channel, balanced_shares, combined_rate
 
 __all__ = ["Channel", "balanced_shares", "combined_rate"]

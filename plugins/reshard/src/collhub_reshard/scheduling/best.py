@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.scheduling import annealing, exact, special_cases
-from collhub_reshard.scheduling.bounds import Bound, compute_fluid_bound, compute_unsplit_bound
+from collhub_reshard.scheduling import special_cases
 from collhub_reshard.scheduling.host_tasks import HostTasks
 from collhub_reshard.scheduling.list_schedules import (
     assign_senders,
     balance_senders,
+    can_anneal,
     generate_list_orders,
+    generate_rotations,
+    improve_order,
 )
 from collhub_reshard.scheduling.public_orders import list_public_orders
 from collhub_reshard.scheduling.schedule import (
+    Bound,
     HostSchedule,
     Order,
     Piece,
+    compute_fluid_bound,
     compute_lateness,
     compute_makespan,
+    compute_unsplit_bound,
     schedule_in_order,
 )
+from hub_core.model import Diagnostic, Severity
 from hub_core.plugin_api import SearchBudget
 
 # Above this number of tasks, building the model of CP-SAT takes longer than its gain justifies.
@@ -71,18 +80,16 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
         budget.cut("search of schedules", "senders, annealing, CP-SAT")
         return search.schedule(bound)
     _try_senders(search)
-    if not search.is_done and annealing.is_applicable(tasks):
+    if not search.is_done and can_anneal(tasks):
         placements = int(effort.work * _PLACEMENTS)
-        order = annealing.improve_order(
-            tasks, search.pieces, search.lower_bound, placements, budget
-        )
+        order = improve_order(tasks, search.pieces, search.lower_bound, placements, budget)
         search.add(order, "annealing")
     is_small = len(tasks) <= MAX_TASKS_OF_SOLVER
-    if not search.is_done and is_small and exact.is_installed() and exact.fits_solver(tasks):
+    if not search.is_done and is_small and is_solver_installed() and fits_solver(tasks):
         if budget.reason:
             budget.cut("search of schedules", "CP-SAT")
             return search.schedule(bound)
-        solved = exact.solve(tasks, search.lower_bound, search.pieces, effort.work, budget.left_s)
+        solved = solve_exactly(tasks, search.lower_bound, search.pieces, effort.work, budget.left_s)
         if budget.reason and (solved is None or not solved.is_optimal):
             budget.cut("CP-SAT", "the rest of its search")
         if solved is not None:
@@ -139,7 +146,7 @@ class _ScheduleSearch:
 def could_use_solver(schedule: HostSchedule, effort: Effort) -> bool:
     """Return whether CP-SAT, if it were installed, might find a better schedule or a proof."""
     is_open = schedule.status != "optimal" and effort.work > 0
-    return is_open and not exact.is_installed()
+    return is_open and not is_solver_installed()
 
 
 def _try_senders(search: _ScheduleSearch) -> None:
@@ -153,7 +160,7 @@ def _try_senders(search: _ScheduleSearch) -> None:
         for order in generate_list_orders(tasks, _ROUNDS, senders[-1]):
             search.add(order, "senders")
     for chosen in senders:
-        for order in annealing.generate_rotations(tasks, chosen):
+        for order in generate_rotations(tasks, chosen):
             if search.is_done:
                 return
             search.add(order, "rotation")
@@ -187,3 +194,206 @@ def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
         if search.is_done:
             return
         search.add(make(), name)
+
+
+# The solver counts in int64, and sums of times must fit too.
+_MAX_TICKS = 1 << 48
+_MAX_TICKS_WITH_DUE = 1 << 28
+_SEED = 1
+# Limit of CP-SAT's own measure of work, which is about a second of one core.
+_DETERMINISTIC_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A schedule of the solver; `lower_bound` in ticks; `is_optimal`: the bound is achieved."""
+
+    pieces: tuple[Piece, ...]
+    lower_bound: int
+    is_optimal: bool
+
+
+def is_solver_installed() -> bool:
+    """Return whether OR-tools is installed."""
+    return importlib.util.find_spec("ortools") is not None
+
+
+def count_workers() -> int:
+    """Return the number of threads of the solver: the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def report_missing_solver() -> Diagnostic:
+    """Return a warning that explains how to install OR-tools."""
+    return Diagnostic(
+        "no-solver",
+        "OR-tools is not installed: the schedule is heuristic, and optimal only if its bound"
+        " proves it",
+        Severity.WARNING,
+        cure="python -m pip install 'collhub-reshard[exact]'",
+    )
+
+
+def fits_solver(tasks: HostTasks) -> bool:
+    """Return whether the times of all tasks are small enough for the solver.
+
+    With due times the objective is lateness times a limit plus makespan, a number of the order of a
+    squared time.
+    """
+    longest = _MAX_TICKS if all(due is None for due in tasks.due) else _MAX_TICKS_WITH_DUE
+    # No schedule takes longer than the last release plus all tasks in sequence.
+    times = sum(max(row) for row in tasks.durations) + max(tasks.release, default=0)
+    return times < longest
+
+
+@dataclass(slots=True)
+class _Model:
+    """The variables of a model while it is built."""
+
+    model: Any
+    makespan: Any
+    starts: list[Any] = field(default_factory=list)
+    presences: list[list[Any]] = field(default_factory=list)
+    on_card: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
+    loads: dict[int, list[Any]] = field(default_factory=dict)
+
+
+def solve_exactly(
+    tasks: HostTasks,
+    least: int,
+    hint: Sequence[Piece],
+    work: float,
+    time_limit_s: float | None = None,
+) -> Solved | None:
+    """Search for the best schedule within a limit of work, starting from the schedule `hint`.
+
+    `least`: a bound of the makespan in ticks. `work`: 1 for ten deterministic seconds of CP-SAT.
+    The search strategies are interleaved in fixed batches, so that the result depends neither on
+    the number of cores nor on the elapsed time, unless `time_limit_s` stops it. Returns None if no
+    schedule is found within these limits.
+    """
+    # Imported here: it takes a second, and is an extra.
+    from ortools.sat.python import cp_model
+
+    model = _build_model(cp_model, tasks, least, _limit_makespan(tasks, hint))
+    for piece in hint:
+        model.model.add_hint(model.starts[piece.task], int(piece.start))
+        for number, sender in enumerate(tasks.senders[piece.task]):
+            model.model.add_hint(model.presences[piece.task][number], sender == piece.sender)
+    solver = cp_model.CpSolver()
+    solver.parameters.max_deterministic_time = _DETERMINISTIC_SECONDS * work
+    if time_limit_s is not None:
+        # 0 would mean no time limit.
+        solver.parameters.max_time_in_seconds = max(time_limit_s, 1e-3)
+    solver.parameters.interleave_search = True
+    solver.parameters.num_workers = count_workers()
+    solver.parameters.random_seed = _SEED
+    status = solver.solve(model.model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    pieces = _read_pieces(tasks, solver, model)
+    is_optimal = status == cp_model.OPTIMAL
+    if any(due is not None for due in tasks.due):
+        # The solver's bound is one of lateness and makespan combined.
+        return Solved(pieces, least, is_optimal)
+    return Solved(pieces, int(solver.best_objective_bound), is_optimal)
+
+
+def _limit_makespan(tasks: HostTasks, hint: Sequence[Piece]) -> int:
+    """Return an upper limit of the makespan for the solver.
+
+    The makespan of the hint; with due times, which may require a longer schedule, the last release
+    plus all tasks in sequence.
+    """
+    if all(due is None for due in tasks.due):
+        return int(max(piece.end for piece in hint))
+    return sum(max(row) for row in tasks.durations) + max(tasks.release)
+
+
+def _build_model(cp_model: Any, tasks: HostTasks, least: int, horizon: int) -> _Model:
+    """Build the model: starts, senders and intervals of tasks, cards, loads, and the objective.
+
+    `horizon`: upper limit of all times in ticks; lateness is minimized before the makespan.
+    """
+    model = cp_model.CpModel()
+    built = _Model(model, model.new_int_var(least, max(least, horizon), "makespan"))
+    for task in range(len(tasks)):
+        _add_task(built, tasks, task, horizon)
+    for intervals in built.on_card.values():
+        if tasks.cards == 1:
+            model.add_no_overlap(intervals)
+        else:
+            model.add_cumulative(intervals, [1] * len(intervals), tasks.cards)
+    # Without this cut hard cases of some tens of tasks stay unproven.
+    for terms in built.loads.values():
+        model.add(sum(terms) <= built.makespan * tasks.cards)
+    _order_equal_tasks(built, tasks)
+    lateness = _add_lateness(built, tasks, horizon)
+    model.minimize(lateness * (max(least, horizon) + 1) + built.makespan)
+    return built
+
+
+def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
+    """Add the lateness of the latest task to the model; 0 if no task has a due time."""
+    dues = [(task, due) for task, due in enumerate(tasks.due) if due is not None]
+    if not dues:
+        return 0
+    lateness = built.model.new_int_var(0, horizon, "lateness")
+    for task, due in dues:
+        lengths = zip(built.presences[task], tasks.durations[task], strict=True)
+        # One presence is 1: the sum is the length from the chosen sender.
+        length = sum(presence * ticks for presence, ticks in lengths)
+        built.model.add(built.starts[task] + length - due <= lateness)
+    return lateness
+
+
+def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
+    """Add the start of a task, the choice of one sender, and its intervals on cards."""
+    model = built.model
+    start = model.new_int_var(tasks.release[task], horizon, f"start{task}")
+    presences = []
+    ticks = tasks.durations[task]
+    for sender, length in zip(tasks.senders[task], ticks, strict=True):
+        presence = model.new_bool_var(f"sends{task}from{sender}")
+        interval = model.new_optional_fixed_size_interval_var(start, length, presence, "")
+        built.on_card.setdefault(("out", sender), []).append(interval)
+        built.loads.setdefault(sender, []).append(length * presence)
+        model.add(built.makespan >= start + length).only_enforce_if(presence)
+        presences.append(presence)
+        # If durations depend on the sender, so do the intervals on the receivers' cards.
+        for host in tasks.receivers[task] if len(set(ticks)) > 1 else ():
+            built.on_card.setdefault(("in", host), []).append(interval)
+    model.add_exactly_one(presences)
+    if len(set(ticks)) == 1:
+        interval = model.new_fixed_size_interval_var(start, ticks[0], "")
+        for host in tasks.receivers[task]:
+            built.on_card.setdefault(("in", host), []).append(interval)
+    built.starts.append(start)
+    built.presences.append(presences)
+
+
+def _order_equal_tasks(built: _Model, tasks: HostTasks) -> None:
+    """Require that equal tasks start in order, because their permutations are equivalent."""
+    before: dict[object, int] = {}
+    for task in range(len(tasks)):
+        key = (
+            tasks.senders[task],
+            tasks.receivers[task],
+            tasks.durations[task],
+            tasks.release[task],
+            tasks.due[task],
+        )
+        if key in before:
+            built.model.add(built.starts[before[key]] <= built.starts[task])
+        before[key] = task
+
+
+def _read_pieces(tasks: HostTasks, solver: Any, built: _Model) -> tuple[Piece, ...]:
+    """Read the pieces of the solution, sorted by start."""
+    pieces = []
+    for task, start in enumerate(built.starts):
+        chosen = [solver.boolean_value(presence) for presence in built.presences[task]]
+        sender = tasks.senders[task][chosen.index(True)]
+        ticks = tasks.duration(task, sender)
+        pieces.append(Piece(task, sender, Fraction(solver.value(start)), Fraction(ticks)))
+    return tuple(sorted(pieces, key=lambda piece: (piece.start, piece.task)))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collhub_reshard.scheduling.bounds import Bound
 from collhub_reshard.scheduling.host_tasks import HostTasks
 
 
@@ -134,3 +135,243 @@ def _find_ends(pieces: Sequence[Piece]) -> dict[int, Fraction]:
         before = ends.get(piece.task, piece.end)
         ends[piece.task] = max(piece.end, before)
     return ends
+
+
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The minimum time in which hosts can send all groups, and a division that achieves it.
+
+    `hosts`: a set of hosts that needs all of this time (a Hall set). `shares`: bytes by group and
+    host.
+    """
+
+    time_s: Fraction
+    hosts: tuple[int, ...]
+    shares: Mapping[tuple[Group, int], Fraction]
+
+
+def find_least_sharing(demand: Mapping[Group, int], rate: Mapping[int, Fraction]) -> Sharing:
+    """Divide every group's bytes among its hosts so that the busiest host finishes earliest.
+
+    `demand`: bytes by the group of hosts that may send them. `rate`: bytes per second by host. A
+    flow that does not fit shows a set of hosts that must send more, whose ratio is the next
+    candidate time. Every candidate is a bound, and the last one is achieved.
+    """
+    groups = [group for group in sorted(demand) if demand[group]]
+    hosts = sorted({host for group in groups for host in group})
+    if not groups:
+        return Sharing(Fraction(0), (), {})
+    binding = tuple(hosts)
+    time = _compute_ratio(groups, demand, binding, rate)
+    while True:
+        flow = _BipartiteFlow(groups, demand, hosts, {h: time * rate[h] for h in hosts})
+        short = flow.short_hosts()
+        if not short:
+            return Sharing(time, binding, flow.shares())
+        binding = short
+        inside = [group for group in groups if set(group) <= set(short)]
+        time = _compute_ratio(inside, demand, short, rate)
+
+
+def _compute_ratio(
+    groups: Sequence[Group],
+    demand: Mapping[Group, int],
+    hosts: Sequence[int],
+    rate: Mapping[int, Fraction],
+) -> Fraction:
+    """Return the time in which these hosts send the data that no other host can send."""
+    host_set = set(hosts)
+    total = sum(demand[group] for group in groups if set(group) <= host_set)
+    return Fraction(total) / sum((rate[host] for host in hosts), Fraction(0))
+
+
+class _BipartiteFlow:
+    """Maximum flow from groups to hosts, by shortest augmenting paths."""
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        demand: Mapping[Group, int],
+        hosts: Sequence[int],
+        room: Mapping[int, Fraction],
+    ) -> None:
+        self._groups = list(groups)
+        self._left = {group: Fraction(demand[group]) for group in groups}
+        self._room = dict(room)
+        self._shares = {(group, host): Fraction(0) for group in groups for host in group}
+        self._users: dict[int, list[Group]] = {host: [] for host in hosts}
+        for group in groups:
+            for host in group:
+                self._users[host].append(group)
+        self._reached: dict[int, Group] = {}
+        while self._augment():
+            pass
+
+    def shares(self) -> dict[tuple[Group, int], Fraction]:
+        """Return the bytes by group and host, without zeros."""
+        return {key: share for key, share in self._shares.items() if share}
+
+    def short_hosts(self) -> tuple[int, ...]:
+        """Return the hosts that lack capacity for the bytes of their groups.
+
+        Empty if all bytes are assigned.
+        """
+        if not any(self._left.values()):
+            return ()
+        return tuple(sorted(self._reached))
+
+    def _augment(self) -> bool:
+        """Fill a path from a group with remaining bytes to a host with capacity.
+
+        Return False if there is no such path.
+        """
+        # The predecessor of every reached host (a group) and of every reached group (a host).
+        self._reached = {}
+        previous_host: dict[Group, int | None] = {g: None for g in self._groups if self._left[g]}
+        queue = deque(previous_host)
+        while queue:
+            group = queue.popleft()
+            for host in group:
+                if host in self._reached:
+                    continue
+                self._reached[host] = group
+                if self._room[host]:
+                    self._fill(host, previous_host)
+                    return True
+                for next_group in self._users[host]:
+                    if next_group not in previous_host and self._shares[next_group, host]:
+                        previous_host[next_group] = host
+                        queue.append(next_group)
+        return False
+
+    def _fill(self, last: int, previous_host: Mapping[Group, int | None]) -> None:
+        """Move as many bytes as possible along the path that ends at host `last`."""
+        path: list[tuple[Group, int]] = []
+        host: int | None = last
+        while host is not None:
+            group = self._reached[host]
+            path.append((group, host))
+            host = previous_host[group]
+        first = path[-1][0]
+        amount = min(self._left[first], self._room[last])
+        # Along the path a group removes bytes from one host that it adds to the next.
+        for (_, taken), (group, _) in zip(path[1:], path[:-1], strict=True):
+            amount = min(amount, self._shares[group, taken])
+        for group, placed in path:
+            self._shares[group, placed] += amount
+        for (_, taken), (group, _) in zip(path[1:], path[:-1], strict=True):
+            self._shares[group, taken] -= amount
+        self._left[first] -= amount
+        self._room[last] -= amount
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A proven minimum time in ticks, and its reason.
+
+    `kind`: `receiver` (all data that `hosts[0]` must receive), `senders` (all data that only
+    `hosts` can send), `exclusive` (the data for all receivers, then the remaining data that only
+    `hosts` can send), `task` (the unsplit task `task`), `nothing` (no bytes are sent).
+    """
+
+    kind: str
+    ticks: Fraction
+    hosts: tuple[int, ...] = ()
+    task: int = -1
+
+    @property
+    def whole_ticks(self) -> int:
+        """The bound of an unsplit schedule, whose times are integral ticks."""
+        return math.ceil(self.ticks)
+
+
+def compute_fluid_bound(tasks: HostTasks) -> Bound:
+    """Return the largest of the bounds that also hold if tasks are split.
+
+    By a receiver, by a set of senders, or by tasks that all hosts receive.
+    """
+    if not len(tasks):
+        return Bound("nothing", Fraction(0))
+    # Senders may share a task here, so the bound holds with and without splitting.
+    sharing = share_among_senders(tasks, range(len(tasks)))
+    out = Bound("senders", sharing.time_s / tasks.tick_s, sharing.hosts)
+    # Among equal bounds, the first one has the simplest proof.
+    return max(
+        (compute_receiver_bound(tasks), out, compute_exclusive_bound(tasks)),
+        key=lambda bound: bound.ticks,
+    )
+
+
+def compute_unsplit_bound(tasks: HostTasks) -> Bound:
+    """Return the largest bound for schedules without split tasks."""
+    fluid = compute_fluid_bound(tasks)
+    longest = compute_task_bound(tasks)
+    return longest if longest.ticks > fluid.ticks else fluid
+
+
+def compute_receiver_bound(tasks: HostTasks) -> Bound:
+    """Return the bound by the host that needs the longest time to receive its data."""
+    load = compute_receiver_loads(tasks, range(len(tasks)))
+    if not load:
+        return Bound("nothing", Fraction(0))
+    # Sorted, so that the proof is deterministic if loads are equal.
+    busiest = max(sorted(load), key=lambda host: load[host])
+    return Bound("receiver", load[busiest], (busiest,))
+
+
+def compute_receiver_loads(tasks: HostTasks, chosen: Iterable[int]) -> dict[int, Fraction]:
+    """Return, by receiver, the ticks that its cards need for some tasks.
+
+    Includes the time until the first of these tasks is released.
+    """
+    load: dict[int, Fraction] = {}
+    first: dict[int, int] = {}
+    for task in chosen:
+        for host in tasks.receivers[task]:
+            rate = tasks.network.in_rate[host] * tasks.cards
+            ticks = tasks.bytes[task] / rate / tasks.tick_s
+            load[host] = load.get(host, Fraction(0)) + ticks
+            first[host] = min(first.get(host, tasks.release[task]), tasks.release[task])
+    return {host: ticks + first[host] for host, ticks in load.items()}
+
+
+def share_among_senders(tasks: HostTasks, chosen: Iterable[int]) -> Sharing:
+    """Return the minimum time in which the senders can send some tasks, split arbitrarily."""
+    demand: dict[tuple[int, ...], int] = {}
+    for task in chosen:
+        senders = tasks.senders[task]
+        demand[senders] = demand.get(senders, 0) + tasks.bytes[task]
+    rate = {host: tasks.network.out_rate[host] * tasks.cards for group in demand for host in group}
+    return find_least_sharing(demand, rate)
+
+
+def compute_exclusive_bound(tasks: HostTasks) -> Bound:
+    """Return the bound of tasks that all hosts receive, plus that of the remaining tasks.
+
+    With one card per host, a task that all hosts receive excludes all others. No bound if hosts
+    have several cards, or if one of the two kinds of task does not occur.
+    """
+    everyone = tuple(sorted({host for hosts in tasks.receivers for host in hosts}))
+    shared = [task for task in range(len(tasks)) if tasks.receivers[task] == everyone]
+    rest = [task for task in range(len(tasks)) if tasks.receivers[task] != everyone]
+    if not shared or not rest or tasks.cards > 1:
+        return Bound("nothing", Fraction(0))
+    slowest = min(tasks.network.in_rate[host] for host in everyone)
+    first = Fraction(sum(tasks.bytes[task] for task in shared)) / slowest / tasks.tick_s
+    sharing = share_among_senders(tasks, rest)
+    return Bound("exclusive", first + sharing.time_s / tasks.tick_s, sharing.hosts)
+
+
+def compute_task_bound(tasks: HostTasks) -> Bound:
+    """Return the bound by the task with the latest possible end, from its fastest sender."""
+    if not len(tasks):
+        return Bound("nothing", Fraction(0))
+
+    def end(task: int) -> int:
+        return tasks.release[task] + min(tasks.durations[task])
+
+    longest = max(range(len(tasks)), key=end)
+    return Bound("task", Fraction(end(longest)), task=longest)

@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from collhub_reshard.scheduling.bounds import share_among_senders
 from collhub_reshard.scheduling.host_tasks import HostTasks
-from collhub_reshard.scheduling.schedule import Piece
+from collhub_reshard.scheduling.schedule import Piece, share_among_senders
 
 _End = tuple[str, int]
 

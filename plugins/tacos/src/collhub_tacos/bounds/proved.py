@@ -16,9 +16,9 @@ from collhub_tacos.bounds.time_cuts import (
     find_tightest_cut,
     supports_time_cuts,
 )
-from collhub_tacos.candidates import SynthesisCandidate
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.setting import Setting
+from collhub_tacos.search.candidates import SynthesisCandidate
+from collhub_tacos.search.setting import Setting
 from hub_core.columns import Int64Array
 from hub_core.model import Collective, CollectiveKind, JsonValue
 from hub_core.network import Occupancy, Topology, lower_bound_ns

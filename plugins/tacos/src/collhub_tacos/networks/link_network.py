@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hub_core.columns import Int64Array, csr, group_of_entry, group_pointer
-from hub_core.network import Occupancy, Topology, link_times_ps
+from hub_core.columns import BoolArray, Int64Array, csr, group_of_entry, group_pointer, row_pointer
+from hub_core.model import UsageError
+from hub_core.network import Links, Occupancy, Routes, Topology, link_times_ns, link_times_ps
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +117,255 @@ class LinkNetwork:
         latency_s = self.topology.latency_s[self.row]
         bandwidth = self.topology.bandwidth_bytes_per_s[self.row]
         return LinkTimes(*link_times_ps(bandwidth, latency_s, chunk_bytes, occupancy))
+
+
+# Simulators use nanoseconds, this package picoseconds.
+_PS_PER_NS = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PathTimes(LinkTimes):
+    """Times of a message on every arc of a `PathNetwork`: int64 picoseconds.
+
+    `busy`: time of the arc's first link. `arrival`: sum over its links. `hops`: times on every link
+    of `PathNetwork.links`.
+    """
+
+    hops: LinkTimes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PathNetwork(LinkNetwork):
+    """NPUs joined by arcs; an arc is the route of a message that passes only switches.
+
+    Arc i uses the links `paths.links[paths.indptr[i]:paths.indptr[i + 1]]` of `links` in order, as
+    simulators route it; arcs share links. `row`: its first link, by which the sender orders its
+    messages.
+    """
+
+    links: LinkNetwork
+    paths: Routes
+
+    def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
+        """Return the times of a message of `chunk_bytes` on every arc of an idle network."""
+        hops = self._compute_hop_times(chunk_bytes, occupancy)
+        first = self.paths.links[self.paths.indptr[:-1]]
+        return PathTimes(hops.busy[first], self._sum_over_links(hops.arrival), hops)
+
+    def _sum_over_links(self, column: Int64Array) -> Int64Array:
+        """Return the sum over the links of every arc, int64."""
+        starts = self.paths.indptr[:-1]
+        # `reduceat` does not support an empty list of starts.
+        if not len(starts):
+            return column[:0]
+        sums: Int64Array = np.add.reduceat(column[self.paths.links], starts)
+        return sums
+
+    def _compute_hop_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
+        """Return the times on every link in entire nanoseconds, as in simulators.
+
+        Fractions would change the order at switches. Raises `InputError` if a message takes too
+        long to be counted in picoseconds.
+        """
+        self.links.link_times(chunk_bytes, occupancy)
+        row = self.links.row
+        bandwidth = self.topology.bandwidth_bytes_per_s[row]
+        size = np.full(len(row), chunk_bytes, np.int64)
+        busy_ns, arrival_ns = link_times_ns(
+            bandwidth, self.topology.latency_ns[row], size, occupancy
+        )
+        return LinkTimes(_PS_PER_NS * busy_ns, _PS_PER_NS * arrival_ns)
+
+
+def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:
+    """Return the links of every arc, and their times; without switches an arc is a link."""
+    if isinstance(network, PathNetwork):
+        assert isinstance(times, PathTimes)
+        return network.paths, times.hops
+    count = np.arange(network.num_links + 1, dtype=np.int64)
+    return Routes(count, count[:-1]), times
+
+
+def contract_switches(topology: Topology) -> LinkNetwork:
+    """Return the network of NPUs: a `PathNetwork` if there are switches, else the links unchanged.
+
+    A pair of NPUs has an arc if its route passes no other NPU. Routes are shortest paths, so arcs
+    preserve reachability. Cost: routes of all pairs at switches.
+    """
+    links = LinkNetwork.of(topology)
+    if links.num_nodes == links.num_npus:
+        return links
+    source, destination = _find_pairs_joined_by_switches(topology)
+    routes = topology.routes(source, destination)
+    is_arc = _passes_no_npu(topology, routes)
+    source, destination = source[is_arc], destination[is_arc]
+    paths = _select_routes(routes, is_arc, _number_links_of_rows(links))
+    return PathNetwork(
+        topology=topology,
+        num_npus=topology.num_npus,
+        num_nodes=topology.num_npus,
+        indptr=group_pointer(destination, topology.num_npus),
+        source=source,
+        row=links.row[paths.links[paths.indptr[:-1]]],
+        links=links,
+        paths=paths,
+    )
+
+
+def _passes_no_npu(topology: Topology, routes: Routes) -> BoolArray:
+    """Whether only switches are between the ends of a route: bool per route."""
+    ends_at_npu = topology.destination[routes.links] < topology.num_npus
+    # The last link of every route ends at its destination, which is no relay.
+    ends_at_npu[routes.indptr[1:] - 1] = False
+    route = group_of_entry(routes.indptr)
+    is_direct = np.ones(len(routes.indptr) - 1, np.bool_)
+    is_direct[route[ends_at_npu]] = False
+    return is_direct
+
+
+def _number_links_of_rows(links: LinkNetwork) -> Int64Array:
+    """Return the link number of each topology row: int64[rows], -1 for dropped parallel links."""
+    number = np.full(links.topology.num_links, -1, np.int64)
+    number[links.row] = np.arange(links.num_links)
+    return number
+
+
+def _select_routes(routes: Routes, is_chosen: BoolArray, number: Int64Array) -> Routes:
+    """Return some of the routes with topology rows replaced by link numbers."""
+    lengths = np.diff(routes.indptr)
+    is_kept = np.repeat(is_chosen, lengths)
+    return Routes(row_pointer(lengths[is_chosen]), number[routes.links[is_kept]])
+
+
+def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
+    """Return pairs of NPUs with a link or a path over switches, by destination, then by source."""
+    npus = topology.num_npus
+    reached = _find_npus_behind_switches(topology)
+    # If the head is a switch, the NPU reaches all NPUs that the switch reaches.
+    leaves_npu = topology.source < npus
+    tails = topology.source[leaves_npu].tolist()
+    heads = topology.destination[leaves_npu].tolist()
+    table = np.zeros((npus, npus), np.bool_)
+    for tail, head in zip(tails, heads, strict=True):
+        if head < npus:
+            table[head, tail] = True
+        else:
+            table[reached[head - npus], tail] = True
+    # A path through a switch back to its start is no arc.
+    np.fill_diagonal(table, False)
+    destination, source = np.nonzero(table)
+    return source.astype(np.int64), destination.astype(np.int64)
+
+
+def _find_npus_behind_switches(topology: Topology) -> BoolArray:
+    """Return which NPUs every switch reaches over switches: bool[switches, NPUs]."""
+    npus = topology.num_npus
+    reached = np.zeros((topology.num_nodes - npus, npus), np.bool_)
+    switches, heads = topology.source - npus, topology.destination
+    leaves_switch = switches >= 0
+    last = leaves_switch & (heads < npus)
+    reached[switches[last], heads[last]] = True
+    inner = np.flatnonzero(leaves_switch & (heads >= npus))
+    previous_total = -1
+    total = int(reached.sum())
+    # The closure is complete when a pass over the links between switches adds nothing.
+    while total > previous_total:
+        reached_next = reached[heads[inner] - npus]
+        np.logical_or.at(reached, switches[inner], reached_next)
+        previous_total, total = total, int(reached.sum())
+    return reached
+
+
+def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
+    """Return the topology without switches: ports have links to the next `degree` neighbours.
+
+    A switch with an in-link from u of bandwidth a and an out-link to v of bandwidth b becomes links
+    u -> v of bandwidth min(a, b) / degree and the latency of both hops, from every u to the
+    `degree` (0: all) neighbours v that follow it in the order of their numbers, as in the switch
+    unwinding of TACOS (Won et al., MICRO 2024). Switches are processed in order. Parallel links
+    that result are combined: bandwidths are added, and the latency is the maximum.
+
+    An algorithm for the result must be evaluated on the result. The caller asserts that the links
+    exist or that the switch emulates them. Raises `UsageError` for a negative degree.
+    """
+    if degree < 0:
+        raise UsageError(
+            f"a switch cannot be unwound to degree {degree}",
+            cure="give 0 or more",
+            code="option-range",
+        )
+    links = Links(
+        topology.source,
+        topology.destination,
+        topology.bandwidth_bytes_per_s,
+        topology.latency_s,
+    )
+    npus = topology.num_npus
+    for switch in range(npus, topology.num_nodes):
+        links = _merge_parallel_links(_replace_switch(links, switch, degree), topology.num_nodes)
+    name = f"{topology.name}, unwound"
+    plain = links.topology(name, npus, npus, node_names=topology.node_names[:npus])
+    return replace(plain, groups=topology.groups)
+
+
+def _replace_switch(links: Links, switch: int, degree: int) -> Links:
+    """Return the links with those of one switch replaced by direct links."""
+    in_link, out_link, link_count = _pair_ports(links, switch, degree)
+    # The slower of two ports limits the bandwidth, which is divided among the links of the port.
+    bandwidth = np.minimum(
+        links.bandwidth_bytes_per_s[in_link], links.bandwidth_bytes_per_s[out_link]
+    )
+    direct = Links(
+        links.source[in_link],
+        links.destination[out_link],
+        bandwidth / np.maximum(link_count, 1),
+        links.latency_s[in_link] + links.latency_s[out_link],
+    )
+    # Links of other nodes are kept first, so their order does not change.
+    unaffected = np.flatnonzero((links.source != switch) & (links.destination != switch))
+    kept_links = Links(
+        links.source[unaffected],
+        links.destination[unaffected],
+        links.bandwidth_bytes_per_s[unaffected],
+        links.latency_s[unaffected],
+    )
+    return Links.joined([kept_links, direct])
+
+
+def _pair_ports(
+    links: Links, switch: int, degree: int
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return pairs of in- and out-links of a switch, and the number of pairs per in-link."""
+    nothing = np.zeros(0, np.int64)
+    in_link, out_link, link_count = [nothing], [nothing], [nothing]
+    out = np.flatnonzero(links.source == switch)
+    # Sorted by neighbour, which defines the next one.
+    out = out[np.argsort(links.destination[out], kind="stable")]
+    for link in np.flatnonzero(links.destination == switch).tolist():
+        chosen = _find_next_ports(links, out, int(links.source[link]), degree)
+        in_link.append(np.full(len(chosen), link, np.int64))
+        out_link.append(chosen)
+        link_count.append(np.full(len(chosen), len(chosen), np.int64))
+    return np.concatenate(in_link), np.concatenate(out_link), np.concatenate(link_count)
+
+
+def _find_next_ports(links: Links, out: Int64Array, node: int, degree: int) -> Int64Array:
+    """Return the out-links to the `degree` (0: all) neighbours after `node`, cyclically."""
+    heads = links.destination[out]
+    after = int(np.searchsorted(heads, node, "right"))
+    following = np.roll(out, -after)
+    # A port has no link to itself.
+    out_links: Int64Array = following[links.destination[following] != node]
+    return out_links[: degree or None]
+
+
+def _merge_parallel_links(links: Links, num_nodes: int) -> Links:
+    """Combine parallel links; the result is sorted by source, then by destination."""
+    pair = links.source * num_nodes + links.destination
+    key, which = np.unique(pair, return_inverse=True)
+    # The latency is that of the slower path.
+    latency = np.zeros(len(key))
+    np.maximum.at(latency, which, links.latency_s)
+    bandwidth = np.bincount(which, links.bandwidth_bytes_per_s, len(key))
+    source, destination = np.divmod(key, num_nodes)
+    return Links(source, destination, bandwidth.astype(np.float64), latency)

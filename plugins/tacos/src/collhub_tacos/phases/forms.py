@@ -9,7 +9,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from collhub_tacos.candidates import Nodes, Prospects, SynthesisCandidate, Trials, Variant
 from collhub_tacos.networks.link_network import (
     CAPPED,
     FREE,
@@ -18,9 +17,9 @@ from collhub_tacos.networks.link_network import (
     UNCAPPED,
     LinkNetwork,
     LinkTimes,
+    PathNetwork,
     WindowRule,
 )
-from collhub_tacos.networks.switches import PathNetwork
 from collhub_tacos.networks.symmetry import is_duplex, transpose_network
 from collhub_tacos.routing.routes import RoutePlan
 from collhub_tacos.schedules.link_schedule import (
@@ -28,8 +27,9 @@ from collhub_tacos.schedules.link_schedule import (
     compute_link_windows,
     reverse_schedule,
 )
-from collhub_tacos.seed_search import Progress
-from collhub_tacos.setting import Setting
+from collhub_tacos.search.candidates import Nodes, Prospects, SynthesisCandidate, Trials, Variant
+from collhub_tacos.search.seeds import Progress
+from collhub_tacos.search.setting import Setting
 from collhub_tacos.spreading.spread_out import (
     SpreadResult,
     SpreadTask,

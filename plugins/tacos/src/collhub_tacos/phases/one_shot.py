@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_tacos.candidates import Nodes, SynthesisCandidate
-from collhub_tacos.networks.link_network import LinkTimes
-from collhub_tacos.networks.switches import get_links_of_arcs
+from collhub_tacos.networks.link_network import LinkTimes, get_links_of_arcs
 from collhub_tacos.phases.partial_sums import (
     LOCAL_CONTRIBUTION,
     InTrees,
@@ -18,8 +16,9 @@ from collhub_tacos.phases.partial_sums import (
     build_in_trees,
     build_partial_sums,
 )
-from collhub_tacos.seed_search import Progress
-from collhub_tacos.setting import Setting, bound_one_tree_ps
+from collhub_tacos.search.candidates import Nodes, SynthesisCandidate
+from collhub_tacos.search.seeds import Progress
+from collhub_tacos.search.setting import Setting, bound_one_tree_ps
 from hub_core.columns import Int64Array, expanded_ranges
 from hub_core.model import Algorithm, Buffer, StepKind, StepTable, StepTableBuilder
 from hub_core.schedules import Chunks, Transfers

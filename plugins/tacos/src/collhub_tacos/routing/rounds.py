@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_tacos.networks.distances import hops_from, unreachable_error
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.switches import get_links_of_arcs
+from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes, get_links_of_arcs
+from collhub_tacos.networks.symmetry import hops_from, unreachable_error
 from collhub_tacos.routing.routes import ALL_NEEDED_NODES, RoutePlan, RouteRules
 from collhub_tacos.routing.trees_kernel import (
     ArcMap,
@@ -18,7 +17,7 @@ from collhub_tacos.routing.trees_kernel import (
     compute_distances,
     reroute,
 )
-from collhub_tacos.seed_search import FractionReport, ignore_fraction
+from collhub_tacos.search.seeds import FractionReport, ignore_fraction
 from hub_core.columns import BoolArray, Float64Array, Int64Array
 
 # Transfers between two checks for Ctrl-C: at most a second.

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.switches import PathNetwork, get_links_of_arcs
+from collhub_tacos.networks.link_network import (
+    LinkNetwork,
+    LinkTimes,
+    PathNetwork,
+    get_links_of_arcs,
+)
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from collhub_tacos.schedules.timing import compute_times, retime_by_events
-from collhub_tacos.seed_search import Progress, ignore_progress, report_activity, report_part
+from collhub_tacos.search.seeds import Progress, ignore_progress, report_activity, report_part
 from hub_core.columns import BoolArray, ColumnTable, Int64Array, expanded_ranges, inverse
 
 ALL_NEEDED_NODES = -1

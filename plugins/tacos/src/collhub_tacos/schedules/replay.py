@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.schedules.arrival_log import ArrivalLog, ChunkBits, set_chunk_bits
-from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.seed_search import FractionReport, ignore_fraction
+from collhub_tacos.schedules.link_schedule import (
+    ArrivalLog,
+    ChunkBits,
+    LinkSchedule,
+    set_chunk_bits,
+)
+from collhub_tacos.search.seeds import FractionReport, ignore_fraction
 from hub_core.columns import BoolArray, Int64Array, counted_positions
 from hub_core.model import InputError
 

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from collhub_tacos.networks.distances import ShortestPaths
 from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.networks.symmetry import ShortestPaths
 from collhub_tacos.schedules.link_schedule import LinkSchedule
 from hub_core.columns import Int64Array, distinct
 

@@ -7,10 +7,10 @@ import os
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.distances import unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.symmetry import unreachable_error
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.seed_search import (
+from collhub_tacos.search.seeds import (
     AfterTrial,
     Best,
     FractionReport,

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.distances import hops_from, unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import Translations
-from collhub_tacos.schedules.arrival_log import (
+from collhub_tacos.networks.symmetry import Translations, hops_from, unreachable_error
+from collhub_tacos.schedules.link_schedule import (
     ArrivalLog,
     ChunkBits,
     choose_identifier_type,
     set_chunk_bits,
 )
-from collhub_tacos.seed_search import (
+from collhub_tacos.search.seeds import (
     AfterTrial,
     FractionReport,
     Progress,

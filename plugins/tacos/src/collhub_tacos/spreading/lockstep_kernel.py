@@ -25,10 +25,9 @@ import numpy as np
 import numpy.typing as npt
 from collhub_packing.compiling import inlined, kernel, part
 
-from collhub_tacos.networks.distances import unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.networks.symmetry import Translations
-from collhub_tacos.schedules.arrival_log import ArrivalLog, Identifiers, choose_identifier_type
+from collhub_tacos.networks.symmetry import Translations, unreachable_error
+from collhub_tacos.schedules.link_schedule import ArrivalLog, Identifiers, choose_identifier_type
 from hub_core.columns import Int64Array
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from collhub_tacos.networks.distances import ShortestPaths, unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
+from collhub_tacos.networks.symmetry import ShortestPaths, unreachable_error
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.seed_search import (
+from collhub_tacos.search.seeds import (
     AfterTrial,
     Best,
     FractionReport,

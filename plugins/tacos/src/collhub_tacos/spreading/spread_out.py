@@ -9,14 +9,12 @@ from functools import lru_cache, partial
 import numpy as np
 
 from collhub_tacos.bounds.time_cuts import find_tightest_cut, supports_time_cuts
-from collhub_tacos.candidates import Trials
-from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes
-from collhub_tacos.networks.switches import PathNetwork
+from collhub_tacos.networks.link_network import FREE, LinkNetwork, LinkTimes, PathNetwork
 from collhub_tacos.networks.symmetry import Translations
-from collhub_tacos.schedules.arrival_log import ArrivalLog
-from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.seed_search import Progress, drop_activity, find_best_of_seeds, report_activity
-from collhub_tacos.setting import Setting
+from collhub_tacos.schedules.link_schedule import ArrivalLog, LinkSchedule
+from collhub_tacos.search.candidates import Trials
+from collhub_tacos.search.seeds import Progress, drop_activity, find_best_of_seeds, report_activity
+from collhub_tacos.search.setting import Setting
 from collhub_tacos.spreading.staged import (
     build_free_all_gathers,
     find_group_grids,

@@ -15,10 +15,10 @@ from functools import partial
 
 import numpy as np
 
-from collhub_tacos.candidates import Trials
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.routing.routes import RoutePlan
 from collhub_tacos.schedules.link_schedule import LinkSchedule
+from collhub_tacos.search.candidates import Trials
 from hub_core.columns import Int64Array, inverse, ordinals
 
 # Maximum number of levels of groups to try.

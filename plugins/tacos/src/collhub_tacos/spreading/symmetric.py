@@ -17,11 +17,10 @@ from __future__ import annotations
 import numpy as np
 from collhub_packing.compiling import kernel, part
 
-from collhub_tacos.networks.distances import unreachable_error
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
-from collhub_tacos.networks.symmetry import Translations
+from collhub_tacos.networks.symmetry import Translations, unreachable_error
 from collhub_tacos.schedules.link_schedule import LinkSchedule
-from collhub_tacos.seed_search import (
+from collhub_tacos.search.seeds import (
     AfterTrial,
     Best,
     Progress,

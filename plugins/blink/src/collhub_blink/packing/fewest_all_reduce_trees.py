@@ -14,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 from collhub_packing import CapacityGraph, DuplexLinks, SpanningTree, induced, strength
 
-from collhub_blink.fewest.search_kernels import EXHAUSTED, FOUND, search_undirected
-from collhub_blink.fewest.weight_search import (
+from collhub_blink.packing.weight_search import (
+    EXHAUSTED,
+    FOUND,
     Budget,
     TreeSearchResult,
     compute_twin_bits,
     generate_weight_vectors,
     run_searches,
     search_counts,
+    search_undirected,
 )
 from hub_core.columns import Int64Array, row_pointer
 

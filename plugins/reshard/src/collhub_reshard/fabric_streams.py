@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 from collhub_shardings import UnitTasks
 
-from collhub_reshard.fabric.links import (
+from collhub_reshard.fabric_links import (
     Delivery,
     Edge,
     FabricLinks,

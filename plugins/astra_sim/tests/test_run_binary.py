@@ -7,8 +7,7 @@ import time
 import numpy as np
 import pytest
 from astra_calls import simulate_analytically, simulate_by_binary, write_folder
-from collhub_astra_sim.running.health import check
-from collhub_astra_sim.running.process import parse_output, run
+from collhub_astra_sim.binary import check, parse_output, run
 
 from hub_core import parse_topology
 from hub_core.model import ExitCode, InputError, PluginError, Severity, UsageError

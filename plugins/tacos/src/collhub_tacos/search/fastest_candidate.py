@@ -10,18 +10,18 @@ from functools import partial
 import numpy as np
 
 from collhub_tacos.bounds.lower_bounds import compute_lower_bounds_ps
-from collhub_tacos.candidates import (
+from collhub_tacos.networks.link_network import LinkNetwork
+from collhub_tacos.networks.symmetry import hops_from
+from collhub_tacos.phases.forms import FORMS, choose_ladder
+from collhub_tacos.search.candidates import (
     Prospects,
     SynthesisCandidate,
     evaluate_candidate,
     evaluate_form,
     is_simulator_decisive,
 )
-from collhub_tacos.networks.distances import hops_from
-from collhub_tacos.networks.link_network import LinkNetwork
-from collhub_tacos.phases.forms import FORMS, choose_ladder
-from collhub_tacos.seed_search import Progress, report_part
-from collhub_tacos.setting import (
+from collhub_tacos.search.seeds import Progress, report_part
+from collhub_tacos.search.setting import (
     MAX_COMPARED_TRANSFERS,
     Setting,
     bound_one_tree_ps,

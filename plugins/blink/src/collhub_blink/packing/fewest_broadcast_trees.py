@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from collhub_packing import CapacityGraph, SpanningTree
 
-from collhub_blink.fewest.search_kernels import search_directed
-from collhub_blink.fewest.weight_search import (
+from collhub_blink.packing.weight_search import (
     Budget,
     TreeSearchResult,
     compute_twin_bits,
     generate_weight_vectors,
     run_searches,
     search_counts,
+    search_directed,
 )
 from hub_core.columns import Arcs, BoolArray, Int64Array, csr, row_pointer
 

@@ -7,9 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from collhub_blink.fewest.all_reduce import find_fewest_all_reduce_trees
-from collhub_blink.fewest.broadcast import bound_tree_count, find_fewest_broadcast_trees
-from collhub_blink.fewest.weight_search import Budget, TreeSearchResult, generate_weight_vectors
+from collhub_blink.packing.fewest_all_reduce_trees import find_fewest_all_reduce_trees
+from collhub_blink.packing.fewest_broadcast_trees import (
+    bound_tree_count,
+    find_fewest_broadcast_trees,
+)
+from collhub_blink.packing.weight_search import Budget, TreeSearchResult, generate_weight_vectors
 from collhub_packing import (
     CapacityGraph,
     SpanningTree,

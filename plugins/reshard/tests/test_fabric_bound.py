@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from collhub_reshard import parse_move, unit_tasks
-from collhub_reshard.fabric.links import (
+from collhub_reshard.fabric_links import (
     FabricLinks,
     bound_tree_cost,
     build_cheap_tree,

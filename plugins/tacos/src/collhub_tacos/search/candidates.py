@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_tacos.networks.switches import PathNetwork
-from collhub_tacos.seed_search import Progress
-from collhub_tacos.setting import Setting
+from collhub_tacos.networks.link_network import PathNetwork
+from collhub_tacos.search.seeds import Progress
+from collhub_tacos.search.setting import Setting
 from hub_core.columns import Int64Array, IntArray, expanded_ranges, run_starts
 from hub_core.model import Algorithm, Collective, JsonValue, StepKind, message_bytes
 from hub_core.network import Occupancy

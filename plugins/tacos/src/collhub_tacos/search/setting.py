@@ -8,10 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from collhub_tacos.networks.link_network import SLOW_START, UNCAPPED, LinkNetwork, LinkTimes
-from collhub_tacos.networks.switches import contract_switches, unwind_switches
+from collhub_tacos.networks.link_network import (
+    SLOW_START,
+    UNCAPPED,
+    LinkNetwork,
+    LinkTimes,
+    contract_switches,
+    unwind_switches,
+)
 from collhub_tacos.plugin import TacosOptions
-from collhub_tacos.seed_search import Progress
+from collhub_tacos.search.seeds import Progress
 from hub_core.columns import Int64Array
 from hub_core.model import Collective, UsageError, message_bytes
 from hub_core.network import Occupancy, Topology

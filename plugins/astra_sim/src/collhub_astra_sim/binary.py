@@ -1,0 +1,385 @@
+"""Simulator `astra-sim`: write the folder, run the real binary on it, and read its output."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from collhub_astra_sim.folders.folder import AstraFolder, arguments, count_file_handles
+from collhub_astra_sim.folders.write import build_folder
+from collhub_astra_sim.options import (
+    BINARY_VARIABLE,
+    CONGESTION_AWARE,
+    CONGESTION_UNAWARE,
+    AstraBinaryOptions,
+    AstraFolderOptions,
+)
+from hub_core.model import Diagnostic, HubError, InputError, Location, PluginError, Severity
+from hub_core.plugin_api import (
+    CheckLine,
+    CheckReport,
+    CheckRequest,
+    NoOptions,
+    SimulationRequest,
+    SimulationResult,
+)
+
+# Texts in the simulator's output after a failure, with the cures.
+_CURES = {
+    "Cannot access et file": "a trace cannot be opened: check the limit of open files (ulimit -n)",
+    "No collective implementation found": (
+        "the binary is older than custom collectives: build a newer one"
+    ),
+    "Attribute comm_size not found": "the binary needs absolute sizes",
+    "msg_chunk_cnt": "the binary reads symbolic sizes only: use the main branch of ASTRA-sim",
+}
+
+
+def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> SimulationResult:
+    """Return the finish times that ASTRA-sim prints; None for ranks that never finish.
+
+    Raises `PluginError` without a binary that behaves like ASTRA-sim, `InputError` if it fails or
+    exceeds the time limit, `UsageError` for a topology that it cannot simulate.
+    """
+    binary = find_binary(options.binary)
+    folder_options = AstraFolderOptions(
+        network=options.network or _find_network_by_name(binary),
+        size=request.collective_bytes,
+        dialect="absolute",
+        group=None if request.npus is None else ",".join(map(str, request.npus)),
+    )
+    folder = build_folder(request.algorithm, request.topology, folder_options)
+    status, printed = _run_on(folder, binary, options.time_limit_s)
+    _check(binary, status, printed, folder)
+    finish = tuple(printed.finish_ns.get(npu) for npu in folder.placement.members)
+    is_aware = folder_options.network == CONGESTION_AWARE
+    diagnostics = tuple(_collect_findings(folder, printed))
+    return SimulationResult(finish, diagnostics=diagnostics, shares_links=is_aware)
+
+
+def _find_network_by_name(binary: str) -> str:
+    """Return the backend of a binary, by the name that ASTRA-sim's build gives it."""
+    is_unaware = "unaware" in Path(binary).name.lower()
+    return CONGESTION_UNAWARE if is_unaware else CONGESTION_AWARE
+
+
+def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int, AstraPrinted]:
+    """Run the binary on a folder in a temporary directory; return (exit status, parsed output)."""
+    with tempfile.TemporaryDirectory(prefix="collhub-astra-sim-") as name:
+        input_folder = Path(name, "input")
+        _write_files(folder, input_folder)
+        output = Path(name, "output.log")
+        status = run(
+            (binary, *arguments(has_groups=folder.placement.is_part)),
+            input_folder,
+            output,
+            time_limit_s=time_limit_s,
+            handles=count_file_handles(folder.placement.npus),
+        )
+        with open(output, encoding="utf-8", errors="replace") as lines:
+            return status, parse_output(lines)
+
+
+def _write_files(folder: AstraFolder, folder_path: Path) -> None:
+    """Write the files of a folder below `place`, including subfolders."""
+    for artifact in folder.artifacts():
+        file = folder_path / artifact.name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(artifact.content())
+
+
+def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder) -> None:
+    """Raise `InputError` for a failed run, `PluginError` for a program that is not ASTRA-sim."""
+    output = " | ".join(printed.tail) or "(it printed nothing)"
+    if status != 0:
+        raise InputError(
+            f"ASTRA-sim ended with {_describe_status(status)}: {output}",
+            cure=_find_cure(output) or _find_expected_aborts(folder),
+            code="astra-sim-failed",
+        )
+    has_unknown_npus = any(npu >= folder.placement.npus for npu in printed.finish_ns)
+    # The exit status is also 0 if no rank finishes, but then the output reports it.
+    has_results = printed.finish_ns or printed.unreleased or printed.lost_event
+    if has_unknown_npus or not has_results:
+        raise PluginError(
+            f"{binary} does not answer like ASTRA-sim: {output}",
+            cure="name the analytical binary",
+            code="no-binary",
+        )
+
+
+def _find_cure(output: str) -> str:
+    """Return the cure for a known message of the simulator, else an empty text."""
+    for text, cure in _CURES.items():
+        if text in output:
+            return cure
+    return ""
+
+
+def _find_expected_aborts(folder: AstraFolder) -> str:
+    """Return the losses of the folder that predicted an abort, as the cure of a failed run.
+
+    Empty if no loss mentions an abort.
+    """
+    aborting = [loss for loss in folder.losses if "aborts" in loss.consequence]
+    return "; ".join(f"{loss.feature}: {loss.consequence}" for loss in aborting)
+
+
+def _describe_status(status: int) -> str:
+    """Describe an exit status; a negative one is the number of a signal, as in `subprocess`."""
+    is_signal = status < 0
+    words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
+    # A shell between the simulator and its caller converts a signal into 128 plus its number.
+    is_abort = status in (-signal.SIGABRT, 128 + signal.SIGABRT)
+    return f"{words} (an assertion failed)" if is_abort else words
+
+
+def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
+    """Yield the losses of the folder, and a finding per rank that never finished."""
+    for loss in folder.losses:
+        yield Diagnostic("loss", str(loss), Severity.NOTE)
+    if printed.lost_event:
+        yield Diagnostic(
+            "lost-event",
+            "ASTRA-sim lost an event after an exception (a callable is removed before call)",
+            cure="the trace breaks the simulator's input contract; "
+            "please report it with the algorithm",
+        )
+    for rank, npu in enumerate(folder.placement.members):
+        if npu not in printed.finish_ns:
+            yield _report_unfinished(rank, is_reported=npu in printed.unreleased)
+
+
+def _report_unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
+    """Return the finding about a rank that never finished."""
+    # The simulator names a node of the workload, never the stuck node.
+    detail = ", the simulator reports unreleased nodes" if is_reported else ""
+    return Diagnostic(
+        "never-finishes",
+        f"rank {rank} never finishes{detail}",
+        location=Location(rank=rank),
+        cure="the simulator analytical names the step that it waits for",
+    )
+
+
+_CURE = (
+    "build the public ASTRA-sim and name its binary: "
+    "-O binary=PATH, or the environment variable ASTRA_SIM_BIN"
+)
+
+
+def find_binary(name: str | None) -> str:
+    """Return the absolute path of the binary that the user named.
+
+    Raises `PluginError` if there is no executable.
+    """
+    if not name:
+        message = "the simulator astra-sim runs a binary, and none is named"
+        raise PluginError(message, cure=_CURE, code="no-binary")
+    # A name without a folder is searched on the path, as in a shell.
+    path = os.path.abspath(name) if os.sep in name else name
+    executable = shutil.which(path)
+    if executable is None:
+        message = f"the ASTRA-sim binary {name!r} is not a program that can be run"
+        raise PluginError(message, cure=_CURE, code="no-binary")
+    return os.path.abspath(executable)
+
+
+def run(
+    command: Sequence[str], folder: Path, output: Path, *, time_limit_s: float, handles: int
+) -> int:
+    """Run the binary to completion and return the exit status, negative for a signal.
+
+    Standard output and standard error are written to the file `output`. Raises `InputError` if the
+    time limit passes (the process and its children are killed), `PluginError` if the binary cannot
+    be started.
+    """
+    with _raise_file_limit(handles), open(output, "wb") as sink:
+        process = _start_process(command, folder, sink)
+        try:
+            return process.wait(time_limit_s)
+        except subprocess.TimeoutExpired:
+            raise InputError(
+                f"ASTRA-sim did not finish within {time_limit_s:g} s",
+                cure="raise it with -O time_limit_s=SECONDS",
+                code="time-limit",
+            ) from None
+        finally:
+            _stop_process(process)
+
+
+def _start_process(
+    command: Sequence[str], folder: Path, sink: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start the binary. Raises `PluginError` if the system cannot start it."""
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            # A new session, so that its children can be killed, too.
+            start_new_session=True,
+        )
+    except OSError as error:
+        message = f"{command[0]} cannot be run: {error.strerror}"
+        raise PluginError(message, cure=_CURE, code="no-binary") from None
+
+
+def _stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Kill the remaining processes of the process group, also after Ctrl-C."""
+    # The group no longer exists if all its processes have exited.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@contextlib.contextmanager
+def _raise_file_limit(needed: int) -> Iterator[None]:
+    """Raise the soft limit of open files, which the child inherits, while it starts and runs.
+
+    Raises `InputError` if the hard limit is below `needed`.
+    """
+    # Imported here: Unix only, like the simulator.
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        yield
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise InputError(
+            f"ASTRA-sim would open {needed} files at once, the system allows {hard}",
+            cure="raise the limit (ulimit -H -n), or simulate with the simulator analytical",
+            code="file-handles",
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+_FINISHED = re.compile(r"sys\[(\d{1,9})\] finished, (\d{1,19}) cycles")
+_UNRELEASED = re.compile(r"!!!Hardware Resource sys\.id=(\d{1,9}) has unreleased nodes!!!")
+_LOST_EVENT = "a callable is removed before call"
+_KEPT_LINES = 5
+_LONGEST_LINE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class AstraPrinted:
+    """Contents of the output of a run.
+
+    `finish_ns`: cycles by NPU, for those that finished. `unreleased`: NPUs reported with unreleased
+    nodes. `lost_event`: the simulator dropped an event after an exception. `tail`: the last lines
+    that are not blank.
+    """
+
+    finish_ns: Mapping[int, int]
+    unreleased: frozenset[int]
+    lost_event: bool
+    tail: tuple[str, ...]
+
+
+def parse_output(lines: Iterable[str]) -> AstraPrinted:
+    """Parse the lines of standard output and standard error.
+
+    The tail has the last five lines that are not blank, each cut after 300 characters.
+    """
+    finish_ns: dict[int, int] = {}
+    unreleased = set()
+    lost_event = False
+    tail: deque[str] = deque(maxlen=_KEPT_LINES)
+    for line in lines:
+        # Searched instead of matched, because a logger prefixes its lines.
+        finished = _FINISHED.search(line)
+        stuck = _UNRELEASED.search(line)
+        if finished:
+            finish_ns[int(finished[1])] = int(finished[2])
+        elif stuck:
+            unreleased.add(int(stuck[1]))
+        lost_event = lost_event or _LOST_EVENT in line
+        text = line.strip()
+        if text:
+            tail.append(text[:_LONGEST_LINE])
+    return AstraPrinted(finish_ns, frozenset(unreleased), lost_event, tuple(tail))
+
+
+_SUBJECT = "ASTRA-sim binary"
+_MESSAGE_BYTES = 1 << 20
+_TIME_LIMIT_S = 20.0
+# One message of 1 MiB at 50 GiB/s and 500 ns takes trunc(500 + 2^20 / (50 * 2^30 / 10^9)) ns, with
+# and without congestion; measured with the public release of March 2026.
+_KNOWN_TIME_NS = 20031
+
+
+def check(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Check the ASTRA-sim binary that `BINARY_VARIABLE` names; return a report of one line.
+
+    Passes if one simulated message takes the known time, and if the variable is not set, because
+    the simulator analytical needs no binary. A binary that is missing, fails or gives another time
+    fails the check, without an exception.
+    """
+    del options
+    line = _check_binary(request.environment.get(BINARY_VARIABLE))
+    return CheckReport(line.is_ok, lines=(line,))
+
+
+def _check_binary(name: str | None) -> CheckLine:
+    """Run one message with the binary and compare its time with the known one."""
+    if not name:
+        details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"
+        return CheckLine(_SUBJECT, True, details)
+    try:
+        binary = find_binary(name)
+        times = _simulate_message(binary)
+    except HubError as error:
+        diagnostic = error.diagnostics[0]
+        return CheckLine(_SUBJECT, False, diagnostic.message, diagnostic.cure)
+    if times == (_KNOWN_TIME_NS, _KNOWN_TIME_NS):
+        return CheckLine(_SUBJECT, True, f"{binary} gives the known time of one message")
+    return CheckLine(
+        _SUBJECT,
+        False,
+        f"{binary}: one message of 1 MiB took {times} ns, {_KNOWN_TIME_NS} ns are right",
+        "build the analytical backend of the public release",
+    )
+
+
+def _simulate_message(binary: str) -> tuple[int | None, ...]:
+    """Return the finish times of two ranks, one of which sends a message to the other."""
+    # Imported here, so that listing checks imports neither numpy nor protobuf.
+    import numpy as np
+
+    from hub_core import parse_topology
+    from hub_core.model import (
+        Algorithm,
+        Buffer,
+        Collective,
+        CollectiveKind,
+        StepKind,
+        StepTableBuilder,
+    )
+
+    steps = StepTableBuilder(2)
+    steps.add(0, StepKind.SEND, peer=1, src_buffer=Buffer.OUTPUT, count=1)
+    steps.add(1, StepKind.RECV, peer=0, dst_buffer=Buffer.OUTPUT, count=1)
+    kind = CollectiveKind.BROADCAST
+    collective = Collective(kind, 2, 1, root=0, in_place=True, out_of_place=False)
+    algorithm = Algorithm(collective, steps.build(), np.zeros(2, np.int64))
+    topology = parse_topology("fully-connected:2?bandwidth=50GiB/s&latency=500ns")
+    request = SimulationRequest(algorithm, topology, _MESSAGE_BYTES)
+    options = AstraBinaryOptions(binary, time_limit_s=_TIME_LIMIT_S)
+    return simulate(request, options).rank_finish_ns

@@ -1,1 +1,0 @@
-"""Runs of the real ASTRA-sim: its process, its output, and a check of the installed binary."""

@@ -1,1 +1,0 @@
-"""Resharding on a given topology: streams of boxes over its links, and bounds by links."""

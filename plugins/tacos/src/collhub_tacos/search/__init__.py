@@ -1,0 +1,1 @@
+"""Search for the fastest algorithm: settings, candidate forms, chunk counts and seeds."""
