@@ -87,7 +87,7 @@ def _by_size(question: tuple[str, str, str]) -> tuple[int, bool]:
 
 def _answer(question: tuple[str, str, str]) -> _Answer:
     # Imported here, as in the processes: numba takes a second.
-    from collhub_packing.compiling.compilations import compilations
+    from collhub_packing.compiling import compilations
 
     before_s = _cpu_s()
     with compilations() as compiled:

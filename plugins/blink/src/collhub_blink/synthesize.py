@@ -55,7 +55,7 @@ def synthesize(request: SynthesisRequest, options: BlinkOptions) -> SynthesisRes
     trees, ranks that cannot be reached, and sizes below one byte per chunk.
     """
     # Imports numba, which takes a second.
-    from collhub_packing.compiling.compilations import COMPILING, compilations
+    from collhub_packing.compiling import COMPILING, compilations
 
     # Compilation of kernels is reported as progress.
     with compilations(lambda: request.progress(0.0, COMPILING)):

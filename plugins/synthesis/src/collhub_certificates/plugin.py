@@ -23,12 +23,12 @@ def collhub_checks() -> Sequence[Check]:
             "flow",
             Subject.CERTIFICATE,
             "lower bound of an all-to-all, scatter or gather, recomputed from prices of links",
-            "collhub_certificates.flow_bounds:check_flow",
+            "collhub_certificates.time_bounds:check_flow",
         ),
         Check(
             "time-cut",
             Subject.CERTIFICATE,
             "lower bound of any collective in messages of one size, recounted across a cut in time",
-            "collhub_certificates.time_cuts:check_time_cut",
+            "collhub_certificates.time_bounds:check_time_cut",
         ),
     ]

@@ -1,24 +1,30 @@
-"""Check a certificate of optimality without the program that wrote it."""
+"""Check a certificate of optimality without the program that wrote it.
+
+The rates of the trees and of the declared cut or partition are recomputed from the links, and the
+numbers that the certificate claims are compared with them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import cast
 
-from collhub_certificates.claim import Claim, FlawError, format_gb, read_capacities
-from collhub_certificates.comparison import (
-    compare_numbers,
-    compute_allowed_rate,
-    list_unproved_claims,
-)
+from collhub_certificates.claim import Claim, FlawError, add_planes, format_gb, read_capacities
 from collhub_certificates.rates import compute_carried_rate
 from hub_core import schema_violations
-from hub_core.model import Algorithm, Diagnostic, Location, Severity
+from hub_core.model import ROOTED, Algorithm, CollectiveKind, Diagnostic, Location, Severity
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
-from hub_core.schedules import Certificate, find_certificate
+from hub_core.schedules import (
+    Certificate,
+    CertifiedBound,
+    LinkCapacities,
+    find_certificate,
+    partition_rate,
+    spreading_rate,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +142,69 @@ def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
     )
 
 
+def compare_numbers(
+    document: Certificate,
+    rate: Fraction | None,
+    bound: Fraction | None,
+    algorithm: Algorithm | None = None,
+) -> None:
+    """Raise `FlawError` for the first claimed number that is wrong.
+
+    `rate`, `bound`: bytes of the collective per second, None for a number that was not recomputed.
+    """
+    _check_equal("rate", document["rate"], rate)
+    _check_equal("bound", document["bound"]["rate"], bound)
+    _check_size(document, algorithm)
+    if bound is not None:
+        _check_lower_bound(document, bound)
+    if rate is None and "trees" in document:
+        # The trees are wrong, so their numbers are not compared.
+        return
+    _check_tree_count(document)
+    if rate is None:
+        return
+    _check_depths(document)
+    if bound is not None:
+        _check_order(rate, bound, document["is_optimal"])
+
+
+def compute_allowed_rate(claim: Claim) -> Fraction:
+    """Compute the bytes of the collective per second that the bound allows over all planes.
+
+    The bound of each plane is compared with its claimed rate. Raises `FlawError` for a wrong rate,
+    and for sets of nodes that prove no bound.
+    """
+    for plane, declared in claim.carrying_planes().items():
+        claimed = Fraction(declared["bound"]["rate"])
+        if _compute_bound_rate(claim, declared["bound"], claim.planes[plane]) != claimed:
+            message = f"the bound of plane {plane} is not {format_gb(claimed)} as claimed"
+            raise FlawError("bound", message)
+    return _compute_bound_rate(claim, claim.document["bound"], add_planes(claim.planes))
+
+
+def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[str, str]:
+    """Return the claims that no check proves: a description of the value by the field's path.
+
+    `rate`: the recomputed rate, None if the certificate has no trees.
+    """
+    count = document["tree_count"]
+    unproved = {"network.name": f"the network's name {document['network']['name']!r:.60}"}
+    if rate is None:
+        unproved["rate"] = f"the rate {format_gb(Fraction(document['rate']))}"
+        unproved["is_optimal"] = "that the rate is optimal"
+        unproved["tree_count.trees"] = f"that {count['trees']} trees carry it"
+        for name in ("share", "rate"):
+            unproved[f"planes.{name}"] = f"the {name} of a plane"
+    unproved["tree_count.at_least"] = f"that at least {count['at_least']} trees are needed"
+    unproved["tree_count.reason"] = f"the reason for that: {count['reason']!r:.80}"
+    if "unit" in count:
+        unproved["tree_count.unit"] = (
+            f"that this holds for multiples of {count['unit']:.40} bytes/s"
+        )
+    unproved["tree_count.status"] = f"that the number of trees is {count['status']:.20}"
+    return unproved
+
+
 def _format_verdict(report: CertificateReport) -> str:
     """Return the verdict as text."""
     if not report.ok:
@@ -156,3 +225,187 @@ def _format_fraction(rate: Fraction | None) -> str | None:
 def _format_rate(rate: Fraction | None) -> str:
     """Return the rate in GB/s and as an exact fraction."""
     return "not known" if rate is None else f"{format_gb(rate)} ({rate} bytes/s)"
+
+
+def _compute_bound_rate(
+    claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
+) -> Fraction:
+    """Compute the bytes per second that a bound allows on links of these capacities."""
+    # Only an all-reduce has a bound by partition; a cut bounds every collective.
+    if declared["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:
+        return _compute_partition_rate(claim, declared, capacities)
+    is_by_ingress = claim.has_parts and not claim.may_serve_one
+    if declared["kind"] != ("ingress-cut" if is_by_ingress else "cut"):
+        message = f"a {declared['kind']} is no bound of a {claim.kind}"
+        raise FlawError("bound", message)
+    return _compute_cut_rate(claim, declared, capacities)
+
+
+def _compute_partition_rate(
+    claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
+) -> Fraction:
+    """Compute `partition_rate` after a check: one block per rank, at least one rank per block."""
+    blocks = declared.get("blocks", [])
+    named: list[int] = []
+    for block in blocks:
+        named += block
+    network = claim.document["network"]
+    if network.get("multicast") or network.get("reduce"):
+        message = "where switches multicast or reduce, a partition bounds nothing"
+        raise FlawError("bound", message, "state a cut")
+    # Switches may be in any number of blocks.
+    ranks = set(claim.ranks)
+    named_ranks = sorted(node for node in named if node in ranks)
+    are_parted = len(blocks) >= 2 and named_ranks == sorted(ranks)
+    if not are_parted or not _are_nodes(claim, named):
+        raise FlawError("bound", "the blocks are no partition of the ranks")
+    if any(ranks.isdisjoint(block) for block in blocks):
+        raise FlawError("bound", "a block of the partition holds no rank")
+    return partition_rate(blocks, capacities)
+
+
+def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
+    """Check that the network has all of these nodes."""
+    nodes = range(claim.document["network"]["nodes"])
+    return all(node in nodes for node in named)
+
+
+def _compute_cut_rate(
+    claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
+) -> Fraction:
+    """Compute the bandwidth across the cut times the bytes of the collective per crossing byte."""
+    cut = set(declared.get("nodes", []))
+    if len(cut) != len(declared.get("nodes", [])):
+        raise FlawError("bound", "a node is named twice in the cut")
+    inside = len(cut.intersection(claim.ranks))
+    outside = len(claim.ranks) - inside
+    if not _separates_ranks(claim, cut, inside, outside):
+        raise FlawError("bound", "the cut does not part the ranks as it must")
+    # Collected data flow towards the nodes of the cut, all other data away from them.
+    leaves = not claim.is_collecting
+    across = spreading_rate(sorted(cut), capacities, leaves)
+    return across * _count_bytes_per_crossing(claim, inside, outside)
+
+
+def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:
+    """Check that a cut has ranks on both sides, and contains the root, if there is one."""
+    if not _are_nodes(claim, cut):
+        return False
+    if not inside or not outside:
+        return False
+    if claim.kind not in ROOTED:
+        return True
+    return claim.root in cut
+
+
+def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fraction:
+    """Compute the bytes of the collective per byte that must cross a cut.
+
+    `inside`, `outside`: numbers of ranks on the two sides of the cut.
+    """
+    total = inside + outside
+    if claim.may_serve_one:
+        # The parts of the outside ranks cross it.
+        return Fraction(total, outside)
+    if claim.has_parts:
+        # The parts of the inside ranks cross it.
+        return Fraction(total, inside)
+    # Broadcast, reduce, all-reduce: the entire vector crosses it.
+    return Fraction(1)
+
+
+def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> None:
+    """Compare two fractions by value, because `3/2` and `6/4` are equal."""
+    claimed = Fraction(claimed_text)
+    if computed is None or computed == claimed:
+        return
+    raise FlawError(
+        name,
+        f"the {name} is {format_gb(computed)}, not {format_gb(claimed)} as claimed",
+    )
+
+
+def _check_size(document: Certificate, algorithm: Algorithm | None) -> None:
+    """Raise `FlawError` for another size than that of the algorithm."""
+    claimed = document.get("collective_bytes")
+    size = None if algorithm is None else algorithm.collective_bytes
+    if claimed is None or size is None or claimed == size:
+        return
+    raise FlawError(
+        "collective", f"the certificate is for {claimed} bytes, the algorithm for {size}"
+    )
+
+
+def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
+    """Raise `FlawError` for a time that the bound of the rate does not prove."""
+    claimed = document.get("lower_bound_ns")
+    if claimed is None:
+        return
+    size = document.get("collective_bytes")
+    if size is None:
+        raise FlawError("bound", "a time is stated, but no size to which it belongs")
+    proved = size * 10**9 / bound
+    if claimed > proved:
+        message = f"the bound proves {float(proved):.6g} ns, not {claimed} ns as claimed"
+        raise FlawError("bound", message)
+
+
+def _check_tree_count(document: Certificate) -> None:
+    """Raise `FlawError` for numbers of trees that contradict each other or the trees.
+
+    The claim that no packing has fewer trees is not proved again.
+    """
+    count = document["tree_count"]
+    trees = document.get("trees")
+    if trees is not None and len(trees) != count["trees"]:
+        message = f"{len(trees)} trees are stated, not {count['trees']} as claimed"
+        raise FlawError("trees", message)
+    if count["at_least"] > count["trees"]:
+        message = (
+            f"at least {count['at_least']} trees are claimed to be needed, {count['trees']} do"
+        )
+        raise FlawError("trees", message)
+    if count["status"] == "optimal" and count["at_least"] != count["trees"]:
+        message = "the number of trees is called optimal, but fewer are not excluded"
+        raise FlawError("trees", message)
+    unit = Fraction(count.get("unit", "0"))
+    weights = [Fraction(tree["weight"]) for tree in trees or ()]
+    if unit and any((weight / unit).denominator > 1 for weight in weights):
+        raise FlawError("trees", f"a weight is no multiple of the unit {count['unit']:.40}")
+
+
+def _check_depths(document: Certificate) -> None:
+    """Raise `FlawError` for a tree whose claimed depth is not its maximum number of hops."""
+    for tree in document["trees"]:
+        directions = [tree, tree["up"]] if "up" in tree else [tree]
+        depth = max(_compute_depth(direction["parents"]) for direction in directions)
+        if tree["depth"] != depth:
+            message = f"the tree of root {tree['root']} has depth {depth}, not {tree['depth']}"
+            raise FlawError("tree", message)
+
+
+def _compute_depth(parents: Sequence[int]) -> int:
+    """Compute the maximum number of hops; the parents must be those of a checked tree."""
+    hops: dict[int, int] = {}
+    for node in range(len(parents)):
+        path = []
+        while node not in hops and parents[node] >= 0:
+            path.append(node)
+            node = parents[node]
+        base = hops.setdefault(node, 0)
+        for count, visited in enumerate(reversed(path), 1):
+            hops[visited] = base + count
+    return max(hops.values(), default=0)
+
+
+def _check_order(rate: Fraction, bound: Fraction, is_called_optimal: bool) -> None:
+    """Raise `FlawError` for a rate above its bound, and for a wrong claim of optimality."""
+    # Both are recomputed, so one of the two computations or the network is wrong.
+    if rate > bound:
+        excess = f"{format_gb(rate)}, more than the bound of {format_gb(bound)}"
+        raise FlawError("bound", f"the trees carry {excess}: one of them is wrong")
+    if not is_called_optimal and rate == bound:
+        raise FlawError("optimal", "claimed not to be optimal, but the rate equals the bound")
+    if is_called_optimal and rate != bound:
+        gap = f"{format_gb(rate)} is less than the bound of {format_gb(bound)}"
+        raise FlawError("optimal", f"claimed to be optimal, but {gap}")

@@ -1,24 +1,160 @@
-"""The optimal flow of a demand: exact by a linear program (HiGHS), or approximate.
+"""The optimal flow of a demand on a network, and the certificate of the bound that it proves.
 
-The approximation uses multiplicative weights. Both return prices of links, which prove a bound.
+Arcs lead between NPUs; each is a route over links and, possibly, switches. The demand lists which
+NPU sends a share to which other one. The flow is exact by a linear program (HiGHS), or approximate
+by multiplicative weights. Both methods return prices of links, which prove a lower bound; anybody
+can compute the bound again from the prices in the certificate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collhub_flows.network import FlowDemand, FlowNetwork
-from hub_core.columns import Float64Array, csr
-from hub_core.model import InputError
+from hub_core.columns import (
+    BoolArray,
+    Float64Array,
+    Int64Array,
+    csr,
+    expanded_ranges,
+    group_of_entry,
+    row_pointer,
+)
+from hub_core.model import Collective, CollectiveKind, InputError, JsonValue
+from hub_core.network import Routes, Topology, distance_bounds_ps
+from hub_core.plugin_api import BoundRequest, BoundResult, NoOptions, SynthesisRequest
+from hub_core.schedules import network_object
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
+
 # Status of scipy for a problem without a solution.
 _INFEASIBLE = 2
+
+
+# Larger values do not converge, because entire trees oscillate between links.
+_STEEPNESS = 0.1
+
+
+# Number of times that the bound of the prices is computed; each costs as much as a phase.
+_EVALUATIONS = 10
+
+
+KINDS = (CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER)
+
+
+# Operations for each variable of the linear program: HiGHS takes 0.02 s at 14 NPUs (800 variables),
+# 0.9 s at 48 (10 000) and up to 6 s at 64 (16 000 to 40 000) (specs of this project's synthesis).
+_WORK_PER_VARIABLE = 100_000
+
+
+# Maximum number of links listed in a certificate, because the file of every rank has a copy.
+_MAX_LINKS = 1 << 13
+
+
+# Prices are integers, so that the check is exact.
+_PRICE_SCALE = 10**9
+
+
+_SAFETY = 1e-9
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowDemand:
+    """Demand of shares: `wants[i, t]` from NPU `sources[i]` to NPU t.
+
+    `sources`: int64, ascending. `wants`: bool (one share or none), or float64, [sources, NPUs].
+    """
+
+    sources: Int64Array
+    wants: BoolArray | Float64Array
+
+    @classmethod
+    def of(cls, collective: Collective, npus: Sequence[int], num_npus: int) -> FlowDemand:
+        """Build the demand of a collective whose rank r runs on `npus[r]`.
+
+        Raises `InputError` for collectives other than `KINDS`.
+        """
+        if collective.kind not in KINDS:
+            raise InputError(
+                f"flows does not support {collective.kind}: not every share has a single target",
+                cure="choose all-to-all, scatter or gather, or use tacos or blink",
+                code="collective-unsupported",
+            )
+        table = np.zeros((num_npus, num_npus), np.bool_)
+        members = np.asarray(npus, np.int64)
+        senders = receivers = members
+        if collective.kind is CollectiveKind.SCATTER:
+            senders = members[[collective.root or 0]]
+        if collective.kind is CollectiveKind.GATHER:
+            receivers = members[[collective.root or 0]]
+        table[np.ix_(senders, receivers)] = True
+        np.fill_diagonal(table, False)
+        sources = np.flatnonzero(table.any(axis=1))
+        return cls(sources, table[sources])
+
+    @property
+    def pairs(self) -> tuple[Int64Array, Int64Array]:
+        """Source and target NPU of every share, sorted by source: two int64 arrays."""
+        row, target = np.nonzero(self.wants)
+        return self.sources[row], target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FlowNetwork:
+    """Arcs from NPU `source[a]` to NPU `destination[a]`, int64 columns.
+
+    The route of arc a is the links `routes.links[routes.indptr[a]:routes.indptr[a + 1]]` of
+    `topology`; it does not pass through any NPU. Several arcs may use the same link.
+    """
+
+    topology: Topology
+    source: Int64Array
+    destination: Int64Array
+    routes: Routes
+
+    @classmethod
+    def of(cls, topology: Topology) -> FlowNetwork:
+        """Build the arcs between all pairs of NPUs that a link or switches connect.
+
+        Raises `InputError` if the topology has switches and an NPU cannot reach another one.
+        """
+        npus = topology.num_npus
+        if topology.num_nodes == npus:
+            # Pairs that a link connects, each once.
+            key = topology.source * topology.num_nodes + topology.destination
+            source, destination = np.divmod(np.unique(key), topology.num_nodes)
+        else:
+            source, destination = np.nonzero(~np.eye(npus, dtype=np.bool_))
+        # Simulators use these routes, so a flow on other routes could not be executed.
+        routes = topology.routes(source, destination)
+        return cls(topology, source, destination, routes)._remove_indirect()
+
+    @property
+    def num_arcs(self) -> int:
+        """Number of arcs."""
+        return len(self.source)
+
+    @property
+    def arc_of_entry(self) -> Int64Array:
+        """Arc of every entry of `routes.links`, int64."""
+        return group_of_entry(self.routes.indptr)
+
+    def _remove_indirect(self) -> FlowNetwork:
+        """Remove arcs whose route passes through an NPU; they are sums of the remaining arcs."""
+        heads = self.topology.destination[self.routes.links]
+        at_npu = heads < self.topology.num_npus
+        visits = np.bincount(self.arc_of_entry[at_npu], minlength=self.num_arcs)
+        direct = np.flatnonzero(visits == 1)
+        first = self.routes.indptr[direct]
+        lengths = self.routes.indptr[direct + 1] - first
+        links = self.routes.links[expanded_ranges(first, lengths)]
+        routes = Routes(row_pointer(lengths), links)
+        return FlowNetwork(self.topology, self.source[direct], self.destination[direct], routes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,41 +209,6 @@ def solve_exact_flow(network: FlowNetwork, demand: FlowDemand, cost: Float64Arra
     amounts = solved.x[:-1].reshape(sources, arcs)
     prices = np.maximum(-solved.ineqlin.marginals, 0.0)
     return Flow(np.maximum(amounts, 0.0), prices)
-
-
-def report_unreachable(network: FlowNetwork) -> InputError:
-    """Create the error for a network on which a share has no path."""
-    return InputError(
-        f"topology {network.topology.name}: some rank cannot be reached from another one",
-        cure="add the missing links, or leave ranks out with --ranks",
-        code="unreachable",
-    )
-
-
-def _build_load_matrix(network: FlowNetwork, cost: Float64Array) -> csr_matrix:
-    """Build the matrix of the time that a share on an arc occupies a link: float64[links, arcs]."""
-    from scipy.sparse import csr_matrix
-
-    links = network.routes.links
-    entry = (links, network.arc_of_entry)
-    return csr_matrix((cost[links], entry), (len(cost), network.num_arcs))
-
-
-def _build_incidence(network: FlowNetwork) -> csr_matrix:
-    """Build the incidence matrix [NPUs, arcs]: 1 at the destination of an arc, -1 at its source."""
-    from scipy.sparse import csr_matrix
-
-    arcs = np.arange(network.num_arcs)
-    row = np.concatenate([network.destination, network.source])
-    sign = np.repeat([1.0, -1.0], len(arcs))
-    entry = (row, np.tile(arcs, 2))
-    return csr_matrix((sign, entry), (network.topology.num_npus, len(arcs)))
-
-
-# Larger values do not converge, because entire trees oscillate between links.
-_STEEPNESS = 0.1
-# Number of times that the bound of the prices is computed; each costs as much as a phase.
-_EVALUATIONS = 10
 
 
 def approximate_flow(
@@ -181,3 +282,117 @@ def compute_proven_time(
     ).astype(np.float64)
     total = sum_distances(demand.sources, demand.wants, indptr, arcs, network.destination, length)
     return total / float(prices.sum())
+
+
+def prove(request: BoundRequest, options: NoOptions) -> BoundResult:
+    """Compute lower bounds for all sizes from the optimal flow's prices of links (dual variables).
+
+    The flow uses the routes of simulators; its prices bound flows over any routes and do not depend
+    on the size. The result is empty for several planes, if the linear program has more variables
+    than the work allows, and if the solver finds no solution.
+    """
+    topology, collective = request.topology, request.collective
+    if topology.num_planes > 1:
+        return BoundResult()
+    npus = request.npus or tuple(range(collective.num_ranks))
+    demand = FlowDemand.of(collective, npus, topology.num_npus)
+    sources = len(demand.sources)
+    # With switches there is at most one arc per pair of NPUs, else one per link.
+    has_switches = topology.num_nodes > topology.num_npus
+    arcs = topology.num_npus**2 if has_switches else topology.num_links
+    if not sources or sources * arcs * _WORK_PER_VARIABLE > request.max_work:
+        return BoundResult()
+    network = FlowNetwork.of(topology)
+    flow = solve_exact_flow(network, demand, 1.0 / topology.bandwidth_bytes_per_s)
+    if flow is None or not flow.prices.any():
+        return BoundResult()
+    length = flow.prices / topology.bandwidth_bytes_per_s
+    times = distance_bounds_ps(
+        collective, topology, request.sizes, request.npus, length / length.max()
+    )
+    return BoundResult(tuple(int(time) for time in times))
+
+
+@dataclass(frozen=True, slots=True)
+class FlowCertificate:
+    """Lower bound in nanoseconds and the document that proves it."""
+
+    bound_ns: int
+    document: dict[str, JsonValue]
+
+
+def certify_flow(
+    network: FlowNetwork, demand: FlowDemand, flow: Flow, request: SynthesisRequest
+) -> FlowCertificate:
+    """Compute the bound of a flow's prices, over all routes, and its certificate.
+
+    The length of a link is its price divided by its bandwidth. The bound is the sum over all shares
+    of bytes times the shortest distance, divided by the sum of prices.
+    """
+    # Imported here: numba takes a second.
+    from collhub_flows.kernels import sum_distances
+
+    topology = network.topology
+    # Of parallel links only the first is counted, because simulators use only that one.
+    key = topology.source * topology.num_nodes + topology.destination
+    _, rows = np.unique(key, return_index=True)
+    source, destination = topology.source[rows], topology.destination[rows]
+    largest = float(flow.prices.max(initial=0.0)) or 1.0
+    prices = np.rint(flow.prices[rows] / largest * _PRICE_SCALE).astype(np.int64)
+    indptr, links = csr(source, np.arange(len(rows)), topology.num_nodes)
+    length = prices / topology.bandwidth_bytes_per_s[rows]
+    wants, sources = demand.wants, demand.sources
+    total = sum_distances(sources, wants, indptr, links, destination, length)
+    collective = request.collective
+    parts = collective.kind.traits.parts(collective.num_ranks)
+    bound_s = request.collective_bytes / parts * total / max(int(prices.sum()), 1)
+    # The bound is reduced to cover the rounding errors of floating-point sums.
+    bound_ns = int(bound_s * 1e9 * (1.0 - _SAFETY))
+    is_short = topology.num_links <= _MAX_LINKS
+    document: dict[str, JsonValue] = {
+        "collective": str(collective.kind),
+        "ranks": list(request.npus),
+        "collective_bytes": request.collective_bytes,
+        "parts": parts,
+        "lower_bound_ns": bound_ns,
+        "network": network_object(topology, with_links=is_short),
+    }
+    if collective.root is not None:
+        document["root"] = collective.root
+    # Links without a price do not contribute to the bound.
+    priced = np.flatnonzero(prices)
+    table = np.stack([source[priced], destination[priced], prices[priced]], axis=1)
+    document["prices"] = table.tolist()
+    return FlowCertificate(bound_ns, document)
+
+
+def report_unreachable(network: FlowNetwork) -> InputError:
+    """Create the error for a network on which a share has no path."""
+    return InputError(
+        f"topology {network.topology.name}: some rank cannot be reached from another one",
+        cure="add the missing links, or leave ranks out with --ranks",
+        code="unreachable",
+    )
+
+
+def _build_load_matrix(network: FlowNetwork, cost: Float64Array) -> csr_matrix:
+    """Build the matrix of the time that a share on an arc occupies a link: float64[links, arcs]."""
+    from scipy.sparse import csr_matrix
+
+    links = network.routes.links
+    entry = (links, network.arc_of_entry)
+    return csr_matrix((cost[links], entry), (len(cost), network.num_arcs))
+
+
+def _build_incidence(network: FlowNetwork) -> csr_matrix:
+    """Build the incidence matrix [NPUs, arcs]: 1 at the destination of an arc, -1 at its source."""
+    from scipy.sparse import csr_matrix
+
+    arcs = np.arange(network.num_arcs)
+    row = np.concatenate([network.destination, network.source])
+    sign = np.repeat([1.0, -1.0], len(arcs))
+    entry = (row, np.tile(arcs, 2))
+    return csr_matrix((sign, entry), (network.topology.num_npus, len(arcs)))
+
+
+"""Collectives in which every share is sent from one rank to one other rank."""

@@ -1,22 +1,54 @@
-"""Offers of this plugin: the synthesizer `flows`, its bound, and the command `groups`."""
+"""Offers of this plugin: the synthesizer `flows` with its options, its bound, the command `groups`,
+and the check that compiles all kernels in advance.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_flows.options import FlowOptions
 from hub_core.model import CollectiveKind
 from hub_core.plugin_api import (
     Check,
+    CheckReport,
+    CheckRequest,
     Command,
     LowerBound,
+    OptionType,
     Subject,
     Synthesizer,
     WarmOptions,
+    choice,
     hookimpl,
+    option,
 )
 
 COLLHUB_PLUGIN_API = (1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOptions:
+    """Options of the synthesizer `flows`."""
+
+    pieces: int = option(
+        OptionType.INT,
+        0,
+        "pieces of a path's share (0: the fastest of 1, 2, 4 and 8)",
+        minimum=0,
+        maximum=240,
+    )
+    method: str = choice(
+        ("auto", "exact", "approximate"),
+        "flow by a linear program, or by multiplicative weights; auto: exact where that is small",
+    )
+    phases: int = option(
+        OptionType.INT,
+        0,
+        "phases of the approximate flow (0: by size, 60 to 400)",
+        minimum=0,
+        maximum=100_000,
+    )
+
 
 FLOWS = Synthesizer(
     "flows",
@@ -54,7 +86,7 @@ def collhub_checks() -> Sequence[Check]:
             "flows-kernels",
             Subject.INSTALLATION,
             "compiles the kernels in advance, for doctor --warm",
-            "collhub_flows.warming:check",
+            "collhub_flows.plugin:check",
             WarmOptions,
         )
     ]
@@ -67,8 +99,37 @@ def collhub_bounds() -> Sequence[LowerBound]:
         LowerBound(
             "flows",
             "all-to-all, scatter and gather: the optimal flow, by linear programming",
-            "collhub_flows.certificate:prove",
+            "collhub_flows.optimal_flow:prove",
             (CollectiveKind.ALL_TO_ALL, CollectiveKind.SCATTER, CollectiveKind.GATHER),
             loading_work=600_000_000,
         )
     ]
+
+
+def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
+    """Compile the missing kernels if `options.warm` is set; else report success."""
+    # Imported here, because the package imports numpy.
+    from collhub_packing.warming import warm_check
+
+    return warm_check(options, _run_every_kernel)
+
+
+def _run_every_kernel() -> None:
+    """Compute small flows and schedules of groups that together call every kernel."""
+    # Imported here, because these modules import numba.
+    from collhub_packing.warming import small_request
+
+    from collhub_flows.groups.schedules import GroupNetwork, find_fastest_schedule
+    from collhub_flows.groups.shares import GroupWish
+    from collhub_flows.optimal_flow import FlowNetwork
+    from collhub_flows.synthesize import synthesize
+
+    work = small_request(CollectiveKind.ALL_TO_ALL, "ring:4")
+    for method in ("exact", "approximate"):
+        synthesize(work, FlowOptions(method=method, phases=10))
+    network = GroupNetwork(FlowNetwork.of(work.topology), work.occupancy)
+    groups = [
+        GroupWish(npus, CollectiveKind.ALL_GATHER, work.collective_bytes)
+        for npus in ((0, 2), (1, 3))
+    ]
+    find_fastest_schedule(network, groups)

@@ -8,12 +8,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from collhub_flows.certificate import certify_flow
-from collhub_flows.jobs import FlowJobs, FlowPaths
-from collhub_flows.lowering import FlowSchedule, build_schedule
-from collhub_flows.network import FlowDemand, FlowNetwork
-from collhub_flows.optimal_flow import Flow, approximate_flow, solve_exact_flow
-from collhub_flows.options import FlowOptions
+from collhub_flows.jobs import FlowJobs, FlowPaths, FlowSchedule, build_schedule
+from collhub_flows.optimal_flow import (
+    Flow,
+    FlowDemand,
+    FlowNetwork,
+    approximate_flow,
+    certify_flow,
+    solve_exact_flow,
+)
+from collhub_flows.plugin import FlowOptions
 from hub_core import installed_version
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import (
@@ -58,7 +62,7 @@ def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResu
     unreachable targets, and for networks that are too large.
     """
     # Imports numba, which takes a second.
-    from collhub_packing.compiling.compilations import COMPILING, compilations
+    from collhub_packing.compiling import COMPILING, compilations
 
     # Reports as progress that kernels are compiled.
     with compilations(lambda: request.progress(0.0, COMPILING)):

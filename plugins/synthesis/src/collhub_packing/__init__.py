@@ -8,15 +8,17 @@ collectives on trees; `collhub_packing.compiling` has the decorators for kernels
 
 from __future__ import annotations
 
-from collhub_packing.flows import Cut, FlowNetwork
-from collhub_packing.graph import CapacityGraph, DuplexLinks, are_duplex, induced, transposed
-from collhub_packing.multiroot import (
+from collhub_packing.collective_packings import (
+    AllReducePacking,
     MultirootPacking,
     all_gather_trees,
+    all_reduce_packing,
+    all_reduce_trees,
     fixed_rate,
     fixed_trees,
 )
-from collhub_packing.orientation import AllReducePacking, all_reduce_packing, all_reduce_trees
+from collhub_packing.flows import Cut, FlowNetwork
+from collhub_packing.graph import CapacityGraph, DuplexLinks, are_duplex, induced, transposed
 from collhub_packing.rates import Rate, Strength, all_gather_rate, broadcast_rate, strength
 from collhub_packing.splitting import DirectNetwork, SwitchSpread, direct, without_switches
 from collhub_packing.trees import SpanningTree, pack_arborescences, pack_rooted_trees

@@ -23,7 +23,7 @@ def warm_check(options: WarmOptions, run_every_kernel: Callable[[], None]) -> Ch
     if not options.warm:
         return CheckReport(True)
     # Imports numba, which takes a second.
-    from collhub_packing.compiling.compilations import compile_kernels
+    from collhub_packing.compiling import compile_kernels
 
     return compile_kernels(run_every_kernel)
 

@@ -10,9 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from collhub_certificates.flow_bounds import check_flow
 from collhub_certificates.recheck import check_packing
-from collhub_certificates.time_cuts import check_time_cut
+from collhub_certificates.time_bounds import check_flow, check_time_cut
 from collhub_reshard import parse_move, plan_reshard
 from collhub_reshard.recheck import check_schedule
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from collhub_certificates import check_certificate
-from collhub_certificates.flow_bounds import check_flow
 from collhub_certificates.recheck import check_packing
-from collhub_certificates.time_cuts import check_time_cut
+from collhub_certificates.time_bounds import check_flow, check_time_cut
 
 import hub_core
 from hub_core.model import Algorithm, Collective, CollectiveKind

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from collhub_certificates.flow_bounds import check_flow
+from collhub_certificates.time_bounds import check_flow
 
 import hub_core
 from hub_core import parse_topology

@@ -7,8 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_flows.jobs import FlowPaths
-from collhub_flows.network import FlowDemand, FlowNetwork
-from collhub_flows.optimal_flow import approximate_flow, compute_proven_time, solve_exact_flow
+from collhub_flows.optimal_flow import (
+    FlowDemand,
+    FlowNetwork,
+    approximate_flow,
+    compute_proven_time,
+    solve_exact_flow,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

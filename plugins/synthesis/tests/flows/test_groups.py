@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collhub_flows.groups.bounds import compute_joint_bounds
 from collhub_flows.groups.jobs import own_provenance
 from collhub_flows.groups.joining import combine_algorithms
 from collhub_flows.groups.kernels import compute_longest_tails
 from collhub_flows.groups.planning import GroupChoices, GroupPlan, plan_groups
+from collhub_flows.groups.schedules import compute_joint_bounds
 from collhub_flows.groups.shares import CommonWish, GroupWish, Shares, parse_groups
-from collhub_flows.network import FlowNetwork
+from collhub_flows.optimal_flow import FlowNetwork
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

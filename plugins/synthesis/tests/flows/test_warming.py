@@ -6,4 +6,4 @@ from kernel_runs import kernels_without_run
 
 
 def test_every_kernel_is_run_where_that_is_asked() -> None:
-    assert kernels_without_run("collhub_flows.warming", "collhub_flows") == []
+    assert kernels_without_run("collhub_flows.plugin", "collhub_flows") == []

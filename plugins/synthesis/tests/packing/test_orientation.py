@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 from collhub_packing import SwitchSpread, broadcast_rate, strength
-from collhub_packing.orientation import all_reduce_packing, all_reduce_trees, orient_links
+from collhub_packing.collective_packings import all_reduce_packing, all_reduce_trees, orient_links
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packing_checks import check_routes, check_trees, duplex_graphs, graph_from, graph_of

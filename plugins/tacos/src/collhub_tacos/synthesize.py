@@ -41,7 +41,7 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
     connect all participating NPUs and for schedules that exceed the memory limit.
     """
     # Imports numba, which takes a second.
-    from collhub_packing.compiling.compilations import COMPILING, compilations
+    from collhub_packing.compiling import COMPILING, compilations
 
     # Report to the user that kernels are being compiled.
     with compilations(lambda: request.progress(0.0, COMPILING)):

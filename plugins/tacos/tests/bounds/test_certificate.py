@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import tacos_networks
-from collhub_certificates.time_cuts import check_time_cut
+from collhub_certificates.time_bounds import check_time_cut
 
 import hub_core
 from hub_core import parse_topology

@@ -1,9 +1,10 @@
-"""`collhub groups`: algorithms for process groups that run at the same time."""
+"""`collhub groups`: algorithms for process groups that run at the same time, and its report."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -20,6 +21,8 @@ from hub_core import (
     backend_option,
     check_stdout,
     collective_option,
+    cut_fields,
+    cut_objects,
     occupancy_option,
     output_options,
     reduce_op_option,
@@ -27,16 +30,27 @@ from hub_core import (
     timeout_option,
     topology_option,
 )
+from hub_core.model import JsonValue, format_bytes, format_ranks, format_time
 from hub_core.plugin_api import OptionType, SearchBudget, declared_options, option
 
-# Modules that need numpy are imported inside functions, so that the help is fast.
 if TYPE_CHECKING:
     from collhub_flows.groups.planning import GroupChoices, GroupPlan
     from hub_core.model import Algorithm
 
+# Modules that need numpy are imported inside functions, so that the help is fast.
+
 # Maximum number of steps of a joint algorithm that is verified; larger ones take too long.
 _MAX_VERIFIED = 100_000
 _OWN_FORMAT = "json"
+
+
+REPORT_SCHEMA = "collhub/report-groups-1"
+
+
+MANIFEST_SCHEMA = "collhub/groups-1"
+
+
+HEADER = ("group", "npus", "collective", "size", "alone", "maker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +63,6 @@ class GroupOptions:
         "limit of the counted work, in steps as simulated, that NAME does for groups alone",
         minimum=0,
     )
-
-
-class _PlanOptions(TypedDict):
-    """Command line options that define the plan."""
-
-    name: str
-    kind: str | None
-    topology_text: str
-    size_text: str | None
-    groups_text: str | None
-    single: tuple[str, ...]
-    reduce_op: str
-    occupancy: str
-    backend: str
-    budget: SearchBudget
 
 
 @click.command()
@@ -96,7 +95,6 @@ def groups(
     auto); these are candidates too, so the plan is never slower than running groups one by one.
     """
     from collhub_flows.groups.planning import plan_groups
-    from collhub_flows.groups.report import HEADER, PlanReport
     from collhub_flows.groups.shares import CommonWish, parse_groups
     from hub_core.model import ReduceOp
 
@@ -120,6 +118,112 @@ def groups(
     context.print_table(HEADER, report.rows(), right=("size", "alone"))
     if paths:
         context.say(f"wrote {paths[0]} and {len(paths) - 1} more")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """A plan with the time of its synthesis; `verified`: number of verified algorithms."""
+
+    plan: GroupPlan
+    topology: str
+    occupancy: str
+    wall_s: float
+    cpu_s: float
+    verified: int
+
+    def fields(self) -> dict[str, str]:
+        """Return name and value of every line."""
+        plan = self.plan
+        ranks = {npu for wish in plan.wishes for npu in wish.npus}
+        bounds = ", ".join(f"{name} {format_time(ns)}" for name, ns in plan.bounds_ns.items())
+        one_by_one_ns = plan.one_by_one.ns
+        alone = format_time(one_by_one_ns)
+        return {
+            "groups": f"{len(plan.wishes)} groups on {len(ranks)} NPUs",
+            "topology": f"{self.topology}, {self.occupancy}",
+            "method": plan.method,
+            "time": f"{format_time(plan.time.ns)} ({plan.time.ns} ns)",
+            "one by one": f"{alone} ({one_by_one_ns} ns), {plan.ratio:.3f} times as long",
+            **_not_tried(plan),
+            **cut_fields(plan.cuts),
+            "bounds": f"{bounds}; time is {plan.ratio_to_bound:.3f} times the largest",
+            "synthesis": f"{self.wall_s:.2f} s, {self.cpu_s:.2f} s of CPU",
+            "verification": f"{self.verified} algorithms correct",
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return one row per group, with the columns of `HEADER`."""
+        plan = self.plan
+        return [
+            (
+                str(number),
+                format_ranks(wish.npus),
+                str(wish.kind),
+                format_bytes(wish.size),
+                format_time(plan.alone[number].ns),
+                plan.alone_makers[number],
+            )
+            for number, wish in enumerate(plan.wishes)
+        ]
+
+    def document(self, paths: Sequence[str]) -> dict[str, JsonValue]:
+        """Return the report for `--json`."""
+        plan = self.plan
+        return {
+            "schema": REPORT_SCHEMA,
+            "topology": self.topology,
+            "occupancy": self.occupancy,
+            "groups": _groups(plan),
+            "method": plan.method,
+            "time_ns": plan.time.ns,
+            "one_by_one_ns": plan.one_by_one.ns,
+            "ratio": plan.ratio,
+            "bounds_ns": dict(plan.bounds_ns),
+            "bound_ns": plan.bound_ns,
+            "ratio_to_bound": plan.ratio_to_bound,
+            "synthesis_s": self.wall_s,
+            "synthesis_cpu_s": self.cpu_s,
+            "verified": self.verified,
+            "is_partial": bool(plan.not_tried or plan.cuts),
+            "not_tried": [
+                {"name": f"group {number}", "reason": reason}
+                for number, reason in plan.not_tried.items()
+            ],
+            "cut": cut_objects(plan.cuts),
+            "artifacts": list(paths),
+        }
+
+
+def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
+    """Return the contents of a folder of groups: the files of the groups and of the joint one."""
+    groups = _groups(plan)
+    for group, file in zip(groups, files, strict=True):
+        assert isinstance(group, dict)
+        group["file"] = file
+    return {
+        "schema": MANIFEST_SCHEMA,
+        "topology": topology,
+        "method": plan.method,
+        "time_ns": plan.time.ns,
+        "joint": joint,
+        "joint_bytes": None if plan.joint is None else plan.joint.collective_bytes,
+        "groups": groups,
+    }
+
+
+class _PlanOptions(TypedDict):
+    """Command line options that define the plan."""
+
+    name: str
+    kind: str | None
+    topology_text: str
+    size_text: str | None
+    groups_text: str | None
+    single: tuple[str, ...]
+    reduce_op: str
+    occupancy: str
+    backend: str
+    budget: SearchBudget
 
 
 def _parse_choices(
@@ -188,7 +292,6 @@ def _write_files(
     options: Assignments,
 ) -> list[str]:
     """Write one algorithm per group, the joint one, and their list; return the paths."""
-    from collhub_flows.groups.report import manifest
 
     named = [(f"group_{number}", each) for number, each in enumerate(plan.algorithms)]
     if plan.joint is not None:
@@ -215,3 +318,29 @@ def _build_path(out: str, name: str, output: OutputRequest) -> str:
     """Return the file or prefix of an algorithm; other formats than JSON add their suffix."""
     suffix = ".json" if output.target_format == _OWN_FORMAT else ""
     return str(Path(out) / f"{name}{suffix}")
+
+
+def _not_tried(plan: GroupPlan) -> dict[str, str]:
+    """Return a line about groups for which the named synthesizer did not run, if any."""
+    if not plan.not_tried:
+        return {}
+    numbers = format_ranks(tuple(plan.not_tried))
+    # A single limit stops the search, so all reasons are equal.
+    reason = next(iter(plan.not_tried.values()))
+    count = len(plan.not_tried)
+    return {"not tried": f"{count} groups alone ({numbers}), so the plan is partial: {reason}"}
+
+
+def _groups(plan: GroupPlan) -> list[JsonValue]:
+    groups: list[JsonValue] = []
+    for number, wish in enumerate(plan.wishes):
+        groups.append(
+            {
+                "npus": list(wish.npus),
+                "collective": str(wish.kind),
+                "size": wish.size,
+                "alone_ns": plan.alone[number].ns,
+                "alone_maker": plan.alone_makers[number],
+            }
+        )
+    return groups

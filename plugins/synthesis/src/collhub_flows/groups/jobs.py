@@ -10,7 +10,7 @@ from collhub_packing.pipelining import windows_of
 
 from collhub_flows.groups.joining import Turns
 from collhub_flows.groups.shares import GroupWish, Pieces, Shares, Trees, create_share_chunks
-from collhub_flows.network import FlowNetwork
+from collhub_flows.optimal_flow import FlowNetwork
 from hub_core import installed_version
 from hub_core.columns import (
     BoolArray,

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import hub_core
-from collhub_flows.groups.bounds import compute_joint_bounds
 from collhub_flows.groups.jobs import NAME, own_provenance
 from collhub_flows.groups.joining import combine_algorithms
-from collhub_flows.groups.schedules import GroupNetwork, find_fastest_schedule
+from collhub_flows.groups.schedules import GroupNetwork, compute_joint_bounds, find_fastest_schedule
 from collhub_flows.groups.shares import GroupWish, Shares, check_groups
-from collhub_flows.network import FlowNetwork
+from collhub_flows.optimal_flow import FlowNetwork
 from hub_core import Registry
 from hub_core.model import (
     Algorithm,

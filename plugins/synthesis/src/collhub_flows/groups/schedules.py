@@ -1,6 +1,7 @@
-"""Find the fastest joint schedule of several groups, by packing trees on the network.
+"""Find the fastest joint schedule of several groups by packing trees, and bounds on its time.
 
-Packing grows every tree again with lengths that depend on the load of links, round after round.
+Packing grows every tree again with lengths that depend on the load of links, round after round. The
+lower bounds on the joint time of all groups hold for any algorithms.
 """
 
 from __future__ import annotations
@@ -12,106 +13,72 @@ import numpy as np
 
 from collhub_flows.groups.jobs import GroupSchedule, TreeJobs
 from collhub_flows.groups.shares import GroupWish, Pieces, Shares, Trees
-from collhub_flows.network import FlowNetwork
-from collhub_flows.optimal_flow import report_unreachable
-from hub_core.columns import BoolArray, Int64Array, csr, expanded_ranges, row_pointer
+from collhub_flows.optimal_flow import (
+    FlowNetwork,
+    approximate_flow,
+    compute_proven_time,
+    report_unreachable,
+    solve_exact_flow,
+)
+from hub_core.columns import BoolArray, Float64Array, Int64Array, csr, expanded_ranges, row_pointer
 from hub_core.model import InputError
-from hub_core.network import Occupancy
+from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import SearchBudget
 
 _ROUNDS = 6
+
+
 _STEEPNESS = 10.0
-
-
-def pack_trees(
-    network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares, pieces_each: int
-) -> Trees:
-    """Pack trees for `pieces_each` equal pieces of every share.
-
-    Raises `InputError` if a member cannot reach another one.
-    """
-    # Imported here, because the import of numba takes a second.
-    from collhub_flows.groups.kernels import pack
-
-    if not network.num_arcs:
-        raise report_unreachable(network)
-    count = len(shares) * pieces_each
-    share = np.repeat(np.arange(len(shares)), pieces_each)
-    pieces = Pieces.one_behind_another(share, np.ones(count, np.int64), pieces_each)
-    piece, inward = _assign_trees(shares, share)
-    of_tree = share[piece]
-    target_indptr, targets = _list_targets(wishes, shares, of_tree)
-    nodes = network.topology.num_npus
-    all_arcs = np.arange(network.num_arcs)
-    size, arcs, parent = pack(
-        shares.root[of_tree],
-        inward,
-        shares.bytes[of_tree] / pieces_each,
-        target_indptr,
-        targets,
-        *csr(network.source, all_arcs, nodes),
-        *csr(network.destination, all_arcs, nodes),
-        network.source,
-        network.destination,
-        network.routes.indptr,
-        network.routes.links,
-        1.0 / network.topology.bandwidth_bytes_per_s,
-        _ROUNDS,
-        _STEEPNESS,
-    )
-    if size.min() < 0:
-        raise report_unreachable(network)
-    indptr = row_pointer(size)
-    # Rows of the tables have the maximum length of a tree; only the used entries are copied.
-    used = expanded_ranges(np.arange(len(size)) * nodes, size)
-    local = parent.ravel()[used]
-    shift = np.repeat(indptr[:-1], size)
-    global_parent = np.where(local < 0, -1, local + shift)
-    return Trees(pieces, piece, inward, indptr, arcs.ravel()[used], global_parent)
-
-
-def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Return piece and direction of every tree: inward trees reduce, outward trees distribute."""
-    inward = np.flatnonzero(shares.gathers[share])
-    outward = np.flatnonzero(shares.spreads[share])
-    piece = np.concatenate([inward, outward])
-    is_inward = np.arange(len(piece)) < len(inward)
-    # Both trees of a piece are adjacent, the inward one first.
-    order = np.lexsort((~is_inward, piece))
-    return piece[order], is_inward[order]
-
-
-def _list_targets(
-    wishes: Sequence[GroupWish], shares: Shares, of_tree: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """Return the NPUs of each tree without its root, as row pointers and entries."""
-    rows = []
-    for share in of_tree.tolist():
-        target = int(shares.target[share])
-        npus = wishes[int(shares.group[share])].npus
-        if target >= 0 and not shares.gathers[share]:
-            npus = (target,)
-        root = int(shares.root[share])
-        rows.append([npu for npu in npus if npu != root])
-    lengths = [len(row) for row in rows]
-    return row_pointer(lengths), np.concatenate(rows).astype(np.int64)
 
 
 # Passes forward and backward; the gain of later ones is negligible.
 _PASSES = 4
+
+
 _TREES_EACH = (1, 4, 16)
+
+
 _PARTS = (1, 2, 4, 8, 16)
+
+
 # Below this effort, every other number of parts is skipped, and only one pass is made.
 _HASTE = 1 / 16
+
+
 # Maximum number of nodes visited by all searches, about ten seconds.
 _MAX_VISITS = 60_000_000
+
+
 _MAX_JOBS = 500_000
+
+
 # Minimum limit of jobs at low effort: with fewer jobs, deep pipelines would have too few pieces.
 _MIN_JOB_LIMIT = 30_000
+
+
 # Maximum size of the tables of trees, which have a column per NPU.
 _MAX_ENTRIES = 60_000_000
+
+
 # Ratio of time to the load of the busiest link below which finer pieces are not tried.
 _GOOD_RATIO = 1.01
+
+
+_PS = 1e12
+
+
+# Relative reduction of bounds that covers the rounding errors of floating-point sums.
+_SAFETY = 1e-9
+
+
+_MAX_EXACT_ARCS = 40_000
+
+
+_PHASES = 60
+
+
+# Maximum number of NPUs whose surrounding balls are evaluated as cuts.
+_MAX_CENTRES = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,6 +131,115 @@ def find_fastest_schedule(
     return best
 
 
+def pack_trees(
+    network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares, pieces_each: int
+) -> Trees:
+    """Pack trees for `pieces_each` equal pieces of every share.
+
+    Raises `InputError` if a member cannot reach another one.
+    """
+    # Imported here, because the import of numba takes a second.
+    from collhub_flows.groups.kernels import pack
+
+    if not network.num_arcs:
+        raise report_unreachable(network)
+    count = len(shares) * pieces_each
+    share = np.repeat(np.arange(len(shares)), pieces_each)
+    pieces = Pieces.one_behind_another(share, np.ones(count, np.int64), pieces_each)
+    piece, inward = _assign_trees(shares, share)
+    of_tree = share[piece]
+    target_indptr, targets = _list_targets(wishes, shares, of_tree)
+    nodes = network.topology.num_npus
+    all_arcs = np.arange(network.num_arcs)
+    size, arcs, parent = pack(
+        shares.root[of_tree],
+        inward,
+        shares.bytes[of_tree] / pieces_each,
+        target_indptr,
+        targets,
+        *csr(network.source, all_arcs, nodes),
+        *csr(network.destination, all_arcs, nodes),
+        network.source,
+        network.destination,
+        network.routes.indptr,
+        network.routes.links,
+        1.0 / network.topology.bandwidth_bytes_per_s,
+        _ROUNDS,
+        _STEEPNESS,
+    )
+    if size.min() < 0:
+        raise report_unreachable(network)
+    indptr = row_pointer(size)
+    # Rows of the tables have the maximum length of a tree; only the used entries are copied.
+    used = expanded_ranges(np.arange(len(size)) * nodes, size)
+    local = parent.ravel()[used]
+    shift = np.repeat(indptr[:-1], size)
+    global_parent = np.where(local < 0, -1, local + shift)
+    return Trees(pieces, piece, inward, indptr, arcs.ravel()[used], global_parent)
+
+
+def compute_joint_bounds(
+    network: FlowNetwork, wishes: Sequence[GroupWish], shares: Shares
+) -> dict[str, int]:
+    """Compute bounds in picoseconds by name: `cut`, `latency`, and `flow` if all shares are pairs.
+
+    `cut`: maximum over many sets of nodes of the bytes that must leave divided by the bandwidth of
+    the leaving links. `flow`: dual of the multicommodity flow. `latency`: the farthest pair.
+    """
+    endpoints = _Ends.of(wishes, shares)
+    bounds_s = {
+        "cut": cut_seconds(network.topology, endpoints, shares.bytes),
+        "latency": _compute_latency_s(network.topology, endpoints),
+    }
+    if shares.are_pairs:
+        bounds_s["flow"] = _compute_flow_s(network, shares)
+    return {name: int(value * _PS * (1.0 - _SAFETY)) for name, value in bounds_s.items()}
+
+
+def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> float:
+    """Compute the maximum time over balls around NPUs and their complements.
+
+    A share with a giver in the set and a taker outside must leave it at least once. `size`: bytes
+    of every share.
+    """
+    hops = _find_distances(topology, np.ones(topology.num_links))
+    best = 0.0
+    for row in hops[:_MAX_CENTRES]:
+        order = np.argsort(row, kind="stable")
+        position = np.empty(len(order), np.int64)
+        position[order] = np.arange(len(order))
+        for positions in (position, len(order) - 1 - position):
+            best = max(best, _sweep(topology, endpoints, size, positions))
+    return best
+
+
+def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolArray]:
+    """Return piece and direction of every tree: inward trees reduce, outward trees distribute."""
+    inward = np.flatnonzero(shares.gathers[share])
+    outward = np.flatnonzero(shares.spreads[share])
+    piece = np.concatenate([inward, outward])
+    is_inward = np.arange(len(piece)) < len(inward)
+    # Both trees of a piece are adjacent, the inward one first.
+    order = np.lexsort((~is_inward, piece))
+    return piece[order], is_inward[order]
+
+
+def _list_targets(
+    wishes: Sequence[GroupWish], shares: Shares, of_tree: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Return the NPUs of each tree without its root, as row pointers and entries."""
+    rows = []
+    for share in of_tree.tolist():
+        target = int(shares.target[share])
+        npus = wishes[int(shares.group[share])].npus
+        if target >= 0 and not shares.gathers[share]:
+            npus = (target,)
+        root = int(shares.root[share])
+        rows.append([npu for npu in npus if npu != root])
+    lengths = [len(row) for row in rows]
+    return row_pointer(lengths), np.concatenate(rows).astype(np.int64)
+
+
 def _generate_packings(
     network: GroupNetwork, wishes: Sequence[GroupWish], shares: Shares, effort: float
 ) -> Iterator[Trees]:
@@ -184,3 +260,101 @@ def _generate_packings(
         if count > 1 and (is_long or is_fine):
             return
         yield pack_trees(network.flows, wishes, shares, count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ends:
+    """Contributors and receivers of each share: tables of NPUs by rows, int64."""
+
+    giver_indptr: Int64Array
+    givers: Int64Array
+    taker_indptr: Int64Array
+    takers: Int64Array
+
+    @classmethod
+    def of(cls, wishes: Sequence[GroupWish], shares: Shares) -> _Ends:
+        """List all members as contributors of sums, and as receivers of shares for all."""
+        givers, takers = [], []
+        for share in range(len(shares)):
+            members = wishes[int(shares.group[share])].npus
+            root, target = int(shares.root[share]), int(shares.target[share])
+            givers.append(members if shares.gathers[share] else (root,))
+            takers.append(members if target < 0 else (target,))
+        return cls(*_create_table(givers), *_create_table(takers))
+
+
+def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array]:
+    """Return row pointers and the concatenated entries."""
+    lengths = [len(row) for row in rows]
+    return row_pointer(lengths), np.concatenate(rows).astype(np.int64)
+
+
+def _sweep(topology: Topology, endpoints: _Ends, size: Float64Array, position: Int64Array) -> float:
+    """Compute the maximum time of the prefixes of an order; `position`: of every node in it."""
+    first = np.minimum.reduceat(position[endpoints.givers], endpoints.giver_indptr[:-1])
+    last = np.maximum.reduceat(position[endpoints.takers], endpoints.taker_indptr[:-1])
+    crossing = _count_leaving(first, last, size, len(position))
+    start, end = position[topology.source], position[topology.destination]
+    bandwidth = _count_leaving(start, end, topology.bandwidth_bytes_per_s, len(position))
+    # Sets that no share has to leave, and sets without links, give no bound.
+    known = (crossing > 0) & (bandwidth > 0)
+    return float((crossing[known] / bandwidth[known]).max(initial=0.0))
+
+
+def _count_leaving(
+    first: Int64Array, last: Int64Array, weight: Float64Array, nodes: int
+) -> Float64Array:
+    """Return the weight that leaves each prefix: row i leaves prefix s if first < s <= last."""
+    rows = np.flatnonzero(first < last)
+    gained = np.bincount(first[rows] + 1, weight[rows], nodes + 1)
+    lost = np.bincount(last[rows] + 1, weight[rows], nodes + 2)
+    covered: Float64Array = np.cumsum(gained - lost[: nodes + 1])
+    # Differences of large sums: small remainders are rounding errors of 0.
+    covered[covered < 1e-9 * weight.sum()] = 0.0
+    return covered
+
+
+def _compute_latency_s(topology: Topology, endpoints: _Ends) -> float:
+    """Compute the maximum latency of the shortest paths from givers to takers."""
+    # The search treats entries of 0 as missing links.
+    distance = _find_distances(topology, np.maximum(topology.latency_s, 1e-15))
+    worst = 0.0
+    for share in range(len(endpoints.giver_indptr) - 1):
+        givers = endpoints.givers[endpoints.giver_indptr[share] : endpoints.giver_indptr[share + 1]]
+        takers = endpoints.takers[endpoints.taker_indptr[share] : endpoints.taker_indptr[share + 1]]
+        worst = max(worst, float(distance[np.ix_(givers, takers)].max()))
+    return max(worst - 1e-15 * topology.num_nodes, 0.0)
+
+
+def _find_distances(topology: Topology, length: Float64Array) -> Float64Array:
+    """Compute the shortest paths from all NPUs to all nodes: float64[NPUs, nodes]."""
+    # Imported here, because the import of scipy takes half a second.
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import dijkstra
+
+    nodes = topology.num_nodes
+    key = topology.source * nodes + topology.destination
+    # The shortest of parallel links counts; a matrix would add them up.
+    order = np.lexsort((length, key))
+    pairs, first = np.unique(key[order], return_index=True)
+    shortest = length[order][first]
+    rows_and_columns = np.divmod(pairs, nodes)
+    graph = csr_matrix((shortest, rows_and_columns), (nodes, nodes))
+    distances: Float64Array = dijkstra(graph, indices=np.arange(topology.num_npus))
+    return distances
+
+
+def _compute_flow_s(network: FlowNetwork, shares: Shares) -> float:
+    """Compute a lower bound of the time of a joint flow of all pairs, by the prices of its dual."""
+    demand = shares.demand(network.topology.num_npus)
+    bandwidth = network.topology.bandwidth_bytes_per_s
+    cost = bandwidth.min() / bandwidth
+    flow = None
+    if len(demand.sources) * network.num_arcs <= _MAX_EXACT_ARCS:
+        flow = solve_exact_flow(network, demand, cost)
+    if flow is None:
+        flow = approximate_flow(network, demand, cost, _PHASES)
+    time = compute_proven_time(network, demand, cost, flow.prices)
+    # Demands are relative to the largest pair, costs relative to the slowest link.
+    unit_bytes = float(shares.bytes.sum() / demand.wants.sum())
+    return time * unit_bytes / float(bandwidth.min())

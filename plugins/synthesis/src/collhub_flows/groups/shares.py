@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_flows.network import FlowDemand
+from collhub_flows.optimal_flow import FlowDemand
 from hub_core.columns import (
     BoolArray,
     ColumnTable,

@@ -14,15 +14,15 @@ from collhub_packing.pipelining.chunk_counts import (
 from collhub_packing.pipelining.operations import (
     Operations,
     PrunedTree,
+    Stream,
+    TreePaths,
     broadcast,
     paths,
     pruned,
     reduction,
     turned_round,
 )
-from collhub_packing.pipelining.schedules import Pipeline, Pipelining
-from collhub_packing.pipelining.streams import Stream, TreePaths
-from collhub_packing.pipelining.windows import windows_of
+from collhub_packing.pipelining.schedules import Pipeline, Pipelining, windows_of
 
 __all__ = [
     "Operations",

@@ -7,6 +7,8 @@ NPUs send to one NPU at once in networks that are equal from the view of all NPU
 one after the other. The progress of trees is compared by the fraction of their data before a chunk,
 so that trees with unequal numbers of chunks finish together. Reduce and broadcast of different
 chunks overlap; a barrier between the phases would cost up to half of the rate.
+
+`windows_of` computes how many messages of a link are in flight at once in a schedule.
 """
 
 from __future__ import annotations
@@ -19,17 +21,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collhub_packing.pipelining.operations import Operations
-from collhub_packing.pipelining.streams import Stream, TreePaths, apply_tree_paths, generate_streams
-from collhub_packing.pipelining.windows import windows_of
+from collhub_packing.pipelining.operations import (
+    Operations,
+    Stream,
+    TreePaths,
+    apply_tree_paths,
+    generate_streams,
+)
 from collhub_packing.trees import SpanningTree
 from hub_core.columns import (
+    BoolArray,
     Int64Array,
     counted_positions,
     csr,
     group_of_entry,
     row_pointer,
+    run_lengths,
     run_mask,
+    run_starts,
+    sorted_ordinals,
+    stable_order_by,
 )
 from hub_core.model import Collective, InputError, message_bytes
 from hub_core.network import Occupancy, Routes, Topology, link_times_ps
@@ -38,11 +49,15 @@ from hub_core.schedules import Chunks, Transfers
 if TYPE_CHECKING:
     from collhub_packing.pipelining.event_kernel import PipelinePlan
 
-
 # Events per call of the kernel, about a second at most; Ctrl-C takes effect between calls.
 _EVENTS_PER_CALL = 1 << 21
 # Units of a collective are 64-bit integers; sums of two fit too.
 _MAX_UNITS = 1 << 62
+
+
+# A runtime needs as many buffers as messages in flight. With contention at switches, a third of
+# this limit left links idle that had messages to send.
+_MAX_IN_FLIGHT = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,6 +292,32 @@ class Pipelining:
         )
 
 
+def windows_of(
+    link: Int64Array,
+    start: Int64Array,
+    finish: Int64Array,
+    is_ready: BoolArray,
+    limit: int = _MAX_IN_FLIGHT,
+) -> Int64Array:
+    """Compute per message how many messages of its link may be in flight at once, up to `limit`.
+
+    The link is the first of its route. The message itself counts; all arrays are int64 per message,
+    except `is_ready` (bool: the message waits for no other message). The first messages of a link
+    that are ready from the beginning all wait for the very first one: simulators and runtimes start
+    messages that a trace allows to start at one instant in any order.
+    """
+    if not len(link):
+        return link
+    order = stable_order_by(link, start)
+    link = link[order]
+    ordinal = sorted_ordinals(link)
+    in_flight = np.minimum(_count_max_in_flight(link, start[order], finish[order]), limit)
+    waits_for_first = is_ready[order] & (ordinal > 0)
+    window = np.empty(len(link), np.int64)
+    window[order] = np.where(waits_for_first, np.minimum(in_flight, ordinal), in_flight)
+    return window
+
+
 def _compute_rounds(repeats: Int64Array) -> Int64Array:
     """Compute the round of every chunk: equal if equal fractions of the tree precede it."""
     chunks = np.repeat(repeats, repeats)
@@ -314,3 +355,21 @@ def _simulate_plan(plan: PipelinePlan) -> tuple[Int64Array, Int64Array]:
     while advance(_EVENTS_PER_CALL, plan, state):
         pass
     return state.start, state.finish
+
+
+def _count_max_in_flight(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
+    """Compute the maximum number of messages in flight on the link of every message.
+
+    Sorted by link and start; int64, equal for all messages of a link.
+    """
+    # Link and time are combined in one number, so that one sorted search serves all links.
+    span = int(finish.max()) + 1
+    finished = np.maximum.accumulate(link * span + finish)
+    # Number of messages that have finished by then.
+    finished_count = np.searchsorted(finished, link * span + start, side="right")
+    in_flight = np.arange(len(link)) - finished_count + 1
+    first = run_starts(link)
+    maximum: Int64Array = np.repeat(
+        np.maximum.reduceat(in_flight, first), run_lengths(first, len(link))
+    )
+    return maximum

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from collhub_packing.compiling.compilations import CompiledKernel, compilations, compile_kernels
+from collhub_packing.compiling import CompiledKernel, compilations, compile_kernels
 
 _KERNELS = """
 from collhub_packing.compiling import kernel, part

@@ -1,7 +1,12 @@
-"""Check a cut in time: recount the messages that can cross it, in exact arithmetic."""
+"""Check certificates of lower bounds in time, in exact arithmetic: prices of a flow, cuts in time.
+
+The bound of a flow is: bytes times distances divided by prices. For a cut in time, the messages
+that can cross it are counted again.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +26,42 @@ from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 from hub_core.schedules import Certificate, LinkCapacities
 
-_KEY = "bound_certificate"
+_FLOW_KEY = "flow_certificate"
+Prices = Mapping[tuple[int, int], int]
+Neighbours = Mapping[int, Sequence[tuple[int, int]]]
+
+
+_CUT_KEY = "bound_certificate"
+
+
 _PICOSECONDS = 10**12
+
+
 Latencies = Mapping[tuple[int, int], Fraction]
+
+
+def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Recompute the bound of the flow certificate that an algorithm carries.
+
+    Non-negative prices of links bound the time of any algorithm: for every byte from s to t, the
+    sum of price divided by bandwidth over its links is at least the distance of s and t, and no
+    link transfers more than its bandwidth (weak duality of the multicommodity flow).
+    """
+    assert request.algorithm is not None
+    document = find_document(request.algorithm, _FLOW_KEY)
+    if document is None:
+        return CheckReport(ok=False, is_applicable=False)
+    try:
+        bound_ns = _compute_bound_ns(document, request.algorithm, request.topology)
+        claimed_ns = check_claimed_time(document, bound_ns, "the prices")
+    except FlawError as flaw:
+        return CheckReport(False, "wrong", (flaw.diagnostic,))
+    return CheckReport(
+        True,
+        f"holds: no algorithm takes less than {claimed_ns} ns",
+        facts={"lower_bound_ns": claimed_ns, "not_proved": ["network.name"]},
+        details={"lower bound": f"{claimed_ns} ns", "not proved": describe_network_name(document)},
+    )
 
 
 def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
@@ -35,7 +73,7 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
     messages than must cross, no algorithm finishes before the end of the cut.
     """
     assert request.algorithm is not None
-    document = find_document(request.algorithm, _KEY)
+    document = find_document(request.algorithm, _CUT_KEY)
     if document is None:
         return CheckReport(ok=False, is_applicable=False)
     try:
@@ -60,6 +98,78 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
             "not proved": "; ".join([describe_network_name(document), *without_topology.values()]),
         },
     )
+
+
+def _compute_bound_ns(
+    document: Mapping[str, Any], algorithm: Algorithm, topology: Topology | None
+) -> Fraction:
+    """Compute the nanoseconds that the prices prove. Raises `FlawError` for an invalid form."""
+    try:
+        (capacities,) = read_capacities(cast(Certificate, document), topology)
+        prices = {(int(a), int(b)): int(price) for a, b, price in document["prices"]}
+        pairs = _list_pairs(document)
+        share = Fraction(document["collective_bytes"], int(document["parts"]))
+        total = sum(prices.values())
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise FlawError("form", f"the flow certificate cannot be read: {error!r}") from error
+    if total <= 0 or min(prices.values()) < 0 or not set(prices) <= set(capacities):
+        raise FlawError("prices", "the prices are not those of links, or negative, or all zero")
+    check_same_collective(document, algorithm, "flow certificate")
+    return 10**9 * share * _add_distances(pairs, prices, capacities) / total
+
+
+def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
+    """Return every NPU that sends, with its receivers. Raises `ValueError` for other kinds."""
+    ranks = [int(npu) for npu in document["ranks"]]
+    kind = CollectiveKind(document["collective"])
+    if len(set(ranks)) != len(ranks):
+        raise ValueError("ranks are named twice")
+    givers = takers = ranks
+    if kind is CollectiveKind.SCATTER:
+        givers = [ranks[document["root"]]]
+    elif kind is CollectiveKind.GATHER:
+        takers = [ranks[document["root"]]]
+    elif kind is not CollectiveKind.ALL_TO_ALL:
+        raise ValueError(f"a {kind} is no flow")
+    if document["parts"] != len(ranks):
+        raise ValueError("a share is the whole by the number of ranks")
+    return [(giver, [taker for taker in takers if taker != giver]) for giver in givers]
+
+
+def _add_distances(
+    pairs: Sequence[tuple[int, Sequence[int]]], prices: Prices, capacities: LinkCapacities
+) -> Fraction:
+    """Add up the shortest distances of all pairs, where a link's length is price by bandwidth."""
+    lengths = {link: prices.get(link, 0) / rate for link, rate in capacities.items()}
+    # Integers in units of the common denominator are faster than fractions.
+    unit = math.lcm(*(length.denominator for length in lengths.values()))
+    neighbours: dict[int, list[tuple[int, int]]] = {}
+    for (tail, head), length in lengths.items():
+        neighbours.setdefault(tail, []).append((head, int(length * unit)))
+    total = 0
+    for giver, takers in pairs:
+        distance = _find_distances(giver, neighbours)
+        if not set(takers) <= set(distance):
+            raise FlawError("ranks", f"NPU {giver} does not reach every rank")
+        total += sum(distance[taker] for taker in takers)
+    return Fraction(total, unit)
+
+
+def _find_distances(start: int, neighbours: Neighbours) -> dict[int, int]:
+    """Compute the shortest distance to every reachable node (Dijkstra)."""
+    done: dict[int, int] = {}
+    queue = [(0, start)]
+    while queue:
+        distance, node = heapq.heappop(queue)
+        if node in done:
+            continue
+        done[node] = distance
+        for head, length in neighbours.get(node, ()):
+            if head in done:
+                continue
+            entry = (distance + length, head)
+            heapq.heappush(queue, entry)
+    return done
 
 
 @dataclass(frozen=True, slots=True)

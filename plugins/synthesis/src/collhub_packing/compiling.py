@@ -1,0 +1,204 @@
+"""Compile kernels with numba: typed decorators, and reports of the compilations.
+
+Import this module late, because the import of numba takes a second. `compilations` observes which
+kernels are compiled instead of loaded from the disk cache.
+
+numba's cache checks only the file of the function that it compiles. Keep a kernel and its parts in
+one file: a change of a part in another file would not be noticed, and outdated machine code would
+run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core import event
+
+from hub_core.plugin_api import CheckLine, CheckReport
+
+__all__ = [
+    "COMPILING",
+    "CompiledKernel",
+    "compilations",
+    "compile_kernels",
+    "inlined",
+    "kernel",
+    "lean_kernel",
+    "lean_part",
+    "part",
+]
+
+COMPILING = "compiling kernels, once after installation"
+
+
+_EVENT = "numba:compile"
+
+
+# Functions called only by compiled code need no Python wrapper, which is half of the compile time.
+_WITHOUT_WRAPPERS: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+# numba's runtime, which counts references to arrays; without it a function cannot create arrays.
+_WITHOUT_COUNTS: dict[str, Any] = {"_nrt": False}
+
+
+"""Progress text of a synthesizer while kernels are compiled."""
+
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile a function on its first call from Python, and cache the machine code on disk.
+
+    It runs without the global interpreter lock.
+    """
+    return _compile_cached(function, {})
+
+
+def lean_kernel(function: _Function) -> _Function:
+    """Compile like `kernel`, without counting references to arrays.
+
+    The function must create no array. For loops that repeatedly unpack records of many arrays: the
+    counts, which are atomic, take two thirds of the time of an event loop. Its parts are
+    `lean_part` and `inlined`.
+    """
+    return _compile_cached(function, _WITHOUT_COUNTS)
+
+
+def part(function: _Function) -> _Function:
+    """Compile a function that only kernels and parts of its own file call; Python cannot call it.
+
+    It has no cache of its own: its machine code is stored with that of the calling kernel.
+    """
+    compiled = numba.njit(nogil=True, **_WITHOUT_WRAPPERS)(function)
+    return cast(_Function, compiled)
+
+
+def lean_part(function: _Function) -> _Function:
+    """Compile a part of a `lean_kernel`; it must not create arrays either."""
+    compiled = numba.njit(nogil=True, **_WITHOUT_COUNTS, **_WITHOUT_WRAPPERS)(function)
+    return cast(_Function, compiled)
+
+
+def inlined(function: _Function) -> _Function:
+    """Inline a function into its callers before numba infers types, as if it were written there.
+
+    For calls with many arrays in innermost loops: a call counts the references to each array.
+    """
+    compiled = numba.njit(nogil=True, inline="always", **_WITHOUT_WRAPPERS)(function)
+    return cast(_Function, compiled)
+
+
+def _compile_cached(function: _Function, options: dict[str, Any]) -> _Function:
+    """Compile a function with a cache on disk, or without one if no cache folder is writable."""
+    try:
+        compiled = numba.njit(nogil=True, cache=True, **options)(function)
+    except RuntimeError:
+        # numba finds no writable cache folder, as in read-only containers.
+        compiled = numba.njit(nogil=True, **options)(function)
+    _ignore_unreadable_index(compiled)
+    return cast(_Function, compiled)
+
+
+def _ignore_unreadable_index(compiled: Any) -> None:
+    """Let a cache whose index cannot be read count as empty.
+
+    numba reads the types of all stored signatures before it compares the stamp of the source, so
+    that an index of an earlier version fails if it names a class that has moved since.
+    """
+    index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    load = getattr(index, "_load_index", None)
+    if index is None or load is None:
+        return
+
+    def load_index() -> Any:
+        try:
+            return load()
+        except (ImportError, AttributeError, EOFError, pickle.UnpicklingError):
+            return {}
+
+    index._load_index = load_index
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """A kernel that was compiled.
+
+    `is_cached`: its machine code is cached on disk for the next run.
+    """
+
+    name: str
+    is_cached: bool
+
+
+@contextlib.contextmanager
+def compilations(on_change: Callable[[], None] = lambda: None) -> Iterator[list[CompiledKernel]]:
+    """Context manager that collects the kernels compiled while its body runs.
+
+    `on_change()` is called when a compilation begins and when it finishes. Functions that a kernel
+    calls count as part of it.
+    """
+    listener = _Listener(on_change)
+    with event.install_listener(_EVENT, listener):
+        yield listener.compiled
+
+
+class _Listener(event.Listener):
+    """Listener for numba's compile events.
+
+    Numba compiles one kernel at a time, under its own lock.
+    """
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        """Start without kernels.
+
+        `on_change()` is called when a compilation begins and when it finishes.
+        """
+        self.compiled: list[CompiledKernel] = []
+        self._on_change = on_change
+        self._depth = 0
+
+    def on_start(self, event: Any) -> None:
+        """Count the beginning of a kernel's compilation, or of a part of it."""
+        self._depth += 1
+        if self._depth == 1:
+            self._on_change()
+
+    def on_end(self, event: Any) -> None:
+        """Count the end of a compilation; record the kernel once all of its parts are compiled."""
+        self._depth -= 1
+        if self._depth == 0:
+            dispatcher = event.data["dispatcher"]
+            is_cached = dispatcher.stats.cache_path is not None
+            self.compiled.append(CompiledKernel(dispatcher.py_func.__qualname__, is_cached))
+            self._on_change()
+
+
+def compile_kernels(work: Callable[[], None]) -> CheckReport:
+    """Run `work`, which must call every kernel, and report the compiled kernels and their caching.
+
+    The report fails if some machine code could not be cached on disk.
+    """
+    start = time.perf_counter()
+    with compilations() as compiled:
+        work()
+    if not compiled:
+        return _build_report(True, "all compiled and cached on disk before")
+    seconds = time.perf_counter() - start
+    names = f"{len(compiled)} compiled in {seconds:.1f} s"
+    if all(kernel.is_cached for kernel in compiled):
+        return _build_report(True, f"{names} and cached on disk")
+    cure = "set NUMBA_CACHE_DIR to a writable folder"
+    return _build_report(False, f"{names}, but not cached: no cache folder is writable", cure)
+
+
+def _build_report(is_ok: bool, details: str, cure: str = "") -> CheckReport:
+    """Build the report with its single line."""
+    return CheckReport(is_ok, lines=(CheckLine("kernels", is_ok, details, cure),))
