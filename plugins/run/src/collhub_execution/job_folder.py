@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collhub_execution.data.element_types import Array
-from collhub_execution.data.memory import all_outputs
+from collhub_execution.input_data import Array
+from collhub_execution.levelling.levelled_program import LevelledRequest
+from collhub_execution.memory import all_outputs
 from collhub_execution.rank_engine import NOT_STARTED, RankLog
 from collhub_execution.rank_plans import RankTask, rank_tasks
-from collhub_execution.request_levelling import LevelledRequest
 from hub_core.columns import Float64Array, Int64Array
 from hub_core.model import HubError, InputError, PluginError
 

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from collhub_execution.data.element_types import REDUCTIONS, Array
+from collhub_execution.input_data import REDUCTIONS, Array
 from collhub_execution.rank_plans import LocalMove, MessageEnd, RankLevel, RankTask
 from hub_core.columns import Float64Array, Int64Array
 

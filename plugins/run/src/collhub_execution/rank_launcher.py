@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from collhub_execution.data.memory import step_times
 from collhub_execution.job_folder import JobFolder
+from collhub_execution.levelling.levelled_program import LevelledRequest
+from collhub_execution.memory import step_times
 from collhub_execution.rank_engine import NOT_STARTED
 from collhub_execution.rendezvous import positions
-from collhub_execution.request_levelling import LevelledRequest
 from hub_core.columns import Float64Array
 from hub_core.model import Diagnostic, InputError, PluginError, UsageError, format_bytes
 from hub_core.plugin_api import ExecutionResult

@@ -16,12 +16,14 @@ from unittest import SkipTest
 import numpy as np
 import numpy.typing as npt
 
-from collhub_execution.data.element_types import element_type
-from collhub_execution.data.inputs import exact_inputs
-from collhub_execution.levelling.levelled_program import levelled_program
+from collhub_execution.input_data import element_type, exact_inputs
+from collhub_execution.levelling.levelled_program import (
+    LevelledRequest,
+    levelled_program,
+    levelled_request,
+)
 from collhub_execution.levelling.program import LevelledProgram, RecordKind, block_counts
 from collhub_execution.output_judgement import OutputJudgement, judge
-from collhub_execution.request_levelling import LevelledRequest, levelled_request
 from hub_core.columns import BoolArray, group_pointer
 from hub_core.model import Algorithm, InputError, ReduceOp
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult

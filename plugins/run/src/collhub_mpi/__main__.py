@@ -10,7 +10,7 @@ from typing import Any
 from collhub_execution import StartedRun, print_findings, run_script, script_command, script_rank
 from mpi4py import MPI
 
-from collhub_mpi.engine import Array, mpi_engine
+from collhub_mpi.rank import Array, mpi_engine
 from hub_core.model import Diagnostic, HubError
 
 

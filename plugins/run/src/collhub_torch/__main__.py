@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from collhub_execution import StartedRun, print_findings, run_script, script_command, script_rank
 
-from collhub_torch.engine import Array, RankPlace, join, torch_engine
 from collhub_torch.plugin import DEVICES, TorchOptions
+from collhub_torch.rank import Array, RankPlace, join, torch_engine
 from hub_core.model import Diagnostic, UsageError
 
 # Set by torchrun: docs.pytorch.org, torch.distributed.run, "Environment Variables".

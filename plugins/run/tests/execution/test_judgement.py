@@ -15,9 +15,8 @@ from collhub_execution import (
     random_inputs,
     same_bits,
 )
-from collhub_execution.data.element_types import divide_averages, significand_bits
-from collhub_execution.data.inputs import are_results_exact
-from collhub_execution.expected_outputs import compute_expected_parts
+from collhub_execution.input_data import are_results_exact, divide_averages, significand_bits
+from collhub_execution.output_judgement import compute_expected_parts
 from hypothesis import given
 from hypothesis import strategies as st
 

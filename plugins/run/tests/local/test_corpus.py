@@ -17,7 +17,7 @@ from collhub_execution import (
     judge,
     levelled_program,
 )
-from collhub_execution.data.inputs import check_inputs, choose_background
+from collhub_execution.input_data import check_inputs, choose_background
 from collhub_execution.testing import request_for
 from collhub_local import numpy_executor, shared_memory
 

@@ -30,7 +30,7 @@ from collhub_execution import (
     same_bits,
     simulate_rendezvous,
 )
-from collhub_execution.data.inputs import check_inputs
+from collhub_execution.input_data import check_inputs
 from collhub_execution.testing import (
     judged,
     levelled_for,

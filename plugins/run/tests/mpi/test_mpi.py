@@ -31,7 +31,7 @@ TWO_RUNS = """
 import numpy as np
 from collhub_execution import Post
 from collhub_execution.rank_plans import MessageEnd
-from collhub_mpi.engine import MpiTransport
+from collhub_mpi.rank import MpiTransport
 from mpi4py import MPI
 
 source, target = np.arange(5, dtype=np.int16), np.empty(5, np.int16)

@@ -61,7 +61,7 @@ def test_engine_keeps_every_element_type_and_reduces_as_numpy_does(dtype_name: s
     if dtype_name == "bfloat16":
         pytest.importorskip("ml_dtypes")
     import torch
-    from collhub_torch.engine import TensorMemory
+    from collhub_torch.rank import TensorMemory
 
     dtype = element_type(dtype_name)
     request = request_for(SAMPLES["ring-all-reduce"], dtype, elements=2, in_place=True)

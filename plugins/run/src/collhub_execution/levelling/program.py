@@ -1,12 +1,14 @@
-"""The levelled program: plain sends, receives, copies and reductions of all ranks, as columns.
+"""The levelled program: sends, receives, copies and reductions of all ranks, as columns, by level.
 
-Buffers are measured in blocks, the largest units that divide all regions of the algorithm.
+Buffers are measured in blocks, the largest units that divide all regions of the algorithm. Every
+message has the same level at both ends, so that ranks never wait in a cycle.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,11 +17,24 @@ from hub_core.columns import (
     ColumnTable,
     Int32Array,
     Int64Array,
+    Order,
     UInt8Array,
+    csr,
     group_of_entry,
+    topological_levels,
 )
-from hub_core.model import Algorithm, Buffer, Collective, CollectiveKind, MemoryLayout
-from hub_core.verification import common_unit
+from hub_core.model import (
+    Algorithm,
+    Buffer,
+    Collective,
+    CollectiveKind,
+    MemoryLayout,
+    Messages,
+    StepTable,
+)
+from hub_core.verification import HappensBefore, common_unit
+
+Edges = tuple[Int64Array, Int64Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +203,178 @@ class LevelledProgram(ColumnTable):
         records = np.flatnonzero(self.kind == kind)
         order = np.argsort(self.message[records], kind="stable")
         return records[order]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLevels:
+    """The levels of steps; one entry per row of the step table.
+
+    `level`: int64; for a RECV* the level in which it completes, for a local step the level after
+    whose messages it runs, for a SEND the level of its message. `message_level`: int64, the level
+    of the message of a SEND or RECV*, -1 for local steps; the `level` of a staged RECV* may be
+    later. `position`: int64, index in a linear extension of all orders, which orders the local
+    steps of one level. `is_staged`: RECV* whose message is stored in scratch first, because it must
+    not wait for the predecessors of the RECV*.
+    """
+
+    level: Int64Array
+    message_level: Int64Array
+    position: Int64Array
+    is_staged: BoolArray
+
+
+def assign_levels(
+    steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
+) -> StepLevels:
+    """Assign levels to the steps under rendezvous.
+
+    Rendezvous: a SEND completes when its message has been received. `relation`: an order without
+    cycle; `conflicts`: pairs of rows (earlier, later) that access one unit, consistent with it. The
+    level of a message is one more than the maximum level of all predecessors of its two ends; that
+    of a local step is the maximum level of its predecessors.
+
+    A successor of a SEND waits for the completion of its message. If that closes a cycle, two
+    constraints are relaxed, in this order. First, a dependency on a SEND between steps that share
+    no unit waits only for the predecessors of the SEND: two ranks that both send and then receive
+    exchange in one level. Second, a message whose RECV* still waits in a cycle is staged: it is
+    stored in scratch when the sender is ready, and the RECV* becomes local. After that there is no
+    cycle: on a cycle, every message would be entered at its SEND, so that all its edges were edges
+    of `relation`.
+
+    Cost: at most three topological sorts and two searches for cycles, all linear in steps and
+    edges.
+    """
+    graph = _RendezvousGraph(steps, messages, relation, conflicts)
+    order = graph.sort()
+    if not order.is_complete:
+        graph.relax(_find_core(order, *graph.edges()))
+        order = graph.sort()
+    if not order.is_complete:
+        graph.stage(_find_core(order, *graph.edges()))
+        order = graph.sort()
+    return graph.levels(order)
+
+
+class _RendezvousGraph:
+    """Rows, plus one node for the arrival of every staged message, ordered under rendezvous."""
+
+    def __init__(
+        self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
+    ) -> None:
+        """Initially no edge is relaxed and no message is staged."""
+        self._rows = len(steps)
+        self._messages = messages
+        self._receives = steps.receives
+        count = relation.num_dependencies
+        self._dependencies = relation.parents[:count], relation.children[:count]
+        self._conflicts = conflicts
+        # Per row: the node whose completion allows the successors of the row to proceed.
+        self._end = np.arange(self._rows)
+        self._end[messages.send] = messages.receive
+        self._arrival = np.full(self._rows, -1, np.int64)
+        self._is_relaxed = np.zeros(count, np.bool_)
+
+    @property
+    def _nodes(self) -> int:
+        """Number of rows and arrivals."""
+        return self._rows + int(np.count_nonzero(self._arrival >= 0))
+
+    def edges(self) -> Edges:
+        """Return all edges as (parent node, child node), those into messages last."""
+        before, after = self._dependencies
+        first, second = self._conflicts
+        send, receive = self._messages.send, self._messages.receive
+        arrival = self._arrival[receive]
+        is_staged = arrival >= 0
+        parents = [
+            np.where(self._is_relaxed, before, self._end[before]),
+            self._end[first],
+            send,
+            arrival[is_staged],
+        ]
+        children = [
+            after,
+            second,
+            np.where(is_staged, arrival, receive),
+            receive[is_staged],
+        ]
+        return np.concatenate(parents), np.concatenate(children)
+
+    def sort(self) -> Order:
+        """Sort nodes by longest path; nodes on or after a cycle are missing."""
+        return topological_levels(self._nodes, *self.edges())
+
+    def relax(self, in_core: BoolArray) -> None:
+        """Let dependencies on a SEND in the core wait only for the predecessors of the SEND.
+
+        An order that separates two accesses is also among the conflicts, or follows from them.
+        """
+        before, after = self._dependencies
+        waits_for_send = self._end[before] != before
+        self._is_relaxed = waits_for_send & in_core[self._end[before]] & in_core[after]
+
+    def stage(self, in_core: BoolArray) -> None:
+        """Stage the messages in the core whose RECV* waits for other nodes in it."""
+        before, after = self.edges()
+        is_message = np.zeros(len(before), np.bool_)
+        # No message is staged yet, so the last edges are those of the messages.
+        is_message[len(before) - len(self._messages.send) :] = True
+        waits = after[in_core[before] & in_core[after] & ~is_message]
+        # A RECV* may wait through several edges.
+        staged = np.unique(waits[self._receives[waits]])
+        self._arrival[staged] = self._rows + np.arange(len(staged))
+        # Successors of the SEND now wait only for the arrival.
+        receive = self._messages.receive
+        arrival = self._arrival[receive]
+        self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
+
+    def levels(self, order: Order) -> StepLevels:
+        """Return the levels of all steps: longest paths in the order, counted in messages."""
+        # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
+        is_staged = self._arrival >= 0
+        is_message = np.ones(self._nodes, np.int64)
+        is_message[: self._rows] = self._receives & ~is_staged
+        level = _compute_longest_paths(order, *self.edges(), is_message)
+        lands_at = np.where(is_staged, self._arrival, np.arange(self._rows))
+        send, receive = self._messages.send, self._messages.receive
+        message_level = np.full(self._rows, -1, np.int64)
+        message_level[receive] = level[lands_at[receive]]
+        message_level[send] = message_level[receive]
+        row_level = level[: self._rows]
+        # A SEND counts no message; its level is that in which it completes.
+        row_level[send] = message_level[send]
+        return StepLevels(row_level, message_level, order.position[: self._rows], is_staged)
+
+
+def _find_core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
+    """Return the mask of nodes on cycles or between cycles."""
+    nodes = len(order.position)
+    # Nodes after a cycle remain when sorting forwards, nodes before one when sorting backwards.
+    is_left = order.position < 0
+    is_inside = is_left[parents] & is_left[children]
+    backwards = topological_levels(nodes, children[is_inside], parents[is_inside])
+    in_core: BoolArray = is_left & (backwards.position < 0)
+    return in_core
+
+
+def _compute_longest_paths(
+    order: Order, parents: Int64Array, children: Int64Array, weight: Int64Array
+) -> Int64Array:
+    """Return the maximum sum of weights along a path that ends at each node, including its weight.
+
+    Dynamic programming along a complete order; one numpy call per sorted level.
+    """
+    # Nodes are renumbered by position, so that the parents of a level precede it.
+    position = order.position
+    indptr, before = csr(position[children], position[parents], len(position))
+    # Each sum begins with the node's weight.
+    sums = weight[order.nodes]
+    borders = order.level_indptr.tolist()
+    for low, high in pairwise(borders[1:]):
+        # After the first level every node has a parent, so no group is empty.
+        first, last = indptr[low], indptr[high]
+        groups = indptr[low:high] - first
+        sums[low:high] += np.maximum.reduceat(sums[before[first:last]], groups)
+    path_weights = np.empty_like(sums)
+    path_weights[order.nodes] = sums
+    return path_weights

@@ -12,8 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from collhub_execution.levelling.ordering import StepLevels
-from collhub_execution.levelling.program import RecordKind
+from collhub_execution.levelling.program import RecordKind, StepLevels
 from hub_core.columns import BoolArray, Int64Array, IntArray, run_mask
 from hub_core.model import Buffer, Messages, StepKind, StepTable
 from hub_core.verification import Regions

@@ -17,16 +17,14 @@ import click
 import numpy as np
 
 import hub_core
-from collhub_execution.data.element_types import Array, divide_averages
-from collhub_execution.data.inputs import check_inputs, choose_background
+from collhub_execution.command_options import RunOptions, run_options, run_options_of
+from collhub_execution.input_data import Array, check_inputs, choose_background, divide_averages
 from collhub_execution.levelling.levelled_program import levelled_program
 from collhub_execution.levelling.program import LevelledProgram
 from collhub_execution.rank_engine import RankEngine, RankLog, run_task
 from collhub_execution.rank_plans import RankPlans, RankTask
 from collhub_execution.rendezvous import positions
-from collhub_execution.running.options import RunOptions, run_options, run_options_of
-from collhub_execution.running.outcome import RunOutcome
-from collhub_execution.running.setup import RunSetup
+from collhub_execution.run_setup import RunOutcome, RunSetup
 from hub_core.columns import Float64Array
 from hub_core.model import (
     Algorithm,

@@ -1,1 +1,0 @@
-"""Data of a run: element types, inputs with known results, memory, and the accesses of records."""

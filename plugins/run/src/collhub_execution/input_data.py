@@ -1,0 +1,304 @@
+"""Inputs of runs and their element types: exact patterns, random numbers, checks of given arrays.
+
+Results of the exact patterns do not depend on the order of reduction. Undefined memory gets a
+value that no correct result has. An element type defines the precision of arithmetic and the
+reductions; averages are divided sums, so that no transport needs an operator for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collhub_execution.levelling.program import BlockCounts
+from hub_core.columns import Int64Array
+from hub_core.model import REDUCING, Collective, Contributions, PluginError, ReduceOp, UsageError
+
+Array = npt.NDArray[Any]
+AnyArray = npt.NDArray[np.generic]
+
+
+Reduction = Callable[..., object]
+
+
+REDUCTIONS: dict[ReduceOp, Reduction] = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.PROD: np.multiply,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+}
+
+
+DTYPE_NAMES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+
+# Bits of the significand including the hidden one: IEEE 754-2019, table 3.5; bfloat16 is binary32
+# without its last 16 bits.
+_SIGNIFICANDS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+
+
+# Prime, so that no shift by a multiple of a usual block size maps the pattern to itself.
+_TILE = 65521
+
+
+_LARGEST_VALUE = 250
+
+
+# Number of ranks whose factors may be 2; the remaining factors are 1, so no product overflows
+# float16.
+_DOUBLING_RANKS = 8
+
+
+_SEED = 0x5EED
+
+
+_TileMaker = Callable[[np.random.Generator, int], Array]
+
+
+# Unlikely to occur elsewhere: odd, far from small integers, and its sums and products are not 0.
+_UNDEFINED_INTEGER = 0x5A5A5A5B
+
+
+def element_type(name: str) -> np.dtype[Any]:
+    """Return the numpy dtype of one of `DTYPE_NAMES`.
+
+    Raises `UsageError` for another name, `PluginError` if bfloat16 is not installed.
+    """
+    if name not in DTYPE_NAMES:
+        cure = f"use one of {', '.join(DTYPE_NAMES)}"
+        raise UsageError(f"dtype {name!r} is not known", cure=cure)
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        # Imported here: numpy has no bfloat16, and most runs need none.
+        import ml_dtypes
+    except ImportError as error:
+        cure = "python -m pip install ml_dtypes"
+        raise PluginError("bfloat16 needs the package ml_dtypes", cure=cure) from error
+    bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return bfloat16
+
+
+def is_floating(dtype: np.dtype[Any]) -> bool:
+    """Return whether values of this type are rounded; true for bfloat16 (not `np.floating`)."""
+    is_whole = np.issubdtype(dtype, np.integer)
+    return not is_whole
+
+
+def significand_bits(dtype: np.dtype[Any]) -> int:
+    """Return b such that all integers up to 2^b are exact."""
+    if not is_floating(dtype):
+        return 8 * dtype.itemsize - 1
+    return _SIGNIFICANDS[dtype.name]
+
+
+def rounding_unit(dtype: np.dtype[Any]) -> float:
+    """Return the largest relative error of one rounding; 0 for integers."""
+    if not is_floating(dtype):
+        return 0.0
+    return 2.0 ** -significand_bits(dtype)
+
+
+"""`reduction(one, other, out=target)`, element by element."""
+
+
+def divide_averages(collective: Collective, outputs: Sequence[AnyArray]) -> tuple[AnyArray, ...]:
+    """Divide the sums in every rank's OUTPUT by the number of contributions; see `divide_values`.
+
+    `outputs`: OUTPUT of every rank after a run that sums; returned unchanged for a collective that
+    only moves data. The divisor is the number of ranks, or for a custom contract the number of
+    contributions of each unit.
+    """
+    contract = collective.contract
+    if contract is not None and contract.expected is not None:
+        return _compute_averages_by_unit(collective, contract.expected, outputs)
+    if collective.kind not in REDUCING:
+        return tuple(outputs)
+    return tuple(divide_values(output, collective.num_ranks) for output in outputs)
+
+
+def exact_inputs(
+    blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
+) -> tuple[Array, ...]:
+    """Return one input per rank: small integers whose reduction is exact in any order.
+
+    Results can therefore be compared bitwise. `elements`: per block. Sums stay below 2 to the power
+    of `significand_bits` (up to 255 ranks in bfloat16, 2047 in float16, 67 000 in float32),
+    products are powers of two with signs. Values differ between ranks and positions; every call
+    returns the same values.
+    """
+    limit = 1 << significand_bits(dtype)
+    largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
+
+    def make_tile(generator: np.random.Generator, rank: int) -> Array:
+        """Return a pattern of integers."""
+        return _make_exact_tile(generator, rank, op, largest)
+
+    return _repeat_tiles(blocks, elements, dtype, make_tile)
+
+
+def random_inputs(
+    blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
+) -> tuple[Array, ...]:
+    """Return one input per rank of random numbers: -1 to 1, near 1 for products.
+
+    Integers as in `exact_inputs`.
+    """
+    if not is_floating(dtype):
+        return exact_inputs(blocks, elements, dtype, op)
+    # Products of many numbers below 1 would underflow.
+    low, high = (0.75, 1.25) if op is ReduceOp.PROD else (-1.0, 1.0)
+
+    def make_tile(generator: np.random.Generator, rank: int) -> Array:
+        """Return a pattern of random numbers."""
+        return generator.uniform(low, high, _TILE)
+
+    return _repeat_tiles(blocks, elements, dtype, make_tile)
+
+
+def check_inputs(
+    collective: Collective, blocks: BlockCounts, inputs: Sequence[AnyArray], fill: np.generic
+) -> tuple[AnyArray, ...]:
+    """Return read-only flat views of the inputs; an undefined INPUT is replaced by `fill`.
+
+    `inputs`: one array per rank, all of one dtype and with the same number of elements per block.
+    Raises `UsageError` for inputs that do not fit.
+    """
+    if len(inputs) != blocks.num_ranks:
+        message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"
+        raise UsageError(message, cure="give one array a rank")
+    _refuse_misfits(blocks, inputs)
+    views = []
+    for array, is_defined in zip(inputs, collective.defined_inputs().tolist(), strict=True):
+        # A separate view: the caller's array stays writeable.
+        view = array.reshape(-1).view() if is_defined else np.full(array.size, fill)
+        view.flags.writeable = False
+        views.append(view)
+    return tuple(views)
+
+
+def are_results_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
+    """Return whether the results of `exact_inputs` are exact: sums over too many ranks are not."""
+    # Sums grow with the ranks; products of signs and few twos, minima and maxima do not.
+    is_sum = op in (ReduceOp.SUM, ReduceOp.AVG)
+    return not is_sum or num_ranks < 1 << significand_bits(dtype)
+
+
+def block_elements(blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[Any]) -> int:
+    """Return the elements per block for a full buffer of about `collective_bytes`.
+
+    Rounded down, as in nccl-tests, to an integral number per block; but at least one, because empty
+    blocks would test no data.
+    """
+    return max(1, collective_bytes // (blocks.full_buffer * dtype.itemsize))
+
+
+def count_block_elements(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int:
+    """Return the elements per block, from the sizes of the inputs; 1 if no rank has an input."""
+    sizes = blocks.inputs.tolist()
+    # Ranks without INPUT, such as all but the root of a scatter, do not determine it.
+    candidates: list[int] = [
+        array.size // size for array, size in zip(inputs, sizes, strict=True) if size
+    ]
+    return max(candidates, default=1)
+
+
+def choose_background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
+    """Return the initial value of undefined memory, a value that `op` propagates.
+
+    No correct result has it: the lowest value of the type for MIN, the highest for MAX, otherwise
+    NaN or, for integers, a constant that results do not contain by accident.
+    """
+    if op is ReduceOp.MIN:
+        value = float("-inf") if is_floating(dtype) else np.iinfo(dtype).min
+    elif op is ReduceOp.MAX:
+        value = float("inf") if is_floating(dtype) else np.iinfo(dtype).max
+    else:
+        value = float("nan") if is_floating(dtype) else _UNDEFINED_INTEGER
+    filled: np.generic = dtype.type(value)
+    return filled
+
+
+def _compute_averages_by_unit(
+    collective: Collective, expected: Contributions, outputs: Sequence[AnyArray]
+) -> tuple[AnyArray, ...]:
+    """Divide each unit by its number of contributions.
+
+    A custom contract may reduce some units and only move others, so divisors differ.
+    """
+    averages = []
+    for rank, units in enumerate(collective.output_units().tolist()):
+        output = outputs[rank]
+        divisor = _count_contributions(expected, rank, units, collective.num_ranks)
+        elements = output.size // max(units, 1)
+        averages.append(divide_values(output, np.repeat(divisor, elements)))
+    return tuple(averages)
+
+
+def _count_contributions(
+    expected: Contributions, rank: int, units: int, num_ranks: int
+) -> Int64Array:
+    """Return the contribution count of each unit of a rank's OUTPUT, at least 1, int64[units]."""
+    # A source rank below 0 means all ranks.
+    weights = np.where(expected.source_rank < 0, num_ranks, 1)
+    # Contributions outside OUTPUT are reported by the verifier, not here.
+    is_mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
+    counts = np.bincount(expected.offset[is_mine], weights[is_mine], units)
+    return np.maximum(counts, 1).astype(np.int64)
+
+
+def divide_values(values: Array, divisor: int | Int64Array) -> Array:
+    """Return `values` divided by `divisor` in their dtype.
+
+    Integers are rounded towards zero, as in NCCL.
+    """
+    if not is_floating(values.dtype):
+        # numpy's // rounds towards minus infinity.
+        quotient: Array = np.sign(values) * (np.abs(values) // divisor)
+        return quotient.astype(values.dtype)
+    # bfloat16 times a Python number would be computed in another type.
+    scaled: Array = values / np.asarray(divisor, values.dtype)
+    return scaled.astype(values.dtype)
+
+
+def _make_exact_tile(
+    generator: np.random.Generator, rank: int, op: ReduceOp, largest: int
+) -> Array:
+    """Return integers from 0 to `largest`; for products 1 and 2 with signs."""
+    if op is not ReduceOp.PROD:
+        return generator.integers(0, largest, _TILE, endpoint=True)
+    is_doubling = rank < _DOUBLING_RANKS
+    factor = generator.integers(1, 3, _TILE) if is_doubling else np.ones(_TILE, np.int64)
+    signed: Array = factor * generator.choice([-1, 1], _TILE)
+    return signed
+
+
+def _repeat_tiles(
+    blocks: BlockCounts, elements: int, dtype: np.dtype[Any], make_tile: _TileMaker
+) -> tuple[Array, ...]:
+    """Repeat each rank's pattern to its size: drawing every element would take longer than runs."""
+    inputs = []
+    for rank, size in enumerate((blocks.inputs * elements).tolist()):
+        # One seed per rank: the data of a rank do not depend on the number of ranks.
+        generator = np.random.default_rng([_SEED, rank])
+        values = make_tile(generator, rank).astype(dtype)
+        inputs.append(np.resize(values, size))
+    return tuple(inputs)
+
+
+def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
+    """Raise `UsageError` for the first rank whose input differs from the others in size or type."""
+    elements = count_block_elements(blocks, inputs)
+    for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):
+        # With an empty block every size would fit and every result would be right.
+        if array.size != size * elements or not elements:
+            raise UsageError(
+                f"the input of rank {rank} has {array.size} elements, "
+                f"expected {size} times {max(elements, 1)}",
+                cure=f"give every rank a multiple of its {size} chunks, the same for all",
+            )
+        if array.dtype != inputs[0].dtype:
+            message = f"the inputs mix {inputs[0].dtype} and {array.dtype}"
+            raise UsageError(message, cure="give arrays of one dtype")
