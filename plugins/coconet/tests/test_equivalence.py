@@ -28,14 +28,14 @@ from collhub_coconet import (
     split,
     split_at_root,
 )
-from collhub_coconet.equivalence.array_operations import (
+from collhub_coconet.execution.array_operations import (
     collect,
     compute_global_indices,
     distribute,
     draw_dropout_mask,
 )
-from collhub_coconet.equivalence.comparison import draw_arguments
-from collhub_coconet.equivalence.ranks import simulate_ranks
+from collhub_coconet.execution.comparison import draw_arguments
+from collhub_coconet.execution.ranks import simulate_ranks
 
 from hub_core.model import InputError
 

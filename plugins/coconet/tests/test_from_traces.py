@@ -22,8 +22,8 @@ from collhub_coconet import (
 from collhub_coconet.documents.from_workload import ATTRIBUTE, extract_program, get_attribute
 from collhub_coconet.documents.operator_names import infer_program
 from collhub_coconet.lowering.workload import lower
-from collhub_coconet.options import ScatterOptions
-from collhub_coconet.passes.transformations import run_split as split
+from collhub_coconet.plugin import ScatterOptions
+from collhub_coconet.transformations.passes import run_split as split
 from collhub_job_traces import attributes_extra
 
 from hub_core.model import InputError, JobCollective, NodeColumns, NodeKind, UsageError, Workload

@@ -215,6 +215,6 @@ def test_name_is_given_once() -> None:
 
 
 def test_last_block_is_shorter_and_nothing_is_dropped() -> None:
-    from collhub_coconet.program.tensors import block_bounds
+    from collhub_coconet.program.operations import block_bounds
 
     assert [block_bounds(5, 4, rank) for rank in range(4)] == [(0, 2), (2, 4), (4, 5), (5, 5)]

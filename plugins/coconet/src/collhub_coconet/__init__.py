@@ -9,7 +9,7 @@ from hub_core import names_from
 if TYPE_CHECKING:
     from collhub_coconet.documents.json_document import program_from_json, program_to_json
     from collhub_coconet.documents.text import statements, text
-    from collhub_coconet.equivalence.comparison import Comparison, compare
+    from collhub_coconet.execution.comparison import Comparison, compare
     from collhub_coconet.program.building import (
         ProgramBuilder,
         Value,
@@ -36,27 +36,30 @@ if TYPE_CHECKING:
         transpose,
         update,
     )
-    from collhub_coconet.program.operations import Argument, Kind, Operation, Reduction
-    from collhub_coconet.program.program import Chain, Program, Stage
-    from collhub_coconet.program.tensors import (
+    from collhub_coconet.program.operations import (
         LOCAL,
         REPLICATED,
+        Argument,
         Binding,
         ElementType,
+        Kind,
         Layout,
+        Operation,
+        Reduction,
         TensorType,
         sliced,
     )
+    from collhub_coconet.program.program import Chain, Program, Stage
     from collhub_coconet.transformations.costs import Costs, costs
     from collhub_coconet.transformations.grouping import fuse, overlap
     from collhub_coconet.transformations.legality import (
         LegalityRecord,
         RefusedMoveError,
         Rewrite,
+        remove_dead,
     )
     from collhub_coconet.transformations.moves import Move, legal_moves
     from collhub_coconet.transformations.reorder import movable, reorder
-    from collhub_coconet.transformations.rewriting import remove_dead
     from collhub_coconet.transformations.slicing import as_slice, split, split_at_root
 
 __all__ = [
@@ -76,23 +79,24 @@ __getattr__ = names_from(
     {
         "collhub_coconet.documents.json_document": "program_from_json program_to_json",
         "collhub_coconet.documents.text": "statements text",
-        "collhub_coconet.equivalence.comparison": "Comparison compare",
+        "collhub_coconet.execution.comparison": "Comparison compare",
         "collhub_coconet.program.building": (
             "ProgramBuilder Value all_gather all_reduce all_to_all batch_matmul broadcast cast "
             "conv dropout equal largest matmul norm reduce reduce_scatter select send slice_of "
             "sqrt tanh total transpose update"
         ),
-        "collhub_coconet.program.operations": "Argument Kind Operation Reduction",
         "collhub_coconet.program.program": "Chain Program Stage",
-        "collhub_coconet.program.tensors": (
-            "LOCAL REPLICATED Binding ElementType Layout TensorType sliced"
+        "collhub_coconet.program.operations": (
+            "Argument Binding ElementType Kind LOCAL Layout Operation REPLICATED Reduction "
+            "TensorType sliced"
         ),
         "collhub_coconet.transformations.costs": "Costs costs",
-        "collhub_coconet.transformations.legality": "LegalityRecord RefusedMoveError Rewrite",
+        "collhub_coconet.transformations.legality": (
+            "LegalityRecord RefusedMoveError Rewrite remove_dead"
+        ),
         "collhub_coconet.transformations.moves": "Move legal_moves",
         "collhub_coconet.transformations.grouping": "fuse overlap",
         "collhub_coconet.transformations.reorder": "movable reorder",
-        "collhub_coconet.transformations.rewriting": "remove_dead",
         "collhub_coconet.transformations.slicing": "as_slice split split_at_root",
     },
 )

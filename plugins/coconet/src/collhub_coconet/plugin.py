@@ -1,31 +1,141 @@
-"""Offers of this distribution to the hub: programs as workloads, and passes that transform them."""
+"""Offers of this distribution to the hub: programs as workloads, passes over them, and the options.
+
+This module imports no reader and no pass, so that offers are listed quickly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from collhub_coconet.options import (
-    FuseOptions,
-    OverlapOptions,
-    ProgramOptions,
-    PythonOptions,
-    ReorderOptions,
-    RootOptions,
-    ScatterOptions,
-    SearchOptions,
-    StatedOptions,
-    StateOptions,
-)
 from hub_core.plugin_api import (
     AlgorithmPass,
     Format,
+    OptionType,
     Subject,
     WorkloadReader,
     WorkloadWriter,
+    choice,
     hookimpl,
+    option,
+    optional,
 )
+from hub_core.sandbox import SourceProgramOptions
 
 COLLHUB_PLUGIN_API = (1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonOptions(SourceProgramOptions):
+    """Options of the reader `tensor-program-python`: of the process, and of the program."""
+
+    num_ranks: int | None = optional("ranks of each group (default: 4)", OptionType.INT, minimum=2)
+    sizes: str = option(OptionType.TEXT, "", "sizes of the symbols, as B=8,S=1024")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOptions:
+    """Options of the reader `tensor-program`."""
+
+    num_ranks: int | None = optional(
+        "ranks of each group (default: as the document states, else 4)", OptionType.INT, minimum=2
+    )
+    sizes: str = option(OptionType.TEXT, "", "sizes of the symbols, as B=8,S=1024")
+
+
+_MEMBERS = "names of operations or stages, joined by +, such as a+b+c"
+
+
+@dataclass(frozen=True, slots=True)
+class StatedOptions:
+    """Options of every pass: inference of programs from workloads that do not contain one."""
+
+    element: str | None = choice(
+        (None, "float16", "float32", "float64"),
+        "element type of inferred tensors, which the names in a trace do not determine",
+    )
+    infer: bool = option(
+        OptionType.BOOL,
+        False,
+        "infer missing operations from the table of operator names, and report them",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterOptions(StatedOptions):
+    """Options of `split`: the AllReduce, and the dimension along which it is split."""
+
+    target: str | None = optional("name of the AllReduce (default: the only one)")
+    dimension: int = option(
+        OptionType.INT, 0, "dimension to scatter along, counted from 0", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RootOptions(StatedOptions):
+    """Options of `split-at-root`: the AllReduce, and the root as a rank of its group."""
+
+    target: str | None = optional("name of the AllReduce (default: the only one)")
+    root: int = option(OptionType.INT, 0, "rank of the group, counted from 0", minimum=0)
+
+
+@dataclass(frozen=True, slots=True)
+class ReorderOptions(StatedOptions):
+    """Options of `reorder`: the AllGather, and the operations that move before it."""
+
+    target: str | None = optional("name of the AllGather (default: the only one)")
+    members: str | None = optional(f"{_MEMBERS} (default: all that can move)")
+
+
+@dataclass(frozen=True, slots=True)
+class StateOptions(StatedOptions):
+    """Options of `as-slice`: the states to store as slices."""
+
+    states: str | None = optional("names of states, joined by +, such as m+v")
+
+
+@dataclass(frozen=True, slots=True)
+class FuseOptions(StatedOptions):
+    """Options of `fuse`: the operations of the kernel, and its name."""
+
+    members: str | None = optional(_MEMBERS)
+    name: str = option(OptionType.TEXT, "fused", "name of the stage")
+
+
+@dataclass(frozen=True, slots=True)
+class OverlapOptions(StatedOptions):
+    """Options of `overlap`: the members of the chain."""
+
+    members: str | None = optional(f"{_MEMBERS}, from producer to consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions(StatedOptions):
+    """Sizes, network, rates of a rank, and limits of the search."""
+
+    sizes: str = option(
+        OptionType.TEXT,
+        "",
+        "sizes of symbols, as B=8,S=1024 or N=1024..1048576 (default: of the program)",
+    )
+    points: int = option(OptionType.INT, 7, "number of sizes per range", minimum=2, maximum=64)
+    topology: str | None = optional("network, as ring:8 or a file; rank r runs on NPU r")
+    states: int = option(
+        OptionType.INT, 5000, "maximum number of programs", minimum=1, maximum=100000
+    )
+    simulate: int = option(
+        OptionType.INT,
+        3,
+        "number of programs per size, and per front, to simulate; 0: only times by formula",
+        minimum=0,
+        maximum=100,
+    )
+    compute_tflops: float = option(
+        OptionType.FLOAT, 90.0, "rate of matrix products, in 1e12 operations/s", minimum=1e-6
+    )
+    memory_bandwidth: float = option(OptionType.BANDWIDTH, 765e9, "rate of the memory of a rank")
+    launch_time: float = option(OptionType.TIME, 5e-6, "time to launch a kernel")
+
 
 _PROGRAM = Format(
     "tensor-program",
@@ -56,7 +166,7 @@ _TRANSFORMATIONS = {
     "overlap": ("a chain of producers and consumers is overlapped chunk by chunk", OverlapOptions),
 }
 _LINES = "collhub_coconet.documents.text:lines"
-_LISTED = "collhub_coconet.passes.transformations:list_moves"
+_LISTED = "collhub_coconet.transformations.passes:list_moves"
 
 
 @hookimpl
@@ -96,7 +206,7 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
     search = AlgorithmPass(
         "search",
         "the best transformations of a program on a network",
-        "collhub_coconet.passes.search:run",
+        "collhub_coconet.search.search_pass:run",
         SearchOptions,
         Subject.WORKLOAD,
         searches=True,
@@ -105,7 +215,7 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
         AlgorithmPass(
             name,
             description,
-            f"collhub_coconet.passes.transformations:run_{name.replace('-', '_')}",
+            f"collhub_coconet.transformations.passes:run_{name.replace('-', '_')}",
             options,
             Subject.WORKLOAD,
             moves=_LISTED,

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from collhub_coconet import LOCAL, Binding, Kind, ProgramBuilder, all_reduce
-from collhub_coconet.equivalence.array_operations import apply_pointwise, distribute
-from collhub_coconet.equivalence.comparison import draw_arguments
+from collhub_coconet.execution.array_operations import apply_pointwise, distribute
+from collhub_coconet.execution.comparison import draw_arguments
 from collhub_coconet.execution.running import (
     draw_order,
     execute,

@@ -19,9 +19,8 @@ from collhub_coconet.documents.json_document import (
     stage_fields,
     type_fields,
 )
-from collhub_coconet.program.operations import Kind, Operation
+from collhub_coconet.program.operations import Binding, Kind, Operation
 from collhub_coconet.program.program import Program, order_groups
-from collhub_coconet.program.tensors import Binding
 from hub_core import InputError, Location, Workload, parse_json_object
 from hub_core.model import NodeKind
 

@@ -8,9 +8,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collhub_coconet.program.operations import ATTRIBUTES, Argument, Kind, Operation, Reduction
+from collhub_coconet.program.operations import (
+    ATTRIBUTES,
+    Argument,
+    Binding,
+    ElementType,
+    Kind,
+    Layout,
+    Operation,
+    Placement,
+    Reduction,
+    TensorType,
+)
 from collhub_coconet.program.program import Chain, Program, Stage
-from collhub_coconet.program.tensors import Binding, ElementType, Layout, Placement, TensorType
 from hub_core import parse_json_object, schema_violations
 from hub_core.model import InputError, JsonValue, Location
 

@@ -21,11 +21,12 @@ from collhub_coconet.documents.from_workload import (
     parse_statement,
 )
 from collhub_coconet.documents.json_document import BoundProgram, type_fields
-from collhub_coconet.program.operations import TRAITS, Kind
-from collhub_coconet.program.tensors import (
+from collhub_coconet.program.operations import (
     LOCAL,
     REPLICATED,
+    TRAITS,
     ElementType,
+    Kind,
     Layout,
     TensorType,
     sliced,

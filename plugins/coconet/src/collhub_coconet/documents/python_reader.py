@@ -1,26 +1,36 @@
-"""Read a program from a Python file by executing it in a separate process."""
+"""Read a program from a Python file by executing it in a separate process.
+
+`read` starts the process, in which `main` runs the file and returns the chosen program.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
 
-from collhub_coconet.documents.json_document import bound_from_json
-from collhub_coconet.lowering.workload import lower_source
-from collhub_coconet.options import PythonOptions
-from collhub_coconet.program.tensors import parse_ranges, take_minimum_sizes
+from collhub_coconet.documents.json_document import bound_from_json, program_to_json
+from collhub_coconet.plugin import PythonOptions
+from collhub_coconet.program.operations import parse_ranges, take_minimum_sizes
+from collhub_coconet.program.program import Program
 from hub_core.model import InputError, Location, Workload
 from hub_core.plugin_api import Source
 from hub_core.sandbox import (
     ProcessLimits,
+    Report,
+    chosen_places,
+    error_report,
     imports_any,
     parsed_source,
+    run_job,
     run_program,
     shell_words,
     warn_of_output,
 )
 
-_CHILD = "collhub_coconet.documents.python_child:main"
+_CHILD = "collhub_coconet.documents.python_reader:main"
 _PACKAGE = "collhub_coconet"
 
 
@@ -30,6 +40,9 @@ def read(source: Source, options: PythonOptions) -> Workload:
     Raises `InputError` with the line for a file that fails or that defines no program or an
     ill-typed one. A file that does not import the language is refused without execution.
     """
+    # Imported here, because the child process, which imports this module too, does not need it.
+    from collhub_coconet.lowering.workload import lower_source
+
     content = source.content()
     # Any Python file has the suffix; one that is not a tensor program must not be executed.
     tree = parsed_source(source.name, content)
@@ -58,3 +71,118 @@ g = build.argument("g", "float32", "N", layout=LOCAL)
 w = build.state("w", "float32", "N")
 program = build.program(update(w, w - 0.5 * all_reduce(g)))
 """
+
+
+_MAX_LISTED = 40
+ProgramFunction = Callable[[], Program]
+
+
+class _TensorLanguage:
+    """Callbacks of `run_job` for tensor programs.
+
+    A program of a file is a global `Program`, or the result of a function of the file that is
+    annotated with `-> Program` and needs no arguments.
+    """
+
+    folder = str(Path(__file__).parent.parent)
+
+    def prepare(self, file: str) -> None:
+        """Do nothing: the package is imported under its usual name."""
+
+    def has_result(self) -> bool:
+        """Return False: programs are found in the global names at the end."""
+        return False
+
+    def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
+        """Report the document of the chosen program, or the programs to choose from."""
+        functions = _find_program_functions(namespace)
+        positions = chosen_places(list(functions), chosen)
+        if len(positions) != 1:
+            return _report_no_choice(namespace, list(functions), chosen)
+        name = list(functions)[positions[0]]
+        program = functions[name]()
+        if not isinstance(program, Program):
+            message = f"{name}() returns {type(program).__name__}, not a Program"
+            return error_report(message, -1, "no-program")
+        return {"document": program_to_json(program)}
+
+    def message(self, error: BaseException) -> str:
+        """Return "": errors are shown without a prefix."""
+        return ""
+
+
+def main() -> None:
+    """Run the job on standard input."""
+    run_job(_TensorLanguage())
+
+
+def _find_program_functions(namespace: Mapping[str, object]) -> dict[str, ProgramFunction]:
+    """Find a function that returns each program, by name, in the order of the file.
+
+    Global programs have priority over functions.
+    """
+    functions: dict[str, ProgramFunction] = {}
+    for name, value in namespace.items():
+        if isinstance(value, Program):
+            functions[name] = lambda value=value: value  # type: ignore[misc]
+    # Global programs have priority; functions then serve files that import this one.
+    if functions:
+        return functions
+    for name, value in _find_functions(namespace).items():
+        if _explain_exclusion(value) is None:
+            functions[name] = cast(ProgramFunction, value)
+    return functions
+
+
+def _find_functions(namespace: Mapping[str, object]) -> dict[str, Callable[..., object]]:
+    """Find the public functions that the file defines, by name."""
+    return {
+        name: value
+        for name, value in namespace.items()
+        if inspect.isfunction(value) and value.__module__ == "__main__" and name[0] != "_"
+    }
+
+
+def _explain_exclusion(function: Callable[..., object]) -> str | None:
+    """Explain why a function is not a builder of a program, with a cure; None if it is."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "has no readable signature"
+    returns = signature.return_annotation
+    if returns is not Program and str(returns).rpartition(".")[2].strip("'\"") != "Program":
+        return "is not annotated with '-> Program': add the annotation"
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in kinds
+    ]
+    if needed:
+        return f"needs the arguments {', '.join(needed)}: give them default values"
+    return None
+
+
+def _report_no_choice(
+    namespace: Mapping[str, object], names: list[str], chosen: str | None
+) -> Report:
+    """Report the error for a file with none or several matching programs."""
+    if not names:
+        return _report_no_program(_find_functions(namespace))
+    numbered = [f"{number} {name!r}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
+    which = "" if chosen is None else f", none of which is {chosen!r}"
+    plural = "s" if len(names) > 1 else ""
+    message = f"defines {len(names)} program{plural}{which}: {', '.join(numbered)}"
+    return error_report(message, -1, "several-programs")
+
+
+def _report_no_program(functions: Mapping[str, Callable[..., object]]) -> Report:
+    """Report the error for a file without a program, with the functions that may be meant."""
+    message = "defines no program: neither a global Program nor a function that returns one"
+    reasons = [
+        f"function {name!r} {_explain_exclusion(value)}" for name, value in functions.items()
+    ]
+    if not reasons:
+        return error_report(message, -1, "no-program")
+    line = next(iter(functions.values())).__code__.co_firstlineno
+    return error_report(f"{message}; {'; '.join(reasons[:_MAX_LISTED])}", line, "no-program")

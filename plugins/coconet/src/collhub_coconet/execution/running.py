@@ -7,28 +7,26 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_coconet.equivalence.array_operations import (
+from collhub_coconet.execution.array_operations import (
     Array,
     OnRanks,
     distribute,
     find_largest_term,
     is_same,
 )
-from collhub_coconet.equivalence.comparison import compare, draw_arguments
-from collhub_coconet.equivalence.ranks import SimulatedRun, simulate_ranks
-from collhub_coconet.execution.collectives import (
+from collhub_coconet.execution.comparison import compare, draw_arguments
+from collhub_coconet.execution.computing import (
     CollectiveRun,
     Payload,
+    Values,
     collect_results,
     collect_versions,
-)
-from collhub_coconet.execution.computing import (
-    Values,
     compute_elements,
     compute_partial,
     find_elements,
     finish_scalar,
 )
+from collhub_coconet.execution.ranks import SimulatedRun, simulate_ranks
 from collhub_coconet.lowering.flat_program import (
     CollectiveRuns,
     FlatProgram,

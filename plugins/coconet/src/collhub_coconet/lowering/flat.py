@@ -17,18 +17,11 @@ from collhub_coconet.lowering.algorithms import (
     Algorithms,
     Call,
     Choices,
+    Contents,
     count_buffer_bytes,
     select_choice,
     select_fallbacks,
 )
-from collhub_coconet.lowering.chunk_order import (
-    Tiles,
-    compute_tile_costs,
-    cut_tiles,
-    number_chunks,
-    order_chunks,
-)
-from collhub_coconet.lowering.contents import Contents
 from collhub_coconet.lowering.flat_program import (
     Barrier,
     CollectiveRuns,
@@ -51,11 +44,15 @@ from collhub_coconet.lowering.nodes import (
     Producers,
     Ready,
     Streams,
+    Tiles,
+    compute_tile_costs,
+    cut_tiles,
     limit_pieces_in_flight,
+    number_chunks,
+    order_chunks,
 )
-from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
+from collhub_coconet.program.operations import CONTRACTIONS, Binding, Kind, Operation
 from collhub_coconet.program.program import Program, Stage, reduces_scalar
-from collhub_coconet.program.tensors import Binding
 from hub_core import Registry, Topology, installed_version, run_registry
 from hub_core.columns import Int64Array
 from hub_core.model import NodeColumns, NodeKind, ProcessGroup, Provenance, Workload

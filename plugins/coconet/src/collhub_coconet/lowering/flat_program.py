@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.lowering.contents import Contents
+from collhub_coconet.lowering.algorithms import Contents
 from collhub_coconet.lowering.grids import Grid
-from collhub_coconet.program.operations import Kind, Operation
+from collhub_coconet.program.operations import Binding, Kind, Operation
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import Binding
 from hub_core.columns import Int64Array, positions_in
 from hub_core.model import Algorithm, InputError, StepTable, Workload
 

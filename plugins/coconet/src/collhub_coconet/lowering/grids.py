@@ -8,10 +8,16 @@ from math import prod
 
 import numpy as np
 
-from collhub_coconet.program.operations import CONTRACTIONS, REDUCTIONS_TO_SCALARS, Kind, Operation
+from collhub_coconet.program.operations import (
+    CONTRACTIONS,
+    REDUCTIONS_TO_SCALARS,
+    Binding,
+    Kind,
+    Operation,
+    block_bounds,
+)
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import Binding, block_bounds
-from collhub_coconet.typing.computations import find_axes
+from collhub_coconet.program.typing_rules import find_axes
 from hub_core.columns import Int64Array, counted_positions
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from collhub_coconet.lowering.algorithms import Choice, Choices
 from collhub_coconet.lowering.flat import flatten
 from collhub_coconet.lowering.flat_program import FlatProgram, Segment
-from collhub_coconet.program.operations import Kind
+from collhub_coconet.program.operations import Binding, Kind
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import Binding
 from hub_core import InputError, Registry, Topology, parse_topology, run_registry
 from hub_core.columns import Int64Array
 from hub_core.model import Workload

@@ -11,10 +11,15 @@ from dataclasses import dataclass, field, replace
 
 from collhub_coconet.documents.from_workload import Statements
 from collhub_coconet.documents.json_document import BoundProgram, History, bound_from_json
-from collhub_coconet.options import ProgramOptions
-from collhub_coconet.program.operations import Kind, Operation
+from collhub_coconet.plugin import ProgramOptions
+from collhub_coconet.program.operations import (
+    Binding,
+    Kind,
+    Operation,
+    parse_ranges,
+    take_minimum_sizes,
+)
 from collhub_coconet.program.program import Program, reduces_scalar
-from collhub_coconet.program.tensors import Binding, parse_ranges, take_minimum_sizes
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 from hub_core import installed_version
 from hub_core.model import (

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collhub_coconet.program.operations import Argument, Kind, Operand, Operation, Reduction
-from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import (
+from collhub_coconet.program.checking import Checker
+from collhub_coconet.program.operations import (
     REPLICATED,
+    Argument,
     ElementType,
+    Kind,
     Layout,
+    Operand,
+    Operation,
+    Reduction,
     Size,
     TensorType,
 )
-from collhub_coconet.typing.checking import Checker
+from collhub_coconet.program.program import Program
 from hub_core.model import InputError, Location
 
 

@@ -1,11 +1,205 @@
-"""Operations: their kinds, the operands and attributes of each kind, and one record for all."""
+"""Records of programs: tensor types, operations, and the operands and attributes of each kind.
+
+A tensor type has an element type, a symbolic shape, a layout on a group of ranks, and the group.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from collhub_coconet.program.tensors import ElementType, TensorType
+from hub_core.model import InputError, UsageError
+
+Size = int | str
+"""Length of a dimension: a number, or a symbol to which `Binding` assigns a number."""
+
+Shape = tuple[Size, ...]
+
+
+class Placement(StrEnum):
+    """Distribution of a tensor over the ranks of a group, without the dimension."""
+
+    LOCAL = "local"
+    REPLICATED = "replicated"
+    SLICED = "sliced"
+
+
+class ElementType(StrEnum):
+    """Element types, with the names of numpy."""
+
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    INT32 = "int32"
+    INT64 = "int64"
+    BOOL = "bool"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether arithmetic on this type rounds."""
+        return self in (ElementType.FLOAT16, ElementType.FLOAT32, ElementType.FLOAT64)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element in memory."""
+        return _ELEMENT_BYTES[self]
+
+
+_ELEMENT_BYTES = {
+    ElementType.FLOAT16: 2,
+    ElementType.FLOAT32: 4,
+    ElementType.FLOAT64: 8,
+    ElementType.INT32: 4,
+    ElementType.INT64: 8,
+    ElementType.BOOL: 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Distribution of a tensor over the p ranks of a group.
+
+    LOCAL: the values of the ranks differ, each of the full shape. REPLICATED: all ranks have the
+    same values. SLICED: rank i has block i of `dimension`; blocks have ceil(n / p) elements, the
+    last ones fewer or none. `dimension` is -1 unless the layout is SLICED.
+    """
+
+    placement: Placement
+    dimension: int = -1
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether every rank has one block."""
+        return self.placement is Placement.SLICED
+
+    def __str__(self) -> str:
+        return f"S_{self.dimension}" if self.is_sliced else self.placement[0].upper()
+
+
+LOCAL = Layout(Placement.LOCAL)
+REPLICATED = Layout(Placement.REPLICATED)
+
+
+def sliced(dimension: int) -> Layout:
+    """Layout in which rank i has block i of this dimension, counted from 0."""
+    return Layout(Placement.SLICED, dimension)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Type of a value; `shape`: of the complete tensor; `group`: position in the row of groups."""
+
+    element: ElementType
+    shape: Shape
+    layout: Layout
+    group: int = 0
+
+    def __str__(self) -> str:
+        sizes = ", ".join(map(str, self.shape))
+        group = f" on group {self.group}" if self.group else ""
+        return f"{self.element}[{sizes}] {self.layout}{group}"
+
+
+def distance_from_end(dimension: int, rank: int) -> int:
+    """Distance of a dimension from the end, 1 for the last one; broadcasting preserves it."""
+    return rank - dimension
+
+
+def has_dimension(shape: Shape, distance: int) -> bool:
+    """Whether a shape has a size other than 1 at this distance from its end.
+
+    Dimensions of size 1, and missing ones, are broadcast.
+    """
+    return len(shape) >= distance and shape[len(shape) - distance] != 1
+
+
+def block_bounds(size: int, num_ranks: int, rank: int) -> tuple[int, int]:
+    """First element of the block of a rank, and the end (exclusive); blocks cover all elements."""
+    length = -(-size // num_ranks)
+    return min(rank * length, size), min((rank + 1) * length, size)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Number of ranks of each group, and the number for every symbol."""
+
+    num_ranks: int
+    sizes: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        if self.num_ranks < 2:
+            message = f"a group of {self.num_ranks} has nobody to communicate with"
+            raise InputError(message, cure="state at least 2 ranks", code="ranks")
+        for symbol, size in self.sizes.items():
+            if size < 1:
+                message = f"size {symbol} is {size}, a size is at least 1"
+                raise InputError(message, cure=f"bind {symbol} to a positive number", code="size")
+
+    def shape(self, shape: Shape) -> tuple[int, ...]:
+        """Replace symbols by numbers. Raises `InputError` for a symbol without a number."""
+        return tuple(self._size(size) for size in shape)
+
+    def ranks_of(self, group: int) -> range:
+        """Ranks of the job in one group; group k begins at rank k * p."""
+        first = group * self.num_ranks
+        return range(first, first + self.num_ranks)
+
+    def elements(self, shape: Shape) -> int:
+        """Number of elements of the complete tensor."""
+        count = 1
+        for size in shape:
+            count *= self._size(size)
+        return count
+
+    def elements_of_rank(self, kind: TensorType) -> int:
+        """Number of elements of a tensor on one rank; of a sliced one, the longest block."""
+        total = self.elements(kind.shape)
+        if not kind.layout.is_sliced:
+            return total
+        size = self._size(kind.shape[kind.layout.dimension])
+        return total // size * -(-size // self.num_ranks)
+
+    def bytes_of_rank(self, kind: TensorType) -> int:
+        """Number of bytes of a tensor on one rank; of a sliced one, the longest block."""
+        return self.elements_of_rank(kind) * kind.element.element_bytes
+
+    def _size(self, size: Size) -> int:
+        """Replace a symbol by its number."""
+        if isinstance(size, int):
+            return size
+        if size not in self.sizes:
+            message = f"symbol {size} is not bound"
+            raise InputError(message, cure=f"state a number for {size}", code="symbol")
+        return self.sizes[size]
+
+
+Ranges = Mapping[str, tuple[int, int]]
+"""Smallest and largest size of every symbol."""
+
+
+def parse_ranges(text: str) -> Ranges:
+    """Return smallest and largest size by symbol, from text such as `B=8,N=1024..1048576`.
+
+    `B=8` is the range 8..8. The last entry of a symbol counts; empty entries are skipped. Raises
+    `UsageError` for any other entry, and for a range whose end is below its start.
+    """
+    ranges = {}
+    for part in filter(None, text.split(",")):
+        symbol, _, numbers = (piece.strip() for piece in part.partition("="))
+        low, dots, high = numbers.partition("..")
+        limits = [low, high if dots else low]
+        is_range = bool(symbol) and all(limit.strip().isdecimal() for limit in limits)
+        if not is_range or int(limits[1]) < int(limits[0]):
+            message = f"size {part!r} is not understood"
+            raise UsageError(message, cure="write sizes as B=8,S=1024 or N=1024..1048576")
+        ranges[symbol] = int(limits[0]), int(limits[1])
+    return ranges
+
+
+def take_minimum_sizes(ranges: Ranges) -> dict[str, int]:
+    """Take the minimum size of every symbol."""
+    return {symbol: low for symbol, (low, _) in ranges.items()}
 
 
 class Kind(StrEnum):

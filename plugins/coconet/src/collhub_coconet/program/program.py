@@ -8,9 +8,13 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from types import MappingProxyType
 
-from collhub_coconet.program.operations import REDUCTIONS_TO_SCALARS, Argument, Operation
-from collhub_coconet.program.tensors import TensorType
-from collhub_coconet.typing.checking import Bounds, type_program
+from collhub_coconet.program.checking import Bounds, type_program
+from collhub_coconet.program.operations import (
+    REDUCTIONS_TO_SCALARS,
+    Argument,
+    Operation,
+    TensorType,
+)
 from hub_core.model import InputError, Location
 
 Readers = Mapping[str, tuple[Operation, ...]]

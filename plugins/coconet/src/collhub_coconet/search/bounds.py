@@ -12,9 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from collhub_coconet.program.operations import CONTRACTIONS, Kind, Operation
+from collhub_coconet.program.operations import (
+    CONTRACTIONS,
+    REPLICATED,
+    Binding,
+    Kind,
+    Operation,
+    TensorType,
+)
 from collhub_coconet.program.program import Program, find_descendants, reduces_scalar
-from collhub_coconet.program.tensors import REPLICATED, Binding, TensorType
 from collhub_coconet.search.collective_times import Rates, find_fastest_means
 from collhub_coconet.transformations.costs import count_memory_bytes, count_operations
 

@@ -10,11 +10,11 @@ from collhub_coconet.lowering.timing import compute_peak_bytes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
+    Binding,
     Kind,
     Operation,
 )
 from collhub_coconet.program.program import Program, reduces_scalar
-from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.bounds import ProgramBound, compute_bound
 from collhub_coconet.search.collective_times import (
     CHUNK_COUNTS,

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from collhub_coconet.documents.json_document import canonical_hash
 from collhub_coconet.lowering.timing import compute_peak_bytes
+from collhub_coconet.program.operations import Binding
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.cost_models import CostModel, Timing
 from collhub_coconet.transformations.legality import LegalityRecord, Rewrite
 from collhub_coconet.transformations.moves import TRANSFORMATIONS, legal_rewrites

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from collhub_coconet.lowering.algorithms import Choice, select_fallbacks
 from collhub_coconet.lowering.timing import Machine, makespan
+from collhub_coconet.program.operations import Binding
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import Binding
 from collhub_coconet.search.collective_times import PROTOCOLS, Means, Protocol, Rates
 from collhub_coconet.search.cost_models import Timing
 from collhub_coconet.search.explore import (

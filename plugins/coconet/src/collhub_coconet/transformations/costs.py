@@ -10,12 +10,12 @@ from collhub_coconet.program.operations import (
     CONTRACTIONS,
     POINTWISE,
     REDUCTIONS_TO_SCALARS,
+    Binding,
     Kind,
     Operation,
 )
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import Binding
-from collhub_coconet.typing.computations import find_axes
+from collhub_coconet.program.typing_rules import find_axes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,14 @@ from itertools import pairwise
 
 from collhub_coconet.program.operations import CONTRACTIONS, REDUCTIONS_TO_SCALARS, Kind, Operation
 from collhub_coconet.program.program import Chain, Program, Stage, find_between, order_groups
-from collhub_coconet.transformations.legality import Conditions, Rewrite, check_stage
-from collhub_coconet.transformations.rewriting import choose_name, find_members
-from collhub_coconet.typing.computations import find_axes
+from collhub_coconet.program.typing_rules import find_axes
+from collhub_coconet.transformations.legality import (
+    Conditions,
+    Rewrite,
+    check_stage,
+    choose_name,
+    find_members,
+)
 
 
 def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewrite:

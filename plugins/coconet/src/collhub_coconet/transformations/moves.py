@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from collhub_coconet.program.operations import POINTWISE, Kind, Operation
+from collhub_coconet.program.operations import POINTWISE, Binding, Kind, Operation
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import Binding
 from collhub_coconet.transformations.costs import Costs, costs
 from collhub_coconet.transformations.grouping import fuse, overlap
 from collhub_coconet.transformations.legality import RefusedMoveError, Rewrite

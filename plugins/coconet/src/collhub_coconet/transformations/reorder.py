@@ -7,28 +7,27 @@ from dataclasses import replace
 
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
+    LOCAL,
     POINTWISE,
     REDUCTIONS_TO_SCALARS,
+    REPLICATED,
     Kind,
     Operation,
-)
-from collhub_coconet.program.program import Program, find_between, find_descendants
-from collhub_coconet.program.tensors import (
-    LOCAL,
-    REPLICATED,
     distance_from_end,
     has_dimension,
     sliced,
 )
-from collhub_coconet.transformations.legality import Conditions, Rewrite
-from collhub_coconet.transformations.rewriting import (
+from collhub_coconet.program.program import Program, find_between, find_descendants
+from collhub_coconet.program.typing_rules import find_axes
+from collhub_coconet.transformations.legality import (
+    Conditions,
+    Rewrite,
     build_program,
     choose_name,
     find_members,
     find_operation,
     replace_operands,
 )
-from collhub_coconet.typing.computations import find_axes
 
 # Kinds of operations that can commute with slicing.
 _COMMUTING = POINTWISE | REDUCTIONS_TO_SCALARS | CONTRACTIONS | {Kind.UPDATE, Kind.SEND}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from collhub_coconet.program.operations import Kind, Operation, Reduction
+from collhub_coconet.program.operations import REPLICATED, Kind, Operation, Reduction, sliced
 from collhub_coconet.program.program import Program, collect_readers
-from collhub_coconet.program.tensors import REPLICATED, sliced
-from collhub_coconet.transformations.legality import Conditions, Rewrite
-from collhub_coconet.transformations.rewriting import (
+from collhub_coconet.transformations.legality import (
+    Conditions,
+    Rewrite,
     build_program,
     choose_name,
     find_operation,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from collhub_coconet.equivalence.array_operations import (
+from collhub_coconet.execution.array_operations import (
     Array,
     OnRanks,
     apply_dropout,
@@ -26,18 +26,16 @@ from collhub_coconet.equivalence.array_operations import (
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     REDUCTIONS_TO_SCALARS,
+    Binding,
     Kind,
     Operation,
     Reduction,
-)
-from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import (
-    Binding,
     TensorType,
     block_bounds,
     distance_from_end,
     has_dimension,
 )
+from collhub_coconet.program.program import Program
 from hub_core.model import InputError, Location
 
 Replacement = Callable[[Operation, OnRanks, OnRanks], OnRanks]

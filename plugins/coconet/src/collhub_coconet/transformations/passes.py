@@ -10,7 +10,7 @@ from collhub_coconet.documents.from_workload import extract_program
 from collhub_coconet.documents.json_document import program_to_json
 from collhub_coconet.documents.operator_names import Inference, infer_program
 from collhub_coconet.lowering.workload import lower
-from collhub_coconet.options import (
+from collhub_coconet.plugin import (
     FuseOptions,
     OverlapOptions,
     ReorderOptions,
@@ -23,10 +23,9 @@ from collhub_coconet.program.operations import Kind
 from collhub_coconet.program.program import Program
 from collhub_coconet.transformations.costs import Costs, costs
 from collhub_coconet.transformations.grouping import fuse, overlap
-from collhub_coconet.transformations.legality import LegalityRecord, Parameter, Rewrite
+from collhub_coconet.transformations.legality import LegalityRecord, Parameter, Rewrite, remove_dead
 from collhub_coconet.transformations.moves import legal_moves
 from collhub_coconet.transformations.reorder import movable, reorder
-from collhub_coconet.transformations.rewriting import remove_dead
 from collhub_coconet.transformations.slicing import as_slice, split, split_at_root
 from hub_core.model import JsonValue, UsageError, Workload
 from hub_core.plugin_api import PassMove, PassReport

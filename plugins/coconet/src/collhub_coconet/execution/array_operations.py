@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collhub_coconet.program.operations import Kind, Reduction
-from collhub_coconet.program.tensors import LOCAL, TensorType, block_bounds
+from collhub_coconet.program.operations import LOCAL, Kind, Reduction, TensorType, block_bounds
 
 Array = npt.NDArray[Any]
 OnRanks = list[Array]

@@ -7,20 +7,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collhub_coconet.program.operations import (
     ATTRIBUTES,
     CONTRACTIONS,
+    LOCAL,
     REDUCTIONS_TO_SCALARS,
     TRAITS,
     Argument,
+    ElementType,
     Kind,
     Operand,
     Operation,
+    TensorType,
+    sliced,
 )
-from collhub_coconet.program.tensors import LOCAL, ElementType, TensorType, sliced
-from collhub_coconet.typing.communication import COMMUNICATION_RULES
-from collhub_coconet.typing.computations import POINTWISE_RULES, type_contraction
-from collhub_coconet.typing.operands import (
+from collhub_coconet.program.typing_rules import (
+    COMMUNICATION_RULES,
+    POINTWISE_RULES,
     Operands,
     TypingMistakeError,
     check_sliceable,
+    type_contraction,
     type_scalar,
 )
 from hub_core.model import Diagnostic, InputError, Location

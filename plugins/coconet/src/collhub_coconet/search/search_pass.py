@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, replace
 
 from collhub_coconet.documents.json_document import BoundProgram, bind_sizes
 from collhub_coconet.lowering.workload import lower
-from collhub_coconet.options import SearchOptions
-from collhub_coconet.passes.transformations import format_parameter, read_program, record_fields
-from collhub_coconet.program.tensors import Binding, parse_ranges
+from collhub_coconet.plugin import SearchOptions
+from collhub_coconet.program.operations import Binding, parse_ranges
 from collhub_coconet.search.collective_times import Rates, find_slowest_link, is_any_to_any
 from collhub_coconet.search.cost_models import FormulaModel
 from collhub_coconet.search.explore import (
@@ -22,6 +21,7 @@ from collhub_coconet.search.explore import (
 )
 from collhub_coconet.search.simulation import Simulation, simulate_candidates
 from collhub_coconet.transformations.costs import costs
+from collhub_coconet.transformations.passes import format_parameter, read_program, record_fields
 from hub_core import Topology, read_topology
 from hub_core.model import InputError, JsonValue, UsageError, Workload, format_bytes, format_time
 from hub_core.plugin_api import PassReport, SearchBudget

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from collhub_coconet.equivalence.array_operations import (
+from collhub_coconet.execution.array_operations import (
     Array,
     OnRanks,
     collect,
@@ -15,15 +15,17 @@ from collhub_coconet.equivalence.array_operations import (
     find_largest_term,
     is_same,
 )
-from collhub_coconet.equivalence.ranks import SimulatedRun, simulate_ranks
+from collhub_coconet.execution.ranks import SimulatedRun, simulate_ranks
 from collhub_coconet.program.operations import (
+    LOCAL,
     REDUCTIONS_TO_SCALARS,
     Argument,
+    Binding,
+    ElementType,
     Kind,
     Operation,
 )
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.tensors import LOCAL, Binding, ElementType
 
 
 @dataclass(frozen=True, slots=True)

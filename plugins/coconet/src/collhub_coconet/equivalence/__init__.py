@@ -1,1 +1,0 @@
-"""Equivalence of programs: simulate their ranks, and compare the results."""

@@ -1,0 +1,465 @@
+"""Typing rules of operations: collectives, Send and Slice, pointwise operations and contractions.
+
+A rule computes the type of the result from the operands, or raises the error of a violated rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from collhub_coconet.program.operations import (
+    ARITHMETIC,
+    COMPARISONS,
+    LOCAL,
+    REPLICATED,
+    ElementType,
+    Kind,
+    Layout,
+    Operation,
+    Placement,
+    Shape,
+    Size,
+    TensorType,
+    distance_from_end,
+    has_dimension,
+    sliced,
+)
+
+_CURES = {
+    Placement.REPLICATED: "every rank has the same values already: use the operand itself",
+    Placement.SLICED: "AllGather the slices instead",
+    Placement.LOCAL: "AllReduce or ReduceScatter the local values first",
+}
+
+
+class TypingMistakeError(Exception):
+    """Violation of a typing rule: `code` names the rule, `cure` the remedy.
+
+    The rule knows the operands of an operation but not its position in the program.
+    """
+
+    def __init__(self, code: str, message: str, cure: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.cure = cure
+
+
+class Operands:
+    """Operands of one operation with their types; the type of a number is None."""
+
+    def __init__(self, operation: Operation, types: list[TensorType | None]) -> None:
+        self.operation = operation
+        self.all = types
+        self.tensors = [tensor for tensor in types if tensor is not None]
+
+    def tensor(self, position: int) -> TensorType:
+        """Return the type of the operand at a position, which must be a tensor."""
+        tensor = self.all[position]
+        if tensor is None:
+            message = f"operand {position + 1} is a number, a tensor is expected"
+            raise TypingMistakeError("operand", message, "name a value")
+        return tensor
+
+    def name(self, position: int) -> str:
+        """Format the operand at a position for messages."""
+        return str(self.operation.operands[position])
+
+    def check_float(self, position: int) -> None:
+        """Refuse integers and bool."""
+        element = self.tensor(position).element
+        if not element.is_float:
+            message = f"{self.name(position)} is {element}, a float is expected"
+            raise TypingMistakeError("element-type", message, "insert a Cast")
+
+    def check_same_group(self) -> None:
+        """Refuse tensors on different groups."""
+        groups = {tensor.group for tensor in self.tensors}
+        if len(groups) > 1:
+            message = f"operands lie on groups {', '.join(map(str, sorted(groups)))}"
+            raise TypingMistakeError("group", message, "Send one of them to the other group")
+
+    def check_same_element(self, positions: list[int]) -> None:
+        """Refuse tensors of different element types; numbers adopt the type of the tensors."""
+        operands = [self.all[position] for position in positions]
+        elements = {operand.element for operand in operands if operand is not None}
+        if len(elements) > 1:
+            message = f"element types differ: {' and '.join(sorted(elements))}"
+            raise TypingMistakeError("element-type", message, "insert a Cast")
+
+
+def check_sliceable(tensor: TensorType, dimension: int, name: str) -> None:
+    """Refuse a dimension that a tensor does not have, or along which it is broadcast."""
+    rank = len(tensor.shape)
+    sizes = ", ".join(map(str, tensor.shape))
+    if not 0 <= dimension < rank:
+        message = f"{name}[{sizes}] has no dimension {dimension}"
+        cure = f"slice along 0..{rank - 1}" if rank else "a scalar stays replicated"
+        raise TypingMistakeError("dimension", message, cure)
+    if tensor.shape[dimension] == 1:
+        message = f"{name}[{sizes}] is broadcast along dimension {dimension}, its size is 1"
+        raise TypingMistakeError("dimension", message, "leave it replicated")
+
+
+def type_scalar(tensor: TensorType) -> TensorType:
+    """Type the reduction of a tensor to a scalar.
+
+    That of a sliced tensor is replicated, since an all-reduce of one scalar follows.
+    """
+    layout = REPLICATED if tensor.layout.is_sliced else tensor.layout
+    return TensorType(tensor.element, (), layout, tensor.group)
+
+
+def type_all_reduce(operands: Operands) -> TensorType:
+    """L -> R. A replicated operand is refused: its values would be multiplied by p."""
+    operand = _require_local(operands)
+    return replace(operand, layout=REPLICATED)
+
+
+def type_reduce_scatter(operands: Operands) -> TensorType:
+    """L -> S_d; the shape remains that of the complete tensor."""
+    operand = _require_local(operands)
+    dimension = operands.operation.dimension or 0
+    check_sliceable(operand, dimension, operands.name(0))
+    return replace(operand, layout=sliced(dimension))
+
+
+def type_all_gather(operands: Operands) -> TensorType:
+    """S_d -> R."""
+    operand = operands.tensor(0)
+    if not operand.layout.is_sliced:
+        cure = (
+            "ReduceScatter or Slice it first" if operand.layout == LOCAL else "leave AllGather out"
+        )
+        raise _create_layout_error(operands, "a sliced", cure)
+    return replace(operand, layout=REPLICATED)
+
+
+def type_broadcast(operands: Operands) -> TensorType:
+    """L or R -> R."""
+    return replace(_require_unsliced(operands), layout=REPLICATED)
+
+
+def type_reduce(operands: Operands) -> TensorType:
+    """L or R -> L, valid on the root only."""
+    operand = _require_unsliced(operands)
+    _check_arithmetic(operands, operand)
+    return replace(operand, layout=LOCAL)
+
+
+def type_send(operands: Operands) -> TensorType:
+    """Any layout -> the same layout on another group of the row."""
+    operand = operands.tensor(0)
+    offset = operands.operation.offset or 0
+    group = operand.group + offset
+    # Rank i of one group sends to rank i of the other.
+    if offset == 0 or group < 0:
+        message = f"group {operand.group} with offset {offset} is no other group of the row"
+        raise TypingMistakeError("group", message, "an offset leads to another group, from 0 on")
+    return replace(operand, group=group)
+
+
+def type_all_to_all(operands: Operands) -> TensorType:
+    """S_d -> S_e with e unequal to d: rank i sends each rank one part of its block i.
+
+    The tensor is the same, sliced along another dimension.
+    """
+    operand = operands.tensor(0)
+    if not operand.layout.is_sliced:
+        cure = "ReduceScatter or Slice it first" if operand.layout == LOCAL else "Slice it instead"
+        raise _create_layout_error(operands, "a sliced", cure)
+    dimension = operands.operation.dimension or 0
+    check_sliceable(operand, dimension, operands.name(0))
+    if dimension == operand.layout.dimension:
+        message = f"{operands.name(0)} is sliced along dimension {dimension} already"
+        raise TypingMistakeError("dimension", message, "name another dimension, or leave it out")
+    return replace(operand, layout=sliced(dimension))
+
+
+def type_slice(operands: Operands) -> TensorType:
+    """R -> S_d, without communication."""
+    operand = operands.tensor(0)
+    if operand.layout != REPLICATED:
+        cure = _CURES[operand.layout.placement]
+        raise _create_layout_error(
+            operands, "a replicated", cure if operand.layout == LOCAL else "use it"
+        )
+    dimension = operands.operation.dimension or 0
+    check_sliceable(operand, dimension, operands.name(0))
+    return replace(operand, layout=sliced(dimension))
+
+
+COMMUNICATION_RULES = {
+    Kind.ALL_REDUCE: type_all_reduce,
+    Kind.REDUCE_SCATTER: type_reduce_scatter,
+    Kind.ALL_GATHER: type_all_gather,
+    Kind.BROADCAST: type_broadcast,
+    Kind.REDUCE: type_reduce,
+    Kind.SEND: type_send,
+    Kind.ALL_TO_ALL: type_all_to_all,
+    Kind.SLICE: type_slice,
+}
+
+
+def type_arithmetic(operands: Operands) -> TensorType:
+    """Two tensors, or a tensor and a number, of one element type; quotients require floats."""
+    result = _join_types(operands, [0, 1])
+    is_quotient = operands.operation.kind is Kind.DIVIDE
+    if result.element is ElementType.BOOL or (is_quotient and not result.element.is_float):
+        message = f"operands are {result.element}"
+        raise TypingMistakeError("element-type", message, "insert a Cast")
+    return result
+
+
+def type_comparison(operands: Operands) -> TensorType:
+    """As for arithmetic, except that the result is bool."""
+    return replace(_join_types(operands, [0, 1]), element=ElementType.BOOL)
+
+
+def type_select(operands: Operands) -> TensorType:
+    """`Select(c, a, b)`: a where the bool c is true, else b."""
+    if operands.tensor(0).element is not ElementType.BOOL:
+        message = f"the condition {operands.name(0)} is {operands.tensor(0).element}, not bool"
+        raise TypingMistakeError("element-type", message, "compare it with something")
+    return _join_types(operands, [1, 2])
+
+
+def type_float_function(operands: Operands) -> TensorType:
+    """Sqrt and tanh: the type of the operand, which must be a float."""
+    operands.check_float(0)
+    return operands.tensor(0)
+
+
+def type_cast(operands: Operands) -> TensorType:
+    """Change the element type; shape, layout and group remain."""
+    element = operands.operation.element
+    return replace(operands.tensor(0), element=element or operands.tensor(0).element)
+
+
+def type_dropout(operands: Operands) -> TensorType:
+    """The type of the operand.
+
+    Slices give the same values as the complete tensor, since the random numbers depend on the index
+    of an element in the complete tensor.
+    """
+    rate = operands.operation.rate
+    if rate is None or not 0 <= rate < 1:
+        raise TypingMistakeError("rate", f"the rate is {rate}", "a rate is at least 0, less than 1")
+    return type_float_function(operands)
+
+
+POINTWISE_RULES = {
+    **dict.fromkeys(ARITHMETIC, type_arithmetic),
+    **dict.fromkeys(COMPARISONS, type_comparison),
+    Kind.SELECT: type_select,
+    Kind.SQRT: type_float_function,
+    Kind.TANH: type_float_function,
+    Kind.CAST: type_cast,
+    Kind.DROPOUT: type_dropout,
+}
+
+
+def compute_broadcast_shape(shapes: list[Shape]) -> Shape:
+    """Compute the shape of a result by the rules of numpy.
+
+    Dimensions are aligned at the end, and a dimension of size 1 is stretched.
+    """
+    first, *remaining_shapes = shapes
+    if all(shape == first for shape in remaining_shapes):
+        return first
+    rank = max(map(len, shapes))
+    return tuple(_join_sizes(shapes, distance) for distance in range(rank, 0, -1))
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """Dimensions of a contraction of x with w.
+
+    `rows`: dimensions of x that the result has at the same position. `x_sum`, `w_sum`: the
+    contracted dimension. `w_free`: the remaining dimension of w, which is `result_free` in the
+    result.
+    """
+
+    rows: tuple[int, ...]
+    x_sum: int
+    w_sum: int
+    w_free: int
+    result_free: int
+
+
+def find_axes(kind: Kind, x_rank: int) -> Axes:
+    """Find the dimensions of a contraction whose first operand has `x_rank` dimensions."""
+    last = x_rank - 1
+    if kind is Kind.MATMUL:
+        return Axes(tuple(range(last)), last, 0, 1, last)
+    if kind is Kind.BATCH_MATMUL:
+        # The batch dimensions belong to both operands, hence they are not rows.
+        return Axes((last - 1,), last, last - 1, last, last)
+    # Dimensions: batch, channels, positions. A position depends on its neighbours, hence no row.
+    return Axes((0,), 1, 1, 0, 1)
+
+
+def type_contraction(operands: Operands) -> TensorType:
+    """Type a matrix product or convolution; partial sums over the ranks are local.
+
+    The result is local if both operands are sliced along the contracted dimension, or if one is
+    local. MatMul: x[..., K], w[K, N] -> [..., N]. Conv: x[B, C, positions], w[O, C, window] -> [B,
+    O, positions], with zero padding and windows of odd lengths. BatchMatMul: x[..., M, K], w[...,
+    K, N] -> [..., M, N] with equal batch dimensions; if both are sliced along the same one, the
+    result is, too.
+    """
+    operands.check_float(0)
+    operands.check_float(1)
+    operands.check_same_element([0, 1])
+    operands.check_same_group()
+    x, w = operands.tensor(0), operands.tensor(1)
+    kind = operands.operation.kind
+    shape = _SHAPES[kind](x, w)
+    is_in_batch = kind is Kind.BATCH_MATMUL and 0 <= x.layout.dimension < len(x.shape) - 2
+    if is_in_batch and x.layout == w.layout:
+        return TensorType(x.element, shape, x.layout, x.group)
+    layout = _find_contraction_layout(x.layout, w.layout, find_axes(kind, len(x.shape)))
+    return TensorType(x.element, shape, layout, x.group)
+
+
+def _require_local(operands: Operands) -> TensorType:
+    """Return the operand of a reduction with a common result, which must be local."""
+    operand = operands.tensor(0)
+    if operand.layout != LOCAL:
+        raise _create_layout_error(operands, "a local", _CURES[operand.layout.placement])
+    _check_arithmetic(operands, operand)
+    return operand
+
+
+def _require_unsliced(operands: Operands) -> TensorType:
+    """Return an operand that must be complete on every rank."""
+    operand = operands.tensor(0)
+    if operand.layout.is_sliced:
+        raise _create_layout_error(operands, "a local or replicated", "AllGather it first")
+    return operand
+
+
+def _check_arithmetic(operands: Operands, operand: TensorType) -> None:
+    """Refuse operands of type bool."""
+    if operand.element is ElementType.BOOL:
+        message = f"{operands.name(0)} is bool, which is not reduced"
+        raise TypingMistakeError("element-type", message, "insert a Cast")
+
+
+def _create_layout_error(operands: Operands, expected: str, cure: str) -> TypingMistakeError:
+    """Create the error for an operand whose layout is not the expected one."""
+    layout: Layout = operands.tensor(0).layout
+    message = f"{expected} operand is expected, {operands.name(0)} is {layout.placement} ({layout})"
+    return TypingMistakeError("layout", message, cure)
+
+
+def _join_types(operands: Operands, positions: list[int]) -> TensorType:
+    """Join the shapes and layouts of all operands, and the element types at `positions`."""
+    if not operands.tensors:
+        raise TypingMistakeError("operand", "all operands are numbers", "compute the number")
+    operands.check_same_group()
+    operands.check_same_element(positions)
+    candidates = [operands.all[position] for position in positions]
+    elements = [operand.element for operand in candidates if operand is not None]
+    if not elements:
+        raise TypingMistakeError("operand", "both values are numbers", "name a tensor")
+    shape = compute_broadcast_shape([tensor.shape for tensor in operands.tensors])
+    layout = _join_layouts(operands, shape)
+    return TensorType(elements[0], shape, layout, operands.tensors[0].group)
+
+
+def _join_sizes(shapes: list[Shape], distance: int) -> Size:
+    """Find the common size of all shapes at one distance from the end."""
+    sizes = {shape[-distance] for shape in shapes if has_dimension(shape, distance)}
+    if len(sizes) > 1:
+        message = f"sizes {' and '.join(sorted(map(str, sizes)))} do not fit"
+        raise TypingMistakeError("shape", message, "equal sizes or 1, compared from the last one")
+    return sizes.pop() if sizes else 1
+
+
+def _join_layouts(operands: Operands, shape: Shape) -> Layout:
+    """Find the layout of a result.
+
+    Equal layouts remain, and R with X gives X. L with S, and S of two different dimensions, are
+    refused.
+    """
+    distances = {
+        distance_from_end(tensor.layout.dimension, len(tensor.shape))
+        for tensor in operands.tensors
+        if tensor.layout.is_sliced
+    }
+    is_local = any(tensor.layout == LOCAL for tensor in operands.tensors)
+    if not distances:
+        return LOCAL if is_local else REPLICATED
+    if is_local:
+        cure = "ReduceScatter the local operand first"
+        raise TypingMistakeError("layout", "a local operand meets a sliced one", cure)
+    if len(distances) > 1:
+        cure = "AllGather one of them"
+        raise TypingMistakeError("layout", "operands are sliced along different dimensions", cure)
+    dimension = len(shape) - distances.pop()
+    result = TensorType(operands.tensors[0].element, shape, REPLICATED)
+    check_sliceable(result, dimension, operands.operation.name)
+    return sliced(dimension)
+
+
+def _compute_product_shape(left: TensorType, right: TensorType) -> Shape:
+    """Compute the shape of a matrix product."""
+    x, w = left.shape, right.shape
+    if len(x) < 2 or len(w) != 2 or x[-1] != w[0]:
+        message = f"shapes {_format_shape(x)} and {_format_shape(w)} do not fit"
+        raise TypingMistakeError("shape", message, "MatMul takes [..., K] and [K, N]")
+    return (*x[:-1], w[1])
+
+
+def _compute_batch_shape(left: TensorType, right: TensorType) -> Shape:
+    """Compute the shape of a batch of matrix products."""
+    x, w = left.shape, right.shape
+    is_fit = len(x) == len(w) >= 3 and x[:-2] == w[:-2] and x[-1] == w[-2]
+    if not is_fit:
+        message = f"shapes {_format_shape(x)} and {_format_shape(w)} do not fit"
+        raise TypingMistakeError("shape", message, "BatchMatMul takes [..., M, K] and [..., K, N]")
+    return (*x[:-1], w[-1])
+
+
+def _compute_conv_shape(x: TensorType, w: TensorType) -> Shape:
+    """Compute the shape of a convolution."""
+    window = w.shape[2:]
+    is_fit = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1]
+    is_odd = all(isinstance(size, int) and size % 2 for size in window)
+    if not (is_fit and is_odd):
+        message = f"shapes {_format_shape(x.shape)} and {_format_shape(w.shape)} do not fit"
+        cure = "Conv takes [B, C, positions] and [O, C, window], windows of odd numbers"
+        raise TypingMistakeError("shape", message, cure)
+    if x.layout.is_sliced and x.layout.dimension > 1:
+        message = "x is sliced along positions, which have neighbours on other ranks"
+        raise TypingMistakeError("layout", message, "slice along the batch or the channels")
+    return (x.shape[0], w.shape[0], *x.shape[2:])
+
+
+_SHAPES = {
+    Kind.MATMUL: _compute_product_shape,
+    Kind.BATCH_MATMUL: _compute_batch_shape,
+    Kind.CONV: _compute_conv_shape,
+}
+
+
+def _find_contraction_layout(x: Layout, w: Layout, axes: Axes) -> Layout:
+    """Find the layout of the result from the layouts of the operands."""
+    if w == REPLICATED and x.is_sliced and x.dimension in axes.rows:
+        return x
+    is_sum = x == sliced(axes.x_sum) and w == sliced(axes.w_sum)
+    if is_sum or (x, w) in ((LOCAL, REPLICATED), (REPLICATED, LOCAL)):
+        return LOCAL
+    if x == REPLICATED and w == sliced(axes.w_free):
+        return sliced(axes.result_free)
+    if x == w == REPLICATED:
+        return REPLICATED
+    message = f"layouts {x} and {w} have no product"
+    cure = "slice a row of the first, the last of the second, or the contracted one of both"
+    raise TypingMistakeError("layout", message, cure)
+
+
+def _format_shape(shape: Shape) -> str:
+    """Format a shape in brackets."""
+    return f"[{', '.join(map(str, shape))}]"

@@ -1,1 +1,0 @@
-"""Typing rules: layout, shape and element type of every value."""
