@@ -86,7 +86,7 @@ def read_call(
     dtypes = dict.fromkeys(shape.dtype for shape in shapes if shape.leaves)
     call = Call(
         instruction.name, name, "+".join(dtypes), sum(shape.bytes for shape in shapes),
-        instruction.shape.bytes, groups, reduction, instruction.line, channel,
+        _result(instruction, shapes).bytes, groups, reduction, instruction.line, channel,
     )  # fmt: skip
     _check_result(call, instruction, file)
     return call
@@ -105,6 +105,21 @@ def _groups(instruction: Instruction, name: str, devices: Devices) -> Groups:
     return find_pairs(text, name, attributes, devices)
 
 
+def _result(instruction: Instruction, operands: Sequence[Shape]) -> Shape:
+    """Return the arrays that a collective produces.
+
+    A `-start` whose shape begins with its operands returns (operands, results, contexts); one of
+    an all-reduce, and of dumps of older versions, returns the results.
+    """
+    leaves = instruction.shape.leaves
+    inputs = tuple(leaf for operand in operands for leaf in operand.leaves)
+    count = len(inputs)
+    is_started = instruction.opcode.endswith(_SUFFIX) and len(leaves) >= 2 * count
+    if not is_started or leaves[:count] != inputs:
+        return instruction.shape
+    return Shape(leaves[count : 2 * count], True)
+
+
 def _received(shape: Shape) -> Shape:
     """Return the received arrays: a receive returns (data, context, token)."""
     return Shape(shape.leaves[:1]) if shape.is_tuple else shape
@@ -115,7 +130,7 @@ def _check_result(call: Call, instruction: Instruction, file: str) -> None:
     sizes = {len(group) for group in call.groups}
     if call.opcode not in ("all-gather", "reduce-scatter", "all-reduce"):
         return
-    if instruction.opcode.endswith("-start") or len(sizes) != 1:
+    if len(sizes) != 1:
         return
     (size,) = sizes
     expected, have = call.operand_bytes, call.result_bytes

@@ -7,7 +7,7 @@ when a computation ends, and bodies of fusions are dropped once their totals are
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collhub_hlo.collectives import collective_of
@@ -15,6 +15,7 @@ from collhub_hlo.groups import Devices
 from collhub_hlo.text import (
     Instruction,
     InstructionParser,
+    Statement,
     StatementReader,
     invalid,
     parse_attributes,
@@ -66,7 +67,9 @@ class Module:
     """A module: its header, its computations, and facts of its text.
 
     `trip_counts`: iterations by the line of the loop, None if unknown. `is_sharded`: instructions
-    have shardings, which precede partitioning or remain on parameters.
+    have shardings, which precede partitioning or remain on parameters. `global_instructions`:
+    computations with the shapes of all devices together. `losses`: content that the parser does not
+    read, with its count; `notes`: assumptions of the parser.
     """
 
     name: str
@@ -76,6 +79,9 @@ class Module:
     entry: Computation | None = None
     trip_counts: dict[int, int | None] = field(default_factory=dict)
     is_sharded: bool = False
+    global_instructions: int = 0
+    losses: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def read_module(statements: StatementReader, trip_count: int | None) -> Module:
@@ -83,24 +89,41 @@ def read_module(statements: StatementReader, trip_count: int | None) -> Module:
 
     Raises `InputError` with the line for damaged text and for names without a definition.
     """
-    reader = _ModuleReader(statements.file, trip_count)
+    builder = ModuleBuilder(statements.file, trip_count)
+    parser = InstructionParser(statements.file)
     for statement in statements:
         if statement.kind == "module":
-            reader.begin(statement.text, statement.line)
-        elif reader.module is None:
+            builder.begin(*_parse_header(statement, statements.file), statement.line)
+        elif builder.module is None:
             message = "the file does not begin with HloModule"
             raise invalid(message, statements.file, statement.line, _DUMP_AGAIN, "format")
         elif statement.kind == "computation":
-            reader.open(*parse_computation_name(statement), statement.line)
+            builder.open(*parse_computation_name(statement), statement.line)
         elif statement.kind == "instruction":
-            reader.add(reader.parser.parse(statement))
+            builder.add(parser.parse(statement))
         else:
-            reader.close()
-    module = reader.module
+            builder.close()
+    module = builder.module
     if module is None or module.entry is None:
         message = "the module has no ENTRY computation" if module else "the file has no HloModule"
         raise invalid(message, statements.file, 1, "copy or dump the file again", "cut")
     return module
+
+
+def _parse_header(statement: Statement, file: str) -> tuple[str, Devices, bool]:
+    """Return the name, the devices, and whether the module is scheduled."""
+    text = statement.text
+    name = re.match(r"HloModule\s+([^\s,]+)", text)
+    try:
+        attributes = parse_attributes(text, name.end() if name else len("HloModule"))
+        counts = [
+            to_integer(attributes.get(key, "1")) for key in ("replica_count", "num_partitions")
+        ]
+    except ValueError as error:
+        message = f"the header cannot be read: {error}"
+        raise invalid(message, file, statement.line, _DUMP_AGAIN) from None
+    is_scheduled = attributes.get("is_scheduled") == "true"
+    return name[1] if name else "", Devices(*counts), is_scheduled
 
 
 def called_names(instruction: Instruction) -> list[str]:
@@ -119,38 +142,34 @@ def called_names(instruction: Instruction) -> list[str]:
     return _names(attributes.get("calls", ""))
 
 
-class _ModuleReader:
-    """Module under construction; the current computation is the last one that was opened."""
+class ModuleBuilder:
+    """Module under construction; the current computation is the last one that was opened.
+
+    A computation is added before those that execute it: `open`, `add` per instruction, `close`.
+    `trip_count`: iterations of loops whose count is unknown.
+    """
 
     def __init__(self, file: str, trip_count: int | None) -> None:
         self.file = file
         self.module: Module | None = None
-        self.parser = InstructionParser(file)
         self._trip_count = trip_count
         self._current: Computation | None = None
         self._is_entry = False
 
-    def begin(self, text: str, line: int) -> None:
-        """Read the header. Raises `InputError` for numbers of devices out of range."""
+    def begin(self, name: str, devices: Devices, is_scheduled: bool, line: int) -> Module:
+        """Begin a module. Raises `InputError` for a second one, and for too many devices."""
         if self.module is not None:
             cure = "split the file: one module per file"
             raise invalid("the file has a second HloModule", self.file, line, cure)
-        name = re.match(r"HloModule\s+([^\s,]+)", text)
-        try:
-            attributes = parse_attributes(text, name.end() if name else len("HloModule"))
-            counts = [
-                to_integer(attributes.get(key, "1")) for key in ("replica_count", "num_partitions")
-            ]
-        except ValueError as error:
-            message = f"the header cannot be read: {error}"
-            raise invalid(message, self.file, line, _DUMP_AGAIN) from None
-        devices = Devices(*counts)
-        if min(counts) < 1 or devices.count > MAX_RANKS:
-            message = f"{counts[0]} replicas x {counts[1]} partitions; 1 to {MAX_RANKS} are read"
+        if min(devices.replicas, devices.partitions) < 1 or devices.count > MAX_RANKS:
+            message = (
+                f"{devices.replicas} replicas x {devices.partitions} partitions; 1 to {MAX_RANKS}"
+                " are read"
+            )
             cure = "correct replica_count or num_partitions"
             raise invalid(message, self.file, line, cure, "rank-range")
-        is_scheduled = attributes.get("is_scheduled") == "true"
-        self.module = Module(name[1] if name else "", devices, is_scheduled)
+        self.module = Module(name, devices, is_scheduled)
+        return self.module
 
     def open(self, name: str, is_entry: bool, line: int) -> None:
         """Begin a computation. Raises `InputError` for a second one of the name."""
@@ -292,49 +311,73 @@ def _names(text: str) -> list[str]:
     return _NAME.findall(text)
 
 
+_MIRRORED = {"GT": "LT", "GE": "LE", "LT": "GT", "LE": "GE"}
+
+
 def _count_iterations(
     loop: Instruction, caller: Computation, condition: Computation, body: Computation
 ) -> int | None:
     """Return the iterations of `for (i = first; i < end; i += step)`; None for other loops.
 
-    The root of the condition compares element i of the state with a constant, and the body returns
-    this element plus a constant.
+    The root of the condition compares element i of the state with an end, and the body returns this
+    element plus or minus a step. The end and the step are constants, or elements of the state that
+    begin as constants and that the body returns unchanged. Negative steps count down to the end.
     """
     test = condition.root
     if test is None or test.opcode != "compare" or len(test.operands) != 2 or not loop.operands:
         return None
-    counter, limit = (condition.instructions[name] for name in test.operands)
-    direction = test.attributes.get("direction")
-    if counter.opcode == "constant":
-        counter, limit = limit, counter
-        direction = {"GT": "LT", "GE": "LE"}.get(direction or "")
-    index, end = counter.attributes.get("index"), _constant(limit)
-    if counter.opcode != "get-tuple-element" or index is None or not index.isdecimal():
-        return None
-    step = _step_of(body, index)
     state = caller.instructions[loop.operands[0]]
-    first = _element(caller, state, index)
-    start = _constant(first) if first else None
-    if end is None or step is None or start is None or step <= 0:
-        return None
-    if direction not in ("LT", "LE"):
-        return None
-    span = end - start + (direction == "LE")
-    return max(0, -(-span // step))
+    left, right = (condition.instructions[name] for name in test.operands)
+    direction = test.attributes.get("direction", "")
+    sides = ((left, right, direction), (right, left, _MIRRORED.get(direction, "")))
+    for counter, limit, order in sides:
+        index = _state_index(counter)
+        end = _invariant(limit, body, caller, state)
+        if index is None or end is None:
+            continue
+        first = _element(caller, state, index)
+        start = _constant(first) if first else None
+        step = _step_of(body, index, caller, state)
+        if start is None or not step:
+            continue
+        if order in ("LT", "LE") and step > 0:
+            return max(0, -(-(end - start + (order == "LE")) // step))
+        if order in ("GT", "GE") and step < 0:
+            return max(0, -(-(start - end + (order == "GE")) // -step))
+    return None
 
 
-def _step_of(body: Computation, index: str) -> int | None:
-    """Return the constant that a loop body adds to an element of its state."""
+def _step_of(body: Computation, index: str, caller: Computation, state: Instruction) -> int | None:
+    """Return the amount that a loop body adds to an element of its state; None for others."""
     result = _element(body, body.root, index)
-    if result is None or result.opcode != "add":
+    if result is None or result.opcode not in ("add", "subtract") or len(result.operands) != 2:
         return None
-    terms: Iterable[Instruction] = [body.instructions[name] for name in result.operands]
-    steps = [_constant(term) for term in terms if term.opcode == "constant"]
-    is_counter = any(
-        term.opcode == "get-tuple-element" and term.attributes.get("index") == index
-        for term in terms
-    )
-    return steps[0] if is_counter and len(steps) == 1 else None
+    terms = [body.instructions[name] for name in result.operands]
+    if result.opcode == "add" and _state_index(terms[0]) != index:
+        terms.reverse()
+    step = _invariant(terms[1], body, caller, state)
+    if _state_index(terms[0]) != index or step is None:
+        return None
+    return step if result.opcode == "add" else -step
+
+
+def _invariant(
+    term: Instruction, body: Computation, caller: Computation, state: Instruction
+) -> int | None:
+    """Return the value of a constant, or of an element of the state that never changes."""
+    index = _state_index(term)
+    if index is None:
+        return _constant(term)
+    returned, first = _element(body, body.root, index), _element(caller, state, index)
+    is_unchanged = returned is not None and _state_index(returned) == index
+    return _constant(first) if is_unchanged and first is not None else None
+
+
+def _state_index(instruction: Instruction) -> str | None:
+    """Return the index of an element of the state of a loop; None for other instructions."""
+    index = instruction.attributes.get("index", "")
+    is_element = instruction.opcode == "get-tuple-element" and index.isdecimal()
+    return index if is_element else None
 
 
 def _element(computation: Computation, state: Instruction | None, index: str) -> Instruction | None:

@@ -1,4 +1,4 @@
-"""Options of the reader of HLO text, and the name of the format."""
+"""Options of the readers of HLO and StableHLO text, and the names of the formats."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collhub_templates.roofline import MachineOptions
 from hub_core.plugin_api import OptionType, option, optional
 
 HLO = "hlo"
+STABLEHLO = "stablehlo"
 MAX_NODES = 1 << 20
 
 

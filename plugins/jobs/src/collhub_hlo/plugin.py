@@ -1,10 +1,10 @@
-"""Offers of this plugin to the hub: the reader of HLO text."""
+"""Offers of this plugin to the hub: the readers of HLO and StableHLO text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from collhub_hlo.options import HLO, HloOptions
+from collhub_hlo.options import HLO, STABLEHLO, HloOptions
 from hub_core.plugin_api import Format, WorkloadReader, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
@@ -16,10 +16,21 @@ _HLO_TEXT = Format(
     rb"\A(?:\s|//[^\n]*\n)*HloModule\s",
 )
 
+# Bytecode is recognised, so that the reader can refuse it with a cure. Definitions of locations may
+# fill the first bytes of a file.
+_STABLEHLO_TEXT = Format(
+    STABLEHLO,
+    "programs of JAX and others before compilation (StableHLO text), one module for all devices",
+    (".mlir", ".stablehlo", ".mlir.gz"),
+    rb"\AML\xefR|\A(?:\s|//[^\n]*\n)*#loc\d* = loc\(|\A(?:\s|//[^\n]*\n|[#!][\w.]+ = [^\n]*\n)*"
+    rb"(?:\"?builtin\.module\b|module\b|\"?func\.func\b|\"?sdy\.mesh\b)[^\x00]*?"
+    rb"(?:stablehlo|mhlo|chlo|sdy)\.",
+)
+
 
 @hookimpl
 def collhub_producers() -> Sequence[WorkloadReader]:
-    """Describe the reader."""
+    """Describe the readers."""
     return [
         WorkloadReader(
             _HLO_TEXT,
@@ -27,5 +38,12 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             HloOptions,
             lines="collhub_hlo.read:lines",
             samples="collhub_hlo.samples:modules",
-        )
+        ),
+        WorkloadReader(
+            _STABLEHLO_TEXT,
+            "collhub_hlo.read:read_mlir",
+            HloOptions,
+            lines="collhub_hlo.read:lines",
+            samples="collhub_hlo.samples:stablehlo_modules",
+        ),
     ]

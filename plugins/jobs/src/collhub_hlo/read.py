@@ -1,15 +1,19 @@
-"""Read HLO text as a workload: the program of one device, for all replicas and partitions."""
+"""Read HLO or StableHLO text as a workload: the program of one device, for all devices."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from collhub_templates import number_by_use, repeat_edges, work_of
 
 from collhub_hlo.collectives import KINDS, Call
+from collhub_hlo.mlir_text import MlirReader
 from collhub_hlo.module import Module, read_module
-from collhub_hlo.options import HLO, HloOptions
+from collhub_hlo.options import HLO, STABLEHLO, HloOptions
+from collhub_hlo.stablehlo import read_stablehlo
 from collhub_hlo.text import StatementReader
 from collhub_hlo.walking import NONE, Program, evaluate
 from hub_core.columns import BoolArray, Int64Array
@@ -26,29 +30,58 @@ from hub_core.model import (
     Workload,
     format_bytes,
 )
-from hub_core.plugin_api import Source, decompressed
+from hub_core.plugin_api import Source, SourcePart, decompressed
 
 EXTENSION = "hlo"
 _MAX_LISTED_CALLS = 1000
+_BYTECODE = b"ML\xefR"
 
 
 def read(source: Source, options: HloOptions) -> Workload:
-    """Read a module as a workload of replica_count x num_partitions ranks.
+    """Read an HLO module as a workload of replica_count x num_partitions ranks.
 
     Assumptions and losses are passed to `source.report`. Raises `InputError` with the line for
     damaged text, invalid groups, loops of unknown length and too many nodes.
     """
+    part = _only_part(source)
+    with decompressed(part.stream(), part.name) as stream:
+        module = read_module(StatementReader(stream, part.name), options.trip_count)
+    return _evaluate(module, options, source, HLO)
+
+
+def read_mlir(source: Source, options: HloOptions) -> Workload:
+    """Read a StableHLO module as a workload; assumptions, losses and errors as in `read`.
+
+    MLIR bytecode is refused, with the commands that write text.
+    """
+    part = _only_part(source)
+    with decompressed(part.stream(), part.name) as stream:
+        buffered = io.BufferedReader(cast(io.RawIOBase, stream))
+        if buffered.peek(len(_BYTECODE)).startswith(_BYTECODE):
+            cure = (
+                "write text: lowered.as_text() of JAX, or stablehlo-translate --deserialize FILE"
+                " for portable artifacts"
+            )
+            message = "this file is MLIR bytecode; text is read"
+            raise InputError(message, location=Location(part.name), cure=cure, code="bytecode")
+        module = read_stablehlo(MlirReader(buffered, part.name), options.trip_count)
+    return _evaluate(module, options, source, STABLEHLO)
+
+
+def _only_part(source: Source) -> SourcePart:
     if len(source.parts) != 1:
         message = f"{len(source.parts)} files; a module for all devices is one file"
         raise InputError(message, location=Location(source.name), cure="name one file")
-    part = source.parts[0]
-    with decompressed(part.stream(), part.name) as stream:
-        module = read_module(StatementReader(stream, part.name), options.trip_count)
-    program = evaluate(module, options, part.name)
-    notes = list(_notes(module, program, options))
-    for code, text, severity in notes:
-        source.report(Diagnostic(code, text, severity, Location(part.name)))
-    return _workload(module, program, options, source)
+    return source.parts[0]
+
+
+def _evaluate(module: Module, options: HloOptions, source: Source, format_name: str) -> Workload:
+    """Evaluate the entry of a module, report assumptions and losses, and build the workload."""
+    file = source.parts[0].name
+    program = evaluate(module, options, file)
+    for code, text, severity in _notes(module, program, options, format_name):
+        source.report(Diagnostic(code, text, severity, Location(file)))
+    return _workload(module, program, options, source, format_name)
 
 
 def lines(workload: Workload) -> Sequence[str]:
@@ -74,13 +107,24 @@ def lines(workload: Workload) -> Sequence[str]:
 
 
 def _notes(
-    module: Module, program: Program, options: HloOptions
+    module: Module, program: Program, options: HloOptions, format_name: str
 ) -> Sequence[tuple[str, str, Severity]]:
     """Return code, text and severity of the findings."""
     notes = [
         ("hlo-loss", f"{count} evaluations of {text}", Severity.WARNING)
         for text, count in program.losses.items()
     ]
+    notes += [
+        ("hlo-loss", f"{count} {text}", Severity.WARNING) for text, count in module.losses.items()
+    ]
+    notes += [("hlo-devices", text, Severity.WARNING) for text in module.notes]
+    if module.devices.count > 1 and module.global_instructions:
+        text = (
+            f"{module.global_instructions} computations have the shapes of all devices together,"
+            " and the collectives that partitioning will add are not in the module; read the HLO"
+            " text of the compiled program"
+        )
+        notes.append(("hlo-unpartitioned", text, Severity.WARNING))
     if module.devices.count > 1 and not program.calls and module.is_sharded:
         text = (
             "the module has shardings but no collectives: it is a dump before partitioning, with"
@@ -90,13 +134,18 @@ def _notes(
     if module.devices.replicas > 1 and module.devices.partitions > 1:
         text = "rank = replica x partitions + partition is assumed: the text has no devices"
         notes.append(("hlo-devices", text, Severity.NOTE))
+    if format_name == STABLEHLO and options.tflops:
+        text = "operations are not fused yet: each one reads and writes memory in the durations"
+        notes.append(("hlo-unfused", text, Severity.NOTE))
     if options.tflops:
         rate = f"{options.tflops:g} TFLOP/s and {options.memory_bandwidth / 1e12:g} TB/s"
         notes.append(("hlo-roofline", f"durations are estimates for {rate}", Severity.NOTE))
     return notes
 
 
-def _workload(module: Module, program: Program, options: HloOptions, source: Source) -> Workload:
+def _workload(
+    module: Module, program: Program, options: HloOptions, source: Source, format_name: str
+) -> Workload:
     count = module.devices.count
     tables = _Tables(program.calls, count)
     columns, rows = tables.columns(program, options), len(program.kind)
@@ -126,7 +175,7 @@ def _workload(module: Module, program: Program, options: HloOptions, source: Sou
         nodes,
         tuple(program.names),
         tables.groups,
-        provenance=Provenance(HLO, "", source.name, source.sha256()),
+        provenance=Provenance(format_name, "", source.name, source.sha256()),
         extensions={EXTENSION: facts},
     )
 

@@ -76,11 +76,92 @@ ENTRY %main (a: bf16[8,16], b: bf16[16,4]) -> bf16[16,4] {
 """
 
 
+STABLEHLO_LOOP = """\
+module @train attributes {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%arg0: tensor<256x1024xf32>, %arg1: tensor<64x1024xf32>)\
+ -> (tensor<256x1024xf32> {jax.result_info = "result"}) {
+    %c = stablehlo.constant dense<0> : tensor<i32>
+    %c_0 = stablehlo.constant dense<3> : tensor<i32>
+    %0:3 = stablehlo.while(%layer = %c, %activation = %arg0, %weight = %arg1) : tensor<i32>,\
+ tensor<256x1024xf32>, tensor<64x1024xf32>
+    cond {
+      %2 = stablehlo.compare LT, %layer, %c_0, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %2 : tensor<i1>
+    } do {
+      %2 = func.call @layer(%activation, %weight) : (tensor<256x1024xf32>, tensor<64x1024xf32>)\
+ -> tensor<256x1024xf32>
+      %c_1 = stablehlo.constant dense<1> : tensor<i32>
+      %3 = stablehlo.add %layer, %c_1 : tensor<i32>
+      stablehlo.return %3, %2, %weight : tensor<i32>, tensor<256x1024xf32>, tensor<64x1024xf32>
+    }
+    %1 = "stablehlo.collective_permute"(%0#1) <{channel_handle =\
+ #stablehlo.channel_handle<handle = 3, type = 1>, source_target_pairs =\
+ dense<[[0, 1], [1, 2], [2, 3], [3, 0]]> : tensor<4x2xi64>}> : (tensor<256x1024xf32>)\
+ -> tensor<256x1024xf32>
+    return %1 : tensor<256x1024xf32>
+  }
+  func.func private @layer(%arg0: tensor<256x1024xf32>, %arg1: tensor<64x1024xf32>)\
+ -> tensor<256x1024xf32> {
+    %0 = "stablehlo.all_gather"(%arg1) <{all_gather_dim = 0 : i64, channel_handle =\
+ #stablehlo.channel_handle<handle = 1, type = 1>, replica_groups =\
+ dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> : (tensor<64x1024xf32>)\
+ -> tensor<256x1024xf32>
+    %1 = stablehlo.dot_general %arg0, %arg0, contracting_dims = [1] x [1],\
+ precision = [DEFAULT, DEFAULT]\
+ : (tensor<256x1024xf32>, tensor<256x1024xf32>) -> tensor<256x256xf32>
+    %2 = stablehlo.dot_general %1, %0, contracting_dims = [1] x [0],\
+ precision = [DEFAULT, DEFAULT]\
+ : (tensor<256x256xf32>, tensor<256x1024xf32>) -> tensor<256x1024xf32>
+    %3 = "stablehlo.all_reduce"(%2) <{channel_handle =\
+ #stablehlo.channel_handle<handle = 2, type = 1>, replica_groups =\
+ dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>, use_global_device_ids}> ({
+    ^bb0(%arg2: tensor<f32>, %arg3: tensor<f32>):
+      %4 = stablehlo.add %arg2, %arg3 : tensor<f32>
+      stablehlo.return %4 : tensor<f32>
+    }) : (tensor<256x1024xf32>) -> tensor<256x1024xf32>
+    return %3 : tensor<256x1024xf32>
+  }
+}
+"""
+
+STABLEHLO_GENERIC = """\
+"builtin.module"() <{sym_name = "generic"}> ({
+  "sdy.mesh"() <{mesh = #sdy.mesh<["x"=2, "y"=2]>, sym_name = "mesh"}> : () -> ()
+  "func.func"() <{function_type = (tensor<8x4xbf16>, tensor<i32>) -> tensor<16x4xbf16>,\
+ sym_name = "main"}> ({
+  ^bb0(%0: tensor<8x4xbf16>, %1: tensor<i32>):
+    %2 = "stablehlo.case"(%1) ({
+      "stablehlo.return"(%0) : (tensor<8x4xbf16>) -> ()
+    }, {
+      %4 = "stablehlo.all_to_all"(%0) <{channel_handle =\
+ #stablehlo.channel_handle<handle = 1, type = 1>, concat_dimension = 0 : i64, replica_groups =\
+ dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>, split_count = 2 : i64, split_dimension = 0 : i64}>\
+ : (tensor<8x4xbf16>) -> tensor<8x4xbf16>
+      "stablehlo.return"(%4) : (tensor<8x4xbf16>) -> ()
+    }) : (tensor<i32>) -> tensor<8x4xbf16>
+    %3 = "stablehlo.all_gather"(%2) <{all_gather_dim = 0 : i64, channel_handle =\
+ #stablehlo.channel_handle<handle = 2, type = 1>, replica_groups =\
+ #stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [#stablehlo.axis_ref<name = "x">]>,\
+ use_global_device_ids}> : (tensor<8x4xbf16>) -> tensor<16x4xbf16>
+    "func.return"(%3) : (tensor<16x4xbf16>) -> ()
+  }) : () -> ()
+}) {mhlo.num_partitions = 4 : i32, mhlo.num_replicas = 1 : i32} : () -> ()
+"""
+
+
 def modules() -> Sequence[Source]:
     """Return a loop with overlapped collectives, and a fusion with groups in two modes."""
     return [
         source_of("train.hlo", TRAINING_LOOP),
         source_of("fused.hlo", FUSED),
+    ]
+
+
+def stablehlo_modules() -> Sequence[Source]:
+    """Return the loop of `modules` as StableHLO, and a module in the generic form of MLIR."""
+    return [
+        source_of("train.mlir", STABLEHLO_LOOP),
+        source_of("generic.mlir", STABLEHLO_GENERIC),
     ]
 
 

@@ -32,10 +32,10 @@ _LEAF = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
 _ATTRIBUTE = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*=\s*")
 # Tables of newer modules between the header and the computations; they contain paths.
 _TABLES = re.compile(r"FileNames|FunctionNames|FileLocations|StackFrames|\d")
-_BITS = {
+ELEMENT_BITS = {
     "pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128,
     "f8e5m2": 8, "f8e4m3": 8, "f8e4m3fn": 8, "f8e4m3b11fnuz": 8, "f8e5m2fnuz": 8,
-    "f8e4m3fnuz": 8, "f8e3m4": 8, "f8e8m0fnu": 8, "f4e2m1fn": 4,
+    "f8e4m3fnuz": 8, "f8e3m4": 8, "f8e8m0fnu": 8, "f6e2m3fn": 6, "f6e3m2fn": 6, "f4e2m1fn": 4,
     "bf16": 16, "f16": 16, "f32": 32, "f64": 64,
     "s1": 1, "s2": 2, "s4": 4, "s8": 8, "s16": 16, "s32": 32, "s64": 64,
     "u1": 1, "u2": 2, "u4": 4, "u8": 8, "u16": 16, "u32": 32, "u64": 64,
@@ -66,7 +66,7 @@ class Shape:
     @property
     def bytes(self) -> int:
         """Bytes of all arrays without the padding of tiles; elements below a byte are packed."""
-        bits = [_BITS[dtype] * _product(dimensions) for dtype, dimensions in self.leaves]
+        bits = [ELEMENT_BITS[dtype] * _product(dimensions) for dtype, dimensions in self.leaves]
         return sum(-(-size // 8) for size in bits)
 
     @property
@@ -281,9 +281,9 @@ def parse_shape(text: str) -> Shape:
     """Parse a shape; layouts, tiles and memory spaces are dropped. Raises `ValueError`."""
     leaves = []
     for dtype, inside in _LEAF.findall(text):
-        if dtype not in _BITS:
+        if dtype not in ELEMENT_BITS:
             raise ValueError(f"the element type {dtype!r} is unknown")
-        dimensions = _dimensions(inside)
+        dimensions = parse_dimensions(inside)
         leaves.append((dtype, dimensions))
     return Shape(tuple(leaves), text.startswith("("))
 
@@ -302,7 +302,7 @@ def to_integer(text: str) -> int:
     return int(digits)
 
 
-def _dimensions(inside: str) -> tuple[int, ...]:
+def parse_dimensions(inside: str) -> tuple[int, ...]:
     """Parse dimensions; the bound of a dynamic dimension (`<=8`) counts as its size."""
     if not inside.strip():
         return ()

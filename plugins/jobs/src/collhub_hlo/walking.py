@@ -113,7 +113,7 @@ class _Evaluation:
         self._is_sequence = module.is_scheduled and options.order == "schedule"
         self._max_rows = options.max_nodes // module.devices.count
         self._visits = 0
-        self._calls: dict[int, int] = {}
+        self._calls: dict[tuple[str, str], int] = {}
         self._stack = [self._frame(module.entry, [], None, (), (), is_async=False)]
         # The last row that may be extended by a following computation.
         self._open_row = NONE
@@ -200,10 +200,11 @@ class _Evaluation:
 
     def _communicate(self, frame: _Frame, instruction: Instruction, collective: str) -> None:
         """Append a collective, or the send and receive rows of a permutation."""
-        number = self._calls.get(instruction.line)
+        key = frame.computation.name, instruction.name
+        number = self._calls.get(key)
         if number is None:
             number = self._read_call(frame.computation, instruction, collective)
-            self._calls[instruction.line] = number
+            self._calls[key] = number
         call = self.program.calls[number]
         call.calls += 1
         config = instruction.attributes.get("backend_config", "").replace("\\", "")

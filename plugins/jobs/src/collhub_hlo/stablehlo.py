@@ -1,0 +1,680 @@
+"""Read StableHLO text as the same module as HLO text, so that one analysis serves both.
+
+Operations are lowered to HLO instructions, as XLA's translation (`mlir_hlo_to_hlo.cc`) does:
+functions and regions become computations, a loop gets one tuple as its state, values of enclosing
+regions are passed as further operands, and a value with several parts becomes a tuple. Facts of
+openxla/stablehlo `docs/spec.md` and `ReplicaGroupUtils.cpp`, and of programs of JAX 0.10.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from collhub_hlo.groups import Devices
+from collhub_hlo.mlir_text import (
+    MlirReader,
+    MlirStatement,
+    Operation,
+    TypeParser,
+    find_close,
+    operation_name,
+    parse_arguments,
+    parse_operation,
+    split,
+)
+from collhub_hlo.module import Module, ModuleBuilder
+from collhub_hlo.stablehlo_attributes import (
+    COLLECTIVES,
+    count_devices,
+    custom_call_target,
+    read_mesh,
+    rewrite_attributes,
+)
+from collhub_hlo.text import Instruction, Shape, invalid
+from collhub_hlo.work import FREE
+
+_WRITE_AGAIN = "write the module again as text"
+_PARTITIONS = re.compile(r"mhlo\.num_partitions\s*=\s*(\d{1,9})\b")
+_REPLICAS = re.compile(r"mhlo\.num_replicas\s*=\s*(\d{1,9})\b")
+_SYMBOL = re.compile(r'@("[^"]*"|[\w$.\-]+)')
+_SYMBOL_NAME = re.compile(r'sym_name\s*=\s*"([^"]*)"')
+_MESH = re.compile(r"\bmesh\b.*?(<\s*\[.*)", re.DOTALL)
+_SCALAR = re.compile(r"dense<\s*(-?\d{1,18})\s*>")
+_DIALECTS = ("stablehlo.", "mhlo.", "chlo.")
+# Names that differ from those of HLO by more than their hyphens.
+_OPCODES = {
+    "broadcast-in-dim": "broadcast", "case": "conditional", "create-token": "after-all",
+    "dot-general": "dot", "dynamic-broadcast-in-dim": "broadcast", "dynamic-conv": "convolution",
+    "dynamic-gather": "gather", "dynamic-iota": "iota", "dynamic-pad": "pad",
+    "dynamic-reshape": "reshape", "if": "conditional", "optimization-barrier": "opt-barrier",
+    "real-dynamic-slice": "slice",
+}  # fmt: skip
+_RETURNS = frozenset(("return", "func.return", "stablehlo.return", "mhlo.return", "sdy.return"))
+_CALLS = frozenset(("call", "func.call", "stablehlo.composite"))
+# Custom calls and operations of Shardy without work, which describe the placement of values.
+_PLACEMENTS = frozenset((
+    "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "LayoutConstraint",
+    "annotate_device_placement", "xla.sdy.FuncResultSharding", "xla.sdy.GlobalToLocalShape",
+    "xla.sdy.LocalToGlobalShape",
+))  # fmt: skip
+_TO_LOCAL = ("SPMDFullToShardShape", "xla.sdy.GlobalToLocalShape")
+_SHARDY_COLLECTIVES = frozenset((
+    "sdy.all_gather", "sdy.all_reduce", "sdy.all_slice", "sdy.all_to_all",
+    "sdy.collective_permute", "sdy.reduce_scatter", "sdy.reshard", "sdy.sharded_to_unreduced",
+    "sdy.replicated_to_unreduced",
+))  # fmt: skip
+_ITERATED = re.compile(r"(%[\w$.\-]+)\s*=\s*%")
+# Names of instructions and computations that the text does not contain.
+_REDUCER = "reduce."
+_CAPTURED = "captured."
+_STATE = "loop.state"
+_RESULT = "region.result"
+_NO_ATTRIBUTES: Mapping[str, str] = {}
+# Operations that execute computations.
+_BODIES = ("while", "conditional", "call", "async-start")
+_MAX_DEPTH = 1000
+
+
+@dataclass(slots=True)
+class _Region:
+    """A function or a region, and the computation that it becomes.
+
+    `values`: instruction by SSA value; `packed`: tuple, shapes and first index of the parts of a
+    value. `arguments`: shapes by name; `captured`: shapes of SSA values of enclosing regions.
+    `returned`: instructions of the result; `called`: computations that it executes.
+    """
+
+    name: str
+    line: int
+    is_function: bool = False
+    is_body: bool = False
+    is_returned: bool = False
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    packed: dict[str, tuple[str, tuple[Shape, ...], int]] = field(default_factory=dict)
+    arguments: dict[str, Shape] = field(default_factory=dict)
+    captured: dict[str, Shape] = field(default_factory=dict)
+    returned: list[str] = field(default_factory=list)
+    called: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Open:
+    """An operation whose regions are being read. `arguments`: those that precede its regions."""
+
+    name: str
+    text: str
+    line: int
+    arguments: Sequence[tuple[str, str]] = ()
+    regions: list[_Region] = field(default_factory=list)
+
+
+def read_stablehlo(statements: MlirReader, trip_count: int | None) -> Module:
+    """Read a module. `trip_count`: iterations of loops whose count is unknown.
+
+    Without `mhlo.num_partitions` and `mhlo.num_replicas`, the number of devices is the smallest one
+    that the groups allow, with a note. Raises `InputError` with the line for damaged text, for
+    names without a definition, for dimensions of unknown size and for recursive functions.
+    """
+    reader = _Lowering(statements.file, trip_count)
+    line = 1
+    for statement in statements:
+        line = statement.line
+        try:
+            reader.take(statement)
+        except ValueError as error:
+            message = f"this operation cannot be read: {error}"
+            raise invalid(message, statements.file, line, _WRITE_AGAIN) from None
+    return reader.finish(line)
+
+
+class _Lowering:
+    """Module under construction: functions, meshes, and open operations and regions."""
+
+    def __init__(self, file: str, trip_count: int | None) -> None:
+        self._file = file
+        self._trip_count = trip_count
+        self._types = TypeParser()
+        self._computations: dict[str, _Region] = {}
+        self._functions: list[str] = []
+        self._meshes: dict[str, str] = {}
+        self._open: list[_Open] = []
+        self._regions: list[_Region] = []
+        self._header = ""
+        self._header_line = 0
+        self._region_count = 0
+        self._is_sharded = False
+        # Computations whose shapes are those of one device, although the module has shardings.
+        self._local: set[str] = set()
+        # Operations that combine values in collectives.
+        self._reducers: set[str] = set()
+        self._losses: dict[str, int] = {}
+
+    def take(self, statement: MlirStatement) -> None:
+        """Add a statement. Raises `ValueError` with the reason, or `InputError` with a line."""
+        text, line = statement.text, statement.line
+        self._is_sharded |= "sharding =" in text or "@Sharding" in text
+        if statement.kind == "alias":
+            name, _, value = text.partition("=")
+            self._types.aliases[name.strip()] = value.strip()
+        elif statement.kind == "open":
+            self._begin(text.removesuffix("{").rstrip().removesuffix("(").rstrip(), line)
+        elif statement.kind == "next":
+            self._close_region()
+            self._open_region(line)
+        elif statement.kind == "end":
+            self._end(text.removeprefix("}").removeprefix(")"))
+        elif statement.kind == "block":
+            self._begin_block(text)
+        elif self._regions:
+            self._add(parse_operation(text, line), [])
+        else:
+            self._declare(text)
+
+    def finish(self, line: int) -> Module:
+        """Build the module from the function `main`, or from the only function, and its callees."""
+        if not self._functions:
+            message = "the file has no function"
+            raise invalid(message, self._file, line, "copy or write the file again", "cut")
+        entry = "main" if "main" in self._functions else self._functions[0]
+        if entry != "main" and len(self._functions) > 1:
+            message = f"no function is called main, and there are {len(self._functions)} functions"
+            cure = "rename the function that is executed to @main"
+            raise invalid(message, self._file, self._header_line or 1, cure)
+        order = self._order_computations(entry)
+        counts = [pattern.search(self._header) for pattern in (_REPLICAS, _PARTITIONS)]
+        builder = ModuleBuilder(self._file, self._trip_count)
+        if any(counts):
+            replicas, partitions = (int(count[1]) if count else 1 for count in counts)
+        else:
+            replicas, partitions = count_devices(
+                instruction
+                for name in order
+                for instruction in self._computations[name].instructions.values()
+                if instruction.opcode in COLLECTIVES
+            )
+        name = _SYMBOL_NAME.search(self._header) or _SYMBOL.search(self._header)
+        devices = Devices(replicas, partitions)
+        module_name = name[1].strip('"') if name else ""
+        module = builder.begin(module_name, devices, False, self._header_line or 1)
+        if not any(counts) and devices.count > 1:
+            module.notes.append(
+                f"the module states no number of devices: {devices.count} are assumed, the fewest"
+                " that its groups allow"
+            )
+        module.losses = self._losses
+        if self._is_sharded:
+            module.global_instructions = self._count_global(entry)
+        for opcode in sorted(self._reducers):
+            builder.open(_REDUCER + opcode, False, 1)
+            builder.add(Instruction(opcode, opcode, Shape(()), (), _NO_ATTRIBUTES, "", 1, True))
+            builder.close()
+        for name_of_computation in order:
+            region = self._computations.pop(name_of_computation)
+            builder.open(region.name, region.name == entry, region.line)
+            for instruction in region.instructions.values():
+                builder.add(instruction)
+            builder.close()
+        return module
+
+    def _declare(self, text: str) -> None:
+        """Read an operation outside of functions: a mesh of Shardy; others are dropped."""
+        if not text.startswith(("sdy.mesh", '"sdy.mesh"')):
+            return
+        symbol, mesh = _SYMBOL_NAME.search(text) or _SYMBOL.search(text), _MESH.search(text)
+        if symbol and mesh:
+            self._meshes[symbol[1].strip('"')] = read_mesh(mesh[1][: find_close(mesh[1], 0)])
+
+    def _begin(self, text: str, line: int) -> None:
+        """Open an operation with regions: the module, a function, or one within a function."""
+        name = operation_name(text)
+        if name in ("module", "builtin.module"):
+            if self._header_line:
+                cure = "split the file: one module per file"
+                raise invalid("the file has a second module", self._file, line, cure)
+            self._header, self._header_line = text, line
+            self._open.append(_Open("module", text, line))
+        elif name == "func.func":
+            symbol = _SYMBOL_NAME.search(text) or _SYMBOL.search(text)
+            if self._regions or not symbol:
+                raise ValueError("a function needs a name, and is not within another one")
+            opening = text.find("(", symbol.end()) if symbol[0].startswith("@") else -1
+            region = _Region(_computation_name(symbol[1].strip('"')), line, is_function=True)
+            self._open.append(_Open(name, text, line))
+            self._regions.append(region)
+            if opening >= 0:
+                self._add_arguments(parse_arguments(text, opening))
+        elif not self._regions:
+            raise ValueError(f"{name} is in no function")
+        else:
+            self._open.append(_Open(name, text, line, self._arguments(name, text, line)))
+            self._open_region(line)
+
+    def _arguments(self, name: str, text: str, line: int) -> list[tuple[str, str]]:
+        """Return the arguments of regions that the pretty form has before them, not as a label."""
+        if f'"{name}"' in text:
+            return []
+        if name == "stablehlo.while":
+            operation = parse_operation(text.removesuffix("cond").rstrip(), line)
+            names = _ITERATED.findall(operation.head)
+            types = split(operation.types)
+            return list(zip(names, types[: len(names)], strict=True))
+        position = text.rfind(" reducer(")
+        if position >= 0:
+            groups = (match.start() for match in re.finditer(r"\(%", text[position:]))
+            return [
+                argument for start in groups for argument in parse_arguments(text, position + start)
+            ]
+        position = text.rfind("(%")
+        is_manual = name == "sdy.manual_computation" and text.find("(%") < position
+        return parse_arguments(text, position) if is_manual else []
+
+    def _open_region(self, line: int) -> None:
+        """Begin a further region of the innermost operation."""
+        if not self._open or self._open[-1].name in ("module", "func.func"):
+            raise ValueError("a region without an operation")
+        if len(self._regions) >= _MAX_DEPTH:
+            raise ValueError(f"more than {_MAX_DEPTH} nested regions")
+        self._region_count += 1
+        self._regions.append(_Region(f"region.{self._region_count}", line))
+        self._add_arguments(self._open[-1].arguments)
+
+    def _begin_block(self, text: str) -> None:
+        """Read the label of a block: the arguments of its region."""
+        if not self._regions:
+            return
+        region = self._regions[-1]
+        if region.instructions or region.arguments:
+            raise ValueError("branches between blocks are not read")
+        opening = text.find("(")
+        if opening >= 0:
+            self._add_arguments(parse_arguments(text, opening))
+
+    def _add_arguments(self, arguments: Iterable[tuple[str, str]]) -> None:
+        region = self._regions[-1]
+        for name, types in arguments:
+            if name in region.values:
+                raise ValueError(f"argument {name} occurs twice")
+            region.arguments[name[1:]] = self._types.parse(types)
+            region.values[name] = name[1:]
+
+    def _close_region(self) -> None:
+        if not self._open or self._open[-1].name in ("module", "func.func"):
+            raise ValueError("a region without an operation")
+        self._open[-1].regions.append(self._regions.pop())
+
+    def _end(self, text: str) -> None:
+        """End the innermost operation with regions. `text`: the text after its last region."""
+        opened = self._open[-1]
+        if opened.name == "module":
+            self._header += text
+            self._open.pop()
+            return
+        if opened.name == "func.func":
+            self._open.pop()
+            region = self._regions.pop()
+            self._functions.append(region.name)
+            self._finish_region(region, {}, is_tuple=len(region.returned) != 1)
+            return
+        self._close_region()
+        self._open.pop()
+        head = opened.text.removesuffix("cond").rstrip()
+        if not opened.text.startswith(('"', "%")) or f'"{opened.name}"' not in opened.text:
+            position = head.rfind(" reducer(")
+            head = head[:position] if position >= 0 else head
+        self._add(parse_operation(head + text, opened.line), opened.regions)
+
+    # Operations
+
+    def _add(self, operation: Operation, regions: list[_Region]) -> None:
+        """Append the instructions of an operation to the innermost region."""
+        region, name = self._regions[-1], operation.name
+        if region.is_returned:
+            raise ValueError(f"{name} follows the end of its block")
+        if name in _RETURNS:
+            region.returned = [self._use(operand) for operand in operation.operands]
+            region.is_returned = True
+            return
+        opcode, target = self._opcode(operation)
+        attributes = rewrite_attributes(operation, opcode, self._meshes) if not target else {}
+        operands = [self._use(operand) for operand in operation.operands]
+        shapes = self._types.results(operation.types, operation.result_count)
+        if target:
+            attributes = {"custom_call_target": target}
+        if opcode in _BODIES:
+            operands, shapes = self._add_bodies(
+                operation, opcode, regions, operands, shapes, attributes
+            )
+        elif regions:
+            self._add_reducer(operation, opcode, regions, attributes)
+        literal = ""
+        if opcode == "constant" and (value := _SCALAR.search(operation.head)):
+            literal = value[1]
+        is_tuple = len(shapes) != 1 or opcode == "while"
+        instruction = self._append(
+            opcode, operation, operands, shapes, attributes, literal, is_tuple
+        )
+        self._name_results(operation, instruction.name, shapes, is_tuple=is_tuple)
+
+    def _opcode(self, operation: Operation) -> tuple[str, str]:
+        """Return the HLO opcode of an operation, and its target if it only places a value."""
+        name = operation.name
+        if name in _CALLS:
+            return "call", ""
+        if name == "sdy.manual_computation":
+            return "call", ""
+        if name.startswith("sdy."):
+            if name in _SHARDY_COLLECTIVES:
+                self._lose("collectives of Shardy, which are not read; partition the program first")
+                self._is_sharded = True
+            return "bitcast", name
+        dialect, _, short = name.rpartition(".")
+        if not dialect:
+            raise ValueError(f"{name!r} is no operation")
+        opcode = short.replace("_", "-")
+        opcode = _OPCODES.get(opcode, opcode)
+        if f"{dialect}." not in _DIALECTS:
+            if dialect in ("cf", "scf"):
+                raise ValueError(f"the control flow {name} is not read")
+            self._lose("operations of other dialects, which count one operation per element")
+        if opcode == "custom-call":
+            target = custom_call_target(operation)
+            if target in _PLACEMENTS:
+                return "bitcast", target
+            if target == "ragged_all_to_all":
+                return "ragged-all-to-all", ""
+        return opcode, ""
+
+    def _add_bodies(
+        self,
+        operation: Operation,
+        opcode: str,
+        regions: list[_Region],
+        operands: list[str],
+        shapes: tuple[Shape, ...],
+        attributes: dict[str, str],
+    ) -> tuple[list[str], tuple[Shape, ...]]:
+        """Finish the regions that an operation executes; return its operands and result shapes.
+
+        `attributes` receives the names of the computations. Values of enclosing regions become
+        further operands, and further elements of the state of a loop.
+        """
+        current = self._regions[-1]
+        if not regions:
+            if opcode != "call":
+                raise ValueError(f"{operation.name} has no region")
+            callee = _SYMBOL.search(operation.head)
+            if not callee:
+                raise ValueError(f"{operation.name} names no function")
+            name = _computation_name(callee[1].strip('"'))
+            attributes["to_apply"] = name
+            current.called.append(name)
+            sources = (current.instructions.get(operand) for operand in operands)
+            targets = [one.attributes.get("custom_call_target") for one in sources if one]
+            if any(target in _TO_LOCAL for target in targets):
+                self._local.add(name)
+            return operands, shapes
+        captured: dict[str, Shape] = {}
+        for region in regions:
+            captured |= region.captured
+        extra = [self._use(name) for name in captured]
+        names = [region.name for region in regions]
+        current.called += names
+        if opcode == "while":
+            if len(regions) != 2 or len(operands) != len(shapes):
+                raise ValueError("a loop has two regions, and as many results as operands")
+            shapes = (*shapes, *captured.values())
+            state = self._append("tuple", operation, operands + extra, shapes, {}, "", True)
+            regions[1].is_body = True
+            for region in regions:
+                self._finish_loop_region(region, captured, shapes)
+            attributes |= {"condition": names[0], "body": names[1]}
+            return [state.name], shapes
+        if opcode == "conditional":
+            operands = operands[:1]
+            attributes["branch_computations"] = "{" + ",".join(names) + "}"
+        elif len(regions) != 1:
+            raise ValueError(f"{operation.name} has {len(regions)} regions, not 1")
+        else:
+            attributes["calls" if opcode == "async-start" else "to_apply"] = names[0]
+        if operation.name == "sdy.manual_computation":
+            self._local.add(names[0])
+        for region in regions:
+            first = len(operands) if opcode == "conditional" else len(region.arguments)
+            is_tuple = len(region.returned) != 1
+            self._finish_region(region, captured, is_tuple=is_tuple, first_captured=first)
+        return operands + extra, shapes
+
+    def _add_reducer(
+        self,
+        operation: Operation,
+        opcode: str,
+        regions: list[_Region],
+        attributes: dict[str, str],
+    ) -> None:
+        """Record the operation that the region of a reduction returns; the region is dropped."""
+        inner = [one for region in regions for one in region.instructions.values()]
+        if any(one.opcode in COLLECTIVES for one in inner):
+            raise ValueError(f"a region of {operation.name} contains a collective")
+        root = regions[0].instructions.get(regions[0].returned[0] if regions[0].returned else "")
+        if opcode in COLLECTIVES and root is not None:
+            attributes["to_apply"] = _REDUCER + root.opcode
+            self._reducers.add(root.opcode)
+
+    def _append(
+        self,
+        opcode: str,
+        operation: Operation,
+        operands: Sequence[str],
+        shapes: tuple[Shape, ...],
+        attributes: Mapping[str, str],
+        literal: str,
+        is_tuple: bool,
+    ) -> Instruction:
+        """Append an instruction, named after its operation and its first result."""
+        region = self._regions[-1]
+        first = operation.results[0][0][1:] if operation.results else f"line{operation.line}"
+        short = "state" if opcode == "tuple" and operation.name.endswith("while") else opcode
+        leaves = tuple(leaf for shape in shapes for leaf in shape.leaves)
+        shape = Shape(leaves, True) if is_tuple else shapes[0]
+        instruction = Instruction(
+            f"{short}.{first}", sys.intern(opcode), shape, tuple(operands),
+            attributes or _NO_ATTRIBUTES, literal, operation.line, False,
+        )  # fmt: skip
+        if instruction.name in region.instructions:
+            raise ValueError(f"value %{first} is defined twice")
+        region.instructions[instruction.name] = instruction
+        return instruction
+
+    def _name_results(
+        self, operation: Operation, name: str, shapes: tuple[Shape, ...], *, is_tuple: bool
+    ) -> None:
+        region, index = self._regions[-1], 0
+        for result, count in operation.results:
+            if result in region.values or result in region.packed:
+                raise ValueError(f"value {result} is defined twice")
+            if is_tuple:
+                region.packed[result] = name, shapes[index : index + count], index
+            else:
+                region.values[result] = name
+            index += count
+
+    def _use(self, value: str) -> str:
+        """Return the instruction of a value in the innermost region.
+
+        A value of an enclosing region is captured by all regions between. Raises `ValueError` for
+        a value that is not defined.
+        """
+        level = len(self._regions) - 1
+        while (name := self._find(value, self._regions[level])) is None:
+            if self._regions[level].is_function:
+                raise ValueError(f"value {value} is not defined before this operation")
+            level -= 1
+        for region in self._regions[level + 1 :]:
+            outer = self._regions[level]
+            shape = self._shape(outer, name)
+            region.captured[value] = shape
+            name = _CAPTURED + value[1:]
+            region.values[value] = name
+            level += 1
+        return name
+
+    def _find(self, value: str, region: _Region) -> str | None:
+        """Return the instruction of a value that a region defines; None for others."""
+        if (name := region.values.get(value)) is not None:
+            return name
+        base, _, index = value.partition("#")
+        packed = region.packed.get(base)
+        if packed is None:
+            return None
+        name, shapes, first = packed
+        part = int(index[:9] or 0)
+        if part >= len(shapes):
+            raise ValueError(f"value {base} has {len(shapes)} parts, not a part {part}")
+        line = region.instructions[name].line
+        element = Instruction(
+            f"{name}.{first + part}", "get-tuple-element", shapes[part], (name,),
+            {"index": str(first + part)}, "", line, False,
+        )  # fmt: skip
+        region.instructions[element.name] = element
+        region.values[value] = element.name
+        return element.name
+
+    def _shape(self, region: _Region, name: str) -> Shape:
+        """Return the shape of an instruction, an argument or a captured value of a region."""
+        if name in region.instructions:
+            return region.instructions[name].shape
+        if name in region.arguments:
+            return region.arguments[name]
+        return region.captured["%" + name.removeprefix(_CAPTURED)]
+
+    # Computations
+
+    def _finish_region(
+        self,
+        region: _Region,
+        captured: Mapping[str, Shape],
+        *,
+        is_tuple: bool,
+        first_captured: int = 0,
+    ) -> None:
+        """Make a computation of a region: its arguments and captured values become parameters."""
+        parameters: dict[str, Instruction] = {}
+        for number, (name, shape) in enumerate(region.arguments.items()):
+            parameters[name] = _parameter(name, shape, number, region.line)
+        for number, (value, shape) in enumerate(captured.items(), first_captured):
+            if value in region.captured:
+                name = _CAPTURED + value[1:]
+                parameters[name] = _parameter(name, shape, number, region.line)
+        self._store(region, parameters, region.returned, is_tuple=is_tuple)
+
+    def _finish_loop_region(
+        self, region: _Region, captured: Mapping[str, Shape], shapes: tuple[Shape, ...]
+    ) -> None:
+        """Make a computation of a region of a loop, whose parameter is the state of the loop.
+
+        The body returns all iterated values, and the captured ones unchanged.
+        """
+        names = [*region.arguments, *(_CAPTURED + value[1:] for value in captured)]
+        if len(names) != len(shapes):
+            message = f"a region of a loop has {len(region.arguments)} arguments"
+            raise ValueError(f"{message}, its state {len(shapes) - len(captured)} values")
+        state = Shape(tuple(leaf for shape in shapes for leaf in shape.leaves), True)
+        parameters = {_STATE: _parameter(_STATE, state, 0, region.line)}
+        for index, (name, shape) in enumerate(zip(names, shapes, strict=True)):
+            parameters[name] = Instruction(
+                name, "get-tuple-element", shape, (_STATE,), {"index": str(index)}, "",
+                region.line, False,
+            )  # fmt: skip
+        if not region.is_body:
+            self._store(region, parameters, region.returned[:1], is_tuple=False)
+            return
+        if len(region.returned) != len(region.arguments):
+            raise ValueError("the body of a loop returns another number of values than it gets")
+        returned = [*region.returned, *names[len(region.arguments) :]]
+        self._store(region, parameters, returned, is_tuple=True)
+
+    def _store(
+        self,
+        region: _Region,
+        parameters: dict[str, Instruction],
+        returned: Sequence[str],
+        *,
+        is_tuple: bool,
+    ) -> None:
+        """Store a computation, whose root is the returned value or the tuple of all of them."""
+        if region.name in self._computations:
+            raise ValueError(f"function @{region.name} is defined twice")
+        instructions = parameters | region.instructions
+        if is_tuple:
+            leaves = tuple(leaf for name in returned for leaf in instructions[name].shape.leaves)
+            instructions[_RESULT] = Instruction(
+                _RESULT, "tuple", Shape(leaves, True), tuple(returned), _NO_ATTRIBUTES, "",
+                region.line, True,
+            )  # fmt: skip
+        elif returned:
+            instructions[returned[0]] = replace(instructions[returned[0]], is_root=True)
+        else:
+            raise ValueError("a region returns no value")
+        region.instructions = instructions
+        region.values, region.packed = {}, {}
+        self._computations[region.name] = region
+
+    def _order_computations(self, entry: str) -> list[str]:
+        """Return the computations that the entry executes, each after those that it executes."""
+        order: list[str] = []
+        is_done: dict[str, bool] = {}
+        pending = [entry]
+        while pending:
+            name = pending[-1]
+            if name not in is_done:
+                is_done[name] = False
+                region = self._computations[name]
+                for callee in region.called:
+                    if callee not in self._computations:
+                        message = f"function @{callee} is called, but has no body in this module"
+                        cure = "write the complete module"
+                        raise invalid(message, self._file, region.line, cure, "dangling")
+                    if is_done.get(callee) is False:
+                        message = f"function @{callee} calls itself"
+                        cure = "express the repetition as a loop (stablehlo.while)"
+                        line = self._computations[callee].line
+                        raise invalid(message, self._file, line, cure, "recursion")
+                pending += [callee for callee in region.called if callee not in is_done]
+                continue
+            pending.pop()
+            if not is_done[name]:
+                is_done[name] = True
+                order.append(name)
+        return order
+
+    def _count_global(self, entry: str) -> int:
+        """Count the computations whose shapes are those of all devices together.
+
+        Those are outside of `sdy.manual_computation` and its older forms.
+        """
+        total, seen, pending = 0, {entry}, [entry]
+        while pending:
+            region = self._computations[pending.pop()]
+            total += sum(
+                instruction.opcode not in FREE and instruction.opcode not in _BODIES
+                for instruction in region.instructions.values()
+            )
+            callees = [name for name in region.called if name not in seen | self._local]
+            seen.update(callees)
+            pending += callees
+        return total
+
+    def _lose(self, text: str) -> None:
+        self._losses[text] = self._losses.get(text, 0) + 1
+
+
+def _computation_name(symbol: str) -> str:
+    return re.sub(r"[^\w.\-$:/@]", "_", symbol)
+
+
+def _parameter(name: str, shape: Shape, number: int, line: int) -> Instruction:
+    return Instruction(name, "parameter", shape, (), _NO_ATTRIBUTES, str(number), line, False)

@@ -1,0 +1,241 @@
+"""Attributes of StableHLO operations, rewritten in the form that HLO text gives them.
+
+Sources: openxla/stablehlo `StablehloOps.td`, `StablehloAttrs.td`, `ReplicaGroupUtils.cpp` and
+`rfcs/` (mesh axes); MLIR prints more than 100 elements of a `dense` attribute as hexadecimal text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from collhub_hlo.mlir_text import Operation, parse_dictionaries
+from collhub_hlo.text import Instruction
+
+_PAIR_OF_LISTS = re.compile(r"contracting_dims\s*=\s*\[([\d,\s]*)\]\s*x")
+_LHS_CONTRACTING = re.compile(r"lhs_contracting_dimensions\s*=\s*\[([\d,\s]*)\]")
+_CONVOLUTION = re.compile(r"(\[[^\]]*\])\s*x\s*(\[[^\]]*\])\s*->\s*(\[[^\]]*\])")
+_DIRECTION = re.compile(r"\A\s*([A-Z]{2})\b|comparison_direction\s*([A-Z]{2})\b")
+_HANDLE = re.compile(r"\bhandle\s*=\s*(-?\d{1,18})\b")
+_INTEGER = re.compile(r"\s*(-?\d{1,18})\b")
+_TARGET = re.compile(r'@("[^"]*"|[\w$.\-]+)\s*\(')
+_INDEX = re.compile(r"\[(\d{1,9})\]|\bindex\s*=\s*(\d{1,9})")
+_DENSE = re.compile(r"dense<(.*)>\s*:\s*tensor<((?:\d+\s*x\s*)*)([a-z]+)(\d+)>\s*\Z", re.DOTALL)
+_DENSE_VALUES = re.compile(r"[\s\d,\[\]\-]*\Z")
+_MESH_OF_GROUPS = re.compile(r"\bmesh(?:_name)?\s*=\s*@(?:\"([^\"]*)\"|([\w$.\-]+))")
+_MESH_AXIS = re.compile(r'mesh_axis<\s*name\s*=\s*"([^"]*)"\s*,\s*size\s*=\s*(\d{1,9})\s*>')
+_SHARDY_AXIS = re.compile(r'"([^"]*)"\s*=\s*(\d{1,9})')
+_SHARDY_DEVICES = re.compile(r"device_ids\s*=\s*\[([\d,\s]*)\]")
+_MESH_DEVICES = re.compile(r"device_ids\s*=\s*(dense<[^>]*>\s*:\s*tensor<[^>]*>)")
+_AXIS = re.compile(
+    r'axis_ref\s*(?:<\s*(?:name\s*=\s*)?)?"([^"]*)"\s*'
+    r"(?:(?:,\s*sub_axis_info\s*=|:)\s*(\(\s*\d+\s*\)\s*\d+))?"
+)
+_IDS = re.compile(r"\d+")
+_MESH_SIZES = re.compile(r"=(\d+)")
+COLLECTIVES = frozenset((
+    "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute",
+    "ragged-all-to-all", "recv", "reduce-scatter", "send",
+))  # fmt: skip
+_MAX_IDS = 1 << 20
+
+
+def rewrite_attributes(
+    operation: Operation, opcode: str, meshes: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the attributes of an operation that the reader uses, in the form of HLO text.
+
+    `opcode`: its HLO opcode; `meshes`: axes of the named meshes, as `read_mesh` returns them.
+    Raises `ValueError` for attributes that cannot be read.
+    """
+    head = operation.head
+    if opcode == "dot":
+        return {"lhs_contracting_dims": "{" + _contracted(operation) + "}"}
+    if opcode == "convolution":
+        match = _CONVOLUTION.search(head)
+        return {"dim_labels": _dimension_labels(match)} if match else {}
+    if opcode == "compare":
+        match = _DIRECTION.search(head)
+        return {"direction": match[1] or match[2]} if match else {}
+    if opcode == "get-tuple-element":
+        match = _INDEX.search(head)
+        return {"index": match[1] or match[2]} if match else {}
+    if opcode in COLLECTIVES:
+        return _collective_attributes(operation, opcode, meshes)
+    if opcode == "custom-call":
+        attributes = {"custom_call_target": custom_call_target(operation)}
+        if configuration := parse_dictionaries(head).get("backend_config"):
+            attributes["backend_config"] = configuration
+        return attributes
+    return {}
+
+
+def custom_call_target(operation: Operation) -> str:
+    """Return the name of the target of a custom call; "" if the text has none."""
+    if match := _TARGET.search(operation.head):
+        return match[1].strip('"')
+    return parse_dictionaries(operation.head).get("call_target_name", "").strip('"')
+
+
+def read_mesh(text: str) -> str:
+    """Return the axes of a mesh of Shardy, `<["x"=2, "y"=4], device_ids=[...]>`, in HLO's form.
+
+    The result is `mesh['x'=2,'y'=4]`, followed by the list of devices if there is one.
+    """
+    devices = _SHARDY_DEVICES.search(text)
+    return _format_mesh(_SHARDY_AXIS.findall(text), devices[1].split(",") if devices else [])
+
+
+def parse_dense(text: str) -> tuple[list[int], tuple[int, ...]]:
+    """Return the elements and dimensions of a `dense<...>` attribute of integers.
+
+    Elements are nested lists, one value for all, or hexadecimal text (little-endian). Raises
+    `ValueError` for other text, and if the elements do not fit the type.
+    """
+    match = _DENSE.match(text.strip())
+    if not match:
+        raise ValueError(f"{text.strip()[:60]!r} is no dense attribute of integers")
+    sizes = tuple(int(size[:9]) for size in match[2].replace(" ", "").split("x")[:-1])
+    count = int(np.prod(sizes, dtype=object)) if sizes else 1
+    if count > _MAX_IDS:
+        raise ValueError(f"{count} ids; at most {_MAX_IDS} are read")
+    values = match[1].strip()
+    if values.startswith('"'):
+        elements = _decode(values.strip('"'), int(match[4][:4]))
+    elif _DENSE_VALUES.match(values):
+        elements = [int(value) for value in re.findall(r"-?\d{1,18}", values)]
+    else:
+        raise ValueError(f"{values[:40]!r} are no integers")
+    if len(elements) == 1 and "[" not in values:
+        elements *= count
+    if len(elements) != count:
+        raise ValueError(f"{len(elements)} ids, but the type has {count}")
+    return elements, sizes
+
+
+def count_devices(instructions: Iterable[Instruction]) -> tuple[int, int]:
+    """Return the smallest numbers of replicas and partitions that the collectives can have.
+
+    Ids of collectives with a channel are partitions, those of others replicas.
+    """
+    replicas = partitions = 1
+    for instruction in instructions:
+        attributes = instruction.attributes
+        text = attributes.get("replica_groups", "") + attributes.get("source_target_pairs", "")
+        if text.startswith("mesh"):
+            sizes = _MESH_SIZES.findall(text.partition("]")[0])
+            count = int(np.prod([int(size) for size in sizes], dtype=object))
+        else:
+            count = max(map(int, _IDS.findall(text)), default=0) + 1
+        if "channel_id" in attributes:
+            partitions = max(partitions, count)
+        else:
+            replicas = max(replicas, count)
+    return replicas, partitions
+
+
+def _contracted(operation: Operation) -> str:
+    """Return the contracted dimensions of the left operand, between commas.
+
+    The pretty form has `contracting_dims = [1] x [0]`, the generic one
+    `lhs_contracting_dimensions`; the older operation `dot` contracts the last dimension of a matrix
+    or vector.
+    """
+    match = _PAIR_OF_LISTS.search(operation.head) or _LHS_CONTRACTING.search(operation.head)
+    if match:
+        return match[1]
+    if operation.name.endswith(".dot"):
+        operand = operation.types.partition("->")[0]
+        return "1" if operand.count("x", 0, operand.find(",")) > 1 else "0"
+    return ""
+
+
+def _dimension_labels(match: re.Match[str]) -> str:
+    """Return `b01f_01io->b01f` for `[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`."""
+    labels = [re.sub(r"[\[\],\s]", "", group) for group in match.groups()]
+    return f"{labels[0]}_{labels[1]}->{labels[2]}"
+
+
+def _collective_attributes(
+    operation: Operation, opcode: str, meshes: Mapping[str, str]
+) -> dict[str, str]:
+    entries = parse_dictionaries(operation.head)
+    if opcode == "ragged-all-to-all" and "backend_config" in entries:
+        entries |= parse_dictionaries(entries["backend_config"])
+    attributes = {}
+    channel = _HANDLE.search(entries.get("channel_handle", ""))
+    channel = channel or _INTEGER.match(entries.get("channel_id", ""))
+    if channel and int(channel[1]) > 0:
+        attributes["channel_id"] = channel[1]
+    is_flag = entries.get("use_global_device_ids", "false")
+    if is_flag in ("", "true", "unit"):
+        attributes["use_global_device_ids"] = "true"
+    if "replica_groups" in entries:
+        attributes["replica_groups"] = _groups(entries["replica_groups"], meshes)
+    pairs = _pairs(entries["source_target_pairs"]) if "source_target_pairs" in entries else ""
+    if pairs and opcode in ("send", "recv"):
+        text = f'{{_xla_send_recv_source_target_pairs="{pairs}"}}'
+        attributes["frontend_attributes"] = text
+    elif pairs:
+        attributes["source_target_pairs"] = pairs
+    if entries.get("is_host_transfer", "").startswith("true"):
+        attributes["is_host_transfer"] = "true"
+    return attributes
+
+
+def _groups(text: str, meshes: Mapping[str, str]) -> str:
+    if "replica_group_mesh_axes" in text:
+        return _mesh_groups(text, meshes)
+    elements, sizes = parse_dense(text)
+    if len(sizes) != 2:
+        raise ValueError(f"replica_groups has {len(sizes)} dimensions, not 2")
+    width = sizes[1]
+    rows = [elements[first : first + width] for first in range(0, len(elements), width or 1)]
+    if any(value < -1 for value in elements):
+        raise ValueError(f"replica_groups contains the id {min(elements)}")
+    # Shorter groups are filled with -1.
+    groups = [",".join(str(value) for value in row if value >= 0) for row in rows]
+    return "{" + ",".join(f"{{{group}}}" for group in groups if group) + "}"
+
+
+def _pairs(text: str) -> str:
+    elements, sizes = parse_dense(text)
+    if elements and (len(sizes) != 2 or sizes[1] != 2):
+        raise ValueError("source_target_pairs is no list of pairs")
+    pairs = zip(elements[::2], elements[1::2], strict=True)
+    return "{" + ",".join(f"{{{source},{target}}}" for source, target in pairs) + "}"
+
+
+def _mesh_groups(text: str, meshes: Mapping[str, str]) -> str:
+    """Return mesh axes in the spelling of HLO. The mesh is a symbol or given in place."""
+    if symbol := _MESH_OF_GROUPS.search(text):
+        name = symbol[1] or symbol[2]
+        if name not in meshes:
+            raise ValueError(f"mesh @{name} is not defined")
+        mesh = meshes[name]
+    else:
+        devices = _MESH_DEVICES.search(text)
+        ids = [str(value) for value in parse_dense(devices[1])[0]] if devices else []
+        mesh = _format_mesh(_MESH_AXIS.findall(text), ids)
+    axes = [f"'{name}'" + (f":{part}" if part else "") for name, part in _AXIS.findall(text)]
+    if not axes and re.search(r"\baxes\s*=\s*\[\s*[^\s\]]", text.partition("mesh_axis")[0]):
+        raise ValueError(f"the axes of {text[:60]!r} cannot be read")
+    return mesh + " {" + ",".join(axes) + "}"
+
+
+def _format_mesh(axes: Iterable[tuple[str, str]], devices: list[str]) -> str:
+    mesh = "mesh[" + ",".join(f"'{name}'={size}" for name, size in axes) + "]"
+    ids = ",".join(device.strip() for device in devices)
+    return f"{mesh}, device_ids=({ids})" if ids else mesh
+
+
+def _decode(text: str, bits: int) -> list[int]:
+    """Decode hexadecimal little-endian integers."""
+    if not re.fullmatch(r"0x(?:[0-9A-Fa-f]{2})*", text) or bits not in (8, 16, 32, 64):
+        raise ValueError("the hexadecimal elements are damaged")
+    content = bytes.fromhex(text[2:])
+    if len(content) * 8 % bits:
+        raise ValueError("the hexadecimal elements are cut")
+    return [int(value) for value in np.frombuffer(content, f"<i{bits // 8}")]
