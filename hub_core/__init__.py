@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         from_option,
         input_options,
         json_flag,
+        machine_option,
         number_option,
         occupancy_option,
         offer_option,
@@ -36,10 +37,9 @@ if TYPE_CHECKING:
     )
     from hub_core.cli.assignments import Assignments, assign, parse_sizes
     from hub_core.cli.command_context import CommandContext, OpenedInput, OutputTarget, WrittenFiles
-    from hub_core.cli.command_group import CommandGroup
+    from hub_core.cli.completion import CommandGroup
     from hub_core.cli.jobs.job_path import job_partners
     from hub_core.cli.jobs.workloads import apply_rules
-    from hub_core.cli.machines import machine_option
     from hub_core.cli.output import folded_ranks
     from hub_core.cli.parameter_types import (
         COLLECTIVE,
@@ -82,28 +82,33 @@ if TYPE_CHECKING:
     from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
     from hub_core.pipeline.bounds import ProvenBound, beaten_bound, best_bounds
-    from hub_core.pipeline.calls import start_engine
-    from hub_core.pipeline.collective_rules import (
+    from hub_core.pipeline.calls import execute, run_executor, start_engine, transform
+    from hub_core.pipeline.inputs import parse_topology, read, read_topology, read_workload
+    from hub_core.pipeline.job_algorithms import (
         DEFAULT_RULE,
         NATIVE,
         CollectiveRule,
         choose_rule,
         parse_rule,
+        with_algorithms,
     )
-    from hub_core.pipeline.generation import execute, run_executor, transform
-    from hub_core.pipeline.inputs import read, read_workload
-    from hub_core.pipeline.job_algorithms import with_algorithms
-    from hub_core.pipeline.machines import TimingSource, choose_timing, predict_library_times
     from hub_core.pipeline.measurements import read_measurements
     from hub_core.pipeline.outputs import Written, write
-    from hub_core.pipeline.simulation import ExactTime, exact_time, run_simulator, simulate
+    from hub_core.pipeline.simulation import (
+        ExactTime,
+        TimingSource,
+        choose_timing,
+        exact_time,
+        predict_library_times,
+        run_simulator,
+        simulate,
+    )
     from hub_core.pipeline.synthesis import (
         create_synthesis_request,
         estimate_synthesis,
         run_synthesizer,
         synthesize,
     )
-    from hub_core.pipeline.topology_input import parse_topology, read_topology
     from hub_core.plugin_api.runs import SimulationResult
     from hub_core.registry.discovery import discover, run_registry
     from hub_core.registry.plugins import Registry
@@ -249,17 +254,16 @@ _HOMES = {
     "hub_core.trace_profile.write": "chakra_traces",
     "hub_core.cli.arguments": (
         "OutputRequest backend_option check_stdout collective_option collective_rules_option "
-        "force_flag format_option from_option input_options json_flag number_option "
-        "occupancy_option offer_option option_pairs output_option output_options reduce_op_option "
-        "root_option size_option source_argument strict_flag timeout_option topology_option "
-        "verify_option"
+        "force_flag format_option from_option input_options json_flag machine_option "
+        "number_option occupancy_option offer_option option_pairs output_option output_options "
+        "reduce_op_option root_option size_option source_argument strict_flag timeout_option "
+        "topology_option verify_option"
     ),
     "hub_core.cli.assignments": "Assignments assign parse_sizes",
     "hub_core.cli.jobs.workloads": "apply_rules",
     "hub_core.cli.command_context": "CommandContext OpenedInput OutputTarget WrittenFiles",
-    "hub_core.cli.command_group": "CommandGroup",
+    "hub_core.cli.completion": "CommandGroup",
     "hub_core.cli.jobs.job_path": "job_partners",
-    "hub_core.cli.machines": "machine_option",
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
     "hub_core.cli.reports.report_objects": "cut_fields cut_objects diagnostic_object loss_object",
@@ -279,21 +283,20 @@ _HOMES = {
     "hub_core.model.workload": "Workload",
     "hub_core.network.topology": "Topology",
     "hub_core.pipeline.bounds": "ProvenBound beaten_bound best_bounds",
-    "hub_core.pipeline.calls": "start_engine",
-    "hub_core.pipeline.collective_rules": (
-        "CollectiveRule DEFAULT_RULE NATIVE choose_rule parse_rule"
+    "hub_core.pipeline.calls": "execute run_executor start_engine transform",
+    "hub_core.pipeline.job_algorithms": (
+        "CollectiveRule DEFAULT_RULE NATIVE choose_rule parse_rule with_algorithms"
     ),
-    "hub_core.pipeline.generation": "execute run_executor transform",
-    "hub_core.pipeline.inputs": "read read_workload",
-    "hub_core.pipeline.job_algorithms": "with_algorithms",
+    "hub_core.pipeline.inputs": "parse_topology read read_topology read_workload",
     "hub_core.pipeline.measurements": "read_measurements",
-    "hub_core.pipeline.machines": "TimingSource choose_timing predict_library_times",
+    "hub_core.pipeline.simulation": (
+        "ExactTime TimingSource choose_timing exact_time predict_library_times run_simulator "
+        "simulate"
+    ),
     "hub_core.pipeline.outputs": "Written write",
-    "hub_core.pipeline.simulation": "ExactTime exact_time run_simulator simulate",
     "hub_core.pipeline.synthesis": (
         "create_synthesis_request estimate_synthesis run_synthesizer synthesize"
     ),
-    "hub_core.pipeline.topology_input": "parse_topology read_topology",
     "hub_core.plugin_api.runs": "SimulationResult",
     "hub_core.columns.public_names": "names_from",
     "hub_core.registry.discovery": "discover run_registry",

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
         number_field,
         packed_field,
     )
-    from hub_core.chakra.fields import NodeFields, Triple
-    from hub_core.chakra.links import Edges, ResolvedLinks, link
+    from hub_core.chakra.fields import Edges, NodeFields, ResolvedLinks, Triple, link
     from hub_core.chakra.metadata import AttributeValue, Metadata, MetadataEntry, encode_metadata
     from hub_core.chakra.nodes import (
         INTEGER_KINDS,
@@ -59,10 +58,9 @@ _HOMES = {
     "hub_core.chakra.encode": (
         "Piece Ragged encode_records list_attribute number_attribute number_field packed_field"
     ),
-    "hub_core.chakra.fields": "NodeFields Triple",
-    "hub_core.chakra.links": "Edges ResolvedLinks link",
+    "hub_core.chakra.fields": "Edges NodeFields ResolvedLinks Triple link",
     "hub_core.chakra.metadata": "AttributeValue Metadata MetadataEntry encode_metadata",
-    "hub_core.chakra.nodes": ("INTEGER_KINDS LARGEST Kind NodeTable NodeType TraceError type_name"),
+    "hub_core.chakra.nodes": "INTEGER_KINDS Kind LARGEST NodeTable NodeType TraceError type_name",
     "hub_core.chakra.rank_file": "in_batches open_rank_file",
     "hub_core.chakra.records": "Batch Dependencies NodeColumns RankFile decode_nodes",
     "hub_core.chakra.shapes": "AttributeColumns ShapeBook",

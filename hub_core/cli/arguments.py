@@ -6,19 +6,13 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hub_core.cli.assignments import Assignments, parse_pairs
-from hub_core.cli.parameter_types import (
-    ASSIGNMENT,
-    COLLECTIVE,
-    DURATION,
-    FILE,
-    TOPOLOGY,
-    OfferName,
-)
+from hub_core.cli.parameter_types import ASSIGNMENT, COLLECTIVE, DURATION, FILE, TOPOLOGY, OfferName
 from hub_core.model.diagnostics import UsageError
 from hub_core.plugin_api.formats import FormatReader, FormatWriter
 from hub_core.plugin_api.offers import Offer
@@ -226,11 +220,6 @@ def from_option(function: Function) -> Function:
     return format_option("--from", "source_format", FormatReader, help_text)(function)
 
 
-def _to_option(function: Function) -> Function:
-    help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
-    return format_option("--to", "target_format", FormatWriter, help_text)(function)
-
-
 def output_option(function: Function) -> Function:
     """Add the required option `-o OUT`; the command gets it as `out`."""
     help_text = "File, trace-set prefix, folder, folder/ to write into, or - for stdout."
@@ -296,6 +285,34 @@ def check_stdout(out: str, as_json: bool) -> None:
         raise UsageError("--json and the output both want standard output", cure="give -o a path")
 
 
+def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
+    """Whether the names of the files are those of all files of one set of rank files."""
+    # Imported here: a single file does not need the readers.
+    from hub_core.pipeline.sources import are_one_set
+
+    formats = [provided.offer.format for provided in registry.all(FormatReader)]
+    return are_one_set(files, formats)
+
+
+def machine_option(function: Function) -> Function:
+    """`--machine P|none`: the profile whose times are simulated.
+
+    The command gets the name, or the content of a file, as `machine`; None if it is not given.
+    """
+    return click.option(
+        "--machine",
+        metavar="P|none",
+        callback=_read_profile,
+        help="Time on a measured machine: a known profile, as h100, or a file of 'collhub"
+        " calibrate'; none: on nominal links, as ASTRA-sim does.",
+    )(function)
+
+
+def _to_option(function: Function) -> Function:
+    help_text = "Format of OUT (default: by suffix; none: Chakra traces)."
+    return format_option("--to", "target_format", FormatWriter, help_text)(function)
+
+
 def _store_source_arguments(
     context: click.Context, parameter: click.Parameter, arguments: tuple[str, ...]
 ) -> None:
@@ -317,15 +334,6 @@ def _store_source_arguments(
     session.source_arguments = arguments[len(more) :]
 
 
-def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
-    """Whether the names of the files are those of all files of one set of rank files."""
-    # Imported here: a single file does not need the readers.
-    from hub_core.pipeline.sources import are_one_set
-
-    formats = [provided.offer.format for provided in registry.all(FormatReader)]
-    return are_one_set(files, formats)
-
-
 def _are_rank_files(files: Sequence[str], registry: Registry) -> bool:
     """Whether the contents of the files, not their names, show that they are rank files."""
     from hub_core.pipeline.sources import are_rank_files
@@ -337,3 +345,17 @@ def _are_rank_files(files: Sequence[str], registry: Registry) -> bool:
 def _store_verify_policy(context: click.Context, parameter: click.Parameter, policy: str) -> None:
     """Store the value of `--verify` in the session, which applies it when it reads inputs."""
     context.obj.verify_policy = policy
+
+
+def _read_profile(
+    context: click.Context, parameter: click.Parameter, text: str | None
+) -> str | None:
+    """Return the name of a profile as it is, and the content of a file."""
+    if text is None or not Path(text).is_file():
+        return text
+    try:
+        return Path(text).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        message = f"--machine {text}: {reason}"
+        raise UsageError(message, cure="name a file of 'collhub calibrate'") from None

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hub_core.cli.arguments import OutputRequest
-    from hub_core.cli.selections import SelectionFolders
     from hub_core.model.algorithm import Algorithm
     from hub_core.model.workload import Workload
     from hub_core.network.topology import Topology
+    from hub_core.pipeline.outputs import SelectionFolders
     from hub_core.plugin_api.outputs import ReportRequest, ReportSubject, Shown, WriteResult
     from hub_core.plugin_api.runs import WorkloadRequest, WorkloadTimes
     from hub_core.plugin_api.subjects import CheckReport, CheckRequest, Subject

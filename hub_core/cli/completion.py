@@ -1,4 +1,7 @@
-"""Completion in shells, by the protocol of click: `_COLLHUB_COMPLETE=bash_source collhub`."""
+"""Help with words: completion in shells, and the closest name for an unknown subcommand.
+
+Shells use the protocol of click: `_COLLHUB_COMPLETE=bash_source collhub`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import BashComplete, CompletionItem
+
+from hub_core.model.diagnostics import UsageError, closest
 
 if TYPE_CHECKING:
     from hub_core.cli.session import Session
@@ -71,3 +76,23 @@ def plugin_names(context: click.Context, parameter: click.Parameter, incomplete:
     session: Session = context.obj
     names = [plugin.name for plugin in session.registry().plugins]
     return [name for name in names if name.startswith(incomplete)]
+
+
+class CommandGroup(click.Group):
+    """A group that reports unknown subcommands in one line, and shows complete summaries."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one row per subcommand; a long summary is wrapped, not truncated."""
+        rows = [(name, self.commands[name].get_short_help_str(1000)) for name in self.commands]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the subcommand. Raises `UsageError` with the closest name for an unknown one."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            cure = closest(args[0], self.commands) or f"use one of {', '.join(self.commands)}"
+            message = f"there is no command '{self.name} {args[0]}'"
+            raise UsageError(message, cure=cure, code="unknown-command")
+        return super().resolve_command(ctx, args)

@@ -201,7 +201,7 @@ def _split_last_item(text: str, separators: str) -> tuple[str, str]:
 def _is_complete_topology(name: str, ctx: click.Context) -> bool:
     """Whether a name without a size is a complete topology, such as the name of a machine."""
     from hub_core.model.diagnostics import HubError
-    from hub_core.pipeline.topology_input import parse_topology
+    from hub_core.pipeline.inputs import parse_topology
 
     try:
         parse_topology(name, registry=ctx.obj.registry())
@@ -220,7 +220,7 @@ def _find_declared_options(ctx: click.Context) -> Iterator[Option]:
     For an option without a value: of all offers of its kinds that fit the files on the command
     line.
     """
-    from hub_core.registry.descriptions import options_of
+    from hub_core.registry.compatibility import options_of
 
     registry = ctx.obj.registry()
     values = dict(ctx.params)

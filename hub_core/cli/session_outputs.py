@@ -18,11 +18,10 @@ from hub_core.model import LossPolicy, UsageError, apply_policy
 if TYPE_CHECKING:
     from hub_core.cli.arguments import OutputRequest
     from hub_core.cli.command_context import OutputTarget
-    from hub_core.cli.selections import SelectionFolders
     from hub_core.model import Algorithm, Loss, Workload
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
-    from hub_core.pipeline.outputs import ModelWriter, Written
+    from hub_core.pipeline.outputs import ModelWriter, SelectionFolders, Written
     from hub_core.plugin_api import Option, ReportRequest, ReportSubject, Shown, WriteResult
 
 _UNNAMED = "algorithm"
@@ -43,7 +42,7 @@ class ChosenOutput:
     @property
     def options(self) -> tuple[Option, ...]:
         """Options of the writer."""
-        from hub_core.registry.descriptions import options_of
+        from hub_core.registry.compatibility import options_of
 
         return options_of(self.writer.offer)
 
@@ -188,7 +187,7 @@ class SessionOutputs(SessionState):
 
     def selection_folders(self) -> SelectionFolders:
         """Return the object that writes and reads folders of tuned selections."""
-        from hub_core.cli.selections import SelectionFolders
+        from hub_core.pipeline.outputs import SelectionFolders
 
         return SelectionFolders(self.registry())
 
@@ -200,10 +199,6 @@ class SessionOutputs(SessionState):
 
         target = destination(out, Format("file", "", ()), force=True)
         return Written(target.put([Content("", content)]), ())
-
-
-def _policy(is_strict: bool) -> LossPolicy:
-    return LossPolicy.REFUSE if is_strict else LossPolicy.WARN
 
 
 def choose_path(target: ChosenOutput, opened: OpenedAlgorithm, *, force: bool) -> ChosenOutput:
@@ -235,6 +230,15 @@ def place_in_folder(target: ChosenOutput, stem: str) -> ChosenOutput:
     return replace(target, out=os.path.join(target.out, stem + suffix))
 
 
+def written_paths(paths: Sequence[Path]) -> list[str]:
+    """Convert paths to texts for JSON reports."""
+    return [str(path) for path in paths]
+
+
+def _policy(is_strict: bool) -> LossPolicy:
+    return LossPolicy.REFUSE if is_strict else LossPolicy.WARN
+
+
 def _stem(opened: OpenedAlgorithm) -> str:
     """Name of the input without the suffix of its format; `algorithm` for standard input."""
     from hub_core.pipeline.sources import STANDARD_STREAM
@@ -263,8 +267,3 @@ def _is_same_file(name: str, file: Path) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return os.path.samefile(name, file)
     return False
-
-
-def written_paths(paths: Sequence[Path]) -> list[str]:
-    """Convert paths to texts for JSON reports."""
-    return [str(path) for path in paths]

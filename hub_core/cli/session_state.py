@@ -70,6 +70,6 @@ class SessionState:
 
     def options_of(self, kind: type, name: str) -> tuple[Option, ...]:
         """Return the options of an offer. Raises `HubError` if no offer has this kind and name."""
-        from hub_core.registry.descriptions import options_of
+        from hub_core.registry.compatibility import options_of
 
         return options_of(self.registry().find(kind, name).offer)

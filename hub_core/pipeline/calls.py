@@ -1,25 +1,49 @@
-"""Call the functions of offers: bind options, attribute failures to plugins, check result types."""
+"""Call offers of plugins: bind options, attribute failures to plugins, check the results.
+
+Generators, passes, executors and engines are called here; readers, writers, simulators and
+synthesizers have modules of their own, which use `call`.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from hub_core.model import Algorithm, InputError, ReduceOp, UsageError, Workload
 from hub_core.model.diagnostics import PluginError
-from hub_core.plugin_api import NoOptions, resolve
+from hub_core.plugin_api import (
+    AlgorithmPass,
+    BudgetReached,
+    NoOptions,
+    PassReport,
+    SearchBudget,
+    Subject,
+    WorkloadGenerator,
+    resolve,
+)
 from hub_core.plugin_api.offers import Offer, kind_of
+from hub_core.plugin_api.runs import ExecutionRequest, ExecutionResult, Executor
 from hub_core.plugin_api.synthesis import Engine, EngineRequest
 from hub_core.registry.bind_options import OptionText, bind_options
 from hub_core.registry.border import blamed_on
-from hub_core.registry.descriptions import reference_of
-from hub_core.registry.discovery import running_with
+from hub_core.registry.compatibility import reference_of
+from hub_core.registry.discovery import run_registry, running_with
 from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
+    from concurrent import futures
+
+    import numpy as np
+    import numpy.typing as npt
 
 T = TypeVar("T")
+
+Model = TypeVar("Model", bound=Algorithm | Workload)
+
+DEFAULT_EXECUTOR = "numpy"
 
 
 def bound_options(provided: Provided[Offer], texts: OptionText | None) -> object:
@@ -61,12 +85,136 @@ def misfit(provided: Provided[Offer], defect: str) -> PluginError:
 
 def start_engine(
     name: str, request: EngineRequest, *, options: OptionText | None = None, registry: Registry
-) -> Executor:
+) -> futures.Executor:
     """Start an engine; the executor is a context manager that stops the workers.
 
     Raises `HubError`.
     """
     engine = registry.find(Engine, name)
-    from concurrent.futures import Executor
+    # Imported here: few commands start workers.
+    from concurrent import futures
 
-    return call(engine, Executor, request, bound_options(engine, options))
+    return call(engine, futures.Executor, request, bound_options(engine, options))
+
+
+def generate_job(
+    name: str, options: OptionText, registry: Registry, budget: SearchBudget | None = None
+) -> Workload:
+    """Generate a job with the generator `name`.
+
+    `options`: texts by name. `budget`: limits of the search; parts of it that they end are listed
+    in the budget. Raises `UsageError` for a time limit if the generator does not search,
+    `InputError` if a limit is reached before the first job.
+    """
+    generator = registry.find(WorkloadGenerator, name)
+    limits = budget or SearchBudget()
+    if not generator.offer.searches and limits.timeout_s is not None:
+        message = f"--timeout has no meaning for {name}, which searches for nothing"
+        raise UsageError(message, cure="leave it out")
+    search_arguments = (limits,) if generator.offer.searches else ()
+    try:
+        return call(generator, Workload, bound_options(generator, options), *search_arguments)
+    except BudgetReached:
+        raise InputError(
+            f"{name} finished no job after {limits.done} steps of work: {limits.reason}",
+            cure="allow more time",
+            code="limit-reached",
+        ) from None
+
+
+def transform(
+    model: Model,
+    name: str,
+    *search_arguments: object,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+) -> tuple[Model, PassReport]:
+    """Apply the pass `name` and return the new model and the report of its changes.
+
+    `search_arguments`: workers, progress and budget, for passes that search. `options`: texts by
+    name. Raises `UsageError` if the pass is for the other kind of model, `HubError` as the pass
+    raises it.
+    """
+    algorithm_pass = (registry or run_registry()).find(AlgorithmPass, name)
+    subject = Subject(type(model).__name__.lower())
+    if algorithm_pass.offer.subject is not subject:
+        expected = algorithm_pass.offer.subject
+        message = f"the pass {name} takes one {expected}, not one {subject}"
+        raise UsageError(message, cure="'collhub formats' lists the passes", code="subject")
+    result = call(
+        algorithm_pass,
+        tuple,
+        model,
+        bound_options(algorithm_pass, options),
+        *search_arguments,
+    )
+    kinds = tuple(type(part) for part in result)
+    if kinds != (type(model), PassReport):
+        names = ", ".join(kind.__name__ for kind in kinds)
+        expected_types = f"{type(model).__name__}, PassReport"
+        raise misfit(algorithm_pass, f"returned {names}, expected {expected_types}")
+    return result[0], result[1]
+
+
+def execute(
+    algorithm: Algorithm,
+    inputs: Sequence[npt.NDArray[np.generic]],
+    *,
+    name: str = DEFAULT_EXECUTOR,
+    in_place: bool | None = None,
+    reduce_op: ReduceOp | None = None,
+    repeats: int = 1,
+    warmups: int = 0,
+    timeout_s: float = 60.0,
+    wants_step_times: bool = False,
+    options: OptionText | None = None,
+    registry: Registry | None = None,
+) -> ExecutionResult:
+    """Run an algorithm on one array per rank with the executor `name`.
+
+    `inputs`: the content of INPUT of each rank; they are not changed. `in_place`: by default True
+    unless the algorithm claims to work out of place. `reduce_op`: default that of the collective.
+    Raises `InputError` for algorithms that cannot run, `UsageError` for inputs of wrong sizes.
+    """
+    request = ExecutionRequest(
+        algorithm,
+        tuple(inputs),
+        not algorithm.collective.out_of_place if in_place is None else in_place,
+        reduce_op or algorithm.collective.reduce_op,
+        repeats,
+        warmups,
+        timeout_s,
+        wants_step_times,
+        registry or run_registry(),
+    )
+    return run_executor(request, name, options)
+
+
+def run_executor(
+    request: ExecutionRequest, name: str, options: OptionText | None = None
+) -> ExecutionResult:
+    """Call the executor `name` with read-only inputs; check that it returns one output per rank.
+
+    `options`: texts by name. Raises `UsageError` unless the request has one input per rank, and
+    `InputError` for algorithms that cannot run.
+    """
+    registry = request.hub or run_registry()
+    executor = registry.find(Executor, name)
+    ranks = request.algorithm.num_ranks
+    if len(request.inputs) != ranks:
+        message = f"{len(request.inputs)} inputs for {ranks} ranks"
+        raise UsageError(message, cure="give one array a rank")
+    protected = replace(
+        request, inputs=tuple(_to_read_only(array) for array in request.inputs), hub=registry
+    )
+    result = call(executor, ExecutionResult, protected, bound_options(executor, options))
+    if len(result.outputs) != ranks:
+        raise misfit(executor, f"returned {len(result.outputs)} outputs for {ranks} ranks")
+    return result
+
+
+def _to_read_only(array: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Return a view of the array that cannot be written."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

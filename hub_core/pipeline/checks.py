@@ -11,8 +11,7 @@ from hub_core.model.diagnostics import Diagnostic, HubError, Location, Severity,
 from hub_core.pipeline.calls import bound_options, call
 from hub_core.pipeline.inputs import PathText, Report
 from hub_core.pipeline.sources import open_input
-from hub_core.plugin_api.formats import FormatReader
-from hub_core.plugin_api.sources import log_diagnostic
+from hub_core.plugin_api.formats import FormatReader, log_diagnostic
 from hub_core.plugin_api.subjects import (
     Check,
     CheckLine,
@@ -22,7 +21,7 @@ from hub_core.plugin_api.subjects import (
     Subject,
 )
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.descriptions import options_of
+from hub_core.registry.compatibility import options_of
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Plugin, Provided, Registry
 

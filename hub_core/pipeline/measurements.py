@@ -9,7 +9,7 @@ from dataclasses import replace
 from hub_core.model.diagnostics import Diagnostic, InputError, Location, UsageError, closest
 from hub_core.pipeline.calls import bound_options, call, misfit
 from hub_core.pipeline.sources import content_of, open_input
-from hub_core.plugin_api.formats import Format
+from hub_core.plugin_api.formats import Format, Source
 from hub_core.plugin_api.measurements import (
     Measurement,
     MeasurementReader,
@@ -17,7 +17,6 @@ from hub_core.plugin_api.measurements import (
     MeasurementSet,
 )
 from hub_core.plugin_api.options import declared_options
-from hub_core.plugin_api.sources import Source
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry

@@ -1,8 +1,10 @@
-"""Simulate algorithms and workloads with the simulators of the run."""
+"""Simulate algorithms and workloads, on nominal links or on a measured machine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hub_core.model import (
     Algorithm,
@@ -13,19 +15,41 @@ from hub_core.model import (
     placement_of,
 )
 from hub_core.network.topology import Topology
-from hub_core.pipeline.calls import bound_options, call
-from hub_core.pipeline.topology_input import as_topology
-from hub_core.plugin_api import WorkloadRequest, WorkloadSimulator, WorkloadTimes
-from hub_core.plugin_api.runs import SimulationRequest, SimulationResult, Simulator
+from hub_core.pipeline.calls import blame, bound_options, call, misfit
+from hub_core.pipeline.inputs import as_topology
+from hub_core.plugin_api import (
+    LibraryTimes,
+    LibraryTimesRequest,
+    MachineDescription,
+    Simulator,
+    WorkloadRequest,
+    WorkloadSimulator,
+    WorkloadTimes,
+    resolve,
+)
+from hub_core.plugin_api.runs import SimulationRequest, SimulationResult
 from hub_core.registry.bind_options import OptionText
 from hub_core.registry.discovery import run_registry
-from hub_core.registry.plugins import Registry
+from hub_core.registry.plugins import Provided, Registry
+
+if TYPE_CHECKING:
+    from hub_core.model import JsonValue
 
 DEFAULT_SIMULATOR = "analytical"
+
 # Femtoseconds per nanosecond.
 _SLOWDOWN = 10**6
+
 # Maximum ratio of a time to a bound at which fractions of a nanosecond may matter.
 _NEAR_RATIO = 1.02
+
+NO_MACHINE = "none"
+
+NOMINAL = "nominal links, not a machine"
+
+_MACHINE_OPTION = "machine"
+
+_FASTEST_INSTANCES = {"instances": "0"}
 
 
 def simulate(
@@ -140,25 +164,6 @@ def exact_time(
     return ExactTime(max(time_ps, -(-time_fs // 1000)), -(-steps // 1000))
 
 
-def _slack_ps(time_ps: int, truncated_ps: int) -> int:
-    """Add 2^-50 of the time to the truncation of messages, because simulators divide doubles."""
-    return truncated_ps + (time_ps >> 50)
-
-
-def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:
-    """Raise `UsageError` for a topology without an NPU for every rank."""
-    count, needed = topology.num_npus, 1 + max(npus or (ranks - 1,))
-    if count < needed:
-        size = f"{ranks} ranks" if npus is None else f"ranks on NPUs {format_ranks(npus)}"
-        raise UsageError(
-            f"topology {topology.name} has {count} NPUs, the algorithm {size}",
-            cure="choose a topology with at least one NPU a rank"
-            if npus is None
-            else f"choose a topology of at least {needed} NPUs",
-            code="topology-too-small",
-        )
-
-
 def check_size(collective_bytes: int) -> None:
     """Raise `UsageError` for a size below 1 byte."""
     if collective_bytes < 1:
@@ -179,3 +184,139 @@ def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> Wo
     if {len(result.rank_finish_ns), len(result.rank_exposed_ns)} != {ranks}:
         raise PluginError(f"{simulator.plugin}: {name} returned times for other than {ranks} ranks")
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class TimingSource:
+    """Simulator that times algorithms, its options, and the machine that it models.
+
+    `machine`: None if times are those of nominal links.
+    """
+
+    backend: str = DEFAULT_SIMULATOR
+    options: Mapping[str, str] = field(default_factory=dict)
+    machine: MachineDescription | None = None
+
+    @property
+    def note(self) -> str:
+        """The line that reports state about their times."""
+        machine = self.machine
+        if machine is None:
+            return NOMINAL
+        error = machine.held_out_error
+        known = "not measured" if error is None else f"{100 * error:.1f} %"
+        return f"machine {machine.name}, {machine.library}, held-out error {known}"
+
+    def document(self) -> dict[str, JsonValue]:
+        """Return the fields of JSON reports."""
+        machine = self.machine
+        description: dict[str, JsonValue] | None = None
+        if machine is not None:
+            description = {
+                "name": machine.name,
+                "library": machine.library,
+                "held_out_error": machine.held_out_error,
+            }
+        return {"timing": self.note, "machine": description}
+
+
+def simulator_name(machine: str | None, backend: str, registry: Registry) -> str:
+    """Return the simulator for the options `--machine` and `--backend`, whose options apply.
+
+    Raises `UsageError` if the two exclude each other, `PluginError` if no plugin models machines.
+    """
+    if machine in (None, NO_MACHINE):
+        return backend
+    machine_simulator = _find_simulator(registry)
+    if machine_simulator is None:
+        raise PluginError(
+            "no installed plugin models machines",
+            cure="install one, or use --machine none",
+            code="not-available",
+        )
+    if backend not in (DEFAULT_SIMULATOR, machine_simulator.name):
+        raise UsageError(
+            f"--machine and --backend {backend} exclude each other", cure="leave one of them out"
+        )
+    return machine_simulator.name
+
+
+def choose_timing(
+    machine: str | None,
+    backend: str,
+    topology: Topology | None,
+    registry: Registry,
+    *,
+    uses_known: bool = False,
+    tries_instances: bool = False,
+) -> TimingSource:
+    """Return the simulator and the machine for the options `--machine` and `--backend`.
+
+    `machine`: name or content of a profile, `none`, or None if the option is not given; with
+    `uses_known` None selects the profile of a known machine that the topology names.
+    `tries_instances`: on a machine, algorithms have the time of the fastest number of instances, as
+    runtimes execute them. Raises `HubError` for an unknown profile, and for one of another machine
+    than the topology.
+    """
+    name = simulator_name(machine, backend, registry)
+    machine_simulator = _find_simulator(registry)
+    is_machine = machine_simulator is not None and machine_simulator.name == name
+    may_be_known = uses_known and machine is None and name == DEFAULT_SIMULATOR
+    if machine_simulator is None or topology is None or not (is_machine or may_be_known):
+        return TimingSource(name)
+    profile = None if machine == NO_MACHINE else machine
+    with blame(machine_simulator):
+        description = resolve(machine_simulator.offer.machines)(profile, topology)
+    if not isinstance(description, MachineDescription | None):
+        raise misfit(machine_simulator, f"described a machine by {type(description).__name__}")
+    if description is None:
+        return TimingSource(name)
+    options = {_MACHINE_OPTION: profile if profile is not None else description.name}
+    if tries_instances:
+        options |= _FASTEST_INSTANCES
+    return TimingSource(machine_simulator.name, options, description)
+
+
+def predict_library_times(request: LibraryTimesRequest, registry: Registry) -> LibraryTimes:
+    """Predict the times of a measured library on a machine, with the plugin that models machines.
+
+    Raises `PluginError` if no plugin predicts them, `HubError` for an unknown profile.
+    """
+    offered = registry.all(Simulator)
+    machine_simulator = next((one for one in offered if one.offer.library_times), None)
+    if machine_simulator is None:
+        raise PluginError(
+            "no installed plugin predicts the times of libraries on machines",
+            cure="install one, or leave out --machine",
+            code="not-available",
+        )
+    with blame(machine_simulator):
+        times = resolve(machine_simulator.offer.library_times)(request)
+    if not isinstance(times, LibraryTimes) or len(times.times) != len(request.calls):
+        raise misfit(machine_simulator, "did not predict a time for each call")
+    return times
+
+
+def _slack_ps(time_ps: int, truncated_ps: int) -> int:
+    """Add 2^-50 of the time to the truncation of messages, because simulators divide doubles."""
+    return truncated_ps + (time_ps >> 50)
+
+
+def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:
+    """Raise `UsageError` for a topology without an NPU for every rank."""
+    count, needed = topology.num_npus, 1 + max(npus or (ranks - 1,))
+    if count < needed:
+        size = f"{ranks} ranks" if npus is None else f"ranks on NPUs {format_ranks(npus)}"
+        raise UsageError(
+            f"topology {topology.name} has {count} NPUs, the algorithm {size}",
+            cure="choose a topology with at least one NPU a rank"
+            if npus is None
+            else f"choose a topology of at least {needed} NPUs",
+            code="topology-too-small",
+        )
+
+
+def _find_simulator(registry: Registry) -> Provided[Simulator] | None:
+    """Return the first simulator of machines, None if no plugin offers one."""
+    offered = registry.all(Simulator)
+    return next((provided for provided in offered if provided.offer.machines), None)

@@ -27,7 +27,7 @@ from hub_core.pipeline.bounded_reads import (
     read_head,
 )
 from hub_core.plugin_api import Format, Layout, Source, SourcePart, decompressed
-from hub_core.plugin_api.sources import decompress_head, is_gzip
+from hub_core.plugin_api.formats import decompress_head, is_gzip
 
 STANDARD_STREAM = "-"
 MAX_FOLDER_FILES = 1 << 16

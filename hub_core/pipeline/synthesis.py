@@ -17,8 +17,8 @@ from hub_core.model import (
 )
 from hub_core.network import Occupancy, Topology
 from hub_core.pipeline.calls import blame, bound_options, call, misfit
+from hub_core.pipeline.inputs import as_topology
 from hub_core.pipeline.simulation import DEFAULT_SIMULATOR, check_size, simulate
-from hub_core.pipeline.topology_input import as_topology
 from hub_core.plugin_api import (
     ONE_SIZE,
     BudgetReached,
@@ -30,7 +30,7 @@ from hub_core.plugin_api import (
     resolve,
 )
 from hub_core.registry.bind_options import OptionText
-from hub_core.registry.descriptions import options_of
+from hub_core.registry.compatibility import options_of
 from hub_core.registry.discovery import run_registry
 from hub_core.registry.plugins import Provided, Registry
 

@@ -7,12 +7,16 @@ from hub_core.plugin_api.formats import (
     FormatReader,
     FormatWriter,
     Layout,
+    Source,
+    SourcePart,
     TopologyBuilder,
     TopologyReader,
     TopologyWriter,
     WorkloadGenerator,
     WorkloadReader,
     WorkloadWriter,
+    decompressed,
+    log_diagnostic,
 )
 from hub_core.plugin_api.measurements import (
     Library,
@@ -75,7 +79,6 @@ from hub_core.plugin_api.runs import (
     WorkloadTimes,
 )
 from hub_core.plugin_api.search_budget import BudgetReached, SearchBudget, SearchCut
-from hub_core.plugin_api.sources import Source, SourcePart, decompressed, log_diagnostic
 from hub_core.plugin_api.subjects import (
     AlgorithmPass,
     Check,

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hub_core.model.diagnostics import Diagnostic
-from hub_core.plugin_api.formats import FormatOffer
+from hub_core.plugin_api.formats import FormatOffer, Source
 from hub_core.plugin_api.options import NoOptions, Reference
-from hub_core.plugin_api.sources import Source
 
 MAX_MEASURED_BYTES = 2**62
 MAX_MEASURED_US = 1e12

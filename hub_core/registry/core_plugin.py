@@ -88,7 +88,7 @@ def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter | TopologyB
     reader = TopologyReader(
         _TOPOLOGY_JSON,
         "hub_core.documents.topologies:read",
-        samples="hub_core.testing.workload_samples:topology_samples",
+        samples="hub_core.testing.workloads:topology_samples",
     )
     writer = TopologyWriter(_TOPOLOGY_JSON, "hub_core.documents.topologies:write")
     return [reader, writer, *_BUILDERS]

@@ -26,8 +26,8 @@ from hub_core.registry.compatibility import (
     CORE_DISTRIBUTION,
     check_api_version,
     check_requirement,
+    find_offer_defect,
 )
-from hub_core.registry.descriptions import find_offer_defect
 from hub_core.registry.plugins import (
     CORE_NAME,
     Plugin,

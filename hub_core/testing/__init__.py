@@ -16,9 +16,9 @@ if TYPE_CHECKING:
         check_rule,
     )
     from hub_core.testing.conversion_table import Conversion, Outcome, conversions, validate_all
-    from hub_core.testing.custom_collectives import CustomSteps, custom_collective, promise_of
     from hub_core.testing.documents import check_examples
-    from hub_core.testing.networks import check_cabling, check_routes, check_subset
+    from hub_core.testing.reference_results import check_cabling, check_routes, check_subset
+    from hub_core.testing.sample_builders import CustomSteps, custom_collective, promise_of
     from hub_core.testing.samples import (
         all_pairs_all_reduce,
         all_samples,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         some_npus,
         step_tables,
     )
-    from hub_core.testing.workload_samples import pipeline, sample_workloads, training_step
+    from hub_core.testing.workloads import pipeline, sample_workloads, training_step
 
 __all__ = [
     "RULES", "Conversion", "CustomSteps", "Outcome", "Rule", "RuleResult", "Verdict", "algorithms",
@@ -60,10 +60,10 @@ __all__ = [
 
 _HOMES = {
     "hub_core.testing.conformance": "RULES Rule RuleResult Verdict check_plugin check_rule",
-    "hub_core.testing.custom_collectives": "CustomSteps custom_collective promise_of",
+    "hub_core.testing.sample_builders": "CustomSteps custom_collective promise_of",
     "hub_core.testing.conversion_table": "Conversion Outcome conversions validate_all",
     "hub_core.testing.documents": "check_examples",
-    "hub_core.testing.networks": "check_cabling check_routes check_subset",
+    "hub_core.testing.reference_results": "check_cabling check_routes check_subset",
     "hub_core.testing.samples": (
         "all_pairs_all_reduce all_samples binomial_broadcast binomial_reduce "
         "direct_all_to_all direct_gather direct_scatter flooding_exchange "
@@ -72,7 +72,7 @@ _HOMES = {
         "weighted_broadcast"
     ),
     "hub_core.testing.selection_checks": "sample_selection selected",
-    "hub_core.testing.workload_samples": "pipeline sample_workloads training_step",
+    "hub_core.testing.workloads": "pipeline sample_workloads training_step",
     "hub_core.testing.strategies": "algorithms collectives json_values some_npus step_tables",
 }
 

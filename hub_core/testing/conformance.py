@@ -30,11 +30,10 @@ from hub_core.testing import (
     conversion_table,
     format_checks,
     loading_checks,
-    measurement_checks,
     selection_checks,
     synthesis_checks,
     work_checks,
-    workload_checks,
+    workloads,
 )
 from hub_core.testing.checked_plugin import CheckedPlugin, Skip
 from hub_core.testing.probe import trial
@@ -90,8 +89,8 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (loading_checks.references_resolve, ()),
     (format_checks.readers_read_samples, _READERS),
     (format_checks.bad_input_is_refused, _READERS),
-    (measurement_checks.measurement_readers_read_samples, (MeasurementReader,)),
-    (measurement_checks.measurement_readers_refuse_bad_input, (MeasurementReader,)),
+    (selection_checks.measurement_readers_read_samples, (MeasurementReader,)),
+    (selection_checks.measurement_readers_refuse_bad_input, (MeasurementReader,)),
     (format_checks.writers_write_samples, (FormatWriter,)),
     (format_checks.writers_are_deterministic, (FormatWriter,)),
     (format_checks.writers_keep_their_input, (FormatWriter,)),
@@ -109,10 +108,10 @@ _RULES_BY_KINDS: tuple[tuple[Callable[[CheckedPlugin], Iterable[str | Skip]], Ki
     (work_checks.commands_are_click_commands, (Command,)),
     (work_checks.engines_run_tasks, (Engine,)),
     (work_checks.bounds_hold, (LowerBound,)),
-    (workload_checks.workloads_come_back, (WorkloadWriter,)),
-    (workload_checks.workload_simulators_simulate, (WorkloadSimulator,)),
-    (workload_checks.workload_generators_generate, (WorkloadGenerator,)),
-    (workload_checks.workload_passes_keep_jobs_correct, (AlgorithmPass,)),
+    (workloads.workloads_come_back, (WorkloadWriter,)),
+    (workloads.workload_simulators_simulate, (WorkloadSimulator,)),
+    (workloads.workload_generators_generate, (WorkloadGenerator,)),
+    (workloads.workload_passes_keep_jobs_correct, (AlgorithmPass,)),
     (work_checks.work_is_silent, _WORKERS),
 )
 

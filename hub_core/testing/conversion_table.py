@@ -18,26 +18,28 @@ from hub_core.plugin_api.formats import (
     FormatOffer,
     FormatReader,
     FormatWriter,
+    Source,
     TopologyReader,
     TopologyWriter,
     WorkloadReader,
     WorkloadWriter,
 )
-from hub_core.plugin_api.sources import Source
 from hub_core.registry.border import reason_of
 from hub_core.registry.plugins import Registry
 from hub_core.testing.checked_plugin import (
     AnyReader,
     AnyWriter,
     CheckedPlugin,
+    Model,
     call,
+    find_differences,
+    find_loss_problem,
     load_declared_samples,
     render,
     to_source,
 )
-from hub_core.testing.declared import Model, find_differences, find_loss_problem
 from hub_core.testing.samples import all_samples
-from hub_core.testing.workload_samples import sample_topologies, sample_workloads
+from hub_core.testing.workloads import sample_topologies, sample_workloads
 
 _Family = tuple[type[Model], type[AnyReader], type[AnyWriter], Callable[[], Mapping[str, Model]]]
 # Per kind of model: its class, its kind of reader, its kind of writer, its samples.

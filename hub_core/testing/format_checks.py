@@ -14,10 +14,15 @@ from hub_core.model.diagnostics import HubError
 from hub_core.model.workload import Workload
 from hub_core.network.topology import Topology
 from hub_core.pipeline.artifacts import name_defect
-from hub_core.plugin_api.formats import FormatReader, FormatWriter, TopologyReader, WorkloadReader
-from hub_core.plugin_api.sources import Source
+from hub_core.plugin_api.formats import (
+    FormatReader,
+    FormatWriter,
+    Source,
+    TopologyReader,
+    WorkloadReader,
+)
 from hub_core.registry.border import reason_of
-from hub_core.registry.descriptions import reference_of
+from hub_core.registry.compatibility import reference_of
 from hub_core.testing import probe
 from hub_core.testing.checked_plugin import (
     CheckedPlugin,
@@ -25,12 +30,12 @@ from hub_core.testing.checked_plugin import (
     Rendering,
     Skip,
     call,
+    find_loss_problem,
     render,
     render_samples,
     title,
     to_source,
 )
-from hub_core.testing.declared import find_loss_problem
 from hub_core.testing.isolation import capture_output, record_accesses
 from hub_core.testing.samples import all_samples
 from hub_core.verification import verify

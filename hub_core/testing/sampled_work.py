@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import HubError, PluginError
 from hub_core.model.kinds import ReduceOp
-from hub_core.pipeline.topology_input import parse_topology
+from hub_core.pipeline.inputs import parse_topology
 from hub_core.plugin_api.runs import (
     ExecutionRequest,
     ExecutionResult,

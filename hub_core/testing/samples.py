@@ -11,8 +11,12 @@ from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective, Contributions
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import StepTable
-from hub_core.testing.custom_collectives import CustomSteps, custom_collective
-from hub_core.testing.sample_draft import BufferPlace, SampleDraft
+from hub_core.testing.sample_builders import (
+    BufferPlace,
+    CustomSteps,
+    SampleDraft,
+    custom_collective,
+)
 
 _PROVENANCE = Provenance(producer="collhub-samples", producer_version="1")
 _IN, _OUT, _TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH

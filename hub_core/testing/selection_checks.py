@@ -1,15 +1,18 @@
-"""Sample selections, of the form that `collhub tune` passes to selection writers."""
+"""Conformance rules for writers of tuned selections and for readers of measured times."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.collectives import Collective
 from hub_core.model.diagnostics import Diagnostic, Severity
 from hub_core.pipeline.artifacts import name_defect
-from hub_core.plugin_api.formats import Layout
+from hub_core.plugin_api.formats import Layout, Source, SourcePart
+from hub_core.plugin_api.measurements import MeasurementReader, MeasurementRequest, MeasurementSet
 from hub_core.plugin_api.options import resolve
 from hub_core.plugin_api.outputs import (
     SelectedCollective,
@@ -19,8 +22,8 @@ from hub_core.plugin_api.outputs import (
     ServedCalls,
     WriteResult,
 )
-from hub_core.plugin_api.sources import Source, SourcePart
-from hub_core.testing.checked_plugin import CheckedPlugin, call, title
+from hub_core.testing.checked_plugin import CheckedPlugin, Skip, call, title
+from hub_core.testing.format_checks import damage_source, find_refusal_problems, generate_nonsense
 from hub_core.testing.samples import halving_doubling_all_reduce, ring_all_gather, ring_all_reduce
 
 _SIZES = (1 << 10, 1 << 14, 1 << 20)
@@ -103,6 +106,54 @@ def selections_come_back(subject: CheckedPlugin) -> Iterator[str]:
             yield f"{title(writer)}: {problem}"
 
 
+def measurement_readers_read_samples(subject: CheckedPlugin) -> Iterator[str | Skip]:
+    """The signature of a reader of measurements is in its samples; they give equal, valid points.
+
+    A sample gives at least one point. Every point is within its limits and names its file.
+    """
+    for reader in subject.offers(MeasurementReader):
+        samples = _samples(reader)
+        if not samples:
+            yield Skip(f"{title(reader)}: it declares no samples, or cannot make them here")
+        for request in samples:
+            place = f"{title(reader)}, {request.source.name}"
+            content = request.source.content()
+            if not re.search(reader.format.signature, content, re.MULTILINE):
+                yield f"{place}: the signature of the format is not in the sample"
+            result, repetition = call(reader, request), call(reader, request)
+            if not isinstance(result, MeasurementSet):
+                yield f"{place}: returned {type(result).__name__}, expected MeasurementSet"
+                continue
+            if result != repetition:
+                yield f"{place}: two readings differ"
+            if not result.points:
+                yield f"{place}: no point is read"
+            yield from (f"{place}: {problem}" for problem in _find_defects(request, result))
+
+
+def measurement_readers_refuse_bad_input(subject: CheckedPlugin) -> Iterator[str | Skip]:
+    """Readers of measurements refuse random content with a `HubError` that names the file.
+
+    Damaged samples give valid points or such an error.
+    """
+    for reader in subject.offers(MeasurementReader):
+        for description, content in generate_nonsense():
+            bad_request = MeasurementRequest(Source.of_bytes("bad-input", content))
+            read = partial(call, reader, bad_request)
+            yield from find_refusal_problems(
+                read, f"{title(reader)}, {description}", must_refuse=True
+            )
+        for sample in _samples(reader):
+            for damage, source in damage_source(sample.source):
+                request = replace(sample, source=source)
+                yield from find_refusal_problems(
+                    partial(call, reader, request),
+                    f"{title(reader)}, {source.name}, {damage}",
+                    must_refuse=False,
+                    find_defects=partial(_find_defects, request),
+                )
+
+
 def _check_writer(writer: SelectionWriter) -> Iterator[str]:
     """Write a sample selection twice, read it back and yield all problems."""
     selection = sample_selection()
@@ -160,3 +211,22 @@ def _is_served(calls: ServedCalls, kind: object, size: int) -> bool:
 
 def _load_files(result: WriteResult) -> dict[str, bytes]:
     return {artifact.name: bytes(artifact.content()) for artifact in result.artifacts}
+
+
+def _samples(reader: MeasurementReader) -> Sequence[MeasurementRequest]:
+    """Return the declared samples; empty without any."""
+    samples = resolve(reader.samples)() if reader.samples else []
+    message = f"{reader.samples} returned {type(samples).__name__}, expected requests"
+    assert isinstance(samples, list | tuple), message
+    return samples
+
+
+def _find_defects(request: MeasurementRequest, result: object) -> Iterator[str]:
+    """Yield the first point that is not valid or does not name its file."""
+    for point in result.points if isinstance(result, MeasurementSet) else ():
+        reason = point.defect()
+        if reason is None and point.file != request.source.name:
+            reason = f"the file of a point is {point.file!r}, expected {request.source.name!r}"
+        if reason is not None:
+            yield reason
+            return

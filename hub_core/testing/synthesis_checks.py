@@ -16,10 +16,10 @@ from hub_core.model.kinds import ROOTED, STANDARD_KINDS, CollectiveKind
 from hub_core.model.quantities import format_ranks
 from hub_core.model.steps import COLUMN_DTYPES, StepTable
 from hub_core.network.links import Occupancy
-from hub_core.pipeline.topology_input import parse_topology
+from hub_core.pipeline.inputs import parse_topology
 from hub_core.plugin_api.synthesis import SynthesisRequest, SynthesisResult, Synthesizer
 from hub_core.testing.checked_plugin import CheckedPlugin, call, title
-from hub_core.testing.message_times import simulate_time_ns
+from hub_core.testing.reference_results import simulate_time_ns
 from hub_core.verification import verify
 
 _RANKS = 4

@@ -17,13 +17,12 @@ from hub_core.model.collectives import Contributions
 from hub_core.model.diagnostics import HubError
 from hub_core.network.links import Occupancy
 from hub_core.network.topology import Topology
-from hub_core.pipeline.topology_input import parse_topology, read_topology
-from hub_core.plugin_api.formats import TopologyBuilder, TopologyReader, TopologyWriter
+from hub_core.pipeline.inputs import parse_topology, read_topology
+from hub_core.plugin_api.formats import Source, TopologyBuilder, TopologyReader, TopologyWriter
 from hub_core.plugin_api.offers import Command, Offer
 from hub_core.plugin_api.options import resolve
 from hub_core.plugin_api.outputs import WriteResult
 from hub_core.plugin_api.runs import ExecutionResult, Executor, SimulationResult, Simulator
-from hub_core.plugin_api.sources import Source
 from hub_core.plugin_api.subjects import (
     AlgorithmPass,
     Check,
@@ -39,10 +38,16 @@ from hub_core.plugin_api.synthesis import (
     EngineRequest,
     LowerBound,
 )
-from hub_core.testing.checked_plugin import CheckedPlugin, Rendering, Skip, call, title
-from hub_core.testing.declared import find_loss_problem
+from hub_core.testing.checked_plugin import (
+    CheckedPlugin,
+    Rendering,
+    Skip,
+    call,
+    find_loss_problem,
+    title,
+)
 from hub_core.testing.isolation import capture_output
-from hub_core.testing.message_times import simulate_time_ns
+from hub_core.testing.reference_results import simulate_time_ns
 from hub_core.testing.sampled_work import (
     ELEMENTS_PER_UNIT,
     RANKS,

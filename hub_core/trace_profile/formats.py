@@ -93,7 +93,7 @@ CHAKRA_JSON_READER = FormatReader(
     CHAKRA_JSON,
     "hub_core.trace_profile.read:chakra_algorithm",
     ChakraReadOptions,
-    samples="hub_core.testing.workload_samples:json_trace_samples",
+    samples="hub_core.testing.workloads:json_trace_samples",
 )
 CHAKRA_WRITER = FormatWriter(CHAKRA, "hub_core.trace_profile.write:write", ChakraWriteOptions)
 """The writer of traces: its format and its record of options."""

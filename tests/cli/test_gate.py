@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hub_core.cli.gate import VerifyPolicy, admit
+from hub_core.cli.session_inputs import VerifyPolicy, admit
 from hub_core.model import Algorithm, Diagnostic, InputError, Severity
 from hub_core.registry.discovery import load_core_only
 from hub_core.testing import ring_all_reduce

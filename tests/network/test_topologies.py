@@ -18,7 +18,7 @@ from hub_core.network.topology import Dimension, DimensionKind, Topology
 from hub_core.plugin_api import NoOptions, Source, TopologyBuilder
 from hub_core.registry.discovery import load_core_only
 from hub_core.testing import check_cabling, check_routes, check_subset, some_npus
-from hub_core.testing.networks import find_distances
+from hub_core.testing.reference_results import find_distances
 
 KINDS = st.sampled_from(list(DimensionKind))
 GRIDS = st.lists(st.tuples(KINDS, st.integers(1, 4)), min_size=1, max_size=3)

@@ -72,7 +72,7 @@ def test_an_archive_that_ends_early_is_refused_at_its_byte() -> None:
 
 
 def test_an_archive_that_expands_too_far_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hub_core.plugin_api.sources.UNCHECKED_BYTES", 0)
+    monkeypatch.setattr("hub_core.plugin_api.formats.UNCHECKED_BYTES", 0)
     archive = gzip.compress(bytes(10_000_000))
     with (
         pytest.raises(InputError, match="expands to more than 300 times its size"),

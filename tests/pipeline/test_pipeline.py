@@ -23,16 +23,15 @@ from hub_core.model.diagnostics import (
 )
 from hub_core.model.kinds import CollectiveKind
 from hub_core.network.links import Occupancy
+from hub_core.pipeline.calls import execute
 from hub_core.pipeline.checks import check_installation
-from hub_core.pipeline.generation import execute
-from hub_core.pipeline.inputs import open_algorithm
+from hub_core.pipeline.inputs import open_algorithm, own_topology
 from hub_core.pipeline.synthesis import (
     create_synthesis_request,
     estimate_synthesis,
     run_synthesizer,
     synthesize,
 )
-from hub_core.pipeline.topology_input import own_topology
 from hub_core.plugin_api import (
     ONE_SIZE,
     Artifact,

@@ -44,7 +44,7 @@ def test_plugins_are_discovered_once_where_the_text_needs_them(
     calls = []
     found = discovery.discover()
     monkeypatch.setattr(
-        "hub_core.pipeline.topology_input.run_registry", lambda: calls.append("discover") or found
+        "hub_core.pipeline.inputs.run_registry", lambda: calls.append("discover") or found
     )
     parse_topology("mesh:2x2+ring-switch:2x2")
     assert calls == []

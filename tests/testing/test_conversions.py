@@ -9,9 +9,8 @@ import pytest
 from hub_core import discover
 from hub_core.model import Loss
 from hub_core.testing import Outcome, all_samples, conversions, validate_all
-from hub_core.testing.checked_plugin import Rendering
-from hub_core.testing.declared import find_loss_problem
-from hub_core.testing.workload_samples import sample_topologies
+from hub_core.testing.checked_plugin import Rendering, find_loss_problem
+from hub_core.testing.workloads import sample_topologies
 
 CORE = discover(use_plugins=False)
 RING = all_samples()["ring-all-reduce"]

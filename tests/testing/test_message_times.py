@@ -12,7 +12,7 @@ import hub_core
 from hub_core import Algorithm, StepKind, StepTableBuilder
 from hub_core.network import Occupancy, lower_bound_ns
 from hub_core.testing import all_samples, ring_all_gather, ring_all_reduce
-from hub_core.testing.message_times import simulate_time_ns
+from hub_core.testing.reference_results import simulate_time_ns
 
 SIZE = 1 << 20
 TOPOLOGIES = ("fully-connected:4", "ring:4", "switch:4", "mesh:2x2")

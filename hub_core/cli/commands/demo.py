@@ -123,8 +123,8 @@ def _load_examples(registry: Registry, folder: Path, *, are_kept: bool) -> Itera
 
 def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
     from hub_core.cli.reports.timing import judge
+    from hub_core.pipeline.inputs import read_topology
     from hub_core.pipeline.simulation import simulate
-    from hub_core.pipeline.topology_input import read_topology
 
     algorithm = example.algorithm
     for text in TOPOLOGIES:

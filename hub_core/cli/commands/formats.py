@@ -38,7 +38,7 @@ from hub_core.plugin_api.outputs import ReportWriter, SelectionWriter, Shown
 from hub_core.plugin_api.runs import Executor, Simulator, WorkloadSimulator
 from hub_core.plugin_api.subjects import AlgorithmPass, Check, Subject
 from hub_core.plugin_api.synthesis import Engine, LowerBound, Synthesizer
-from hub_core.registry.descriptions import options_of
+from hub_core.registry.compatibility import options_of
 from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:

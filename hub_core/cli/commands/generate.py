@@ -43,7 +43,7 @@ def generate(
     before it is written.
     """
     # Imported here: the help of the command needs no numpy.
-    from hub_core.pipeline.generation import generate_job
+    from hub_core.pipeline.calls import generate_job
 
     sides = {"generator": session.options_of(WorkloadGenerator, name)}
     target = session.output_target(out, output, is_workload=True)

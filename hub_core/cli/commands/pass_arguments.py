@@ -1,24 +1,29 @@
-"""Options of passes in `collhub transform`: `-O` after `--pass`, and the moves of `--list`."""
+"""Options of passes in `collhub transform`, the moves of `--list`, and the workers of a search."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 
-from hub_core.plugin_api import AlgorithmPass, PassMove, Subject, resolve
+from hub_core.cli.assignments import Assignments
+from hub_core.plugin_api import AlgorithmPass, Engine, EngineRequest, PassMove, Subject, resolve
 
 if TYPE_CHECKING:
-    from hub_core.cli.assignments import Assignments
     from hub_core.cli.session import Session
     from hub_core.model import Algorithm, Workload
     from hub_core.plugin_api import Option
 
-
 _PASS, _OPTION = "--pass", "-O"
+
 _STEPS = "steps"
+
+DEFAULT_ENGINE = "processes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,41 +68,6 @@ def pass_steps(context: click.Context) -> list[PassStep]:
     return steps
 
 
-def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
-    """Separate arguments: (arguments without the options after passes, passes with these options).
-
-    Malformed options stay among the arguments, so that the parser reports them.
-    """
-    remaining: list[str] = []
-    steps: list[PassStep] = []
-    i = 0
-    # Arguments after `--` are for the program that IN may be.
-    while i < len(args) and args[i] != "--":
-        word, value, width = _read_flag(args, i)
-        key, equals, text = value.partition("=")
-        is_pair = word == _OPTION and bool(steps) and bool(equals) and bool(key)
-        if is_pair and key not in steps[-1].pairs:
-            steps[-1].pairs[key] = text
-        else:
-            remaining += args[i : i + width]
-        if word == _PASS:
-            steps.append(PassStep(value))
-        i += width
-    return [*remaining, *args[i:]], steps
-
-
-def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
-    """Return flag, value and word count of `--pass NAME`, `--pass=NAME`, `-O PAIR` or `-OPAIR`."""
-    word = args[i]
-    if word in (_PASS, _OPTION) and i + 1 < len(args):
-        return word, args[i + 1], 2
-    if word.startswith(f"{_PASS}="):
-        return _PASS, word.removeprefix(f"{_PASS}="), 1
-    if word.startswith(_OPTION):
-        return _OPTION, word.removeprefix(_OPTION), 1
-    return "", "", 1
-
-
 def shared_pairs(
     options: Assignments, steps: Sequence[PassStep], options_by_pass: Sequence[Assignments]
 ) -> Assignments:
@@ -137,6 +107,109 @@ def show_moves(session: Session, model: Algorithm | Workload, source: str, as_js
         for name, move in moves_by_pass
     ]
     session.print_table(("pass", *effects, "options"), rows, right=effects)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchWorkers:
+    """Engine and number of workers from the command line.
+
+    None: the default engine, and one worker per core.
+    """
+
+    engine: str | None
+    jobs: int | None
+
+    @property
+    def name(self) -> str:
+        """Name of the engine."""
+        return self.engine or DEFAULT_ENGINE
+
+    def sides(self, session: Session) -> Mapping[str, tuple[Option, ...]]:
+        """Return the options of the engine by its name in `-O`; empty if it is not installed."""
+        if not self._is_installed(session):
+            return {}
+        declared = session.options_of(Engine, self.name)
+        return {self.name.replace("-", "_"): declared}
+
+    @contextmanager
+    def started(
+        self, session: Session, options: Mapping[str, Assignments]
+    ) -> Iterator[Executor | None]:
+        """Start the workers, which are stopped at the end of the body.
+
+        Yields None for one worker, and if the default engine is not installed. Raises `HubError` if
+        an engine is named that is not installed.
+        """
+        jobs = self.jobs or os.cpu_count() or 1
+        is_alone = self.engine is None and jobs == 1
+        if is_alone or not self._is_installed(session):
+            yield None
+            return
+        # Imported here: the help of the command needs no numpy.
+        from hub_core.pipeline.calls import start_engine
+
+        engine_options = options[self.name.replace("-", "_")]
+        registry = session.registry()
+        workers = start_engine(
+            self.name, EngineRequest(jobs), options=engine_options, registry=registry
+        )
+        try:
+            yield workers
+        except BaseException:
+            # Also on Ctrl-C: running tasks are not waited for.
+            workers.shutdown(cancel_futures=True)
+            raise
+        workers.shutdown()
+
+    def _is_installed(self, session: Session) -> bool:
+        """Whether the engine is installed; True without a check if the command line names it."""
+        # If a named engine is not installed, its use raises the error.
+        if self.engine is not None:
+            return True
+        names = [provided.name for provided in session.registry().all(Engine)]
+        return DEFAULT_ENGINE in names
+
+
+def is_search(session: Session, name: str) -> bool:
+    """Whether the pass `name` searches and therefore gets workers; False for an unknown pass."""
+    # The error for an unknown pass is raised elsewhere, with the closest name.
+    passes = session.registry().all(AlgorithmPass)
+    return any(offered.offer.searches for offered in passes if offered.name == name)
+
+
+def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
+    """Separate arguments: (arguments without the options after passes, passes with these options).
+
+    Malformed options stay among the arguments, so that the parser reports them.
+    """
+    remaining: list[str] = []
+    steps: list[PassStep] = []
+    i = 0
+    # Arguments after `--` are for the program that IN may be.
+    while i < len(args) and args[i] != "--":
+        word, value, width = _read_flag(args, i)
+        key, equals, text = value.partition("=")
+        is_pair = word == _OPTION and bool(steps) and bool(equals) and bool(key)
+        if is_pair and key not in steps[-1].pairs:
+            steps[-1].pairs[key] = text
+        else:
+            remaining += args[i : i + width]
+        if word == _PASS:
+            steps.append(PassStep(value))
+        i += width
+    return [*remaining, *args[i:]], steps
+
+
+def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
+    """Return flag, value and word count of `--pass NAME`, `--pass=NAME`, `-O PAIR` or `-OPAIR`."""
+    word = args[i]
+    if word in (_PASS, _OPTION) and i + 1 < len(args):
+        return word, args[i + 1], 2
+    if word.startswith(f"{_PASS}="):
+        return _PASS, word.removeprefix(f"{_PASS}="), 1
+    if word.startswith(_OPTION):
+        return _OPTION, word.removeprefix(_OPTION), 1
+    return "", "", 1
 
 
 def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core.cli.arguments import json_flag
-from hub_core.cli.command_group import CommandGroup
-from hub_core.cli.completion import plugin_names
+from hub_core.cli.completion import CommandGroup, plugin_names
 from hub_core.cli.output import (
     print_diagnostic,
     print_fields,
@@ -25,7 +24,7 @@ from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError
 from hub_core.plugin_api import Option
 from hub_core.plugin_api.offers import kind_of
-from hub_core.registry.descriptions import options_of
+from hub_core.registry.compatibility import options_of
 from hub_core.registry.plugins import Plugin, PluginState
 
 if TYPE_CHECKING:
@@ -150,8 +149,7 @@ def new(session: Session, name: str, directory: str | None, offers: str) -> int:
 
     A name that an installed plugin, package or offer has is refused.
     """
-    from hub_core.cli.commands.install_plugin import spell_target
-    from hub_core.cli.commands.new_plugin import parse_offers, write_plugin
+    from hub_core.cli.commands.plugin_distributions import parse_offers, spell_target, write_plugin
 
     folder, files = write_plugin(name, directory, parse_offers(offers), session.registry())
     for file in files:
@@ -174,7 +172,7 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
     Options for pip follow after `--`: `collhub plugins install ./collhub-x -- --no-index`.
     """
-    from hub_core.cli.commands.install_plugin import install_plugin
+    from hub_core.cli.commands.plugin_distributions import install_plugin
 
     changed = install_plugin(target, pip_options)
     if as_json:

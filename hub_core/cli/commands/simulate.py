@@ -11,6 +11,7 @@ from hub_core.cli.arguments import (
     backend_option,
     collective_rules_option,
     input_options,
+    machine_option,
     size_option,
     source_argument,
     topology_option,
@@ -18,7 +19,6 @@ from hub_core.cli.arguments import (
 from hub_core.cli.assignments import Assignments, assign, parse_sizes
 from hub_core.cli.jobs.simulate_job import JobOutputs, refuse_overlap, simulate_workload
 from hub_core.cli.jobs.workloads import apply_rules, collect_workload_warnings
-from hub_core.cli.machines import machine_option
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.reports.report_objects import diagnostic_object
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hub_core.model import Algorithm, JsonValue
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
-    from hub_core.pipeline.machines import TimingSource
+    from hub_core.pipeline.simulation import TimingSource
     from hub_core.plugin_api import LinkLoad
 
 
@@ -94,7 +94,7 @@ def simulate(
 
     Exit 0 if every rank finishes, else 1 with the reasons.
     """
-    from hub_core.pipeline.machines import NO_MACHINE, choose_timing, simulator_name
+    from hub_core.pipeline.simulation import NO_MACHINE, choose_timing, simulator_name
 
     sizes = None if size_text is None else parse_sizes(size_text)
     if sizes is not None and len(sizes) > 1:

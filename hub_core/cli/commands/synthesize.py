@@ -12,6 +12,7 @@ from hub_core.cli.arguments import (
     OutputRequest,
     backend_option,
     collective_option,
+    machine_option,
     occupancy_option,
     output_options,
     reduce_op_option,
@@ -21,7 +22,6 @@ from hub_core.cli.arguments import (
     topology_option,
 )
 from hub_core.cli.assignments import Assignments, assign
-from hub_core.cli.machines import machine_option
 from hub_core.cli.output import progress_bar
 from hub_core.cli.parameter_types import OfferName
 from hub_core.cli.reports.synthesis_report import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from hub_core.model import Algorithm, Collective
     from hub_core.network import Topology
-    from hub_core.pipeline.machines import TimingSource
+    from hub_core.pipeline.simulation import TimingSource
     from hub_core.plugin_api import Option, SearchBudget
 
 # Name of the command for several groups, which a plugin may offer.
@@ -253,7 +253,7 @@ def _run_synthesizer(
     """Read the topology, run the synthesizer and measure its wall-clock and CPU time in seconds."""
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
-    from hub_core.pipeline.machines import choose_timing
+    from hub_core.pipeline.simulation import choose_timing
     from hub_core.pipeline.synthesis import create_synthesis_request, run_synthesizer
 
     topology = session.read_topology(request.topology_text)

@@ -23,13 +23,14 @@ from hub_core.cli.assignments import Assignments, assign, give_symbol_sizes
 from hub_core.cli.commands.pass_arguments import (
     PassCommand,
     PassStep,
+    SearchWorkers,
+    is_search,
     pass_steps,
     shared_pairs,
     show_moves,
 )
 from hub_core.cli.parameter_types import FILE, OfferName
 from hub_core.cli.reports.report_objects import cut_fields
-from hub_core.cli.search_workers import SearchWorkers, is_search
 from hub_core.cli.session import Session
 from hub_core.cli.session_outputs import ChosenOutput, choose_path, written_paths
 from hub_core.model.diagnostics import UsageError
@@ -252,7 +253,7 @@ def _run_pass(
     session: Session, model: Algorithm | Workload, name: str, options: Assignments
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
     # Imported here: the help of the command needs no numpy.
-    from hub_core.pipeline.generation import transform as apply_pass
+    from hub_core.pipeline.calls import transform as apply_pass
 
     with session.progress(f"running the pass {name}"):
         result, report = apply_pass(model, name, options=options, registry=session.registry())
@@ -269,7 +270,7 @@ def _run_search(
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
     """Run a pass that searches, with workers, limits and a report of the progress."""
-    from hub_core.pipeline.generation import transform as run_pass
+    from hub_core.pipeline.calls import transform as run_pass
 
     registry = session.registry()
     bar = session.progress_bar(f"running the pass {name}")

@@ -26,7 +26,7 @@ from hub_core.model import (
     format_ranks,
     format_time,
 )
-from hub_core.pipeline.machines import NOMINAL
+from hub_core.pipeline.simulation import NOMINAL
 from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
 
 if TYPE_CHECKING:

@@ -71,7 +71,7 @@ class WorkloadVerdict:
 
 def judge_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
     """Run all installed checks of workloads, which may simulate it."""
-    from hub_core.cli.gate import check_workload
+    from hub_core.cli.session_inputs import check_workload
 
     with progress(f"verifying {source}"):
         reports = check_workload(workload, source, session.registry(), is_thorough=True)
@@ -82,7 +82,7 @@ def collect_workload_warnings(
     session: Session, workload: Workload, source: str
 ) -> list[Diagnostic]:
     """Return the findings of all checks as warnings; empty with `--verify off`."""
-    from hub_core.cli.gate import find_workload_defects
+    from hub_core.cli.session_inputs import find_workload_defects
 
     if session.verify_policy == "off":
         return []
@@ -221,8 +221,7 @@ def apply_rules(
     Raises `HubError`.
     """
     # Imported here: the help of a command needs no numpy.
-    from hub_core.pipeline.collective_rules import parse_rule
-    from hub_core.pipeline.job_algorithms import with_algorithms
+    from hub_core.pipeline.job_algorithms import parse_rule, with_algorithms
     from hub_core.plugin_api import Synthesizer
 
     registry = context.registry()

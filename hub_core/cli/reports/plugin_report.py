@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hub_core.plugin_api import API_VERSION, Offer, Option, OptionType
 from hub_core.plugin_api.offers import kind_of
-from hub_core.registry.descriptions import options_of, reference_of
+from hub_core.registry.compatibility import options_of, reference_of
 from hub_core.registry.plugins import Plugin, Registry
 from hub_core.version import __version__
 

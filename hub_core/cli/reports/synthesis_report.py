@@ -18,8 +18,8 @@ from hub_core.plugin_api import ONE_SIZE
 if TYPE_CHECKING:
     from hub_core.model import JsonValue
     from hub_core.network import Topology
-    from hub_core.pipeline.machines import TimingSource
     from hub_core.pipeline.outputs import Written
+    from hub_core.pipeline.simulation import TimingSource
     from hub_core.plugin_api import SynthesisResult
     from hub_core.verification import VerifyReport
 

@@ -312,7 +312,7 @@ def test_damaged_files_are_refused_in_one_line(name: str, damage: Any, message: 
 def test_archives_that_unpack_to_far_more_than_traces_do_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hub_core.plugin_api.sources.UNCHECKED_BYTES", 0)
+    monkeypatch.setattr("hub_core.plugin_api.formats.UNCHECKED_BYTES", 0)
     bomb = gzip.compress(b'{"traceEvents": [' + b" " * 10_000_000)
     with pytest.raises(InputError, match="expands to more than 300 times its size"):
         read_content(bomb)

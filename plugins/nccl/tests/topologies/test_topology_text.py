@@ -8,7 +8,7 @@ import pytest
 from collhub_nccl.samples import xml_samples
 
 from hub_core.model import UsageError
-from hub_core.pipeline.topology_input import read_topology
+from hub_core.pipeline.inputs import read_topology
 
 
 @pytest.fixture
