@@ -65,13 +65,29 @@ def concatenate_independent(parts: Sequence[StepTable]) -> StepTable:
     return StepTable.from_columns(parts[0].num_ranks, columns, data, control)
 
 
-def _concatenate(parts: Sequence[StepTable]) -> tuple[StepColumns, StepPairs, StepPairs]:
-    """Concatenate columns, data and control dependencies, with channels and lanes per part."""
+def concatenate_pieces(parts: Sequence[StepTable]) -> StepTable:
+    """Concatenate the steps of `parts` on common channels and lanes, without new dependencies.
+
+    The parts are equal except for the positions of their units. On every channel and lane the steps
+    of a part precede those of the next one.
+    """
+    columns, data, control = _concatenate(parts, is_shared=True)
+    return StepTable.from_columns(parts[0].num_ranks, columns, data, control)
+
+
+def _concatenate(
+    parts: Sequence[StepTable], *, is_shared: bool = False
+) -> tuple[StepColumns, StepPairs, StepPairs]:
+    """Concatenate columns, data and control dependencies.
+
+    Each part has channels and lanes of its own, except with `is_shared`.
+    """
     columns: StepColumns = {}
     for name in COLUMN_DTYPES:
         columns[name] = np.concatenate([getattr(part, name) for part in parts])
-    columns["channel"] = np.concatenate(_number_channels(parts))
-    columns["lane"] = np.concatenate(_number_lanes(parts))
+    if not is_shared:
+        columns["channel"] = np.concatenate(_number_channels(parts))
+        columns["lane"] = np.concatenate(_number_lanes(parts))
     return columns, _collect_dependencies(parts, "data"), _collect_dependencies(parts, "control")
 
 

@@ -8,12 +8,13 @@ import numpy as np
 
 from collhub_compose.plugin import (
     EmbedOptions,
+    PipelineOptions,
     RelabelOptions,
     ReplicateOptions,
     RescaleOptions,
 )
 from collhub_compose.ranks import embed, relabel
-from collhub_compose.replication import replicate, rescale
+from collhub_compose.replication import pipeline, replicate, rescale
 from hub_core.model import Algorithm, parse_ranks
 from hub_core.plugin_api import PassReport
 
@@ -25,6 +26,11 @@ def run_replicate(algorithm: Algorithm, options: ReplicateOptions) -> PassResult
     """Replicate the algorithm with the options' number of copies; report the changes."""
     result = replicate(algorithm, options.instances, options.interleaved)
     return _report_changes(algorithm, result)
+
+
+def run_pipeline(algorithm: Algorithm, options: PipelineOptions) -> PassResult:
+    """Divide the data into the options' number of pieces; report the changes."""
+    return _report_changes(algorithm, pipeline(algorithm, options.pieces))
 
 
 def run_relabel(algorithm: Algorithm, options: RelabelOptions) -> PassResult:

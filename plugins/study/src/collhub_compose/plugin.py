@@ -19,6 +19,15 @@ class ReplicateOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """Options of the pass `pipeline`."""
+
+    pieces: int = option(
+        OptionType.INT, 2, "parts of the data, which are processed one after another", minimum=1
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RelabelOptions:
     """Options of the pass `relabel`."""
 
@@ -55,6 +64,12 @@ def collhub_passes() -> Sequence[AlgorithmPass]:
             "parallel copies, each on its part of the data",
             "collhub_compose.passes:run_replicate",
             ReplicateOptions,
+        ),
+        AlgorithmPass(
+            "pipeline",
+            "pieces of the data one after another, with phases that overlap",
+            "collhub_compose.passes:run_pipeline",
+            PipelineOptions,
         ),
         AlgorithmPass(
             "relabel",

@@ -1,4 +1,7 @@
-"""Divide the units of an algorithm, and run several copies of it in parallel on the finer units."""
+"""Divide the units of an algorithm, and run copies of it on the finer units.
+
+Copies run in parallel (`replicate`) or one after another in a pipeline (`pipeline`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from collhub_compose.buffers import (
     divide_torn_steps,
 )
 from collhub_compose.inputs import build_provenance, check_composable
-from collhub_compose.joining import concatenate_independent
+from collhub_compose.joining import concatenate_independent, concatenate_pieces
 from hub_core.columns import Int64Array
 from hub_core.model import (
     MAX_UNITS,
@@ -26,9 +29,11 @@ from hub_core.model import (
     Contributions,
     CustomContract,
     InputError,
+    Messages,
     StepTable,
     UsageError,
 )
+from hub_core.schedules.phases import separate_phases
 from hub_core.verification import common_unit
 
 
@@ -133,24 +138,62 @@ def replicate(algorithm: Algorithm, instances: int, interleaved: bool = False) -
     messages = check_composable(algorithm)
     if instances == 1:
         return algorithm
-    _check_replicated_size(algorithm, instances)
-    copies = _build_moves(algorithm, instances, interleaved)
-    # The copies differ in the positions of blocks, not in the borders between blocks: all are
-    # divided in the same way.
-    divided = divide_torn_steps(algorithm.steps, copies[0], messages)
-    steps = _divide_durations(divided, instances)
-    scratch_units = algorithm.scratch_units
-    parts = []
-    for copy, moves in enumerate(copies):
-        parts.append(_shift_scratch(moves.apply(steps), scratch_units * copy))
+    copies, parts = _build_copies(algorithm, messages, instances, interleaved)
     words = [instances, "interleaved"] if interleaved else [instances]
     return Algorithm(
         _replicate_collective(algorithm.collective, copies),
         concatenate_independent(parts),
-        scratch_units * instances,
+        algorithm.scratch_units * instances,
         build_provenance("replicate", [algorithm], *words),
         algorithm.collective_bytes,
     )
+
+
+def pipeline(algorithm: Algorithm, pieces: int) -> Algorithm:
+    """Build an algorithm that processes its data in `pieces`, which overlap like a pipeline.
+
+    Each rank executes the steps of a piece before those of the next one on the same channels, and
+    does not wait for the other ranks in between. Phases of a connection, such as those of
+    reduce-scatter and all-gather, get channels of their own (`separate_phases`), so that a piece
+    need not wait until the previous one has passed all phases. Units, durations and extensions
+    change as by `replicate`. One piece returns the algorithm itself.
+
+    Raises `UsageError` for less than one piece and for results that are too large.
+    """
+    if pieces < 1:
+        raise UsageError(f"{pieces} pieces contain no data", cure="give 1 or more")
+    messages = check_composable(algorithm)
+    if pieces == 1:
+        return algorithm
+    phased = separate_phases(algorithm)
+    copies, parts = _build_copies(phased, messages, pieces, interleaved=False)
+    return Algorithm(
+        _replicate_collective(algorithm.collective, copies),
+        concatenate_pieces(parts),
+        algorithm.scratch_units * pieces,
+        build_provenance("pipeline", [algorithm], pieces),
+        algorithm.collective_bytes,
+    )
+
+
+def _build_copies(
+    algorithm: Algorithm, messages: Messages, count: int, interleaved: bool
+) -> tuple[list[BlockMoves], list[StepTable]]:
+    """Build the moves of blocks, and the steps on their parts of the data, of `count` copies.
+
+    Raises `UsageError` and `InputError` for results that are too large.
+    """
+    _check_replicated_size(algorithm, count)
+    copies = _build_moves(algorithm, count, interleaved)
+    # The copies differ in the positions of blocks, not in the borders between blocks: all are
+    # divided in the same way.
+    divided = divide_torn_steps(algorithm.steps, copies[0], messages)
+    steps = _divide_durations(divided, count)
+    parts = [
+        _shift_scratch(moves.apply(steps), algorithm.scratch_units * copy)
+        for copy, moves in enumerate(copies)
+    ]
+    return copies, parts
 
 
 def _check_replicated_size(algorithm: Algorithm, instances: int) -> None:

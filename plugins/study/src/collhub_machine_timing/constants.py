@@ -70,6 +70,9 @@ START_VALUES = {
     "direct_efficiency": StartValue(
         0.83, 0.785, 0.785, f"1 GiB on 8 GPUs: 0.81 to 0.85, 0.77 to 0.80; {_CI}"
     ),
+    "concurrent_blocks": StartValue(
+        108, 132, 148, "streaming multiprocessors of A100, H100 and B200; one block of NCCL on each"
+    ),
 }
 """Constants without fitted values. Rates are payload per thread block."""
 
@@ -126,6 +129,10 @@ class KernelTiming:
         return replace(
             self, start_us=self.start_us * factor, visible_us=self.visible_us * factor, growth=0.0
         )
+
+    def with_block_share(self, share: float) -> KernelTiming:
+        """Return the constants for thread blocks that run for a share of the time, at most 1."""
+        return replace(self, rate_gigabytes_per_s=self.rate_gigabytes_per_s * share)
 
     def message_times_us(
         self, sizes: Float64Array, crosses_network: bool
@@ -201,7 +208,7 @@ def kernel_timing(
         visible,
         network_us(profile, protocol),
         rate,
-        start_value(profile, "link_efficiency"),
+        _fifo_link_efficiency(profile, protocol, rate),
         network_efficiency(profile),
         slices=2 if is_simple else 1,
         received_share=(value["yS"] / (3 if ranks == 2 else 1)) if is_simple else 0.0,
@@ -226,6 +233,21 @@ def kernel_timing(
             chunk_bytes=NVLS_CHUNK_BYTES,
         )
     return timing.with_threads(message_bytes)
+
+
+def _fifo_link_efficiency(profile: MachineProfile, protocol: str, rate: float) -> float:
+    """Return the share of the nominal rate of links that FIFO kernels reach.
+
+    With LL it is the larger one of the rates of two measured kernels: that of all channels of NCCL
+    together (`rate` GB/s each), and that of MSCCL++'s packets. More channels than NCCL uses do not
+    exceed it: its own cost model has such a limit for a full node, too (141 GB/s on Hopper).
+    """
+    if protocol != "ll":
+        return start_value(profile, "link_efficiency")
+    gpu = profile.known_gpu
+    assert gpu is not None, "check_model refuses such profiles"
+    channels = gpu.channels * rate * _WIRE["ll"] / nominal_gigabytes_per_s(profile)
+    return max(channels, start_value(profile, "direct_ll_efficiency"))
 
 
 def _exchange(

@@ -45,3 +45,11 @@ class MachineOptions:
         minimum=0,
         maximum=1024,
     )
+    pieces: int | None = optional(
+        "parts into which each copy divides its data, of which the next one starts before the"
+        " previous one has finished; 0: the fastest one of several numbers (default: 1, and 0"
+        " with instances=0)",
+        OptionType.INT,
+        minimum=0,
+        maximum=1024,
+    )

@@ -1,4 +1,4 @@
-"""Run an algorithm on a machine with one protocol and number of instances, or with the best ones.
+"""Run an algorithm on a machine with given protocol, instances and pieces, or the fastest ones.
 
 Instances are copies of an algorithm, each with an equal part of the data, on thread blocks of their
 own. As copies are equal, one is simulated, with messages of its part, on links that carry the
@@ -8,7 +8,7 @@ messages of all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -21,7 +21,9 @@ from collhub_machine_timing.constants import (
     KernelTiming,
     kernel_timing,
     nominal_gigabytes_per_s,
+    start_value,
 )
+from collhub_machine_timing.copies import find_copies
 from collhub_machine_timing.kernel import run
 from collhub_machine_timing.options import PROTOCOLS_OF_KERNEL
 from collhub_machine_timing.profiles import node_rate, select_profile
@@ -29,39 +31,72 @@ from collhub_machine_timing.world import MessagePaths, build_world, find_paths, 
 from hub_core.columns import Float64Array, Int64Array, distinct
 from hub_core.model import Algorithm, StepKind, UsageError, message_bytes
 from hub_core.network import Topology
+from hub_core.schedules.phases import separate_phases
 from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
 
 # Further rounds repeat the time of the last simulated one.
 _SIMULATED_ROUNDS = 2
-# Limits of MSCCL's programs: channels, and thread blocks that run at once on a GPU.
-_MAX_CHANNELS, _MAX_BLOCKS_PER_GPU = 32, 128
+# More rounds of pipelines, whose phases overlap only after the first rounds.
+_SIMULATED_PIECES = 4
+_PIECES = (4, 16)
+# Ratio of the best time to the estimated shortest time below which pipelines are not tried.
+_MIN_PROMISE = 1.1
+# Ratio of times below which a variant with more blocks is not worthwhile.
+_MIN_GAIN = 1.02
+# Instructions that the search for the fastest pipeline simulates.
+_MAX_WORK = 200_000
+# Channels of MSCCL and of NCCL's collectives.
+_MAX_CHANNELS = 32
 _MAX_ESTIMATE_RATIO = 1.5
 _SMALL_BYTES, _LARGE_BYTES = 1 << 6, 1 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """An algorithm on a network with everything that does not depend on size and protocol."""
+    """An algorithm on a network with everything that does not depend on size and protocol.
+
+    `algorithm`: one of `copies` equal copies that the given algorithm consists of; `row_of_copy`:
+    its row for each row of the given algorithm. `blocks`: largest number of thread blocks of a rank
+    for all copies.
+    """
 
     algorithm: Algorithm
+    copies: int
+    row_of_copy: Int64Array
     topology: Topology
     profile: MachineProfile
     kernel: str
     paths: MessagePaths
     groups: SwitchGroups | None
     instructions: Instructions
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Variant:
+    """How a runtime executes an algorithm.
+
+    `instances`: copies that share the data; `pieces`: smallest number of rounds into which each
+    copy divides its data. With several pieces, phases of a connection have blocks of their own, so
+    that a piece need not wait until the previous one has passed all phases.
+    """
+
+    protocol: str
+    instances: int
+    pieces: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CaseRun:
-    """Result of one protocol: times in ps; -1 for an instruction that never ended.
+    """Result of one variant: times in ps; -1 for an instruction that never ended.
 
-    `rank_ps`: finish of each rank, -1 for never. `begin_ps`, `end_ps`: of every instruction, of the
-    first and the last round.
+    `case`: the simulated case, whose blocks depend on the variant. `rank_ps`: finish of each rank,
+    -1 for never. `begin_ps`, `end_ps`: of every instruction, of the first and the last round.
     """
 
+    case: Case
+    variant: Variant
     timing: KernelTiming
-    instances: int
     instructions: Instructions
     rank_ps: Int64Array
     begin_ps: Int64Array
@@ -71,6 +106,15 @@ class CaseRun:
     def time_ps(self) -> float:
         """Finish of the last rank, infinite if a rank never finishes."""
         return math.inf if (self.rank_ps < 0).any() else float(self.rank_ps.max(initial=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The fastest run of a search, the number of simulated variants and of those not tried."""
+
+    best: CaseRun
+    simulated: int = 1
+    not_tried: int = 0
 
 
 @lru_cache(maxsize=4)
@@ -86,6 +130,7 @@ def build_case(
     Raises `HubError` for an unknown or unsuitable profile or kernel.
     """
     profile = select_profile(machine, topology)
+    algorithm, row_of_copy, copies = find_copies(algorithm, topology.num_planes)
     steps = algorithm.steps
     npu_of_rank = np.arange(algorithm.num_ranks) if npus is None else np.asarray(npus, np.int64)
     gpu = profile.known_gpu
@@ -104,7 +149,27 @@ def build_case(
     paths = find_paths(steps, topology, npu_of_rank, groups)
     has_fifos = kernel in ("fifo", "nvls")
     instructions = build_instructions(steps, groups, fuses=has_fifos, has_fifos=has_fifos)
-    return Case(algorithm, topology, profile, kernel, paths, groups, instructions)
+    blocks = copies * _count_blocks(instructions)
+    return Case(
+        algorithm,
+        copies,
+        row_of_copy,
+        topology,
+        profile,
+        kernel,
+        paths,
+        groups,
+        instructions,
+        blocks,
+    )
+
+
+def _count_blocks(instructions: Instructions) -> int:
+    """Return the largest number of thread blocks of a rank, at least 1."""
+    block, rank = instructions.block, instructions.rank
+    width = int(block.max(initial=0)) + 1
+    blocks = distinct((rank * width + block)[block >= 0])
+    return max(1, int(np.bincount(blocks // width, minlength=1).max()))
 
 
 def _is_exchange(algorithm: Algorithm) -> bool:
@@ -114,38 +179,60 @@ def _is_exchange(algorithm: Algorithm) -> bool:
     return not has_edges and not steps.is_kind(StepKind.RECV_REDUCE).any()
 
 
+def _concurrent_blocks(case: Case) -> int:
+    """Return the number of thread blocks that run at once on a GPU: one on each processor."""
+    return round(start_value(case.profile, "concurrent_blocks"))
+
+
+def _block_share(case: Case, instances: int) -> float:
+    """Return the share of its time that a thread block of the algorithm gets, at most 1.
+
+    More thread blocks than processors, and more channels than the runtime has, share them. Kernels
+    without FIFO buffers distribute all their messages on the blocks that they launch.
+    """
+    if case.kernel != "fifo":
+        return 1.0
+    processors = _concurrent_blocks(case) / (case.blocks * instances)
+    return min(1.0, processors, _MAX_CHANNELS / (_count_channels(case) * instances))
+
+
+def _count_channels(case: Case) -> int:
+    """Return the number of channels of all copies."""
+    return case.copies * len(distinct(case.algorithm.steps.channel))
+
+
 def run_case(
-    case: Case, collective_bytes: int, protocol: str, instances: int, chunk_bytes: int | None = None
+    case: Case, collective_bytes: int, variant: Variant, chunk_bytes: int | None = None
 ) -> CaseRun:
-    """Simulate one protocol; blocks that wait for each other in a circle are separated.
+    """Simulate one variant; blocks that wait for each other in a circle are separated.
 
     `chunk_bytes`: largest message, by default that of the kernel.
     """
-    steps = case.algorithm.steps
-    units = case.algorithm.collective.unit_count
-    sizes = message_bytes(collective_bytes, units, steps.count) / instances
-    largest = float(sizes.max(initial=1.0))
+    if variant.pieces > 1:
+        case = _separate_phases_of(case)
+    steps, instances = case.algorithm.steps, variant.instances
+    sizes, largest = _message_sizes(case, collective_bytes, instances)
     messages = int(np.bincount(steps.rank[steps.sends], minlength=1).max())
     timing = kernel_timing(
         case.profile,
         case.kernel,
-        protocol,
+        variant.protocol,
         case.algorithm.num_ranks,
         int(largest),
-        messages * instances,
+        messages * instances * case.copies,
     )
+    timing = timing.with_block_share(_block_share(case, instances))
     # Efficiencies are relative to nominal rates, whatever rates the topology states.
     nominal = nominal_gigabytes_per_s(case.profile) * 1e9
     stated = node_rate(case.topology) or nominal
     timing = replace(timing, link_efficiency=timing.link_efficiency * nominal / stated)
-    chunk = timing.chunk_bytes
-    if case.kernel == "nvls":
-        chunk = nvls_chunk_bytes(collective_bytes, max(1, round(collective_bytes / largest)))
-    rounds = max(1.0, largest / min(chunk, chunk_bytes or chunk))
-    simulated = min(math.ceil(rounds), _SIMULATED_ROUNDS)
-    # Up to two rounds are equal ones, so that no partial round remains.
+    rounds = _count_rounds(case, collective_bytes, largest, timing.chunk_bytes, chunk_bytes)
+    rounds = max(rounds, variant.pieces)
+    limit = _SIMULATED_ROUNDS if variant.pieces == 1 else _SIMULATED_PIECES
+    simulated = min(math.ceil(rounds), limit)
+    # Up to the limit rounds are equal ones, so that no partial round remains.
     rounds = max(rounds, simulated) if rounds > simulated else simulated
-    arguments = (timing, sizes / rounds, simulated, rounds, instances)
+    arguments = (variant, timing, sizes / rounds, simulated, rounds)
     once = _run_rounds(case, case.instructions, *arguments)
     if math.isinf(once.time_ps) and (steps.lane < 0).all():
         apart = build_instructions(steps, case.groups, fuses=False)
@@ -153,20 +240,56 @@ def run_case(
     return once
 
 
+@lru_cache(maxsize=4)
+def _separate_phases_of(case: Case) -> Case:
+    """Return the case with a thread block for each phase of a connection."""
+    algorithm = separate_phases(case.algorithm)
+    if algorithm is case.algorithm:
+        return case
+    has_fifos = case.kernel in ("fifo", "nvls")
+    instructions = build_instructions(
+        algorithm.steps, case.groups, fuses=has_fifos, has_fifos=has_fifos
+    )
+    blocks = case.copies * _count_blocks(instructions)
+    return replace(case, algorithm=algorithm, instructions=instructions, blocks=blocks)
+
+
+def _message_sizes(case: Case, collective_bytes: int, instances: int) -> tuple[Float64Array, float]:
+    """Return the bytes of the message of every row, and the largest of them, at least 1."""
+    units = case.algorithm.collective.unit_count
+    sizes = message_bytes(collective_bytes, units, case.algorithm.steps.count) / instances
+    return sizes, float(sizes.max(initial=1.0))
+
+
+def _count_rounds(
+    case: Case,
+    collective_bytes: int,
+    largest: float,
+    kernel_chunk_bytes: int,
+    chunk_bytes: int | None,
+) -> float:
+    """Return the number of rounds that chunks require for the largest message, at least 1."""
+    chunk = kernel_chunk_bytes
+    if case.kernel == "nvls":
+        chunk = nvls_chunk_bytes(collective_bytes, max(1, round(collective_bytes / largest)))
+    return max(1.0, largest / min(chunk, chunk_bytes or chunk))
+
+
 def _run_rounds(
     case: Case,
     instructions: Instructions,
+    variant: Variant,
     timing: KernelTiming,
     row_bytes: Float64Array,
     simulated: int,
     rounds: float,
-    instances: int,
 ) -> CaseRun:
     """Simulate the first rounds, and extend the time of the last one to all rounds.
 
     A further round takes at least the time of its bytes on the busiest link, which the first rounds
     may not reach, because links are idle until the first messages arrive.
     """
+    instances = variant.instances
     world = build_world(
         case.algorithm.steps,
         instructions,
@@ -175,7 +298,7 @@ def _run_rounds(
         timing,
         row_bytes,
         simulated,
-        instances,
+        instances * case.copies,
     )
     run(world, events=2 * len(world.instruction))
     begin = world.instruction["begin"].reshape(simulated, -1)
@@ -192,7 +315,7 @@ def _run_rounds(
     rank_ps = finish[-1] + extra_ps
     rank_ps[distinct(instructions.rank[(end < 0).any(axis=0)])] = -1
     end_ps = np.where(end[-1] < 0, -1, end[-1] + extra_ps)
-    return CaseRun(timing, instances, instructions, rank_ps, begin[0].copy(), end_ps)
+    return CaseRun(case, variant, timing, instructions, rank_ps, begin[0].copy(), end_ps)
 
 
 def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) -> float:
@@ -203,36 +326,93 @@ def _busiest_link_ps(case: Case, timing: KernelTiming, row_bytes: Float64Array) 
 
 
 def load_links(case: Case, row_bytes: Float64Array) -> Float64Array:
-    """Return the bytes of every link for one message of every row: float64[links]."""
-    weights = np.repeat(row_bytes, np.diff(case.paths.indptr))
+    """Return the bytes of every link for one message of every row of all copies: float64[links]."""
+    weights = np.repeat(row_bytes * case.copies, np.diff(case.paths.indptr))
     loads = np.bincount(case.paths.links, weights, minlength=case.topology.num_links)
     return loads.astype(np.float64)
 
 
-def best_run(
+def find_best_run(
     case: Case,
     collective_bytes: int,
     protocol: str | None,
     instances: int | None,
+    pieces: int | None,
     chunk_bytes: int | None = None,
-) -> CaseRun:
-    """Simulate with the given protocol and instances; None: with the fastest ones.
+) -> Search:
+    """Simulate with the given protocol, instances and pieces; None: with the fastest ones.
 
     All protocols are simulated if the instances are given. Otherwise the number of instances is
-    that with the lowest estimate, from a small and a large run, of each protocol.
+    that with the lowest estimate, from a small and a large run, of each protocol. Pieces are tried
+    for protocols whose estimated shortest time is far enough below the best time. The search ends
+    at `_MAX_WORK` simulated instructions and counts the remaining variants.
     """
     protocols = PROTOCOLS_OF_KERNEL[case.kernel] if protocol is None else (protocol,)
     if instances is not None:
-        variants = [(one, instances) for one in protocols]
+        variants = [Variant(one, instances) for one in protocols]
     else:
         variants = _promising_variants(case, collective_bytes, protocols)
-    runs = (run_case(case, collective_bytes, *variant, chunk_bytes) for variant in variants)
-    return min(runs, key=lambda one: one.time_ps)
+    variants = [replace(one, pieces=pieces or 1) for one in variants]
+    runs = [run_case(case, collective_bytes, one, chunk_bytes) for one in variants]
+    if pieces is None and case.kernel == "fifo" and (case.algorithm.steps.lane < 0).all():
+        return _search_pieces(case, collective_bytes, runs, instances, chunk_bytes)
+    return Search(min(runs, key=lambda one: one.time_ps), len(runs))
+
+
+def _search_pieces(
+    case: Case,
+    collective_bytes: int,
+    runs: Sequence[CaseRun],
+    instances: int | None,
+    chunk_bytes: int | None,
+) -> Search:
+    """Try pipelines of each protocol, the one with the fastest run first."""
+    best = min(runs, key=lambda one: one.time_ps)
+    simulated, not_tried, work = len(runs), 0, 0
+    for whole in sorted(runs, key=lambda one: one.time_ps):
+        if (
+            _estimate_floor_us(case, collective_bytes, whole.timing) * 1e6
+            > best.time_ps / _MIN_GAIN
+        ):
+            continue
+        phased = _separate_phases_of(case)
+        if phased is case:
+            break
+        copies = instances or max(_possible_instances(phased))
+        _, largest = _message_sizes(case, collective_bytes, copies)
+        rounds = _count_rounds(
+            case, collective_bytes, largest, whole.timing.chunk_bytes, chunk_bytes
+        )
+        # With fewer pieces than rounds, only the phases are separated.
+        numbers = [number for number in _PIECES if number > rounds] or [2]
+        previous_ps = math.inf
+        for index, number in enumerate(numbers):
+            cost = len(phased.instructions) * min(max(number, math.ceil(rounds)), _SIMULATED_PIECES)
+            if work + cost > _MAX_WORK:
+                not_tried += len(numbers) - index
+                break
+            work += cost
+            simulated += 1
+            variant = Variant(whole.variant.protocol, copies, number)
+            piped = run_case(case, collective_bytes, variant, chunk_bytes)
+            if piped.time_ps * _MIN_GAIN < best.time_ps:
+                best = piped
+            if piped.time_ps * _MIN_GAIN > previous_ps:
+                break
+            previous_ps = piped.time_ps
+    return Search(best, simulated, not_tried)
+
+
+def _estimate_floor_us(case: Case, collective_bytes: int, timing: KernelTiming) -> float:
+    """Estimate the shortest time with one protocol: its latencies, or its busiest link."""
+    depth, _, link_s_per_byte = _shape(case)
+    links_us = link_s_per_byte * collective_bytes * timing.wire * 1e6 / timing.link_efficiency
+    return timing.start_us + max(depth * timing.visible_us, links_us)
 
 
 def _promising_variants(
     case: Case, collective_bytes: int, protocols: tuple[str, ...]
-) -> list[tuple[str, int]]:
+) -> list[Variant]:
     """Return each protocol with the instances of its lowest estimate.
 
     Protocols whose estimate is more than 1.5 times the lowest one are left out.
@@ -240,10 +420,10 @@ def _promising_variants(
     if case.kernel == "exchange":
         # NCCL's own number of channels of each peer.
         peer_bytes = collective_bytes / case.algorithm.num_ranks
-        return [(one, exchange_channels(peer_bytes, is_nvlink=True)) for one in protocols]
+        return [Variant(one, exchange_channels(peer_bytes, is_nvlink=True)) for one in protocols]
     numbers = list(_possible_instances(case))
     if case.kernel == "nvls":
-        return [(protocols[0], numbers[-1])]
+        return [Variant(protocols[0], numbers[-1])]
     estimates = {
         (one, number): _estimate_us(case, collective_bytes, one, number)
         for one in protocols
@@ -251,7 +431,7 @@ def _promising_variants(
     }
     limit_us = _MAX_ESTIMATE_RATIO * min(estimates.values())
     best = [min((estimates[one, number], (one, number)) for number in numbers) for one in protocols]
-    return [variant for estimate_us, variant in best if estimate_us <= limit_us]
+    return [Variant(*variant) for estimate_us, variant in best if estimate_us <= limit_us]
 
 
 def _possible_instances(case: Case) -> Iterator[int]:
@@ -262,12 +442,7 @@ def _possible_instances(case: Case) -> Iterator[int]:
     gpu = case.profile.known_gpu
     assert gpu is not None, "profiles with constants name a known GPU"
     channels = gpu.nvls_channels if case.kernel == "nvls" else _MAX_CHANNELS
-    used = len(distinct(case.algorithm.steps.channel))
-    block, rank = case.instructions.block, case.instructions.rank
-    width = int(block.max(initial=0)) + 1
-    blocks = distinct((rank * width + block)[block >= 0])
-    blocks_of_rank = np.bincount(blocks // width, minlength=1)
-    limit = min(channels // used, _MAX_BLOCKS_PER_GPU // max(int(blocks_of_rank.max()), 1))
+    limit = min(channels // _count_channels(case), _concurrent_blocks(case) // case.blocks)
     number = 1
     while number <= max(limit, 1):
         yield number
@@ -298,7 +473,9 @@ def _shape(case: Case) -> tuple[float, float, float]:
     the link is in seconds per byte of the collective at its nominal rate.
     """
     protocol = PROTOCOLS_OF_KERNEL[case.kernel][0]
-    small, large = (run_case(case, size, protocol, 1) for size in (_SMALL_BYTES, _LARGE_BYTES))
+    small, large = (
+        run_case(case, size, Variant(protocol, 1)) for size in (_SMALL_BYTES, _LARGE_BYTES)
+    )
     depth = (small.time_ps / 1e6 - small.timing.start_us) / small.timing.visible_us
     rate = large.timing.rate_gigabytes_per_s * 1e3
     path_share = (large.time_ps / 1e6 - large.timing.start_us) * rate / _LARGE_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_machine_timing.options import PROTOCOLS_OF_KERNEL, MachineOptions
-from collhub_machine_timing.runs import Case, CaseRun, best_run, build_case, load_links
+from collhub_machine_timing.runs import CaseRun, Search, build_case, find_best_run, load_links
 from collhub_machine_timing.world import link_rates
 from hub_core.columns import Int64Array
 from hub_core.model import Diagnostic, Location, UsageError, message_bytes
@@ -29,12 +29,16 @@ def simulate(request: SimulationRequest, options: MachineOptions) -> SimulationR
             code="no-protocol",
         )
     instances = options.instances or None
-    best = best_run(case, request.collective_bytes, options.protocol, instances, options.chunk)
-    return _build_result(case, best, request.collective_bytes)
+    pieces = options.pieces if options.pieces is not None else instances and 1
+    search = find_best_run(
+        case, request.collective_bytes, options.protocol, instances, pieces or None, options.chunk
+    )
+    return _build_result(search, request.collective_bytes)
 
 
-def _build_result(case: Case, best: CaseRun, collective_bytes: int) -> SimulationResult:
-    of_row = best.instructions.of_row
+def _build_result(search: Search, collective_bytes: int) -> SimulationResult:
+    best = search.best
+    of_row = best.instructions.of_row[best.case.row_of_copy]
     start_ns, end_ns = (_to_ns(times)[of_row] for times in (best.begin_ps, best.end_ps))
     rank_ns = tuple(None if time < 0 else time for time in _to_ns(best.rank_ps).tolist())
     diagnostics = tuple(
@@ -51,13 +55,16 @@ def _build_result(case: Case, best: CaseRun, collective_bytes: int) -> Simulatio
         rank_ns,
         start_ns,
         end_ns,
-        _link_loads(case, best, collective_bytes),
+        _link_loads(best, collective_bytes),
         diagnostics,
         rank_exposed_ns=rank_ns,
         details={
-            "kernel": case.kernel,
-            "protocol": best.timing.protocol,
-            "instances": best.instances,
+            "kernel": best.case.kernel,
+            "protocol": best.variant.protocol,
+            "instances": best.variant.instances,
+            "pieces": best.variant.pieces,
+            "variants": search.simulated,
+            **({"untried": search.not_tried} if search.not_tried else {}),
         },
     )
 
@@ -67,8 +74,9 @@ def _to_ns(times_ps: Int64Array) -> Int64Array:
     return np.where(times_ps < 0, -1, -(-times_ps // 1000))
 
 
-def _link_loads(case: Case, best: CaseRun, collective_bytes: int) -> tuple[LinkLoad, ...]:
+def _link_loads(best: CaseRun, collective_bytes: int) -> tuple[LinkLoad, ...]:
     """Return bytes on the wire and busy time per link, the busiest first."""
+    case = best.case
     topology = case.topology
     units, counts = case.algorithm.collective.unit_count, case.algorithm.steps.count
     sizes = message_bytes(collective_bytes, units, counts).astype(np.float64)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from collhub_compose import embed, relabel, replicate, rescale, sequential
+from collhub_compose import embed, pipeline, relabel, replicate, rescale, sequential
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +15,7 @@ from hub_core.model.collectives import Collective, Contributions, CustomContract
 from hub_core.model.diagnostics import HubError, InputError, UsageError
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind
 from hub_core.model.steps import StepTableBuilder
+from hub_core.schedules.phases import separate_phases
 from hub_core.testing.samples import (
     all_samples,
     binomial_broadcast,
@@ -91,6 +92,33 @@ def test_copies_have_channels_and_lanes_of_their_own() -> None:
     steps = replicate(ring_all_reduce(4), 3).steps
     assert np.unique(steps.channel).tolist() == [0, 1, 2]
     assert np.array_equal(steps.lane, steps.channel)
+
+
+@settings(max_examples=50)
+@given(samples, st.integers(2, 4))
+def test_pieces_one_after_another_do_what_the_original_does(sample: Algorithm, pieces: int) -> None:
+    pipelined = pipeline(sample, pieces)
+    assert pipelined.collective.kind is sample.collective.kind
+    assert pipelined.collective.unit_count == pieces * sample.collective.unit_count
+    # Lanes of the producer remain.
+    assert np.unique(pipelined.steps.lane).tolist() == np.unique(sample.steps.lane).tolist()
+    assert_correct(pipelined)
+
+
+def test_pieces_share_channels_and_phases_do_not() -> None:
+    ring = ring_all_reduce(4)
+    without_lanes = replace(ring, steps=replace(ring.steps, lane=np.full(len(ring.steps), -1)))
+    # A ring of 4 has 6 messages on each connection, each of which depends on the one before.
+    steps = pipeline(without_lanes, 3).steps
+    assert np.unique(steps.channel[steps.sends]).tolist() == [0, 1, 2, 3, 4, 5]
+    assert np.bincount(steps.channel[steps.sends]).tolist() == [3 * 4] * 6
+    assert separate_phases(ring) is ring
+    assert pipeline(ring, 1) is ring
+    exchange = direct_all_to_all(4)
+    free = replace(exchange, steps=replace(exchange.steps, lane=np.full(len(exchange.steps), -1)))
+    assert separate_phases(free) is free
+    with pytest.raises(UsageError, match="0 pieces"):
+        pipeline(ring, 0)
 
 
 def test_copies_take_parts_of_a_share_or_units_in_turn() -> None:

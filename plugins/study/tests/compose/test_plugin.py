@@ -12,7 +12,8 @@ README = Path(__file__).resolve().parents[2] / "docs" / "compose.md"
 
 
 def test_what_has_one_input_is_a_pass() -> None:
-    assert [one.name for one in collhub_passes()] == ["replicate", "relabel", "embed", "rescale"]
+    names = ["replicate", "pipeline", "relabel", "embed", "rescale"]
+    assert [one.name for one in collhub_passes()] == names
     assert [one.name for one in collhub_commands()] == ["compose"]
 
 

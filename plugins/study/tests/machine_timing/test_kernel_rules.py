@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from collhub_compose.replication import replicate
+from collhub_compose.replication import pipeline, replicate
 from collhub_machine_profiles import shipped_profile
 from collhub_machine_profiles.machine_profile import MachineProfile
 from collhub_machine_timing.constants import kernel_timing
+from collhub_machine_timing.copies import find_copies
 
 import hub_core
-from hub_core.model import Algorithm, Collective, CollectiveKind
+from hub_core.model import COLUMN_DTYPES, Algorithm, Collective, CollectiveKind, StepTable
 from hub_core.plugin_api import SimulationResult
 
 NODE = "dgx-h100"
@@ -88,7 +91,8 @@ def test_blocks_together_are_limited_by_their_links(h100: MachineProfile) -> Non
     assert times[1] == pytest.approx(times[0] / 2, rel=0.05)
     # 14 messages of an eighth on links of 450 GB/s with an efficiency of 0.8.
     bound_us = 14 * size / 8 / 360e3
-    assert bound_us < times[2] < 1.03 * bound_us
+    # 96 copies share the 32 channels of the runtime.
+    assert bound_us < times[2] < 1.05 * bound_us
 
 
 def test_messages_cut_through_switches() -> None:
@@ -197,3 +201,70 @@ def test_rates_that_a_format_derates_count_as_nominal() -> None:
         for rate in (450, 370.8)
     ]
     assert times[1] == pytest.approx(times[0], rel=1e-3)
+
+
+def test_equal_copies_take_the_time_of_as_many_instances() -> None:
+    topology, size = f"{NODE}:2", 64 * MIB
+    collective = Collective(CollectiveKind.ALL_REDUCE, 16, 16)
+    algorithm = hub_core.synthesize(collective, topology, MIB, name="hierarchical").algorithm
+    explicit = simulated(replicate(algorithm, 8), size, topology, protocol="simple")
+    instances = simulated(algorithm, size, topology, protocol="simple", instances="8")
+    assert explicit.time_ns == instances.time_ns
+    assert explicit.link_loads == instances.link_loads
+    # Every step of the given algorithm has a time.
+    assert len(explicit.step_end_ns) == 8 * len(algorithm.steps)
+
+
+def test_algorithms_of_different_parts_have_no_copies() -> None:
+    algorithm = ring()
+    copies = [find_copies(each)[2] for each in (algorithm, replicate(algorithm, 6))]
+    assert copies == [1, 6]
+    smaller = pipeline(algorithm, 2)
+    collective = smaller.collective
+    both = StepTable.from_columns(
+        8,
+        {
+            name: np.concatenate([getattr(one.steps, name) for one in (algorithm, smaller)])
+            + (name == "channel") * np.repeat([20, 0], [len(algorithm.steps), len(smaller.steps)])
+            for name in COLUMN_DTYPES
+        },
+    )
+    assert find_copies(replace(algorithm, steps=both, collective=collective))[2] == 1
+
+
+def test_more_thread_blocks_than_processors_are_no_faster() -> None:
+    # 14 thread blocks a GPU: 8 copies fill the 132 processors of an H100.
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 8)
+    pairs = hub_core.synthesize(collective, NODE, MIB, name="direct").algorithm
+    options = {"kernel": "fifo", "protocol": "ll"}
+    times = [
+        time_us(simulated(pairs, 4 * MIB, instances=str(count), **options)) for count in (1, 8, 64)
+    ]
+    assert times[1] < times[0] / 2
+    assert times[2] > 0.95 * times[1]
+
+
+def test_more_channels_than_nccl_has_do_not_exceed_the_rate_of_ll(h100: MachineProfile) -> None:
+    size = 32 * MIB
+    times = [
+        time_us(simulated(ring(), size, protocol="ll", instances=count)) for count in ["24", "32"]
+    ]
+    assert times[1] > 0.97 * times[0]
+    rate = 14 / 8 * size / times[1] / 1e3
+    assert rate < 24 * constants(h100)["rLL"]
+
+
+def test_pieces_of_a_pipeline_overlap(h100: MachineProfile) -> None:
+    topology, size = f"{NODE}:2", 64 * MIB
+    collective = Collective(CollectiveKind.ALL_REDUCE, 16, 16)
+    algorithm = hub_core.synthesize(collective, topology, MIB, name="hierarchical").algorithm
+    options = {"instances": "2", "protocol": "simple"}
+    whole, pieces = (
+        time_us(simulated(algorithm, size, topology, pieces=count, **options))
+        for count in ("1", "16")
+    )
+    assert pieces < 0.5 * whole
+    best = simulated(algorithm, size, topology, instances="0")
+    assert best.details["pieces"] == 16
+    assert "untried" not in best.details
+    assert time_us(best) <= pieces

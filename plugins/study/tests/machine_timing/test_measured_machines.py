@@ -60,16 +60,20 @@ def test_two_descriptions_of_a_cluster_take_the_same_time(script, name: str) -> 
 
 
 @pytest.mark.parametrize("size", [1 << 20, 1 << 26, 1 << 30])
-def test_copies_change_no_winner_of_a_node(script, size: int) -> None:
+@pytest.mark.parametrize(
+    ("topology", "names"),
+    [("dgx-h100", ("ring", "halving-doubling")), ("dgx-h100:2", ("ring", "hierarchical", "rings"))],
+)
+def test_copies_change_no_winner(script, topology: str, names: Sequence[str], size: int) -> None:
     times = {
         (name, copies): script["simulated_us"](
-            script["synthesized"]("all-reduce", name, "dgx-h100", copies),
-            "dgx-h100",
+            script["synthesized"]("all-reduce", name, topology, copies),
+            topology,
             size,
             machine="h100",
             instances="0" if copies == 1 else "1",
         )
-        for name in ("ring", "halving-doubling")
+        for name in names
         for copies in (1, 32)
     }
     best = min(time for (_, copies), time in times.items() if copies == 1)

@@ -1,0 +1,151 @@
+"""Find equal copies within an algorithm, of which one is enough for a simulation.
+
+Replicated algorithms contain the same steps several times, on units, channels and lanes of their
+own. A machine shares its links fairly between such copies, so that all of them proceed equally. A
+simulation that serves each link first come, first served would let one copy run ahead of another
+instead and report a time that depends on the description of the algorithm.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from math import gcd
+
+import numpy as np
+
+from hub_core.columns import (
+    Int64Array,
+    connected_parts,
+    distinct,
+    labels,
+    ordinals,
+    positions_in,
+    run_starts,
+)
+from hub_core.model import (
+    COLUMN_DTYPES,
+    Algorithm,
+    Findings,
+    Messages,
+    StepTable,
+    connection_keys,
+    match_messages,
+)
+
+# Columns of a step on which its time depends; units may differ between copies.
+_TIMED = ("rank", "kind", "peer", "count", "duration_ns", "src_buffer", "dst_buffer")
+
+
+def find_copies(algorithm: Algorithm, planes: int = 1) -> tuple[Algorithm, Int64Array, int]:
+    """Return (one of the equal copies, its row for every row of the algorithm, number of copies).
+
+    Copies share no connection, lane and dependency, and have the same messages and dependencies in
+    the same order. Only the positions of their units, and channels of the same one of `planes`, may
+    differ. Without copies, the result is the algorithm with a number of 1. The copy keeps the units
+    of the collective, so that its messages have the size that they have in the algorithm.
+    """
+    steps = algorithm.steps
+    rows = np.arange(len(steps))
+    messages = match_messages(steps, Findings())
+    part = _find_parts(steps, messages)
+    if not len(part) or not part.any():
+        return algorithm, rows, 1
+    members = _split_by_part(part)
+    classes: dict[bytes, list[Int64Array]] = defaultdict(list)
+    local = ordinals(part)
+    for rows_of_part, signature in zip(
+        members, _build_signatures(steps, messages, part, local, planes), strict=True
+    ):
+        classes[signature].append(rows_of_part)
+    copies = gcd(*(len(equal) for equal in classes.values()))
+    if copies == 1:
+        return algorithm, rows, 1
+    row_of_copy = np.empty(len(steps), np.int64)
+    chosen = []
+    for equal in classes.values():
+        distinct_parts = len(equal) // copies
+        chosen += equal[:distinct_parts]
+        for index, rows_of_part in enumerate(equal):
+            row_of_copy[rows_of_part] = equal[index % distinct_parts]
+    kept = np.sort(np.concatenate(chosen))
+    position = positions_in(kept, len(steps))
+    copy = replace(algorithm, steps=_select_rows(steps, kept, position))
+    return copy, position[row_of_copy], copies
+
+
+def _find_parts(steps: StepTable, messages: Messages) -> Int64Array:
+    """Number the sets of steps that are joined by connections, lanes or dependencies."""
+    parents, children = steps.edges()
+    connection = np.full(len(steps), -1, np.int64)
+    rows = np.flatnonzero(steps.sends | steps.receives)
+    source, destination = steps.ends(rows)
+    connection[rows] = connection_keys(source, destination, steps.channel[rows])
+    pairs = [(parents, children), (messages.send, messages.receive)]
+    in_lanes = np.flatnonzero(steps.lane >= 0)
+    lane = labels(steps.rank[in_lanes], steps.lane[in_lanes])
+    for members, key in ((rows, connection[rows]), (in_lanes, lane)):
+        order = np.argsort(key, kind="stable")
+        is_same = key[order][1:] == key[order][:-1]
+        pairs.append((members[order[:-1][is_same]], members[order[1:][is_same]]))
+    first, second = (np.concatenate([pair[end] for pair in pairs]) for end in (0, 1))
+    head = connected_parts(first, second, len(steps))
+    return np.searchsorted(distinct(head), head)
+
+
+def _split_by_part(part: Int64Array) -> list[Int64Array]:
+    order = np.argsort(part, kind="stable")
+    return np.split(order, run_starts(part[order])[1:])
+
+
+def _build_signatures(
+    steps: StepTable, messages: Messages, part: Int64Array, local: Int64Array, planes: int
+) -> list[bytes]:
+    """Return a text of each part that is equal for copies; `local`: number of a row in its part."""
+    partner = np.full(len(steps), -1, np.int64)
+    partner[messages.send] = local[messages.receive]
+    partner[messages.receive] = local[messages.send]
+    columns = [getattr(steps, name).astype(np.int64) for name in _TIMED]
+    columns += [partner, steps.channel % planes, _number_lanes(steps, part)]
+    table = np.stack(columns, axis=1)
+    parents, children = steps.edges()
+    edges = np.stack([local[parents], local[children]], axis=1)
+    order = np.argsort(part, kind="stable")
+    starts = run_starts(part[order])[1:]
+    by_part = np.lexsort((parents, children, part[children]))
+    edge_starts = np.searchsorted(part[children][by_part], np.arange(1, len(starts) + 1))
+    return [
+        rows.tobytes() + pairs.tobytes()
+        for rows, pairs in zip(
+            np.split(table[order], starts), np.split(edges[by_part], edge_starts), strict=True
+        )
+    ]
+
+
+def _number_lanes(steps: StepTable, part: Int64Array) -> Int64Array:
+    """Number the lanes of each rank within its part from 0; -1 without a lane."""
+    lane = steps.lane.astype(np.int64)
+    width = int(lane.max(initial=-1)) + 1
+    group = labels(part, steps.rank)
+    in_lanes = np.flatnonzero(lane >= 0)
+    keys = group[in_lanes] * max(width, 1) + lane[in_lanes]
+    used, index = np.unique(keys, return_inverse=True)
+    first = np.searchsorted(used // max(width, 1), np.arange(int(group.max(initial=0)) + 1))
+    number = np.full(len(steps), -1, np.int64)
+    number[in_lanes] = index - first[group[in_lanes]]
+    return number
+
+
+def _select_rows(steps: StepTable, kept: Int64Array, position: Int64Array) -> StepTable:
+    """Return the table of some rows, which include all rows that they depend on."""
+    columns = {name: getattr(steps, name)[kept] for name in COLUMN_DTYPES}
+    tables = []
+    for indptr, indices in (
+        (steps.data_indptr, steps.data_indices),
+        (steps.control_indptr, steps.control_indices),
+    ):
+        child = np.repeat(np.arange(len(steps)), np.diff(indptr))
+        is_kept = position[child] >= 0
+        tables.append((position[indices[is_kept]], position[child[is_kept]]))
+    data, control = tables
+    return StepTable.from_columns(steps.num_ranks, columns, data, control)
