@@ -40,6 +40,7 @@ __all__ = [
     "Report",
     "SearchCutItem",
     "TimeNs",
+    "TimedMachine",
     "UnsetType",
     "build_schema",
     "describe_check",
@@ -96,6 +97,17 @@ class SearchCutItem(Record, frozen=True):
     work: Annotated[int, Meta(description="Counted steps of work until then.")]
     reason: Annotated[str, Meta(description="Limit that was reached.")]
     not_tried: Annotated[str, Meta(description="Remaining work; empty if unknown.")]
+
+
+class TimedMachine(Record, frozen=True, kw_only=True):
+    """Machine whose profile gave the times of a report."""
+
+    name: str
+    library: Annotated[str, Meta(description="Communication library and its version.")]
+    held_out_error: Annotated[
+        float | None,
+        Meta(description="Median relative error on held-out measurements; null if not measured."),
+    ]
 
 
 def to_json(report: msgspec.Struct) -> dict[str, JsonValue]:

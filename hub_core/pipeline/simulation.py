@@ -34,6 +34,7 @@ from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:
     from hub_core.model import JsonValue
+    from hub_core.reports import TimedMachine
 
 DEFAULT_SIMULATOR = "analytical"
 
@@ -206,6 +207,18 @@ class TimingSource:
         error = machine.held_out_error
         known = "not measured" if error is None else f"{100 * error:.1f} %"
         return f"machine {machine.name}, {machine.library}, held-out error {known}"
+
+    def machine_record(self) -> TimedMachine | None:
+        """Return the machine as part of a report; None for nominal links."""
+        # Imported here, because only reports need it.
+        from hub_core.reports import TimedMachine
+
+        machine = self.machine
+        if machine is None:
+            return None
+        return TimedMachine(
+            name=machine.name, library=machine.library, held_out_error=machine.held_out_error
+        )
 
     def document(self) -> dict[str, JsonValue]:
         """Return the fields of JSON reports."""

@@ -15,13 +15,14 @@ import click
 
 from hub_core.cli.arguments import json_flag
 from hub_core.cli.commands.simulate import TIMING_COLUMNS, format_timing
-from hub_core.cli.output import print_json, print_line, print_table, progress
+from hub_core.cli.output import print_line, print_table, progress
 from hub_core.cli.session import Session
 from hub_core.model import InputError, PluginError
 
 if TYPE_CHECKING:
     from hub_core.cli.reports.timing import Timing
-    from hub_core.model import Algorithm, JsonValue
+    from hub_core.cli.reports.timing_records import DemoReport
+    from hub_core.model import Algorithm
     from hub_core.registry.plugins import Registry
 
 
@@ -73,7 +74,7 @@ def demo(session: Session, output: Path | None, as_json: bool) -> None:
     with progress("simulating (the first run compiles the simulator)"):
         runs = [run for example in examples for run in _simulate_example(registry, example)]
     if as_json:
-        print_json(_to_json(examples, runs))
+        session.print_report(_create_report(examples, runs))
     else:
         _print(examples, runs, list(_suggest_commands(registry, examples, output)))
 
@@ -181,29 +182,30 @@ def _suggest_commands(
         yield "topology", "show", MACHINE
 
 
-def _to_json(examples: Sequence[_Example], runs: Sequence[_Run]) -> dict[str, JsonValue]:
-    return {
-        "schema": "collhub/report-demo-1",
-        "algorithms": [
-            {
-                "name": example.name,
-                "collective": str(example.algorithm.collective.kind),
-                "num_ranks": example.algorithm.num_ranks,
-                "ok": True,
-                "traces": None if example.traces is None else str(example.traces),
-            }
+def _create_report(examples: Sequence[_Example], runs: Sequence[_Run]) -> DemoReport:
+    from hub_core.cli.reports.timing_records import DemoAlgorithm, DemoReport, DemoRun
+
+    return DemoReport(
+        algorithms=[
+            DemoAlgorithm(
+                name=example.name,
+                collective=str(example.algorithm.collective.kind),
+                num_ranks=example.algorithm.num_ranks,
+                ok=True,
+                traces=None if example.traces is None else str(example.traces),
+            )
             for example in examples
         ],
-        "runs": [
-            {
-                "algorithm": run.example.name,
-                "topology": run.topology,
-                "collective_bytes": run.timing.collective_bytes,
-                "time_ns": run.timing.time_ns,
-                "bandwidth_bytes_per_s": run.timing.bandwidth_bytes_per_s,
-                "bound_ns": run.timing.bound_ns,
-                "ratio_to_bound": run.timing.ratio_to_bound,
-            }
+        runs=[
+            DemoRun(
+                algorithm=run.example.name,
+                topology=run.topology,
+                collective_bytes=run.timing.collective_bytes,
+                time_ns=run.timing.time_ns,
+                bandwidth_bytes_per_s=run.timing.bandwidth_bytes_per_s,
+                bound_ns=run.timing.bound_ns,
+                ratio_to_bound=run.timing.ratio_to_bound,
+            )
             for run in runs
         ],
-    }
+    )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from hub_core.cli.arguments import json_flag
-from hub_core.cli.output import print_json, print_line
+from hub_core.cli.output import print_line
 from hub_core.cli.session import Session
 from hub_core.installed import find_distribution, installed_version
 from hub_core.model import ExitCode
@@ -22,6 +22,7 @@ from hub_core.testing.loading_checks import find_active_requirements, find_unmet
 from hub_core.version import __version__
 
 if TYPE_CHECKING:
+    from hub_core.cli.reports.installation_records import DoctorReport
     from hub_core.testing.probe import Trial
 
 # Maximum import time of a plugin before it is reported as slow.
@@ -51,13 +52,7 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
         lines = list(_collect_lines(session.registry(), trials, is_warming))
     is_ok = all(line.is_ok for _, line in lines)
     if as_json:
-        print_json(
-            {
-                "schema": "collhub/report-doctor-1",
-                "ok": is_ok,
-                "lines": [_to_json(owner, line) for owner, line in lines],
-            }
-        )
+        session.print_report(_create_report(lines, is_ok))
     else:
         for owner, line in lines:
             subject = line.subject if owner == CORE_NAME else f"{owner}: {line.subject}"
@@ -162,11 +157,19 @@ def _check_plugin(plugin: Plugin, trial: Trial | None) -> CheckLine:
     return CheckLine("plugin", not reason, details, cure)
 
 
-def _to_json(owner: str, line: CheckLine) -> dict[str, object]:
-    return {
-        "plugin": owner,
-        "subject": line.subject,
-        "is_healthy": line.is_ok,
-        "details": line.details,
-        "cure": line.cure,
-    }
+def _create_report(lines: Sequence[tuple[str, CheckLine]], is_ok: bool) -> DoctorReport:
+    from hub_core.cli.reports.installation_records import DoctorReport, HealthLine
+
+    return DoctorReport(
+        ok=is_ok,
+        lines=[
+            HealthLine(
+                plugin=owner,
+                subject=line.subject,
+                is_healthy=line.is_ok,
+                details=line.details,
+                cure=line.cure,
+            )
+            for owner, line in lines
+        ],
+    )

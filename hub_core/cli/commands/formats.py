@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -11,13 +11,12 @@ import click
 from hub_core.cli.arguments import json_flag
 from hub_core.cli.output import (
     print_fields,
-    print_json,
     print_line,
     print_note,
     print_table,
 )
 from hub_core.cli.parameter_types import complete_offers
-from hub_core.cli.reports.plugin_report import default_text, description_of, option_object
+from hub_core.cli.reports.plugin_report import create_option_item, default_text, description_of
 from hub_core.cli.session import Session
 from hub_core.pipeline.checks import format_span
 from hub_core.plugin_api.formats import (
@@ -42,7 +41,7 @@ from hub_core.registry.compatibility import options_of
 from hub_core.registry.plugins import Provided, Registry
 
 if TYPE_CHECKING:
-    from hub_core.model.algorithm import JsonValue
+    from hub_core.cli.reports.installation_records import FormatItem
 
 
 # Role of each kind of offer, in the order of the list after the formats.
@@ -109,9 +108,9 @@ def formats(session: Session, name: str | None, as_json: bool) -> None:
             registry, name, rows
         )
     if as_json:
-        print_json(
-            {"schema": "collhub/report-formats-1", "formats": [_to_json(row) for row in rows]}
-        )
+        from hub_core.cli.reports.installation_records import FormatsReport
+
+        session.print_report(FormatsReport(formats=[_create_item(row) for row in rows]))
     elif name is None:
         _print_list(rows)
     else:
@@ -173,19 +172,21 @@ def _get_sort_key(row: _OfferRow) -> tuple[bool, int, str, str]:
     return (row.format is None, len(kinds) if is_check else kind, row.name, row.does)
 
 
-def _to_json(row: _OfferRow) -> dict[str, JsonValue]:
+def _create_item(row: _OfferRow) -> FormatItem:
+    from hub_core.cli.reports.installation_records import FormatItem
+
     described = row.format
-    return {
-        "name": row.name,
-        "does": row.does,
-        "plugin": row.plugin,
-        "description": row.description,
-        "suffixes": list(described.suffixes) if described else [],
-        "layout": str(described.layout) if described else None,
-        "options": [option_object(option) for option in row.options],
-        "versioned_by": row.runtime.versioned_by if row.runtime else "",
-        "versions": [asdict(each) for each in row.runtime.versions] if row.runtime else [],
-    }
+    return FormatItem(
+        name=row.name,
+        does=row.does,
+        plugin=row.plugin,
+        description=row.description,
+        suffixes=described.suffixes if described else (),
+        layout=str(described.layout) if described else None,
+        options=[create_option_item(option) for option in row.options],
+        versioned_by=row.runtime.versioned_by if row.runtime else "",
+        versions=row.runtime.versions if row.runtime else (),
+    )
 
 
 def _print_list(offers: list[_OfferRow]) -> None:

@@ -20,11 +20,17 @@ from hub_core.cli.jobs.workload_survey import print_survey, survey
 from hub_core.cli.jobs.workloads import print_workload
 from hub_core.cli.output import (
     print_fields,
-    print_json,
     print_line,
     print_note,
     print_table,
     progress,
+)
+from hub_core.cli.reports.algorithm_records import ModeFlags
+from hub_core.cli.reports.inspection_records import (
+    ChainLengths,
+    DependencyCounts,
+    InspectReport,
+    describe_origin,
 )
 from hub_core.cli.reports.summary import (
     CriticalPath,
@@ -104,7 +110,9 @@ def inspect(
         sent, longest = traffic(algorithm, size), critical_path(algorithm.steps)
     network = _find_network_name(session, opened)
     if as_json:
-        print_json(_to_json(opened.name, opened.format_name, algorithm, network, sent, longest))
+        session.print_report(
+            _create_report(opened.name, opened.format_name, algorithm, network, sent, longest)
+        )
     else:
         _print(opened.name, opened.format_name, algorithm, network, sent, longest)
 
@@ -139,52 +147,54 @@ def _find_network_name(session: Session, opened: OpenedAlgorithm) -> str | None:
     return None if topology is None else topology.name
 
 
-def _to_json(
+def _create_report(
     source: str,
     source_format: str,
     algorithm: Algorithm,
     network: str | None,
     sent: Traffic,
     longest: CriticalPath | None,
-) -> JsonValue:
+) -> InspectReport:
     collective, steps = algorithm.collective, algorithm.steps
     lane_counts = lanes(steps)
-    return {
-        "schema": "collhub/report-inspect-1",
-        "source": source,
-        "format": source_format,
-        "collective": str(collective.kind),
-        "root": collective.root,
-        "reduce_op": str(collective.reduce_op) if collective.reduces else None,
-        "claims": {"in_place": collective.in_place, "out_of_place": collective.out_of_place},
-        "has_contents": algorithm.has_contents,
-        "num_ranks": collective.num_ranks,
-        "npus": list(placement_of(algorithm) or range(collective.num_ranks)),
-        "topology": network,
-        "unit_count": collective.unit_count,
-        "scratch_units": algorithm.scratch_units.tolist(),
-        "collective_bytes": algorithm.collective_bytes,
-        "steps": len(steps),
-        "steps_by_kind": dict(count_kinds(steps)),
-        "channels": count_channels(algorithm.steps),
-        "lanes": lane_counts.most,
-        "longest_lane": lane_counts.longest,
-        "fused_steps": lane_counts.fused,
-        "dependencies": {"data": len(steps.data_indices), "control": len(steps.control_indices)},
-        "units_by_link": _to_link_object(sent, sent.units),
-        "bytes_by_link": None if sent.bytes is None else _to_link_object(sent, sent.bytes),
-        "critical_path": None
-        if longest is None
-        else {"steps": longest.steps, "messages": longest.messages},
-        "provenance": algorithm.provenance.as_json(),
-        "extensions": sorted(algorithm.extensions),
-        "stated": _collect_scalars(algorithm),
-    }
+    path = None
+    if longest is not None:
+        path = ChainLengths(steps=longest.steps, messages=longest.messages)
+    return InspectReport(
+        source=source,
+        format=source_format,
+        collective=str(collective.kind),
+        root=collective.root,
+        reduce_op=str(collective.reduce_op) if collective.reduces else None,
+        claims=ModeFlags(in_place=collective.in_place, out_of_place=collective.out_of_place),
+        has_contents=algorithm.has_contents,
+        num_ranks=collective.num_ranks,
+        npus=placement_of(algorithm) or tuple(range(collective.num_ranks)),
+        topology=network,
+        unit_count=collective.unit_count,
+        scratch_units=algorithm.scratch_units.tolist(),
+        collective_bytes=algorithm.collective_bytes,
+        steps=len(steps),
+        steps_by_kind=count_kinds(steps),
+        channels=count_channels(steps),
+        lanes=lane_counts.most,
+        longest_lane=lane_counts.longest,
+        fused_steps=lane_counts.fused,
+        dependencies=DependencyCounts(
+            data=len(steps.data_indices), control=len(steps.control_indices)
+        ),
+        units_by_link=_sum_by_link(sent, sent.units),
+        bytes_by_link=None if sent.bytes is None else _sum_by_link(sent, sent.bytes),
+        critical_path=path,
+        provenance=describe_origin(algorithm.provenance),
+        extensions=sorted(algorithm.extensions),
+        stated=_collect_scalars(algorithm),
+    )
 
 
-def _collect_scalars(algorithm: Algorithm) -> dict[str, JsonValue]:
+def _collect_scalars(algorithm: Algorithm) -> dict[str, dict[str, JsonValue]]:
     """Collect scalar values of extensions, such as a claimed time, by name of the extension."""
-    values_by_extension: dict[str, JsonValue] = {}
+    values_by_extension: dict[str, dict[str, JsonValue]] = {}
     for name, extension in sorted(algorithm.extensions.items()):
         if not isinstance(extension, dict):
             continue
@@ -198,9 +208,9 @@ def _collect_scalars(algorithm: Algorithm) -> dict[str, JsonValue]:
     return values_by_extension
 
 
-def _to_link_object(
+def _sum_by_link(
     sent: Traffic, values: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> dict[str, JsonValue]:
+) -> dict[str, int]:
     pairs = zip(sent.source.tolist(), sent.destination.tolist(), values.tolist(), strict=True)
     return {f"{source}->{destination}": value for source, destination, value in pairs}
 

@@ -18,8 +18,8 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
 from hub_core.cli.commands.offer_scaffolds import (
@@ -30,15 +30,13 @@ from hub_core.cli.commands.offer_scaffolds import (
     readme,
 )
 from hub_core.cli.output import print_note
+from hub_core.cli.reports.installation_records import PluginItem, PluginReport
 from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError, UsageError
 from hub_core.model.diagnostics import closest
 from hub_core.pipeline.artifacts import Content, destination
 from hub_core.plugin_api import Format, Layout
 from hub_core.registry.plugins import CORE_NAME, Registry
-
-if TYPE_CHECKING:
-    from hub_core.model import JsonValue
 
 OF_THE_TUTORIAL = ("reader", "writer")
 _TEMPLATE = "collhub-example"
@@ -149,10 +147,10 @@ _MAX_LISTING_S = 60
 _PYTHON = (sys.executable, "-P", "-m")
 
 
-def install_plugin(target: str, pip_options: Sequence[str]) -> list[dict[str, JsonValue]]:
+def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
     """Run `python -m pip install TARGET` and return the plugins that were added or changed.
 
-    The result has the form of the plugin report. It includes the plugins of distributions that
+    The result includes the plugins of distributions that
     were installed again or were already present. A target that is an existing file or folder is
     installed from there, as `spell_target` describes.
 
@@ -224,12 +222,12 @@ def _get_named_distribution(target: str) -> set[str]:
         return set()
 
 
-def _is_one_of(plugin: dict[str, JsonValue], distributions: set[str]) -> bool:
-    is_asked = canonical_name(str(plugin["distribution"])) in distributions
-    return is_asked and plugin["name"] != CORE_NAME
+def _is_one_of(plugin: PluginItem, distributions: set[str]) -> bool:
+    is_asked = canonical_name(plugin.distribution) in distributions
+    return is_asked and plugin.name != CORE_NAME
 
 
-def _list_plugins() -> list[dict[str, JsonValue]]:
+def _list_plugins() -> Sequence[PluginItem]:
     """List the plugins in a new process, which sees new packages."""
     command = [*_PYTHON, "hub_core.cli.main", "plugins", "list", "--json"]
     # If a plugin ends or blocks the first process, the second one skips the plugin.
@@ -238,8 +236,7 @@ def _list_plugins() -> list[dict[str, JsonValue]]:
         raise PluginError(f"'collhub plugins list' is not done after {_MAX_LISTING_S} s")
     if done.returncode != ExitCode.DONE:
         raise PluginError(f"'collhub plugins list' fails: {done.stderr.strip()[:300]}")
-    plugins: list[dict[str, JsonValue]] = json.loads(done.stdout)["plugins"]
-    return plugins
+    return msgspec.json.decode(done.stdout, type=PluginReport).plugins
 
 
 def _run_listing(command: Sequence[str]) -> subprocess.CompletedProcess[str] | None:

@@ -13,12 +13,16 @@ from hub_core.cli.completion import CommandGroup, plugin_names
 from hub_core.cli.output import (
     print_diagnostic,
     print_fields,
-    print_json,
     print_line,
     print_note,
     print_table,
 )
-from hub_core.cli.reports.plugin_report import default_text, description_of, plugin_object, report
+from hub_core.cli.reports.plugin_report import (
+    create_plugin_item,
+    create_plugin_report,
+    default_text,
+    description_of,
+)
 from hub_core.cli.session import Session
 from hub_core.installed import canonical_name
 from hub_core.model import ExitCode, PluginError
@@ -28,11 +32,8 @@ from hub_core.registry.compatibility import options_of
 from hub_core.registry.plugins import Plugin, PluginState
 
 if TYPE_CHECKING:
-    from hub_core.model import JsonValue
+    from hub_core.cli.reports.installation_records import PluginItem
     from hub_core.testing import RuleResult
-
-
-_INSTALLED = ("name", "distribution", "version", "status")
 
 
 @click.group(cls=CommandGroup)
@@ -47,7 +48,8 @@ def list_plugins(session: Session, as_json: bool) -> int:
     """List installed plugins with version, status and reason, and the offers of each."""
     registry = session.registry()
     if as_json:
-        print_json(report(registry, [plugin_object(plugin) for plugin in registry.plugins]))
+        items = [create_plugin_item(plugin) for plugin in registry.plugins]
+        session.print_report(create_plugin_report(registry, items))
         return ExitCode.DONE
     rows = [
         (p.name, p.distribution, p.version, str(p.status.state), _list_offers(p))
@@ -71,7 +73,7 @@ def show(session: Session, name: str, as_json: bool) -> int:
     registry = session.registry()
     plugin = registry.plugin(name)
     if as_json:
-        print_json(report(registry, [plugin_object(plugin)]))
+        session.print_report(create_plugin_report(registry, [create_plugin_item(plugin)]))
         return ExitCode.DONE
     _print_plugin(plugin)
     for offer in plugin.offers:
@@ -105,7 +107,8 @@ def check(session: Session, name: str, as_json: bool) -> int:
     results = check_plugin(name, registry)
     is_ok = all(result.verdict is not Verdict.FAILED for result in results)
     if as_json:
-        print_json(report(registry, [_checks_to_json(session, name, results)], ok=is_ok))
+        item = _create_checked_item(session, name, results)
+        session.print_report(create_plugin_report(registry, [item], ok=is_ok))
     else:
         _print_results(name, results)
     return ExitCode.DONE if is_ok else ExitCode.PLUGIN
@@ -176,16 +179,16 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
     changed = install_plugin(target, pip_options)
     if as_json:
-        print_json(report(session.registry(), changed))
+        session.print_report(create_plugin_report(session.registry(), changed))
     elif changed:
         print_table(
             ("name", "distribution", "version", "status"),
-            [[str(plugin[k]) for k in _INSTALLED] for plugin in changed],
+            [(item.name, item.distribution, item.version, item.status) for item in changed],
         )
-    for plugin in changed:
-        if plugin["status"] != PluginState.LOADED:
-            status = f"its plugin {plugin['name']} is {plugin['status']}: {plugin['reason']}"
-            raise PluginError(f"{plugin['distribution']} is installed, but {status}")
+    for item in changed:
+        if item.status != PluginState.LOADED:
+            status = f"its plugin {item.name} is {item.status}: {item.reason}"
+            raise PluginError(f"{item.distribution} is installed, but {status}")
     if not changed:
         raise PluginError(
             f"{target} is installed, but it added or changed no plugin",
@@ -249,29 +252,31 @@ def _print_results(name: str, results: Sequence[RuleResult]) -> None:
     )
 
 
-def _checks_to_json(
-    session: Session, name: str, results: Sequence[RuleResult]
-) -> dict[str, JsonValue]:
+def _create_checked_item(session: Session, name: str, results: Sequence[RuleResult]) -> PluginItem:
+    """Describe a plugin with the results of its rules; an absent one by the reason."""
+    from msgspec.structs import replace
+
+    from hub_core.cli.reports.installation_records import PluginItem, RuleItem
+
     try:
-        described = plugin_object(session.registry().plugin(name))
+        item = create_plugin_item(session.registry().plugin(name))
     except PluginError as error:
-        described = {
-            "name": name,
-            "distribution": "",
-            "version": "",
-            "module": "",
-            "status": "absent",
-            "reason": str(error),
-        }
-        described["provides"] = []
-    described["checks"] = [_result_to_json(result) for result in results]
-    return described
-
-
-def _result_to_json(result: RuleResult) -> dict[str, JsonValue]:
-    return {
-        "check": result.rule.name,
-        "rule": result.rule.text,
-        "verdict": str(result.verdict),
-        "details": list(result.details),
-    }
+        item = PluginItem(
+            name=name,
+            distribution="",
+            version="",
+            module="",
+            status="absent",
+            reason=str(error),
+            provides=(),
+        )
+    checks = [
+        RuleItem(
+            check=result.rule.name,
+            rule=result.rule.text,
+            verdict=str(result.verdict),
+            details=result.details,
+        )
+        for result in results
+    ]
+    return replace(item, checks=checks)

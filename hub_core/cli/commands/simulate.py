@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -21,7 +20,6 @@ from hub_core.cli.jobs.simulate_job import JobOutputs, refuse_overlap, simulate_
 from hub_core.cli.jobs.workloads import apply_rules, collect_workload_warnings
 from hub_core.cli.output import print_fields, print_json, print_line, print_table, progress
 from hub_core.cli.parameter_types import FILE
-from hub_core.cli.reports.report_objects import diagnostic_object
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
 from hub_core.plugin_api import Simulator, WorkloadSimulator
@@ -30,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from hub_core.cli.reports.timing import Timing
-    from hub_core.model import Algorithm, JsonValue
+    from hub_core.cli.reports.timing_records import SimulatedSize, SimulateReport
+    from hub_core.model import Algorithm
     from hub_core.network import Topology
     from hub_core.pipeline.inputs import OpenedAlgorithm
     from hub_core.pipeline.simulation import TimingSource
@@ -158,7 +157,9 @@ def _print(
     as_json: bool,
 ) -> None:
     if as_json:
-        print_json(_to_json(name, algorithm, topology, source_of_times, timings))
+        from hub_core.reports import to_json
+
+        print_json(to_json(_create_report(name, algorithm, topology, source_of_times, timings)))
     elif len(timings) == 1:
         _print_one(algorithm, topology, timings[0])
     else:
@@ -243,60 +244,66 @@ def _get_size_of_input(name: str, algorithm: Algorithm) -> tuple[int, ...]:
     return (algorithm.collective_bytes,)
 
 
-def _to_json(
+def _create_report(
     source: str,
     algorithm: Algorithm,
     topology: Topology,
     source_of_times: TimingSource,
     timings: Sequence[Timing],
-) -> dict[str, JsonValue]:
-    """Build the JSON report: a single result as itself, several under `results`."""
+) -> SimulateReport:
+    """Create the report: the run of a single size as its members, several under `results`."""
+    from msgspec import structs
+
+    from hub_core.cli.reports.timing_records import SimulateReport
     from hub_core.model import placement_of
+    from hub_core.reports import UNSET
 
-    head: dict[str, JsonValue] = {
-        "schema": "collhub/report-simulate-1",
-        "source": source,
-        "topology": topology.name,
-        "npus": list(placement_of(algorithm) or range(algorithm.num_ranks)),
-        "backend": source_of_times.backend,
-        **source_of_times.document(),
-    }
-    if len(timings) == 1:
-        return head | _timing_to_json(topology, timings[0])
-    return head | {"results": [_timing_to_json(topology, timing) for timing in timings]}
+    runs = [_create_run(topology, timing) for timing in timings]
+    return SimulateReport(
+        source=source,
+        topology=topology.name,
+        npus=placement_of(algorithm) or tuple(range(algorithm.num_ranks)),
+        backend=source_of_times.backend,
+        timing=source_of_times.note,
+        machine=source_of_times.machine_record(),
+        results=runs if len(runs) > 1 else UNSET,
+        **(structs.asdict(runs[0]) if len(runs) == 1 else {}),
+    )
 
 
-def _timing_to_json(topology: Topology, timing: Timing) -> dict[str, JsonValue]:
-    result = timing.result
-    return {
-        "collective_bytes": timing.collective_bytes,
-        "time_ns": result.time_ns,
-        "rank_finish_ns": list(result.rank_finish_ns),
-        "rank_exposed_ns": list(result.rank_exposed_ns),
-        "unfinished_ranks": [
-            rank for rank, time in enumerate(result.rank_finish_ns) if time is None
-        ],
-        "time_ps": timing.time_ps,
-        "bound_ns": timing.bound_ns,
-        "bound_ps": None if timing.bound is None else timing.bound.time_ps,
-        "bound_method": None if timing.bound is None else timing.bound.method,
-        "ratio_to_bound": timing.ratio_to_bound,
-        "algorithm_bandwidth_bytes_per_s": timing.bandwidth_bytes_per_s,
-        "busiest_links": [
-            {
-                "source": load.source,
-                "destination": load.destination,
-                "source_name": topology.node_name(load.source),
-                "destination_name": topology.node_name(load.destination),
-                "bytes": load.bytes,
-                "busy_ns": load.busy_ns,
-            }
+def _create_run(topology: Topology, timing: Timing) -> SimulatedSize:
+    from hub_core.cli.reports.timing_records import NamedLinkLoad, SimulatedSize
+    from hub_core.reports import list_findings
+
+    result, bound = timing.result, timing.bound
+    finish_ns = result.rank_finish_ns
+    return SimulatedSize(
+        collective_bytes=timing.collective_bytes,
+        time_ns=result.time_ns,
+        rank_finish_ns=finish_ns,
+        rank_exposed_ns=result.rank_exposed_ns,
+        unfinished_ranks=[rank for rank, time in enumerate(finish_ns) if time is None],
+        time_ps=timing.time_ps,
+        bound_ns=timing.bound_ns,
+        bound_ps=None if bound is None else bound.time_ps,
+        bound_method=None if bound is None else bound.method,
+        ratio_to_bound=timing.ratio_to_bound,
+        algorithm_bandwidth_bytes_per_s=timing.bandwidth_bytes_per_s,
+        busiest_links=[
+            NamedLinkLoad(
+                source=load.source,
+                destination=load.destination,
+                source_name=topology.node_name(load.source),
+                destination_name=topology.node_name(load.destination),
+                bytes=load.bytes,
+                busy_ns=load.busy_ns,
+            )
             for load in result.link_loads[:LISTED_LINKS]
         ],
-        "link_loads": [asdict(load) for load in result.link_loads],
-        "details": dict(result.details),
-        "diagnostics": [diagnostic_object(finding) for finding in result.diagnostics],
-    }
+        link_loads=result.link_loads,
+        details=result.details,
+        diagnostics=list_findings(result.diagnostics),
+    )
 
 
 def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,25 +26,14 @@ from hub_core.chakra import (
     type_name,
 )
 from hub_core.cli.output import print_fields, print_json, print_note, print_table
+from hub_core.cli.reports.inspection_records import AttributeUse, ReferenceCounts, SurveyReport
 from hub_core.plugin_api import Source
+from hub_core.reports import to_json
 from hub_core.trace_profile.read import input_errors, rank_parts
-
-if TYPE_CHECKING:
-    from hub_core.model import JsonValue
 
 _MAX_TEXT = 80
 _MESSAGES = (type_name(NodeType.COMM_SEND), type_name(NodeType.COMM_RECV))
 _SIZES = {"absolute": "comm_size", "symbolic": "total_chunk_cnt"}
-
-
-@dataclass(frozen=True, slots=True)
-class AttributeUse:
-    """How often nodes of one type carry an attribute of one kind (empty: without a value)."""
-
-    node_type: str
-    name: str
-    kind: str
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +164,7 @@ def _format_value(value: AttributeValue) -> str:
 def print_survey(survey: TraceSurvey, as_json: bool) -> None:
     """Print a survey as text or as `collhub/report-survey-1`."""
     if as_json:
-        print_json(_to_json(survey))
+        print_json(to_json(_create_report(survey)))
         return
     kinds = ", ".join(f"{count} {name}" for name, count in survey.nodes_by_type.items())
     references = f"{survey.forward_references} to later nodes, {survey.dangling_references} to none"
@@ -201,24 +189,20 @@ def print_survey(survey: TraceSurvey, as_json: bool) -> None:
     )
 
 
-def _to_json(survey: TraceSurvey) -> dict[str, JsonValue]:
-    return {
-        "schema": "collhub/report-survey-1",
-        "source": survey.name,
-        "format": "chakra",
-        "dialect": survey.dialect,
-        "num_ranks": survey.num_ranks,
-        "nodes_by_rank": list(survey.nodes_by_rank),
-        "nodes_by_type": dict(survey.nodes_by_type),
-        "dependencies": {
-            "data": survey.data_dependencies,
-            "control": survey.control_dependencies,
-            "forward": survey.forward_references,
-            "dangling": survey.dangling_references,
-        },
-        "metadata": dict(survey.metadata),
-        "attributes": [
-            {"node_type": use.node_type, "name": use.name, "kind": use.kind, "count": use.count}
-            for use in survey.attributes
-        ],
-    }
+def _create_report(survey: TraceSurvey) -> SurveyReport:
+    return SurveyReport(
+        source=survey.name,
+        format="chakra",
+        dialect=survey.dialect,
+        num_ranks=survey.num_ranks,
+        nodes_by_rank=survey.nodes_by_rank,
+        nodes_by_type=survey.nodes_by_type,
+        dependencies=ReferenceCounts(
+            data=survey.data_dependencies,
+            control=survey.control_dependencies,
+            forward=survey.forward_references,
+            dangling=survey.dangling_references,
+        ),
+        metadata=survey.metadata,
+        attributes=survey.attributes,
+    )

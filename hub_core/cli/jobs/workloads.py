@@ -18,8 +18,9 @@ from hub_core.model import JobCollective, NodeKind, Severity, format_bytes, form
 
 if TYPE_CHECKING:
     from hub_core.cli.command_context import CommandContext
+    from hub_core.cli.reports.inspection_records import CollectiveCalls, InspectWorkloadReport
     from hub_core.cli.session import Session
-    from hub_core.model import Algorithm, Diagnostic, JsonValue, Workload
+    from hub_core.model import Algorithm, Diagnostic, Workload
     from hub_core.network import Topology
     from hub_core.plugin_api import CheckReport
     from hub_core.reports import Record
@@ -95,9 +96,11 @@ def print_workload(
     name: str, format_name: str, workload: Workload, lines: Sequence[str], as_json: bool
 ) -> None:
     """Print the description of `collhub inspect`; `lines`: additional lines of the reader."""
+    from hub_core.reports import to_json
+
     rows = _count_collectives(workload)
     if as_json:
-        print_json({**_to_json(name, format_name, workload, rows), "lines": list(lines)})
+        print_json(to_json(_create_report(name, format_name, workload, rows, lines)))
         return
     nodes = workload.nodes
     kinds = ", ".join(f"{count} {kind}" for kind, count in _count_kinds(workload).items() if count)
@@ -131,22 +134,12 @@ def print_workload(
         print_line(line)
 
 
-@dataclass(frozen=True, slots=True)
-class _Collectives:
-    """Collectives of one kind, size and number of ranks; `calls`: sum over all ranks."""
-
-    collective: str
-    ranks: int
-    bytes: int
-    groups: int
-    calls: int
-
-
-def _count_collectives(workload: Workload) -> list[_Collectives]:
+def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
     """Count the collectives by kind, size and number of ranks, most traffic first."""
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np
 
+    from hub_core.cli.reports.inspection_records import CollectiveCalls
     from hub_core.columns import distinct
 
     nodes = workload.nodes
@@ -160,7 +153,13 @@ def _count_collectives(workload: Workload) -> list[_Collectives]:
     for index, (code, count, size) in enumerate(kinds.T.tolist()):
         groups = len(distinct(nodes.group[rows[which == index]]))
         rows_by_kind.append(
-            _Collectives(collective_name(code), count, max(size, 0), groups, int(calls[index]))
+            CollectiveCalls(
+                collective=collective_name(code),
+                ranks=count,
+                bytes=max(size, 0),
+                groups=groups,
+                calls=int(calls[index]),
+            )
         )
     return sorted(rows_by_kind, key=lambda one: -one.bytes * one.calls)
 
@@ -183,33 +182,36 @@ def _describe_groups(workload: Workload) -> str:
     return f"{len(workload.groups)} of {listed} ranks" if sizes else "none"
 
 
-def _to_json(
-    name: str, format_name: str, workload: Workload, rows: Sequence[_Collectives]
-) -> dict[str, JsonValue]:
+def _create_report(
+    name: str,
+    format_name: str,
+    workload: Workload,
+    rows: Sequence[CollectiveCalls],
+    lines: Sequence[str],
+) -> InspectWorkloadReport:
+    from hub_core.cli.reports.inspection_records import (
+        DependencyCounts,
+        InspectWorkloadReport,
+        describe_origin,
+    )
+
     nodes = workload.nodes
-    return {
-        "schema": "collhub/report-inspect-workload-1",
-        "source": name,
-        "format": format_name,
-        "num_ranks": workload.num_ranks,
-        "nodes": len(nodes),
-        "nodes_by_kind": {**_count_kinds(workload)},
-        "dependencies": {"data": len(nodes.data_indices), "control": len(nodes.control_indices)},
-        "process_groups": {group.name: list(group.ranks) for group in workload.groups},
-        "stated_compute_ns": int(nodes.duration_ns.clip(0).sum()),
-        "collectives": [
-            {
-                "collective": row.collective,
-                "ranks": row.ranks,
-                "bytes": row.bytes,
-                "groups": row.groups,
-                "calls": row.calls,
-            }
-            for row in rows
-        ],
-        "provenance": workload.provenance.as_json(),
-        "extensions": [*sorted(workload.extensions)],
-    }
+    return InspectWorkloadReport(
+        source=name,
+        format=format_name,
+        num_ranks=workload.num_ranks,
+        nodes=len(nodes),
+        nodes_by_kind=_count_kinds(workload),
+        dependencies=DependencyCounts(
+            data=len(nodes.data_indices), control=len(nodes.control_indices)
+        ),
+        process_groups={group.name: group.ranks for group in workload.groups},
+        stated_compute_ns=int(nodes.duration_ns.clip(0).sum()),
+        collectives=rows,
+        provenance=describe_origin(workload.provenance),
+        extensions=sorted(workload.extensions),
+        lines=lines,
+    )
 
 
 def apply_rules(

@@ -3,53 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from hub_core.cli.reports.installation_records import (
+    OfferItem,
+    OptionItem,
+    PluginItem,
+    PluginReport,
+)
 from hub_core.plugin_api import API_VERSION, Offer, Option, OptionType
 from hub_core.plugin_api.offers import kind_of
 from hub_core.registry.compatibility import options_of, reference_of
 from hub_core.registry.plugins import Plugin, Registry
+from hub_core.reports import UNSET
 from hub_core.version import __version__
 
-if TYPE_CHECKING:
-    from hub_core.model import JsonValue
+
+def create_plugin_report(
+    registry: Registry, plugins: Sequence[PluginItem], ok: bool | None = None
+) -> PluginReport:
+    """Create the report; `ok` is None if no checks were run."""
+    return PluginReport(
+        core_version=__version__,
+        api_version=API_VERSION,
+        plugins=plugins,
+        clashes=registry.clashes(),
+        ok=UNSET if ok is None else ok,
+    )
 
 
-def report(
-    registry: Registry, plugins: Sequence[dict[str, JsonValue]], ok: bool | None = None
-) -> dict[str, JsonValue]:
-    """Build the document; `ok` is included only if checks were run."""
-    document: dict[str, JsonValue] = {
-        "schema": "collhub/plugin-report-1",
-        "core_version": __version__,
-        "api_version": list(API_VERSION),
-        "plugins": list(plugins),
-        "clashes": list(registry.clashes()),
-    }
-    return document if ok is None else {**document, "ok": ok}
-
-
-def plugin_object(plugin: Plugin) -> dict[str, JsonValue]:
-    """Convert a plugin, its status and its offers to JSON."""
-    return {
-        "name": plugin.name,
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "module": plugin.module,
-        "status": str(plugin.status.state),
-        "reason": plugin.status.reason,
-        "provides": [_offer_object(offer) for offer in plugin.offers],
-    }
-
-
-def _offer_object(offer: Offer) -> dict[str, JsonValue]:
-    return {
-        "kind": kind_of(offer).noun,
-        "name": offer.name,
-        "description": description_of(offer),
-        "reference": reference_of(offer),
-        "options": [option_object(option) for option in options_of(offer)],
-    }
+def create_plugin_item(plugin: Plugin) -> PluginItem:
+    """Describe a plugin, its status and its offers."""
+    return PluginItem(
+        name=plugin.name,
+        distribution=plugin.distribution,
+        version=plugin.version,
+        module=plugin.module,
+        status=str(plugin.status.state),
+        reason=plugin.status.reason,
+        provides=[
+            OfferItem(
+                kind=kind_of(offer).noun,
+                name=offer.name,
+                description=description_of(offer),
+                reference=reference_of(offer),
+                options=[create_option_item(option) for option in options_of(offer)],
+            )
+            for offer in plugin.offers
+        ],
+    )
 
 
 def description_of(offer: Offer) -> str:
@@ -58,18 +59,18 @@ def description_of(offer: Offer) -> str:
     return str(getattr(described, "description", ""))
 
 
-def option_object(option: Option) -> dict[str, JsonValue]:
-    """Convert a declared option to JSON."""
-    return {
-        "name": option.name,
-        "type": str(option.type),
-        "default": option.default,
-        "help": option.help,
-        "choices": list(option.choices),
-        "minimum": option.minimum,
-        "maximum": option.maximum,
-        "environment": option.environment,
-    }
+def create_option_item(option: Option) -> OptionItem:
+    """Describe a declared option."""
+    return OptionItem(
+        name=option.name,
+        type=str(option.type),
+        default=option.default,
+        help=option.help,
+        choices=option.choices,
+        minimum=option.minimum,
+        maximum=option.maximum,
+        environment=option.environment,
+    )
 
 
 def default_text(option: Option) -> str:

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hub_core.cli.output import print_diagnostic, print_fields, print_json
-from hub_core.cli.reports.report_objects import (
-    cut_fields,
-    cut_objects,
-    diagnostic_object,
-    loss_object,
-)
+from hub_core.cli.reports.report_objects import cut_fields
 from hub_core.model import format_bytes, format_time
 from hub_core.plugin_api import ONE_SIZE
 
 if TYPE_CHECKING:
+    from hub_core.cli.reports.timing_records import SynthesizeReport
     from hub_core.model import JsonValue
     from hub_core.network import Topology
     from hub_core.pipeline.outputs import Written
@@ -71,7 +67,9 @@ def print_synthesis(
 ) -> None:
     """Print the report as text or JSON."""
     if as_json:
-        print_json(_to_json(synthesis, name, request))
+        from hub_core.reports import to_json
+
+        print_json(to_json(_create_report(synthesis, name, request)))
         return
     for finding in synthesis.result.diagnostics:
         print_diagnostic(finding)
@@ -143,41 +141,41 @@ def _format_figure(value: JsonValue) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _to_json(
+def _create_report(
     synthesis: SynthesizedAlgorithm, name: str, request: SynthesisWish
-) -> dict[str, JsonValue]:
+) -> SynthesizeReport:
+    # Imported here: the help of the command needs no numpy.
+    from hub_core.cli.reports.timing_records import SynthesizeReport, UntriedVariant
+    from hub_core.reports import list_cuts, list_findings, list_losses
+
     result, report, written = synthesis.result, synthesis.report, synthesis.written
-    return {
-        "schema": "collhub/report-synthesize-1",
-        "synthesizer": name,
-        "collective": request.collective,
-        "collective_bytes": request.size,
-        "num_ranks": result.algorithm.num_ranks,
-        "topology": synthesis.topology.name,
-        "occupancy": request.occupancy,
-        **synthesis.timing.document(),
-        "time_ns": result.time_ns,
-        "bounds_ns": dict(result.bounds_ns),
-        "bound_ns": result.bound_ns,
-        "ratio_to_bound": result.ratio_to_bound,
-        "algorithm_bandwidth_bytes_per_s": request.size / max(result.time_ns, 1) * 1e9,
-        "synthesis_s": synthesis.wall_s,
-        "synthesis_cpu_s": synthesis.cpu_s,
-        "statistics": dict(result.statistics),
-        "is_partial": result.is_partial or bool(result.not_tried or result.cuts),
-        "not_tried": [
-            {"name": name, "reason": reason} for name, reason in result.not_tried.items()
+    findings = (*result.diagnostics, *(report.diagnostics if report is not None else ()))
+    return SynthesizeReport(
+        synthesizer=name,
+        collective=request.collective,
+        collective_bytes=request.size,
+        num_ranks=result.algorithm.num_ranks,
+        topology=synthesis.topology.name,
+        occupancy=request.occupancy,
+        timing=synthesis.timing.note,
+        machine=synthesis.timing.machine_record(),
+        time_ns=result.time_ns,
+        bounds_ns=result.bounds_ns,
+        bound_ns=result.bound_ns,
+        ratio_to_bound=result.ratio_to_bound,
+        algorithm_bandwidth_bytes_per_s=request.size / max(result.time_ns, 1) * 1e9,
+        synthesis_s=synthesis.wall_s,
+        synthesis_cpu_s=synthesis.cpu_s,
+        statistics=result.statistics,
+        is_partial=result.is_partial or bool(result.not_tried or result.cuts),
+        not_tried=[
+            UntriedVariant(name=variant, reason=reason)
+            for variant, reason in result.not_tried.items()
         ],
-        "cut": cut_objects(result.cuts),
-        "is_replayed": result.is_replayed,
-        "is_verified": report is not None and report.ok,
-        "diagnostics": [
-            diagnostic_object(finding)
-            for finding in (
-                *result.diagnostics,
-                *(report.diagnostics if report is not None else ()),
-            )
-        ],
-        "artifacts": [str(path) for path in written.paths] if written is not None else [],
-        "losses": [loss_object(loss) for loss in written.losses] if written is not None else [],
-    }
+        cut=list_cuts(result.cuts),
+        is_replayed=result.is_replayed,
+        is_verified=report is not None and report.ok,
+        diagnostics=list_findings(findings),
+        artifacts=[str(path) for path in written.paths] if written is not None else (),
+        losses=list_losses(written.losses) if written is not None else (),
+    )
