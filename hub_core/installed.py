@@ -63,9 +63,10 @@ class Distribution:
         return self._get_headers("Requires-Dist")
 
     def entry_points(self, group: str) -> list[EntryPoint]:
-        """Return the entry points of a group.
+        """Return the entry points of a group, in the order of the file; [] without such a group.
 
-        Raises `ValueError` for a line that names no module.
+        Extras after the module are dropped. Raises `ValueError` for a line of the group that names
+        no module.
         """
         text = self.entry_point_text()
         entries = []
@@ -134,7 +135,10 @@ def installed_distributions() -> Iterator[Distribution]:
 
 
 def find_distribution(name: str) -> Distribution:
-    """Find a distribution by name. Raises `ModuleNotFoundError` if it is not installed."""
+    """Find an installed distribution by its name in any usual spelling; the first one on the path.
+
+    Raises `ModuleNotFoundError` if it is not installed.
+    """
     canonical = canonical_name(name)
     for distribution in installed_distributions():
         stem = canonical_name(distribution.folder.name)
@@ -152,7 +156,7 @@ def installed_version(name: str) -> str | None:
 
 
 def _find_archived(entry: str) -> Iterator[Distribution]:
-    """Yield the distributions in a zip archive on the path."""
+    """Yield the distributions in a zip archive on the path; none if `entry` is no archive."""
     # Imported here: archives are rare, and the package takes long to import.
     import zipfile
 

@@ -30,9 +30,11 @@ def own_windows(
     library: str,
     otherwise: str = "it chooses itself",
 ) -> tuple[Sequence[SelectedWindow], list[Loss]]:
-    """Return the windows of the algorithms named in `own`, or none and one loss if none fits.
+    """Return the windows of the algorithms in `names`, and the losses of this restriction.
 
-    `otherwise`: how the library serves calls without a window.
+    Without such windows, none and one loss. `library`: its name, `otherwise`: how it serves calls
+    without a window, both for the texts. Losses name the sizes at which another algorithm is
+    faster.
     """
     windows = selected.windows(names) if names else ()
     if windows:
@@ -45,9 +47,9 @@ def own_windows(
 def fill_gaps(
     windows: Sequence[SelectedWindow],
 ) -> Iterator[tuple[int, int | None, SelectedWindow | None]]:
-    """Yield first and last bytes (None: no limit) of ascending windows and of the gaps.
+    """Yield (first byte, last byte, window) of ascending windows and of the gaps between them.
 
-    All sizes from 0 on are covered; the window of a gap is None.
+    Last byte None: no limit. All sizes from 0 on are covered once; the window of a gap is None.
     """
     start: int | None = 0
     for window in windows:

@@ -73,7 +73,11 @@ class Piece:
         self.template = np.frombuffer(head + bytes(open_bytes), np.uint8)
 
     def fill(self, matrix: Bytes, mask: BoolArray) -> None:
-        """Write the bytes that differ between records, and unmark invalid bytes."""
+        """Write the bytes of this piece that differ between records; unmark unused bytes.
+
+        `matrix`, `mask`: the columns of this piece, one row per record. A number that is shorter
+        than the longest one of its column leaves bytes unmarked.
+        """
         for position, constant in self._lengths:
             # A length is one byte, because heads and lists of three varints are short.
             matrix[:, position] = self._varint_bytes + constant
@@ -116,7 +120,10 @@ def number_attribute(
 
 
 def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: BoolArray) -> Piece:
-    """Create the piece of an attribute with a packed list of `len(columns)` varints."""
+    """Create the piece of an attribute with a packed list of `len(columns)` varints per record.
+
+    `present`: the records that have the attribute.
+    """
     inner = _encode_name(name) + varint(kind << 3 | 2)
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner + bytes([0, _PACKED_TAG, 0])
     # Lengths of the attribute, of its list message, and of the packed values.
@@ -125,7 +132,12 @@ def list_attribute(name: str, kind: Kind, columns: Sequence[Column], present: Bo
 
 
 def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragged]:
-    """Encode the packed field `tag` of every record with entries: tag, length, varints."""
+    """Encode the packed field `tag` of every record: tag, length, varints.
+
+    `indptr`: the entries of record i are `values[indptr[i]:indptr[i + 1]]`; a record without
+    entries gets no bytes. Returns three parts for `encode_records`, each the bytes and their number
+    per record.
+    """
     encoded, widths = encode_varints(values)
     # Bytes of the list of every record.
     payload = np.diff(row_pointer(widths)[indptr])
@@ -141,9 +153,9 @@ def packed_field(tag: int, indptr: Int64Array, values: UInt64Array) -> list[Ragg
 def encode_records(
     start: Sequence[Piece], inserted: Sequence[Ragged], rest: Sequence[Piece]
 ) -> tuple[bytes, Int64Array]:
-    """Encode framed records: the pieces of `start`, the inserted bytes, the pieces of `rest`.
+    """Encode records: length, pieces of `start`, inserted bytes, pieces of `rest`.
 
-    Returns all bytes, and the number of bytes of each record.
+    Returns all bytes, and the number of bytes of each record including its length.
     """
     records = len(inserted[0][1])
     start_sizes = _sum_sizes([piece.sizes for piece in start], records)
@@ -168,7 +180,7 @@ def _sum_sizes(sizes: Sequence[Int64Array], records: int) -> Int64Array:
 
 
 def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
-    """Return the bytes of all records without the inserted bytes."""
+    """Return the bytes of all records, one after another, without the inserted bytes."""
     widths = [len(piece.template) for piece in pieces]
     matrix = np.empty((records, sum(widths)), np.uint8)
     # Written row by row, which is sequential in memory, unlike piece by piece.
@@ -182,7 +194,7 @@ def _assemble_records(pieces: Sequence[Piece], records: int) -> Bytes:
 
 
 def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) -> BoolArray:
-    """Compute which bytes of the matrix belong to pieces that are present."""
+    """Return which bytes belong to pieces that are present: bool[records, sum(widths)]."""
     code = np.zeros(records, np.int64)
     for number, piece in enumerate(pieces):
         is_present = np.True_ if piece.present is None else piece.present
@@ -196,7 +208,10 @@ def _compute_mask(pieces: Sequence[Piece], widths: Sequence[int], records: int) 
 
 
 def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) -> Bytes:
-    """Insert bytes into the content; `at`: position of the inserted bytes of each record."""
+    """Insert bytes into the content; the parts of `inserted` follow each other in every record.
+
+    `at`: position in the result at which the inserted bytes of each record begin.
+    """
     merged = np.empty(len(content) + sum(len(encoded) for encoded, _ in inserted), np.uint8)
     is_content = np.ones(len(merged), np.bool_)
     for encoded, lengths in inserted:

@@ -92,7 +92,11 @@ class NodeFields:
         return values
 
     def triple(self, name: str, where: BoolArray, form: Triple) -> tuple[Int64Array, ...]:
-        """Return the columns of a list of three integers, checked in the nodes of `where`."""
+        """Return the three int64 columns of a list of three integers, checked in nodes of `where`.
+
+        Nodes without the attribute get the values `form.absent`. Raises `TraceError` for another
+        length, kind, or a value outside 0..`form.highest`.
+        """
         present = where & self.has(name)
         wrong = present & (self.nodes.attributes.kind[name] == WRONG_LENGTH)
         message = f"the attribute {name} has not the three entries {', '.join(form.entries)}"
@@ -114,7 +118,10 @@ class NodeFields:
     def _check_kind(
         self, name: str, present: BoolArray, accepted: BoolArray, expected: str
     ) -> None:
-        """Refuse the first value of a kind that is not accepted."""
+        """Raise `TraceError` for the first present attribute whose kind is not accepted.
+
+        `accepted`: bool per kind. `expected`: description of accepted kinds for the message.
+        """
         kind = self.nodes.attributes.kind[name]
         # Absent attributes have kind 0, which is never accepted, so they are excluded.
         wrong = present & ~accepted[kind]
@@ -127,7 +134,7 @@ class NodeFields:
     def _check_range(
         self, name: str, present: BoolArray, values: Int64Array, low: int, high: int
     ) -> None:
-        """Refuse the first value outside `low..high`."""
+        """Raise `TraceError` for the first present value outside `low..high`, with its node."""
         # Values of absent attributes are defaults, which may be outside.
         wrong = present & ((values < low) | (values > high))
         if wrong.any():
@@ -167,10 +174,11 @@ class ResolvedLinks:
 
 
 def link(nodes: NodeColumns, drop_dangling: bool) -> ResolvedLinks:
-    """Resolve the dependencies of a batch.
+    """Resolve the ids in dependencies of a batch to positions of nodes.
 
-    Raises `TraceError` for repeated ids and, unless `drop_dangling`, for dependencies on missing
-    nodes.
+    A file counts as irregular if its ids are not 0..k-1 in order, or a list of parents is not
+    ascending or points forward. Raises `TraceError` for repeated ids and, unless `drop_dangling`,
+    for dependencies on missing nodes; with it, these are dropped and counted.
     """
     index = _Index(nodes.batch, nodes.id)
     data, lost_data = index.resolve(nodes.data, drop_dangling)
@@ -212,7 +220,10 @@ class _Index:
             self._sort()
 
     def _sort(self) -> None:
-        """Number the distinct ids, so that (file, id) is one integer to search for."""
+        """Sort all nodes by (file, id) for binary searches.
+
+        Raises `TraceError` for a repeated id.
+        """
         self._distinct = distinct(self._ids)
         keys = self._build_keys(self._batch.file_of_node, self._ids)
         self._order = np.argsort(keys, kind="stable")
@@ -229,7 +240,10 @@ class _Index:
         return np.where(number >= 0, file * len(self._distinct) + number, -1)
 
     def resolve(self, dependencies: Dependencies, drop_dangling: bool) -> tuple[Edges, int]:
-        """Return the edges of one kind, and the number of dropped ones."""
+        """Return the edges of one kind of dependencies, and the number of dropped ones.
+
+        Raises `TraceError` for dependencies on missing nodes, unless `drop_dangling`.
+        """
         children = group_of_entry(dependencies.indptr)
         file = self._batch.file_of_node[children]
         position, exists = self._find_positions(file, dependencies.ids)

@@ -60,7 +60,10 @@ def _encode_field(number: int, content: bytes) -> bytes:
 
 
 def _encode_value(entry: MetadataEntry) -> bytes:
-    """Encode the field of AttributeProto with the value."""
+    """Encode the value of an attribute as the field of AttributeProto of its kind.
+
+    A text, an integer or a list of integers; an empty list is an empty message.
+    """
     if isinstance(entry.value, str):
         return _encode_field(entry.kind, entry.value.encode())
     if isinstance(entry.value, int):
@@ -123,7 +126,10 @@ def _decode_usual(body: bytes) -> tuple[str, _Entries] | None:
 
 
 def _walk_usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of fields that are varints or bytes. Raises `ValueError` for others."""
+    """Yield (number, value) of the fields of a message: an integer or bytes.
+
+    Raises `ValueError` for other wire types and for a field that does not end in the message.
+    """
     at = 0
     while at < len(body):
         tag, at = _read_varint(body, at)
@@ -138,7 +144,10 @@ def _walk_usual_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def _read_varint(body: bytes, at: int) -> tuple[int, int]:
-    """Read a varint: (number, position after it). Raises `ValueError` if it does not end."""
+    """Read a varint of at most 10 bytes: (number, position after it).
+
+    Raises `ValueError` if it does not end there or at the end of `body`.
+    """
     number = shift = 0
     while at < len(body) and shift < 64:
         number |= (body[at] & 127) << shift
@@ -150,7 +159,11 @@ def _read_varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
-    """Decode the value of an attribute. Raises `ValueError` for an unusual kind or number."""
+    """Decode the value of an attribute: bytes, text, integer or boolean.
+
+    Raises `ValueError` for another kind, and for a number outside the range of its kind; such
+    records are decoded by protobuf.
+    """
     if isinstance(value, bytes):
         if kind == Kind.BYTES:
             return value
@@ -166,7 +179,10 @@ def _decode_usual_value(kind: Kind, value: int | bytes) -> AttributeValue:
 
 
 def _decode_by_protobuf(body: bytes) -> tuple[str, _Entries]:
-    """Decode any record: (version, attributes). Raises `WireError`."""
+    """Decode any GlobalMetadata record by protobuf: (version, attributes).
+
+    Raises `WireError` if the body is no such record.
+    """
     from google.protobuf.message import DecodeError
 
     from hub_core.chakra.trace_records import message_class

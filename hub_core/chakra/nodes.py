@@ -26,7 +26,10 @@ _PROPOSED = {8: "STORAGE_NODE", 9: "BATCH_NODE", 10: "CHECKPOINT_NODE"}
 
 
 def type_name(node_type: int) -> str:
-    """Return the schema's name of a node type; a description for unknown types."""
+    """Return the schema's name of a node type, such as `COMP_NODE`.
+
+    Types that are only proposed, or unknown, get a description with their number.
+    """
     if node_type in _PROPOSED:
         return f"{_PROPOSED[node_type]} (type {node_type}, so far only proposed for Chakra)"
     if node_type not in set(NodeType):

@@ -63,9 +63,11 @@ _MAX_MESSAGE = 64 << 20
 
 
 def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Metadata]:
-    """Find the records of a file and decode its metadata. Raises `TraceError` for other files.
+    """Find the records of a file and decode its metadata.
 
     A file in JSON form is converted to records first; bytes in errors refer to these records.
+    Raises `TraceError` for a file that is no trace of the current schema, and for one without
+    nodes.
     """
     # Checked first, because a compressed file would be reported as truncated.
     if is_json_form(content):
@@ -85,7 +87,7 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
 
 
 def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
-    """Group files into batches of some megabytes."""
+    """Yield the files in order, in batches of at least `_BATCH_BYTES` except for the last."""
     batch: list[RankFile] = []
     size = 0
     for file in files:
@@ -101,8 +103,8 @@ def in_batches(files: Iterable[RankFile]) -> Iterator[list[RankFile]]:
 def is_json_form(content: bytes) -> bool:
     """Whether a file is in a JSON form.
 
-    It begins with GlobalMetadata, followed by another message or the end, or it contains a
-    `workload_graph`.
+    It begins with a JSON object that contains a list `workload_graph`, or is GlobalMetadata and
+    followed by another object or the end of the file.
     """
     if content[:64].lstrip()[:1] != b"{":
         return False
@@ -150,7 +152,7 @@ def convert_json(name: str, content: bytes) -> bytes:
 
 
 def _check_magic(name: str, content: bytes) -> None:
-    """Refuse files that contain no records: empty, compressed, and text files."""
+    """Raise `TraceError` for files without records: empty, gzip, XML and JSON texts."""
     # Result of a failed download or a full disk.
     if not content:
         raise TraceError("the file is empty", name, code="empty-file")
@@ -166,7 +168,11 @@ def _check_magic(name: str, content: bytes) -> None:
 
 
 def _decode_record_0(body: bytes, offset: int) -> Metadata:
-    """Decode the metadata in record 0, whose body starts at `offset` of the file."""
+    """Decode the metadata in record 0, whose body starts at `offset` of the file.
+
+    Raises `WireError` for a record that is no message, and for metadata of another schema, which is
+    named.
+    """
     try:
         fields = list(walk(body, 0, len(body)))
     except WireError as error:
@@ -179,7 +185,11 @@ def _decode_record_0(body: bytes, offset: int) -> Metadata:
 
 
 def _identify_schema(body: bytes, fields: list[Field]) -> tuple[str, str] | None:
-    """Identify a record 0 that is not GlobalMetadata: (code, description), or None."""
+    """Return (code, description) of the schema of a record 0 that is not GlobalMetadata; else None.
+
+    Known are the schemas of June to October 2023, the older execution graphs, and a node as record
+    0. The field numbers and wire types decide.
+    """
     texts = [field for field in fields if field.wire is WireType.BYTES]
     numbers = {field.number for field in fields if field.wire is WireType.VARINT}
     if len(texts) == len(fields) and all(field.number in (1, 2) for field in texts):
@@ -212,7 +222,11 @@ def _parse_messages(text: str, name: str) -> Iterator[tuple[int, dict[str, objec
 
 
 def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
-    """Convert a node of the feeder's form to protobuf's JSON mapping."""
+    """Convert a node of the feeder's form to protobuf's JSON mapping.
+
+    Missing names, runtimes and dependencies become "", 0 and []; raises `KeyError` without `Id` or
+    `NodeType`.
+    """
     attributes: list[dict[str, object]] = [
         {"name": key, "int64Val": node[key]} for key in _ATTRIBUTES if key in node
     ]
@@ -230,7 +244,10 @@ def _convert_node(node: Mapping[str, object]) -> dict[str, object]:
 
 
 def _parse_objects(text: str, name: str) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the objects of the text with their positions."""
+    """Yield (position in characters, object) of each of the consecutive JSON objects of a text.
+
+    Raises `TraceError` with the byte for invalid JSON and for other values.
+    """
     decode = json.JSONDecoder().raw_decode
     at = _skip_space(text, 0)
     while at < len(text):

@@ -166,7 +166,10 @@ class _Header:
             pending = self._read_field(pending)
 
     def _read_field(self, nodes: Int64Array) -> Int64Array:
-        """Read the next field of these nodes; return the nodes that may have another one."""
+        """Read the next header field of these nodes; return the nodes that may have another one.
+
+        A node that is at its end, or at a field that is not in the header, is not returned.
+        """
         nodes = nodes[self.rest[nodes] < self._batch.stops[nodes]]
         tags = self._batch.data[self.rest[nodes]]
         # By ascending tag; the order of the nodes does not matter.
@@ -196,7 +199,10 @@ class _Header:
         self.rest[nodes] = after
 
     def add_late_fields(self, attributes: AttributeColumns) -> None:
-        """Add the header fields that follow attributes."""
+        """Add the values of header fields that follow attributes, from the decoded attributes.
+
+        The last value of a scalar counts; dependencies are appended to those of the header.
+        """
         for name, source in _LATE_SCALARS:
             # The last value of a field counts, as in every message.
             late = attributes.kind[source] != 0
@@ -207,7 +213,11 @@ class _Header:
                 self._runs[column].append((nodes, start, start + length))
 
     def dependencies(self, column: str) -> Dependencies:
-        """Decode all dependencies of one kind."""
+        """Decode all dependencies of one kind, "data" or "control", in the order of the nodes.
+
+        Raises `WireError` for a list that ends inside a number, and for a number of more than 10
+        bytes.
+        """
         nodes, starts, stops = self._ordered_runs(column)
         data = self._batch.data
         open_ended = np.flatnonzero(data[stops - 1] >= 128)
@@ -226,7 +236,10 @@ class _Header:
         return Dependencies(group_pointer(owner, len(self._batch)), ids)
 
     def _ordered_runs(self, column: str) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Return nodes, first bytes and ends of the non-empty runs, ordered by node."""
+        """Return nodes, first bytes and ends of the non-empty byte runs of dependencies, by node.
+
+        Several runs of a node keep their order. Empty arrays if there are no runs.
+        """
         empty = np.zeros(0, np.int64)
         runs = [(empty, empty, empty), *self._runs[column]]
         nodes, starts, stops = (np.concatenate(part) for part in zip(*runs, strict=True))

@@ -108,7 +108,12 @@ class ShapeBook:
         self._known: dict[int, list[Shape]] = {}
 
     def decode(self, data: Bytes, starts: Int64Array, stops: Int64Array) -> AttributeColumns:
-        """Decode `data[starts[i]:stops[i]]`, with 8 spare bytes at the end. Raises `WireError`."""
+        """Decode the attributes in `data[starts[i]:stops[i]]` of many nodes at once.
+
+        `data` must have 8 spare bytes at its end. Records of one length and shape are decoded
+        together; new shapes are remembered for later calls. Raises `WireError` for an invalid
+        record.
+        """
         names = {*self._scalars, *_HEADER_SCALARS.values()}
         entries = {f"{name}.{entry}" for name in self._triples for entry in range(3)}
         values = {name: np.zeros(len(starts), np.int64) for name in names | entries}
@@ -130,7 +135,11 @@ class ShapeBook:
         rows: Int64Array,
         length: int,
     ) -> None:
-        """Decode the records `rows`, which all have this length."""
+        """Decode the records `rows`, which all have this length, into `columns`.
+
+        Known shapes are tried first. Each remaining record is parsed for a new shape, which then
+        decodes all equal ones; beyond `_MAX_SHAPES` shapes, only that record.
+        """
         padded = -(-length // _LANE) * _LANE
         window = np.lib.stride_tricks.sliding_window_view(data, padded)[starts[rows]]
         # Positions in `rows` of the records without a shape so far.
@@ -173,7 +182,10 @@ class _ShapeParser:
         self._mask = np.full(len(content), 0xFF, np.uint8)
 
     def shape(self) -> Shape:
-        """Parse all fields and return the shape. Raises `WireError`."""
+        """Parse all fields of the record and return its shape. Raises `WireError`.
+
+        The template has the fixed bits, the mask their positions, both padded to whole lanes.
+        """
         for item in walk(self._content, 0, len(self._content)):
             self._add_field(item)
         # The mask is 0 after the end of the record, where the next record begins.
@@ -184,7 +196,11 @@ class _ShapeParser:
         return self._shape
 
     def _add_field(self, item: Field) -> None:
-        """Parse a field of Node, and determine which of its bytes may differ."""
+        """Parse a field of Node, and mark the bytes that may differ between nodes of the shape.
+
+        Attributes and header scalars get slots, dependencies become segments, and other fields are
+        only skipped. Raises `WireError` for a field number that Node does not have.
+        """
         if item.number > _LAST_FIELD:
             _refuse_foreign_field(item)
         is_bytes, is_number = item.wire is WireType.BYTES, item.wire is WireType.VARINT
@@ -216,7 +232,10 @@ class _ShapeParser:
         self._shape.slots.append(Slot(column, value.start, value.stop - value.start, kind))
 
     def _add_attribute(self, item: Field) -> None:
-        """Parse an attribute; only attributes to decode get slots."""
+        """Parse an attribute; only scalars and triples that the reader requested get slots.
+
+        The bytes of other values, and of a second value of one name, may have any contents.
+        """
         name, value = self._parse_attribute(item)
         shape = self._shape
         kind = Kind(value.number) if value else None
@@ -234,7 +253,11 @@ class _ShapeParser:
             self._add_triple(name, value, Kind(kind - 1))
 
     def _parse_attribute(self, item: Field) -> tuple[str, Field | None]:
-        """Return the last name and the last value of an attribute."""
+        """Return the name of an attribute, "" without one, and the field of its value or None.
+
+        The last of several names or values counts; unknown fields are skipped. Raises `WireError`
+        for a name that is not UTF-8.
+        """
         name = ""
         value = None
         # Unknown fields of an attribute are skipped, as protobuf does.
@@ -251,7 +274,11 @@ class _ShapeParser:
         return name, value
 
     def _add_triple(self, name: str, value: Field, kind: Kind) -> None:
-        """Read a list of three numbers in any encoding."""
+        """Add a slot for each entry of a list of three numbers, packed or not.
+
+        A list of another length gets the kind `WRONG_LENGTH`, so that only readers of the attribute
+        refuse the node.
+        """
         entries = list(_parse_entries(self._content, value, kind))
         # Only readers that use the attribute refuse the node.
         if len(entries) != 3:
@@ -278,7 +305,10 @@ def _refuse_foreign_field(item: Field) -> None:
 
 
 def _parse_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
-    """Yield the entries of a numeric list, packed or not: parsers must accept both."""
+    """Yield the entries of a numeric list, packed or not: parsers must accept both.
+
+    Raises `WireError` for a packed list that ends inside an entry.
+    """
     wire = _WIRE_OF_FIXED.get(kind, WireType.VARINT)
     for part in walk(content, value.start, value.stop):
         # A field that is not bytes is one entry; a wrong wire type is refused when it is read.
@@ -294,7 +324,10 @@ def _parse_entries(content: bytes, value: Field, kind: Kind) -> Iterator[Field]:
 
 
 def _find_entry_end(content: bytes, position: int, stop: int, wire: WireType) -> int:
-    """Return the end of the entry of a packed list that begins at `position`."""
+    """Return the position after the entry of a packed list that begins at `position`.
+
+    Raises `WireError` if the entry does not end before `stop`.
+    """
     if wire is WireType.VARINT:
         end = position + 1
         while end <= stop and content[end - 1] >= 128:
@@ -309,7 +342,11 @@ def _find_entry_end(content: bytes, position: int, stop: int, wire: WireType) ->
 def _decode_matching(
     shape: Shape, columns: AttributeColumns, window: Bytes, rows: Int64Array, left: Int64Array
 ) -> Int64Array:
-    """Decode those of the `left` records that have this shape; return the remaining ones."""
+    """Decode those of the `left` records that have this shape; return the other ones.
+
+    `left`: indices into `rows` and `window`. A record has the shape if all its fixed bits are equal
+    to those of the template.
+    """
     chosen = window if len(left) == len(window) else window[left]
     # Bits that the shape fixes: tags, names, lengths, continuation bits.
     fixed = chosen.view(np.uint64) & shape.mask
@@ -328,7 +365,10 @@ def _decode_matching(
 
 
 def _read_numbers(records: Bytes, slot: Slot) -> Int64Array:
-    """Return the numbers of one slot, converted as protobuf converts this kind."""
+    """Return the numbers of one slot, int64, converted as protobuf converts this kind.
+
+    Varints are assembled from 7 bits per byte; narrow kinds are truncated, signed ones are decoded.
+    """
     bits, digit = (8, 255) if slot.kind in _WIRE_OF_FIXED else (7, 127)
     value = np.zeros(len(records), np.uint64)
     for index in range(slot.width):

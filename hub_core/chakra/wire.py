@@ -70,8 +70,9 @@ def varint(value: int) -> bytes:
 def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
     """Find the records of a file: int64 arrays of the starts and ends of their bodies.
 
-    Raises `WireError` for a file that ends inside a record, a length of more than 5 bytes, and an
-    empty record other than the first one.
+    Each body follows its length, a varint. Empty arrays for an empty file. Raises `WireError` for a
+    file that ends inside a record, a length of more than 5 bytes, and an empty record other than
+    the first one.
     """
     starts: list[int] = []
     ends: list[int] = []
@@ -100,7 +101,11 @@ def record_bounds(content: bytes) -> tuple[Int64Array, Int64Array]:
 
 
 def walk(content: bytes, start: int, stop: int) -> Iterator[Field]:
-    """Yield the fields of the message in `content[start:stop]`. Raises `WireError`."""
+    """Yield the fields of the message in `content[start:stop]` with the positions of their values.
+
+    Raises `WireError` for a byte that starts no field, a number that does not end, and a field that
+    extends beyond `stop`.
+    """
     position = start
     while position < stop:
         tag_at = position
@@ -125,7 +130,10 @@ _WIRE_TYPES = frozenset(int(wire) for wire in WireType)
 
 
 def _read_varint(content: bytes, position: int, stop: int, longest: int) -> tuple[int, int]:
-    """Read the number at `position`, of at most `longest` bytes: (number, position after it)."""
+    """Read the varint at `position`, of at most `longest` bytes: (number, position after it).
+
+    Raises `WireError` if it is longer or does not end before `stop`.
+    """
     value = 0
     at = position
     # The longest varint of 64 bits has 10 bytes, that of 32 bits has 5.
@@ -158,7 +166,7 @@ def varint_byte(values: UInt64Array, index: int, has_more: BoolArray) -> Bytes:
 
 
 def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
-    """Encode many values one after another: the bytes, and the width of each value."""
+    """Encode many values one after another: (bytes, number of bytes of each value, int64)."""
     widths = varint_widths(values)
     # One round per byte: byte number `index` of all values of that width.
     first = first_positions(widths)

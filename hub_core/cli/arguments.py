@@ -350,7 +350,10 @@ def _store_verify_policy(context: click.Context, parameter: click.Parameter, pol
 def _read_profile(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> str | None:
-    """Return the name of a profile as it is, and the content of a file."""
+    """Return the content of a file of a profile; any other text, the name of a profile, unchanged.
+
+    Raises `UsageError` for a file that cannot be read as UTF-8 text.
+    """
     if text is None or not Path(text).is_file():
         return text
     try:

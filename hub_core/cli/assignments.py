@@ -94,7 +94,11 @@ def _names(options: Sequence[Option]) -> list[str]:
 
 
 def _suggest_option(name: str, declared: Mapping[str, Sequence[Option]]) -> str:
-    """Suggest how to correct an unknown option: the closest name, else all known names."""
+    """Return the remedy for an unknown option.
+
+    If a component declares the last part of the name: the full name with the component. For a time
+    limit: `--timeout`. Else the closest known name, or all known names.
+    """
     for component, options in declared.items():
         if name in _names(options):
             return f"did you mean '{component}.{name}'?"

@@ -44,7 +44,10 @@ def use_colours(policy: str, environment: MutableMapping[str, str]) -> None:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether text on a stream is coloured."""
+    """Whether text on a stream is coloured: `NO_COLOR` forbids it, then `FORCE_COLOR` forces it.
+
+    Without them, on a terminal that is not `dumb`. Empty variables count as unset.
+    """
     if os.environ.get(_OFF):
         return False
     if os.environ.get(_ON):
@@ -62,7 +65,10 @@ def coloured_cell(cell: str, stream: TextIO) -> str:
 
 
 def coloured_line(line: str, stream: TextIO) -> str:
-    """Return a line in which a verdict, or the severity of a finding, is coloured."""
+    """Return a line whose severity or verdict, at its start or end, is coloured.
+
+    At most one word is coloured. Unchanged on a stream without colours, and without such a word.
+    """
     if not has_colours(stream):
         return line
     if match := _SEVERITY.match(line):

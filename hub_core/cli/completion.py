@@ -29,7 +29,10 @@ class BashWords(BashComplete):
     """
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one that is completed, and that word as typed so far."""
+        """Return the words before the one that is completed, and that word as typed so far.
+
+        Words that bash split at `=` or `:` are joined again.
+        """
         parts, last = super().get_completion_args()
         words: list[str] = []
         is_open = False

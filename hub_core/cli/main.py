@@ -168,7 +168,12 @@ def collhub(no_plugins: bool, disabled: tuple[str, ...], debug: bool, color: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program on `arguments` (default: the command line) and return its exit code."""
+    """Run the program on `arguments` and return its exit code.
+
+    None: the arguments of the command line. Then the process is configured for the program
+    (streams, garbage collection, warnings), and threads that plugins leave cannot prevent its end.
+    Environment variables of colours are restored afterwards.
+    """
     # No command multiplies matrices, and idle threads of numpy's OpenBLAS use more CPU time than a
     # small conversion.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -224,7 +229,10 @@ def _ensure_exit(code: int) -> None:
 
 
 def _exit_after_delay(code: int) -> None:
-    """Exit with `code` if non-daemon threads still run some seconds after the main thread ended."""
+    """Wait for the end of the main thread; exit with `code` if other threads still run afterwards.
+
+    They get `_PATIENCE_WITH_THREADS_S` seconds; a note names non-daemon threads that remain.
+    """
     # The caller of the program in Python may continue for long.
     threading.main_thread().join()
     time.sleep(_PATIENCE_WITH_THREADS_S)

@@ -26,7 +26,11 @@ _HANGING = 4
 
 
 def print_line(line: str = "") -> None:
-    """Print one line of data; on a terminal, wrap it between words with a hanging indent."""
+    """Print one line of data on standard output, with coloured verdicts.
+
+    Control characters are escaped. On a terminal, it is wrapped between words with a hanging
+    indent.
+    """
     text = one_line(line)
     room = _get_terminal_width()
     if room is None or len(text) <= room:
@@ -103,7 +107,10 @@ def print_fields(fields: Mapping[str, str]) -> None:
 
 
 def _print_pairs(pairs: Sequence[tuple[str, str]], room: int | None) -> None:
-    """Print names and values in two columns, the values wrapped into `room` characters."""
+    """Print names and values in two columns; None as `room`: without wrapping the values.
+
+    Values get at least `_NARROWEST_COLUMN` characters per line.
+    """
     width = max((len(name) for name, _ in pairs), default=0)
     for name, value in pairs:
         left = len(value) if room is None else room - width - len(_GAP)
@@ -129,7 +136,10 @@ def print_note(message: str) -> None:
 
 
 def print_traceback(error: BaseException) -> None:
-    """Print the traceback of an error on stderr."""
+    """Print the traceback of an error on standard error, one line per line of a frame.
+
+    The message of the error is one line, because it may contain text of a file.
+    """
     # Imported here: it takes longer than most of the start.
     import traceback
 
@@ -302,7 +312,7 @@ def _split_into_words(text: str, at_hyphens: bool = False) -> list[str]:
 
 
 def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of one row, each with a cell for every column."""
+    """Yield the lines of one row, each with a cell for every column; "" below shorter cells."""
     if all(len(cell) <= width for cell, width in zip(row, widths, strict=True)):
         yield tuple(row)
         return
@@ -314,9 +324,9 @@ def _wrap_row(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, 
 
 
 def _wrap_text(text: str, width: int) -> list[str]:
-    """Wrap a text into lines of at most `width`:
+    """Wrap a text into lines of at most `width` characters; [""] for an empty text.
 
-    between words, else at hyphens, else after punctuation.
+    Between words, else at hyphens, else after punctuation, else anywhere.
     """
     lines: list[str] = []
     line = ""
@@ -334,9 +344,9 @@ def _wrap_text(text: str, width: int) -> list[str]:
 
 
 def _split_long_word(word: str, width: int) -> list[str]:
-    """Split a word that is longer than `width`, such as a path:
+    """Split a word that is longer than `width`, such as a path, into parts of at most that length.
 
-    after punctuation, else anywhere.
+    At hyphens, else after punctuation, else anywhere.
     """
     import re
 

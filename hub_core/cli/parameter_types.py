@@ -43,7 +43,10 @@ class _CollectiveName(_Choice):
     """The value of a `CollectiveKind`, from any usual spelling."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the model's spelling of a collective; fail with the closest name if unknown."""
+        """Return the model's spelling of a collective, given in any usual spelling.
+
+        Fails as click does, with the closest name, for an unknown one.
+        """
         kind = standard_kind(value) if isinstance(value, str) else None
         if kind is None and isinstance(value, str):
             known = [str(standard) for standard in STANDARD_KINDS]
@@ -58,7 +61,10 @@ class _Duration(click.types.StringParamType):
     name = "seconds"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The time in seconds."""
+        """Return the time in seconds; a number without a unit means seconds.
+
+        Fails as click does unless the time is above 0.
+        """
         text = str(value)
         try:
             # Times without a unit are refused elsewhere; here the option names the unit.
@@ -84,7 +90,7 @@ class OfferName(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Complete the names of offers of the plugins of this run."""
+        """Complete the last of the comma-separated names of offers of the plugins of this run."""
         from click.shell_completion import CompletionItem
 
         head, last = _split_last_item(incomplete, ",")
@@ -217,8 +223,8 @@ def _list_network_values(builders: Mapping[str, TopologyBuilder]) -> list[str]:
 def _find_declared_options(ctx: click.Context) -> Iterator[Option]:
     """Yield the options of the offers that the command line names so far.
 
-    For an option without a value: of all offers of its kinds that fit the files on the command
-    line.
+    A parameter without value and default stands for all offers of its kinds that fit the files on
+    the command line.
     """
     from hub_core.registry.compatibility import options_of
 
@@ -249,7 +255,10 @@ def _find_declared_options(ctx: click.Context) -> Iterator[Option]:
 
 
 def _fits_files(offer: object, paths: list[str]) -> bool:
-    """Whether an offer has a suffix of the files on the command line; True without files."""
+    """Whether an offer has a suffix of one of the files on the command line.
+
+    True without files, and for an offer without suffixes.
+    """
     suffixes = getattr(getattr(offer, "format", None), "suffixes", ())
     if not paths or not suffixes:
         return True
@@ -257,7 +266,10 @@ def _fits_files(offer: object, paths: list[str]) -> bool:
 
 
 def _list_values(ctx: click.Context, option: Option) -> list[str]:
-    """List the values of an option that can be enumerated; empty for all others."""
+    """Return the values of an option that can be enumerated: choices, true and false, synthesizers.
+
+    Empty for other options.
+    """
     from hub_core.plugin_api.options import OptionType
     from hub_core.plugin_api.synthesis import Synthesizer
 

@@ -142,10 +142,10 @@ class SessionInputs(SessionState):
     def _add_program_arguments(
         self, opened: OpenedInput, options: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Return the reader's options with the arguments after IN as its option `arguments`.
+        """Return the reader's options, with the arguments after `--` as its option `arguments`.
 
-        Raises `UsageError` if there are arguments and the reader does not declare this option, or
-        the option is given as well.
+        Unchanged without such arguments. Raises `UsageError` if the reader does not declare this
+        option, or the option is given as well.
         """
         if not self.source_arguments:
             return options

@@ -60,8 +60,9 @@ class SessionOutputs(SessionState):
     ) -> ChosenOutput:
         """Choose the writer of OUT by `--to`, else by suffix; nothing is written yet.
 
-        Raises `UsageError` if OUT is standard output and that is closed, or is needed for the JSON
-        report.
+        `is_workload`: choose among writers of workloads. Raises `UsageError` if OUT is standard
+        output and that is closed or is needed for the JSON report, and if no writer or several
+        writers fit.
         """
         from hub_core.cli.arguments import check_stdout
         from hub_core.pipeline.outputs import choose_writer
@@ -240,7 +241,10 @@ def _policy(is_strict: bool) -> LossPolicy:
 
 
 def _stem(opened: OpenedAlgorithm) -> str:
-    """Name of the input without the suffix of its format; `algorithm` for standard input."""
+    """Return the name of the input without the suffix of its format.
+
+    `algorithm` for standard input and for inputs that are no files.
+    """
     from hub_core.pipeline.sources import STANDARD_STREAM
 
     path = Path(opened.name)

@@ -73,7 +73,10 @@ class StartRecord:
         return None
 
     def enable(self, plugin: Plugin) -> bool:
-        """Forget that a plugin was skipped or suspect, in any version; return whether it was."""
+        """Forget that a plugin was skipped or suspect, in any version, also on disk.
+
+        Returns whether it was.
+        """
         of_any_version = key_of(replace(plugin, version=""))
         known = {*self.skipped, *self.suspects}
         keys = {key for key in known if f"{key} ".startswith(f"{of_any_version} ")}
@@ -117,7 +120,10 @@ def key_of(plugin: Plugin) -> str:
 
 
 def read_record(report: Report, refused: Mapping[str, str]) -> StartRecord:
-    """Read the state that earlier starts left."""
+    """Read the state that earlier starts left: skipped plugins, and plugins that ended a start.
+
+    Empty if the folder cannot be read. `report` and `refused`: as of `StartRecord`.
+    """
     record = StartRecord(_get_record_folder(), report, refused)
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(record.folder)):

@@ -132,9 +132,10 @@ class Order:
 def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) -> Order:
     """Compute levels by Kahn's algorithm: the level is the length of the longest path to a node.
 
-    Edge i leads from `parents[i]` to `children[i]`; a repeated edge counts repeatedly. Each step
-    processes a level: the nodes whose last parent was in the previous level. Narrow and deep graphs
-    continue node by node. Cost: linear in nodes and edges.
+    Edge i leads from `parents[i]` to `children[i]`; a repeated edge counts repeatedly, without an
+    effect on the levels. Nodes in a cycle, and nodes after one, have no level and are missing in
+    the result. Each step processes a level: the nodes whose last parent was in the previous level.
+    Narrow and deep graphs continue node by node. Cost: linear in nodes and edges.
     """
     indptr, successors = csr(parents, children, nodes)
     missing = np.bincount(children, minlength=nodes)
@@ -158,9 +159,10 @@ def topological_levels(nodes: int, parents: Int64Array, children: Int64Array) ->
 
 
 def connected_parts(parents: Int64Array, children: Int64Array, nodes: int) -> Int64Array:
-    """Return the component of every node, named by its first node: int64[nodes].
+    """Return the component of every node: int64[nodes], the smallest node of the component.
 
-    Edges connect regardless of direction. Cost: edges times a logarithm.
+    Edges connect regardless of direction; a node without edges is its own component. Cost: edges
+    times a logarithm.
     """
     head = np.arange(nodes)
     while True:
@@ -181,9 +183,11 @@ def chain_cover(
 ) -> Int64Array:
     """Cover a graph with chains greedily; return the first node of the chain of every node.
 
-    int64[nodes]. Consecutive nodes of a chain are connected by an edge. Edges lead to later nodes;
-    `is_preferred`: bool per edge. Every child selects one parent, a preferred one or the latest;
-    every parent accepts one child, a preferred one or the earliest.
+    int64[nodes]. Consecutive nodes of a chain are connected by an edge; a node may be a chain of
+    its own. Edges must lead to later nodes; `is_preferred`: bool per edge. Every child selects one
+    parent: that of a preferred edge, else the latest one. Every parent accepts one of the children
+    that selected it: that of a preferred edge, else the earliest one. The other children start
+    chains.
     """
     # The largest value wins: preferred parents are above all others.
     choice = np.full(nodes, -1, np.int64)
@@ -200,7 +204,10 @@ def chain_cover(
 
 
 def values_of_single_keys(nodes: int, keys: Int64Array, values: Int64Array) -> Int64Array:
-    """Return the value of every key that occurs once: int64[nodes], -1 for all other keys."""
+    """Return, for each node 0..nodes-1, the value whose key is the node: int64[nodes].
+
+    `keys`, `values`: equally long. -1 for a node that is no key, or the key of several values.
+    """
     only = np.full(nodes, -1, np.int64)
     # Repeated keys keep the last value, which is removed in the next line.
     only[keys] = values
@@ -266,7 +273,10 @@ class NodePairs:
         return len(self.source)
 
     def differs_from_back(self) -> BoolArray:
-        """Return whether the reverse pair exists with another bandwidth or latency."""
+        """Return which pairs have a reverse pair with another bandwidth or latency: bool[pairs].
+
+        False for a pair without a reverse pair on its plane.
+        """
         rates, latencies = self.bandwidth_bytes_per_s, self.latency_s
         # Without a reverse pair, -1 compares with the last row, which is masked below.
         is_different = (rates != rates[self.back]) | (latencies != latencies[self.back])
@@ -277,7 +287,13 @@ class NodePairs:
 def _compute_narrow_levels(
     frontier: Int64Array, indptr: Int64Array, successors: Int64Array, missing: Int64Array
 ) -> list[Int64Array]:
-    """Compute the levels after `frontier` node by node."""
+    """Return the levels after `frontier`, computed node by node in Python lists.
+
+    `frontier`: nodes of the last known level. `indptr`, `successors`: children of every node as
+    CSR. `missing`: per node, its edges from parents in no level so far. A node joins a level when
+    the last of these edges is counted; nodes in or after a cycle join none. Nodes of a level are
+    ascending. Empty if no node follows.
+    """
     # Single entries of lists are read several times as fast as those of arrays.
     starts, targets, left = indptr.tolist(), successors.tolist(), missing.tolist()
     current = frontier.tolist()
@@ -300,7 +316,10 @@ def _compute_narrow_levels(
 
 
 def _find_heads(above: Int64Array) -> Int64Array:
-    """Return the top ancestor of every node; `above`: the parent of each node. int64[nodes]."""
+    """Return the first ancestor of every node, int64[nodes], by pointer jumping.
+
+    `above`: the parent of each node; a node that is its own parent is its own first ancestor.
+    """
     # Each round doubles the distance to the known ancestor.
     while not np.array_equal(further := above[above], above):
         above = further

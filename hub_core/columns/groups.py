@@ -84,7 +84,7 @@ def expanded_ranges(starts: npt.ArrayLike, counts: npt.ArrayLike) -> Int64Array:
 
 
 def is_sorted(keys: npt.NDArray[Any]) -> bool:
-    """Whether no key is less than the previous one."""
+    """Whether no key is less than the previous one; True for an empty array."""
     return bool(np.all(keys[1:] >= keys[:-1]))
 
 
@@ -148,12 +148,15 @@ def ordinals(keys: IntArray) -> Int64Array:
 
 
 def inverse(permutation: IntArray) -> Int64Array:
-    """Return the inverse permutation: `inverse(p)[p[i]] == i`."""
+    """Return the inverse of a permutation of 0..n-1: `inverse(p)[p[i]] == i`, int64."""
     return positions_in(permutation, len(permutation))
 
 
 def positions_in(rows: IntArray, count: int) -> Int64Array:
-    """Return the position of each of 0..count-1 in `rows`: int64[count], -1 if missing."""
+    """Return the position of each of 0..count-1 in `rows`: int64[count], -1 if missing.
+
+    If a row is repeated, its last position is returned.
+    """
     position = np.full(count, -1, np.int64)
     # The last position of a repeated value counts.
     position[rows] = np.arange(len(rows))
@@ -161,7 +164,10 @@ def positions_in(rows: IntArray, count: int) -> Int64Array:
 
 
 def rows_of(values: IntArray, keys: IntArray) -> Int64Array:
-    """Return the positions of values in sorted keys: int64, -1 for missing values."""
+    """Return the position of each of `values` in `keys`: int64, -1 for values that are no key.
+
+    `keys` must be ascending and without repetition.
+    """
     if not len(keys):
         return np.full(len(values), -1, np.int64)
     # Values above the last key are compared with it.
@@ -170,7 +176,11 @@ def rows_of(values: IntArray, keys: IntArray) -> Int64Array:
 
 
 def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int64Array]:
-    """Return (indptr, values in group order) by `keys`; within a group, the given order is kept."""
+    """Group `values` by `keys`: return a CSR table (indptr int64[count + 1], grouped values).
+
+    Keys are 0..count-1; a key without values is an empty group. Within a group, the given order is
+    kept.
+    """
     if not is_sorted(keys):
         order = stable_order(keys)
         values = values[order]
@@ -186,7 +196,10 @@ def gather(indptr: Int64Array, indices: Int64Array, groups: IntArray) -> Int64Ar
 
 
 def csr_of_pairs(parents: Int64Array, children: Int64Array, count: int) -> _Csr:
-    """Return (indptr, parents of every child), ascending and without repetition."""
+    """Return a CSR table (indptr, parents of every child), ascending and without repetition.
+
+    Children are 0..count-1; a repeated pair is listed once.
+    """
     width = np.int64(max(count, 1))
     # Sorted by (child, parent); repeated pairs count once.
     groups, values = np.divmod(distinct(children * width + parents), width)
@@ -194,9 +207,9 @@ def csr_of_pairs(parents: Int64Array, children: Int64Array, count: int) -> _Csr:
 
 
 def csr_within(indptr: Int64Array, indices: Int64Array, part: Int64Array) -> _Csr:
-    """Return the entries of a graph's CSR table whose two ends are in one part.
+    """Return the CSR table of a graph without the entries that connect two parts.
 
-    `part`: number of the part of each node.
+    `part`: number of the part of each node. The order of the remaining entries is kept.
     """
     groups = group_of_entry(indptr)
     is_inside = part[indices] == part[groups]
@@ -210,9 +223,10 @@ def suffix_least(values: Int64Array) -> Int64Array:
 
 
 def stable_order(keys: IntArray) -> Int64Array:
-    """Compute `np.argsort(keys, kind="stable")`, int64.
+    """Compute `np.argsort(keys, kind="stable")`, int64, by the fastest of three methods.
 
-    Linear if the range of the keys is below 2^32.
+    Short arrays: numpy's sort. Keys whose range is below 2^32: a linear sort by digits of 16 bits.
+    Other long arrays: an unstable sort, then a second sort of the positions of equal keys.
     """
     if len(keys) >= _MIN_KEYS_OF_DIGITS:
         low = int(keys.min())
@@ -225,7 +239,10 @@ def stable_order(keys: IntArray) -> Int64Array:
 
 
 def stable_order_by(first: Int64Array, second: Int64Array) -> Int64Array:
-    """Compute `np.lexsort((second, first))`, int64; with both keys in one number if they fit."""
+    """Compute `np.lexsort((second, first))`: rows by `first`, ties by `second`, then by row. int64.
+
+    Both keys are joined to one integer if `second` is not negative and the result fits int64.
+    """
     span = int(second.max(initial=0)) + 1
     fits = (
         int(second.min(initial=0)) >= 0 and int(np.abs(first).max(initial=0)) < _MAX_INT64 // span
@@ -236,7 +253,10 @@ def stable_order_by(first: Int64Array, second: Int64Array) -> Int64Array:
 
 
 def _sort_by_digits(keys: Int64Array, *, is_long: bool) -> Int64Array:
-    """Compute the order of keys of one digit, or of two, the lower one first."""
+    """Compute the stable order of keys of one digit of 16 bits, or of two if `is_long`.
+
+    Keys must be at least 0. The lower digit is sorted first, then the upper one.
+    """
     order: Int64Array = np.argsort(keys.astype(np.uint16), kind="stable")
     if is_long:
         upper = (keys >> _DIGIT_BITS).astype(np.uint16)
@@ -245,10 +265,10 @@ def _sort_by_digits(keys: Int64Array, *, is_long: bool) -> Int64Array:
 
 
 def _sort_twice(keys: IntArray) -> Int64Array:
-    """Compute the order of many keys of any size.
+    """Compute the stable order of many keys of any size, int64.
 
     numpy uses vector instructions only for unstable sorts. So equal keys are found after such a
-    sort, and a second sort orders their positions.
+    sort, and a second sort orders their positions. Without equal keys the first sort suffices.
     """
     count = len(keys)
     order: Int64Array = np.argsort(keys)

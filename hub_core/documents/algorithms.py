@@ -110,7 +110,11 @@ def _format_document(algorithm: Algorithm) -> str:
 
 
 def _collective_to_json(collective: Collective) -> dict[str, JsonValue]:
-    """Convert the collective to JSON; only custom ones have a contract."""
+    """Convert a collective to its JSON object: kind, plain fields, reduction operator.
+
+    A custom collective also has a `contract`: buffer sizes, defined inputs and `expected` rows,
+    which are null if the source does not define them.
+    """
     document: dict[str, JsonValue] = {"kind": str(collective.kind)}
     document |= {name: getattr(collective, name) for name in _PLAIN_FIELDS}
     document["reduce_op"] = str(collective.reduce_op)
@@ -128,7 +132,11 @@ def _to_lists(record: object, columns: Sequence[str]) -> dict[str, JsonValue]:
 
 
 def _columns(steps: StepTable) -> Iterable[tuple[str, Sequence[object]]]:
-    """Yield name and values of every column that is required or has non-default values."""
+    """Yield (name, values) of the columns that the document needs, with kinds and buffers as names.
+
+    Needed are required columns, and columns with a value that is not the default. Lists of parents
+    follow, for kinds of dependencies that occur.
+    """
     for name in COLUMN_DTYPES:
         column = getattr(steps, name)
         is_needed = name in _REQUIRED_COLUMNS or bool(np.any(column != COLUMN_DEFAULTS[name]))
@@ -160,7 +168,11 @@ class _Document:
             )
 
     def algorithm(self) -> Algorithm:
-        """Build the algorithm. Raises `InputError` with the defects of all arrays."""
+        """Build the algorithm of the document.
+
+        Raises `InputError` with all recorded defects of arrays, or with the first defect that the
+        model finds; both name the file.
+        """
         root = self._root
         collective = root["collective"]
         num_ranks: int = collective["num_ranks"]
@@ -195,7 +207,10 @@ class _Document:
         raise InputError(f"{path}: {message}", location=location, cure=cure, code="invalid-json")
 
     def _check_name(self) -> None:
-        """Refuse documents of other schemas, and of later versions of this schema."""
+        """Raise `InputError` unless the member `schema` names this version of the document.
+
+        The remedy depends: upgrade for another version of the schema, `--from` for other documents.
+        """
         name = self._root.get("schema")
         if name == SCHEMA:
             return
@@ -217,9 +232,9 @@ class _Document:
         )
 
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
-        """Build the contract of a custom collective.
+        """Build the contract of a custom collective; None if `document` is None.
 
-        None if there is none or an array is invalid.
+        Also None if any array of the document is invalid so far; the defects are recorded.
         """
         if document is None:
             return None
@@ -247,7 +262,11 @@ class _Document:
     def _build_step_arrays(
         self, document: JsonObject, num_ranks: int
     ) -> tuple[dict[str, npt.ArrayLike], _Edges, _Edges]:
-        """Build (columns, data dependencies, control dependencies); defects are recorded."""
+        """Build (columns by name, data dependencies, control dependencies) of the step table.
+
+        Names of kinds and buffers become codes; columns that the document omits are missing in the
+        result. Defects are recorded, not raised.
+        """
         rows = len(document["rank"])
         columns: dict[str, npt.ArrayLike] = {}
         for name in [name for name in COLUMN_DTYPES if name in document]:
@@ -265,7 +284,11 @@ class _Document:
         return columns, data, control
 
     def _build_edges(self, lists: list[list[int]] | None, path: str, rows: int) -> _Edges:
-        """Convert the list of parents of every row to (parent rows, child rows)."""
+        """Convert the parents of every row, as lists, to int64 arrays (parent rows, child rows).
+
+        Empty arrays if `lists` is None, or if an entry is not a row number; the defects of the
+        first such row are recorded.
+        """
         if lists is None or not self._check_types(lists, path, rows, list):
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         flat = list(itertools.chain.from_iterable(lists))
@@ -282,7 +305,11 @@ class _Document:
     def _encode_names(
         self, values: list[Any], path: str, rows: int, names: Mapping[str, int]
     ) -> npt.NDArray[np.uint8]:
-        """Convert a column of names to codes; zeros, and a recorded defect, for an unknown name."""
+        """Convert a column of names to codes, uint8[rows].
+
+        Zeros if an entry is no text or an unknown name; the first such entry is recorded as a
+        defect.
+        """
         if not self._check_types(values, path, rows, str):
             return np.zeros(rows, np.uint8)
         try:
@@ -296,9 +323,10 @@ class _Document:
     def _build_integers(
         self, values: list[Any], path: str, length: int, minimum: int = 0, maximum: int = MAX_UNITS
     ) -> Int64Array:
-        """Build a column of integers in a range.
+        """Build an int64 column of `length` integers in `minimum`..`maximum`.
 
-        Empty, and a recorded defect, if one is outside.
+        An empty column, and a recorded defect with the path of the first wrong entry, if the length
+        differs or an entry is no integer or outside.
         """
         if not self._check_types(values, path, length, int):
             return np.zeros(0, np.int64)
@@ -311,7 +339,10 @@ class _Document:
         return np.asarray(values, np.int64)
 
     def _check_types(self, values: list[Any], path: str, length: int, expected: type) -> bool:
-        """Check length and exact type of every entry (a bool is no int); record a defect."""
+        """Check that there are `length` entries of exactly the type `expected`; a bool is no int.
+
+        Returns False and records the first defect otherwise.
+        """
         if len(values) != length:
             self._add_fault(f"{length} entries were expected, there are {len(values)}", path)
             return False
@@ -324,7 +355,10 @@ class _Document:
 
 
 def _empty_arrays(value: object, path: str) -> object:
-    """Return the document with empty arrays and extensions, which the schema does not check."""
+    """Return the document with empty columns and empty extensions, which the schema does not check.
+
+    `path`: JSON path of `value`. Lists at unknown paths are kept, so that the schema reports them.
+    """
     if isinstance(value, list):
         # Unknown lists are kept: the schema reports them.
         return [] if path in _ARRAYS else value

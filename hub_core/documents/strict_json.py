@@ -47,9 +47,11 @@ class _RefusedError(ValueError):
 
 
 def parse_json_object(content: bytes, file: str) -> JsonObject:
-    """Parse the object in a file. Raises `InputError` with `file` and the line.
+    """Parse the JSON object in a file; members keep their order.
 
-    Repeated keys are refused; apart from that, the content is not checked.
+    Raises `InputError` with `file`, and the line if it is known, for an empty file, another JSON
+    value, text that is not UTF-8, repeated keys, NaN, more than `MAX_DEPTH` levels and integers
+    with too many digits. The members are not checked.
     """
     # Only the start is copied, because documents may have many megabytes.
     start = content[:4096].lstrip(_BLANKS)
@@ -110,7 +112,10 @@ def _parse(content: bytes) -> JsonObject:
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether values are nested deeper than `MAX_DEPTH`: writing them would exhaust the stack."""
+    """Whether lists and dictionaries are nested in more than `MAX_DEPTH` levels.
+
+    Writing such values would exhaust the stack.
+    """
     level = [value]
     for _ in range(MAX_DEPTH):
         inner: list[object] = []
@@ -185,7 +190,12 @@ def _get_sort_key(error: ValidationError) -> tuple[int, list[str]]:
 
 
 def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
-    """Yield the violations of one error: one for each unknown member."""
+    """Yield the violations of one error of the validator.
+
+    An error about additional members gives one violation per unknown member, each with the most
+    similar missing member as its remedy, or with all members of the schema. Any other error gives
+    one.
+    """
     known = error.schema.get("properties") if isinstance(error.schema, dict) else None
     if error.validator != "additionalProperties" or not known or error.validator_value is not False:
         yield SchemaViolation(error.json_path, _format_message(error))
@@ -205,7 +215,10 @@ def _convert_error(error: ValidationError) -> Iterator[SchemaViolation]:
 
 
 def _format_message(error: ValidationError) -> str:
-    """Return the message of a violation, without the value if that may be long."""
+    """Return the message of a violation: expected and actual type, or the validator's text.
+
+    The text is truncated to `_MAX_MESSAGE` characters, because it may contain a large value.
+    """
     if error.validator == "type":
         types = error.validator_value
         names = " or ".join(map(str, types)) if isinstance(types, list) else types

@@ -39,7 +39,11 @@ _Result = TypeVar("_Result")
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Build the topology of a document. Raises `InputError` with the line or the `$.path`."""
+    """Build the topology of a document.
+
+    Raises `InputError` with the line for invalid JSON, and with the JSON path for another schema,
+    for all violations of the schema, and for links that do not fit.
+    """
     del options
     root = parse_json_object(source.content(), source.name)
     if root.get("schema") != SCHEMA:
@@ -62,7 +66,11 @@ def write(topology: Topology, options: NoOptions) -> WriteResult:
 
 
 def topology_to_json(topology: Topology) -> bytes:
-    """Format the canonical document: sorted keys, one line per link, bytes/s and s; byte-stable."""
+    """Format the canonical document of a topology: ASCII, byte-stable.
+
+    Members are sorted, with one line per link; the unit is bytes/s and s. Members without content
+    (switches, dimensions, groups, multicast, reduce) are omitted; nodes without names are counts.
+    """
     npus, names = topology.num_npus, list(topology.node_names)
     parts = {"schema": _format_compact(SCHEMA), "name": _format_compact(topology.name)}
     parts["npus"] = _format_compact(names[:npus] or npus)
@@ -92,7 +100,10 @@ def _dimension_to_json(dimension: Dimension) -> JsonObject:
 
 
 def _constants_to_json(element: Link | Dimension) -> JsonObject:
-    """Convert the constants of a link or dimension; integers are written without a fraction."""
+    """Convert bandwidth (bytes/s) and latency (s) of a link or dimension to JSON members.
+
+    Whole numbers below 2^53 are written without a fraction; they are read as the same double.
+    """
     constants = {
         "bandwidth_bytes_per_s": element.bandwidth_bytes_per_s,
         "latency_s": element.latency_s,
@@ -124,7 +135,10 @@ class _Nodes:
     numbers: Mapping[str, int]
 
     def number(self, value: object, limit: int) -> int:
-        """Return the node of a number below `limit`, or of a name. Raises `InputError`."""
+        """Return the number of a node that `value` gives by its number or by its name.
+
+        Raises `InputError` for an unknown name, another type, and a number outside 0..limit-1.
+        """
         node = self.numbers.get(value) if isinstance(value, str) else value
         if node is None and isinstance(value, str):
             cure = "name it in npus or switches"
@@ -176,7 +190,11 @@ def _build_topology(file: str, root: JsonObject, links: list[object] | None) -> 
 
 
 def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tuple[int, ...]:
-    """Return the switches that are listed under a key; `true` means all of them."""
+    """Return the switches listed under `key`, ascending and without repetition.
+
+    `true` means all switches; `false`, and a missing key, none. Raises `InputError` for nodes that
+    do not exist.
+    """
     listed = root.get(key, False)
     if isinstance(listed, bool):
         listed = range(nodes.npus, nodes.count) if listed else []
@@ -198,9 +216,10 @@ def _build_at(
 
 
 def _read_nodes(file: str, root: JsonObject) -> _Nodes:
-    """Read the nodes:
+    """Read NPUs and switches, which are counts or lists of names; NPUs are numbered first.
 
-    NPUs, then switches. If only one kind has names, the other gets default names.
+    If only one of both has names, the nodes of the other get default names: their number, or
+    `switch K`. Raises `InputError` for more than `MAX_NODES` NPUs.
     """
     npus, switches = root["npus"], root.get("switches", 0)
     npu_count = len(npus) if isinstance(npus, list) else npus
@@ -240,7 +259,11 @@ def _read_links(file: str, entries: list[object], nodes: _Nodes) -> Links:
 
 
 def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
-    """Return the links of an entry: one, or both directions if it is duplex."""
+    """Return the rows of one entry of `links`: one, or both directions if it is duplex.
+
+    Raises `InputError` for an entry that is no object, unknown or missing keys, unknown nodes, a
+    link from a node to itself, and invalid constants or planes.
+    """
     if not isinstance(entry, dict):
         raise InputError(f"expected an object, got {TYPE_NAMES[type(entry)]}")
     if unknown := entry.keys() - _LINK_KEYS:
@@ -263,7 +286,10 @@ def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
 
 
 def _read_constants(entry: JsonObject) -> tuple[float, float]:
-    """Return bandwidth in bytes/s and latency in s of a link or dimension."""
+    """Return bandwidth in bytes/s and latency in s of a link or dimension.
+
+    Raises `InputError` unless the bandwidth is above 0 and the latency at least 0, both below 1e18.
+    """
     bandwidth = _read_quantity(entry, "bandwidth", "bandwidth_bytes_per_s", parse_bandwidth)
     latency = _read_quantity(entry, "latency", "latency_s", parse_time)
     if not 0 < bandwidth < _MAX_CONSTANT:
@@ -276,7 +302,11 @@ def _read_constants(entry: JsonObject) -> tuple[float, float]:
 def _read_quantity(
     entry: JsonObject, text_key: str, number_key: str, parse: Callable[[str], float]
 ) -> float:
-    """Read a quantity: a text with a unit, or a number in the unit of its key."""
+    """Read a quantity from one of two members: a text with a unit, or a number without one.
+
+    `text_key`, `number_key`: names of the members, of which the entry must have exactly one.
+    `parse` converts the text. Raises `InputError` otherwise, and for other types.
+    """
     if (text_key in entry) == (number_key in entry):
         both = f"{text_key!r} (text with a unit) and {number_key!r} (number)"
         raise InputError(f"exactly one of {both} is needed")

@@ -94,7 +94,10 @@ class Algorithm:
         return not bool(np.any(reads_unknown | writes_unknown))
 
     def differences(self, other: Algorithm) -> list[str]:
-        """Return the names of the parts that differ, including provenance; [] if equal."""
+        """Return the names of all parts that differ: columns, fields of the collective, provenance.
+
+        Values are compared exactly. [] if both algorithms are equal.
+        """
         differing = self.steps.differences(other.steps)
         names = ("provenance", "collective_bytes", "extensions")
         differing += [name for name in names if getattr(self, name) != getattr(other, name)]
@@ -156,7 +159,10 @@ def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
 
 
 def _are_same(first: object, second: object) -> bool:
-    """Compare values, also arrays and dataclasses with arrays as fields."""
+    """Compare two values; arrays, and dataclasses with array fields, by their contents.
+
+    Dataclasses of different types are different.
+    """
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return np.array_equal(first, second)
     if is_dataclass(first) and type(first) is type(second):

@@ -114,7 +114,10 @@ class Collective:
             raise InputError(message, code="invalid-collective")
 
     def _defect(self) -> str | None:
-        """Return the first defect of ranks, units and root, or None."""
+        """Return the first defect of the number of ranks, the unit count and the root, or None.
+
+        A root is required exactly if the kind has one.
+        """
         if not 1 <= self.num_ranks <= MAX_RANKS:
             return f"the number of ranks is not in 1..{MAX_RANKS}"
         if not 1 <= self.unit_count <= MAX_UNITS:
@@ -127,7 +130,11 @@ class Collective:
         return None
 
     def _claim_defect(self) -> str | None:
-        """Return the first defect of unit count, contract and claimed modes, or None."""
+        """Return the first defect, or None.
+
+        A defect is a unit count that the parts of the buffer do not divide, a missing or surplus
+        contract, or that no mode of calling is claimed.
+        """
         if self.unit_count % self.kind.traits.parts(self.num_ranks):
             return f"unit_count {self.unit_count} is not a multiple of the number of ranks"
         if (self.contract is not None) != (self.kind is CollectiveKind.CUSTOM):
@@ -162,7 +169,11 @@ class Collective:
         return self._buffer_units(traits.output_is_part, traits.to_root)
 
     def _buffer_units(self, is_part: bool, is_of_root: bool) -> Int64Array:
-        """Return the size of one buffer on every rank: int64[num_ranks]."""
+        """Return the size in units of INPUT or OUTPUT on every rank: int64[num_ranks].
+
+        `is_part`: the buffer is one rank's part of the full buffer. `is_of_root`: only the root's
+        buffer matters; if the full buffer is split, the other ranks then have none.
+        """
         # Every rank passes a vector to broadcast and reduce; a buffer with the parts of all ranks
         # (output of gather, input of scatter) exists only at the root.
         if is_of_root and self.kind.traits.is_split:
@@ -179,9 +190,11 @@ class Collective:
         return np.ones(self.num_ranks, np.bool_)
 
     def postcondition(self) -> Contributions | None:
-        """Return the required contents of OUTPUT; None if a custom contract has no `expected`.
+        """Return the required contents of OUTPUT, one row per required unit.
 
-        One row per required unit. Raises `InputError` for more than `MAX_CONTRACT_UNITS` units.
+        For a custom collective the rows of its contract, or None if the contract has none. If only
+        the root's OUTPUT matters, other ranks have no rows. Raises `InputError` for more than
+        `MAX_CONTRACT_UNITS` units.
         """
         if self.contract is not None:
             return self.contract.expected
@@ -202,7 +215,10 @@ class Collective:
         return Contributions(rank, offset, *self._origin(rank, offset))
 
     def _origin(self, rank: Int64Array, offset: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Return (source rank, source unit) of the contribution to OUTPUT `offset` of `rank`."""
+        """Return (source rank, source unit) of the contribution to OUTPUT unit `offset` of `rank`.
+
+        Source rank `ALL_RANKS` if the collective reduces. All arrays are int64 and equally long.
+        """
         traits, share = self.kind.traits, self.units_per_rank
         source_unit = offset
         if traits.reduces:

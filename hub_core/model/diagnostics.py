@@ -241,7 +241,7 @@ class Findings:
         return code in self._count
 
     def has_errors(self, besides: str = "") -> bool:
-        """Whether there is a finding with severity ERROR whose code is not `besides`."""
+        """Whether there is a finding with severity ERROR and another code than `besides`."""
         # Every counted finding has a listed one with its code and severity.
         codes = self._by_code.keys() - {besides}
         listed = [item for code in codes for item in self._by_code[code]]

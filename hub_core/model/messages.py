@@ -132,9 +132,9 @@ def _messages(
 
 
 def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> BoolArray:
-    """Return bool[rows]: the row is a message and its peer is another rank of the collective.
+    """Return which rows are messages to or from another rank of the collective: bool[rows].
 
-    Other peers are added to `findings`.
+    Messages whose peer is no rank, or the rank itself, are added to `findings`.
     """
     is_message = is_send | steps.receives
     outside = is_message & ((steps.peer < 0) | (steps.peer >= steps.num_ranks))
@@ -156,6 +156,8 @@ def _check_peers(steps: StepTable, is_send: BoolArray, findings: Findings) -> Bo
 
 
 def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> None:
+    """Add a finding for every send without a receive and every receive without a send."""
+
     def say(row: int) -> str:
         partner = f"rank {int(steps.peer[row])} on channel {int(steps.channel[row])}"
         return f"nothing at {partner} matches this {action(steps, row)}"
@@ -165,6 +167,7 @@ def _report_lonely(steps: StepTable, messages: Messages, findings: Findings) -> 
 
 
 def _report_unequal(steps: StepTable, messages: Messages, findings: Findings) -> None:
+    """Add a finding for every matched pair of messages with different numbers of units."""
     unequal = np.flatnonzero(steps.count[messages.send] != steps.count[messages.receive])
     sends, receives = messages.send[unequal], messages.receive[unequal]
     partner = dict(zip(receives[:CAP].tolist(), sends[:CAP].tolist(), strict=True))

@@ -49,7 +49,11 @@ _MAX_RANKS = 1 << 20
 
 
 def parse_size(text: str) -> int:
-    """Convert `1MiB` to bytes. Raises `UsageError` unless whole, positive and with a unit."""
+    """Convert a size such as `1MiB` or `1.5GB` to bytes.
+
+    Raises `UsageError` for a number without a unit or with an unknown one, and unless the size is a
+    positive whole number of bytes up to 2^62.
+    """
     number, unit = _split(text, _BYTES, "size", "1MiB")
     # The double checks the magnitude: 1e999999999B is never expanded to an exact fraction.
     if 0 < float(number) * _BYTES[unit] < 2 * _LARGEST_SIZE:
@@ -61,9 +65,10 @@ def parse_size(text: str) -> int:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Convert `50GB/s`, `400Gb/s`, `400Gbit/s` to bytes per second.
+    """Convert `50GB/s`, `400Gb/s`, `400Gbit/s` or `400Gbps` to bytes per second, exactly.
 
-    Raises `UsageError` for anything else.
+    Raises `UsageError` for a number without a unit or with an unknown one, and for bandwidths
+    outside `MIN_BANDWIDTH`..`MAX_BANDWIDTH`.
     """
     number, unit = _split(text, _RATES, "bandwidth", "50GB/s")
     rate = float(number) * _RATES[unit]
@@ -78,7 +83,10 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_time(text: str) -> float:
-    """Convert `500ns`, `0.5us` to seconds. Raises `UsageError` for anything else."""
+    """Convert a time such as `500ns` or `0.5us` to seconds, rounded to 1e-6 ns; 0 is accepted.
+
+    Raises `UsageError` for a number without a unit or with an unknown one, and for 1e9 s or more.
+    """
     number, unit = _split(text, _SECONDS, "time", "500ns")
     # Rounded to 1e-6 ns, so that values in ns, us or ms are formatted as they were given.
     seconds = round(float(number) * _SECONDS[unit] * 1e9, 6) / 1e9
@@ -115,8 +123,8 @@ def format_time(nanoseconds: float) -> str:
 def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tuple[int, ...]:
     """Convert `0,2,4-7` to (0, 2, 4, 5, 6, 7), in the order of the text.
 
-    `noun`: name of an element in messages. Raises `UsageError` for other texts, for a rank that is
-    listed twice, and unless the list has `wanted` elements (None: any number).
+    `noun`: name of an element in messages. `wanted`: required number of elements, None for any.
+    Raises `UsageError` for other texts, an element that is listed twice, and another number.
     """
     ranks: list[int] = []
     for part in text.split(","):
@@ -136,7 +144,10 @@ def parse_ranks(text: str, noun: str = "rank", wanted: int | None = None) -> tup
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Format ranks as a text for `parse_ranks`; runs of three or more are joined: `0,2,4-7`."""
+    """Format ranks as a text for `parse_ranks`, in the given order; "" for no ranks.
+
+    Three or more consecutive ascending ranks become a range: `0,2,4-7`.
+    """
     parts: list[str] = []
     start = 0
     for end in range(1, len(ranks) + 1):
@@ -150,7 +161,11 @@ def format_ranks(ranks: Sequence[int]) -> str:
 def _split(
     text: str, units: dict[str, float] | dict[str, int], quantity: str, example: str
 ) -> tuple[str, str]:
-    """Split a quantity into its number, as text, and its unit. Raises `UsageError` if invalid."""
+    """Split a quantity into its number, as text, and its unit, a key of `units`.
+
+    `quantity`, `example`: used in messages. Raises `UsageError` for a text that is no number or has
+    more than 64 characters, and without a known unit; the remedy then lists possible meanings.
+    """
     match = _NUMBER.match(text) if len(text) <= 64 else None
     if match is None:
         message = f"{quantity} {text[:64]!r} is not a number with a unit"
@@ -172,7 +187,11 @@ def _split(
 
 
 def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
-    """Return quantities that an unknown unit may mean, such as `1MiB` and `1MB` for `1M`."""
+    """Return quantities that a number with an unknown or missing unit may mean, possibly none.
+
+    A prefix without a unit, such as `1M`, may mean `1MiB` or `1MB`, for bandwidths also bits.
+    Otherwise units with the same letters in another case are returned. Only spellings in `units`.
+    """
     # In nccl-tests 1M is 1MiB, elsewhere 10^6: neither is assumed.
     end = "/s" if "B/s" in units else ""
     plain = unit.removesuffix("/s").removesuffix("ps") if end else unit
@@ -192,7 +211,10 @@ def _meanings(number: str, unit: str, units: Container[str]) -> list[str]:
 
 
 def _parse_run(part: str) -> range | None:
-    """Convert `4-7` or `4` to a range; None for other texts and for more than 2^20 elements."""
+    """Convert `4-7` or `4` to a range of ranks.
+
+    None for other texts, a range that ends before its start, and more than 2^20 elements.
+    """
     match = _RANK_RUN.fullmatch(part.strip())
     if match is None:
         return None

@@ -171,8 +171,6 @@ class StepTable(RankTable):
         indptr = group_pointer(table["rank"], num_ranks)
         # Most tables are in order and need no search for one.
         if any(bool(np.any(parents >= children)) for parents, children in edge_tables):
-            # Imported here, because workloads use this module but have no steps.
-
             order = ordered_rows(table["rank"], indptr, edge_tables, table["source_line"], file)
             table, edge_tables = _reordered(table, edge_tables, order)
         data_csr, control_csr = (csr_of_pairs(*edges, rows) for edges in edge_tables)
@@ -256,7 +254,8 @@ def typed_column(
 ) -> Array:
     """Convert a column to its dtype; a missing one is filled with its default.
 
-    Raises `InputError` for a wrong number of rows and for values out of range.
+    The result is a copy if the array is writeable. Raises `InputError` for another number of rows
+    than `rows`, and for values outside the range of the column or its dtype.
     """
     dtype, column = rules.dtypes[name], columns.get(name)
     if column is None:
@@ -316,6 +315,7 @@ def ordered_rows(
 
 
 def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) -> None:
+    """Raise `InputError` for dependencies on rows that do not exist or of another rank."""
     rank = table["rank"]
     parents, children = edges
     if not len(parents):
@@ -343,7 +343,11 @@ def _reordered(
 
 
 def _earliest_first(rows: int, parents: list[int], children: list[int]) -> list[int]:
-    """Kahn's algorithm with a heap; rows in cycles and rows that wait for them are omitted."""
+    """Return a topological order of rows by Kahn's algorithm; among ready rows the lowest is first.
+
+    `parents`, `children`: the rows of every edge. Rows in cycles, and rows that depend on them, are
+    omitted.
+    """
     waiting = [0] * rows
     successors: list[list[int]] = [[] for _ in range(rows)]
     for parent, child in zip(parents, children, strict=True):

@@ -203,7 +203,10 @@ class Workload:
         return self.groups[group].ranks if group >= 0 else tuple(range(self.num_ranks))
 
     def differences(self, other: Workload) -> list[str]:
-        """Return the names of the parts that differ, including provenance; [] if equal."""
+        """Return the names of all parts that differ: columns, groups, algorithms, provenance, ...
+
+        Values are compared exactly. [] if both workloads are equal.
+        """
         differing = self.nodes.differences(other.nodes)
         names = ("names", "groups", "extras", "provenance", "extensions")
         differing += [name for name in names if getattr(self, name) != getattr(other, name)]
@@ -219,7 +222,8 @@ def _edges(
 ) -> tuple[Int64Array, Int64Array]:
     """Return a CSR table (indptr, indices) of the parents of every row, in the given order.
 
-    Raises `InputError` for rows that do not exist and for edges between ranks.
+    `edges`: (parents, children) as numbers of the rows given by the caller; `position`: the row of
+    the table of each. Raises `InputError` for rows that do not exist and for edges between ranks.
     """
     sides = [np.asarray(side, np.int64) for side in edges]
     if any(bool(np.any((side < 0) | (side >= len(rank)))) for side in sides):

@@ -125,17 +125,22 @@ def distance_bounds_ps(
 
 
 def _links(collective: Collective, topology: Topology, npus: Sequence[int] | None) -> _Links:
+    """Create the links for a collective; rank r runs on NPU `npus[r]`, by default on NPU r."""
     ranks = range(collective.num_ranks) if npus is None else npus
     return _Links(topology, np.asarray(ranks, np.int64), collective)
 
 
 def _byte_lengths(lengths: Float64Array, traffic: Traffic) -> float:
-    """Return the sum of bytes times length over all ranks with bytes; others may have no path."""
+    """Return the sum of bytes times length over all ranks with bytes.
+
+    Ranks without bytes are skipped, because their length may be infinite.
+    """
     has_bytes = traffic.share > 0
     return float(lengths[has_bytes] @ traffic.share[has_bytes])
 
 
 def _whole_ps(bound_ns: float) -> float:
+    """Convert nanoseconds to picoseconds, rounded down to whole ones; infinity is kept."""
     if not math.isfinite(bound_ns):
         return bound_ns
     # Sums of doubles err by less than 1e-4 ps, which is treated as equal; above about 20 minutes
@@ -163,6 +168,7 @@ class _Links:
 
     @cached_property
     def _partitions(self) -> list[Int64Array]:
+        """The partitions of `cuts.partitions`, computed once."""
         return list(partitions(self.topology))
 
     @cached_property
@@ -193,7 +199,12 @@ class _Links:
         return before + latency + remaining
 
     def partition_ns(self, label: Int64Array, traffic: Traffic) -> Iterator[float]:
-        """Yield bounds in ns: sending and receiving of single blocks, and of all together."""
+        """Yield bounds in ns for a partition: of its slowest blocks, and of all blocks together.
+
+        A block must send its traffic over the links that leave it, and receive over those that
+        enter it. All blocks together must exchange their traffic over all links between blocks;
+        blocks without a rank only forward. `label`: block of every node.
+        """
         topology, count = self.topology, int(label.max()) + 1
         sets = traffic.sets_of(label[self.members], count)
         complements = traffic.complements(sets)
@@ -235,7 +246,12 @@ class _Links:
         return list(dict.fromkeys([*by_time.tolist(), *by_delay.tolist()]))
 
     def _order_ns(self, position: Int64Array, traffic: Traffic) -> Iterator[float]:
-        """Yield bounds in ns of the slowest prefixes of an order, and of their complements."""
+        """Yield bounds in ns of the slowest prefixes of an order, and of the slowest complements.
+
+        The traffic of such a set must leave it over the links to the other nodes. Sets are compared
+        without latencies; only the `_EXAMINED_SETS` slowest of each kind are computed with
+        latencies.
+        """
         topology, count = self.topology, int(position.max()) + 1
         set_columns = traffic.sets_of(position[self.members], count)
         columns = (
@@ -274,7 +290,11 @@ class _Links:
 
     @cached_property
     def _latency_ns(self) -> float:
-        """Largest minimum latency from (to) the root; without a root, from two distant ranks."""
+        """Minimum time in ns between two ranks, far apart, of which one depends on the other.
+
+        With a root: the largest minimum latency from the root, or to it. Without a root: the larger
+        of the distances from rank 0 and from the rank that is most distant from it.
+        """
         collective = self.collective
         arcs = self.topology.arcs(backwards=collective.kind.traits.to_root)
         nodes, latency = np.arange(self.topology.num_nodes), self.topology.latency_ns

@@ -50,11 +50,12 @@ def grid(name: str, dimensions: Sequence[Dimension]) -> Topology:
 
 
 def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
-    """Join networks of one plane on the same NPUs: the i-th part with links becomes plane i.
+    """Join networks on the same NPUs: the i-th part with links becomes plane i.
 
-    The switches of a part are numbered after those of the previous parts. Names of NPUs and groups
-    come from the first part that has them. Raises `UsageError` for parts with different numbers of
-    NPUs.
+    Parts have one plane each; parts without links are dropped unless no part has links. The
+    switches of a part are numbered after those of the previous parts; a switch name that is taken
+    gets the plane appended. NPUs have the names of the first part. Of several groups with one name,
+    that of the first part is used. Raises `UsageError` for parts with different numbers of NPUs.
     """
     first, npus = parts[0], parts[0].num_npus
     for part in parts:
@@ -212,7 +213,10 @@ def group_of_nodes(topology: Topology) -> Int64Array:
 
 
 def _links_per_npu(dimension: Dimension) -> int:
-    """Return the number of links of a dimension per NPU, an upper bound for lines."""
+    """Return an upper bound of the number of links of a dimension per NPU.
+
+    A switch dimension has two, one in each direction.
+    """
     if dimension.kind is DimensionKind.SWITCH:
         return 2
     neighbours = dimension.size - 1
@@ -222,7 +226,12 @@ def _links_per_npu(dimension: Dimension) -> int:
 def _dimension_links(
     dimension: Dimension, stride: int, npus: int, first_switch: int
 ) -> tuple[Int64Array, Int64Array]:
-    """Return sources and destinations of the links of one dimension, ordered by node."""
+    """Return sources and destinations, int64, of the links of one dimension, ordered by node.
+
+    `stride`: product of the sizes of the previous dimensions. A switch dimension adds one switch
+    per group of NPUs that are equal in all other coordinates, numbered from `first_switch`, with a
+    link in each direction per NPU.
+    """
     node = np.arange(npus, dtype=np.int64)
     # Links of a dimension change this coordinate only.
     coordinate = node // stride % dimension.size
@@ -240,7 +249,8 @@ def _dimension_links(
 def _neighbours(kind: DimensionKind, coordinate: Int64Array, size: int) -> Int64Array:
     """Return candidate coordinates of neighbours, one row per node, in link order.
 
-    The caller removes candidates outside 0..size-1 and the node itself.
+    The next higher coordinate is first; a ring of two has one candidate. The caller removes
+    candidates outside 0..size-1 and the node itself.
     """
     if kind is DimensionKind.FULLY_CONNECTED:
         return np.broadcast_to(np.arange(size, dtype=np.int64), (len(coordinate), size))
@@ -268,7 +278,8 @@ def _moved_links(part: Topology, plane: int, switches_before: int) -> Links:
 def _switch_names(part: Topology, plane: int, taken: Sequence[str]) -> list[str]:
     """Return unique names for the switches of a part.
 
-    Unnamed switches are numbered over all planes; the plane is appended to names in `taken`.
+    A switch without a name is called `switch K`, K counted over all planes. ` of plane P` is
+    appended to a name in `taken`.
     """
     names: list[str] = []
     for switch in range(part.num_npus, part.num_nodes):
@@ -302,7 +313,11 @@ def _ports(machines: Topology, between: Int64Array) -> tuple[Int64Array, Int64Ar
 
 
 def _check_network(name: str, network: Topology, ports: int) -> None:
-    """Raise `UsageError` unless every NPU has one link, to a switch, and there are enough NPUs."""
+    """Raise `UsageError` unless `network` can connect `ports` ports.
+
+    It must have one plane, links between NPUs and switches only, at most one link from every NPU,
+    and at least `ports` NPUs. `name`: the topology in messages.
+    """
     degree = np.bincount(network.source, minlength=network.num_nodes)[: network.num_npus]
     joins_npus = (network.source < network.num_npus) & (network.destination < network.num_npus)
     example = "use fat-tree:K, leaf-spine:L,H,S, dragonfly:A,P,H or switch:N"

@@ -153,7 +153,10 @@ class Traffic:
         return self.collective.kind in _LEAVING
 
     def sets_of(self, label: Int64Array, count: int) -> RankSets:
-        """Build `count` sets: set k has the ranks with `label` k (int64[ranks], -1 for no set)."""
+        """Build `count` sets of ranks: set k has the ranks whose `label` is k.
+
+        `label`: int64[ranks], -1 for a rank in no set. A set may be empty.
+        """
         inside = label >= 0
         set_index = label[inside]
         ranks = np.bincount(set_index, minlength=count).astype(np.float64)
@@ -200,7 +203,11 @@ _Leaving = Callable[[RankSets, float], Float64Array]
 
 
 def _node_labels(topology: Topology) -> Iterator[Int64Array]:
-    """Yield the labels of `partitions`, with any numbers and blocks without NPUs."""
+    """Yield the labels of `partitions` before they are numbered: any numbers, blocks without NPUs.
+
+    First the groups of the topology, each other NPU a block of its own; then components of fast
+    links, of lower levels of switches, first switches, and coordinates of dimensions.
+    """
     if topology.groups:
         label = np.arange(topology.num_nodes) + len(topology.groups)
         label[topology.num_npus :] = NO_BLOCK
@@ -225,7 +232,11 @@ def _node_labels(topology: Topology) -> Iterator[Int64Array]:
 
 
 def _components(topology: Topology, mask: BoolArray) -> Int64Array:
-    """Return the components of the links of `mask`: int64[nodes], the smallest node of each."""
+    """Return the component of every node, joined by the links of `mask` regardless of direction.
+
+    int64[nodes]: the smallest node of the component. The number of rounds is about the logarithm of
+    the diameter.
+    """
     label = np.arange(topology.num_nodes)
     sources = np.concatenate([topology.source[mask], topology.destination[mask]])
     targets = np.concatenate([topology.destination[mask], topology.source[mask]])
@@ -319,7 +330,11 @@ def _distances(topology: Topology) -> Iterator[Int64Array]:
 
 
 def _spectral_orders(topology: Topology) -> Iterator[Int64Array]:
-    """Yield orders by the eigenvectors of the smallest eigenvalues except the first."""
+    """Yield orders by the eigenvectors of up to `_EIGENVECTORS` smallest eigenvalues.
+
+    Of the Laplacian of the bandwidths of both directions, without the first eigenvalue. None are
+    yielded for fewer than 3 or more than `_MAX_SPECTRAL_NODES` nodes, because the cost is cubic.
+    """
     nodes = topology.num_nodes
     if not 3 <= nodes <= _MAX_SPECTRAL_NODES:
         return

@@ -156,7 +156,10 @@ def link_times_ps(
 
 
 def _rounded_ps(exact_ps: Float64Array) -> Int64Array:
-    """Round to the nearest integer, halves to even; refuse a time above `_MAX_MESSAGE_PS`."""
+    """Round to whole picoseconds, int64, halves to even.
+
+    Raises `InputError` if any time is above `_MAX_MESSAGE_PS`.
+    """
     longest = float(exact_ps.max(initial=0.0))
     if longest > _MAX_MESSAGE_PS:
         raise InputError(
@@ -169,7 +172,10 @@ def _rounded_ps(exact_ps: Float64Array) -> Int64Array:
 
 
 def _busy_times(serialization: Int64Array, arrival: Int64Array, occupancy: Occupancy) -> Int64Array:
-    """Time that each message occupies its link, in the shape of `arrival`."""
+    """Return the time that each message occupies its link, in the shape of `arrival`.
+
+    SERIALIZATION: `serialization`, which is size / bandwidth; ALPHA_BETA: the arrival time.
+    """
     match occupancy:
         case Occupancy.SERIALIZATION:
             # The latencies may have more dimensions than the serialization times.

@@ -72,7 +72,12 @@ def _direct_links(topology: Topology, sources: Int64Array, destinations: Int64Ar
 def _distant_routes(
     topology: Topology, sources: Int64Array, destinations: Int64Array, pairs: Int64Array
 ) -> list[tuple[Int64Array, Routes]]:
-    """Find the routes of `pairs` (indices of sources and destinations), several goals at a time."""
+    """Find the routes of `pairs`; return the indices of the pairs of each batch with their routes.
+
+    `pairs`: indices of `sources` and `destinations`. Pairs with the same destination share a
+    search; as many destinations are searched at once as `_SEARCH_CELLS` allows. Raises `InputError`
+    with a pair that has no path.
+    """
     # Pairs of one destination share its search.
     pairs = pairs[np.argsort(destinations[pairs], kind="stable")]
     goals, first = np.unique(destinations[pairs], return_index=True)
@@ -104,9 +109,10 @@ class _RouteSearch:
         self._links = self._backwards.entering
 
     def routes(self, goals: Int64Array, goal_of_path: Int64Array, sources: Int64Array) -> Routes:
-        """Find the paths from `sources[i]` to `goals[goal_of_path[i]]`.
+        """Find the path from `sources[i]` to `goals[goal_of_path[i]]`, for every i.
 
-        Raises `InputError` with the first pair that has no path.
+        Among useful links, an NPU takes the first; a switch takes the one that the next digit of
+        the destination's number selects. Raises `InputError` with the first pair that has no path.
         """
         distance = self._backwards.hops(goals)
         length = distance[goal_of_path, sources].astype(np.int64)

@@ -73,7 +73,11 @@ class TopologyText:
             raise self.error("by-rail is not true", "write by-rail=true, or leave it out")
 
     def _network(self, stated: Mapping[str, Sequence[str]]) -> str:
-        """Return the text of the network above machines with its bandwidth and latency, or ""."""
+        """Return the text of the network above machines, with bandwidth and latency, or "".
+
+        `stated`: values by key of the query. Raises `UsageError` if bandwidth, latency or `by-rail`
+        of such a network is given without the network.
+        """
         values = {key: stated[key] for key in _NETWORK_KEYS if key in stated}
         if "network" not in values:
             if values or "by-rail" in stated:
@@ -170,7 +174,10 @@ class TopologyText:
     def _spread(
         self, count: int, values: Sequence[float], name: str, quantity: str
     ) -> Sequence[float]:
-        """Repeat a single value `count` times. Raises `UsageError` for another number of values."""
+        """Return `count` values: the given ones, or a single one repeated.
+
+        `name`, `quantity`: used in the message. Raises `UsageError` for another number of values.
+        """
         if len(values) not in (1, count):
             message = f"{len(values)} {name} for {count} {quantity}"
             raise self.error(message, f"state one value, or {count}")
@@ -212,9 +219,10 @@ def build_topology(text: str, find_builder: Callable[[str], TopologyFunction]) -
 
 
 def regular(text: TopologyText) -> Topology:
-    """Build a topology such as `ring:8`, whose dimensions are of one kind.
+    """Build a topology such as `ring:8` or `torus:4x4`, whose dimensions are all of one kind.
 
-    Only `mesh` and `torus` may have several dimensions. Raises `UsageError` for others.
+    Raises `UsageError` for several sizes with a name other than `mesh` and `torus`, and for more
+    than `MAX_DIMENSIONS`.
     """
     sizes = text.sizes()
     kind = _PRODUCTS.get(text.name) or DIMENSIONS[text.name]
@@ -230,7 +238,11 @@ def regular(text: TopologyText) -> Topology:
 
 
 def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) -> Topology:
-    """Build a topology with one plane and all its NPUs."""
+    """Build a topology with one plane and all its NPUs.
+
+    A text with `network=` is built from its machines and that network; names joined by `*` or `-`
+    give a product of dimensions; other names are built by the builder from `find_builder`.
+    """
     if text.network:
         inner = TopologyText(_without(text.text, (*_NETWORK_KEYS, "by-rail")))
         above = TopologyText(text.network)
@@ -257,7 +269,8 @@ def _built(text: TopologyText, find_builder: Callable[[str], TopologyFunction]) 
 def _product(text: TopologyText, factors: Sequence[tuple[str, ...]]) -> Topology:
     """Build a grid from `factors`: (name, size) of each dimension, or (name,) without a size.
 
-    Raises `UsageError` for unknown names and for missing or several sizes.
+    Raises `UsageError` for more than `MAX_DIMENSIONS`, an unknown name, and a factor without or
+    with several sizes.
     """
     if len(factors) > MAX_DIMENSIONS:
         raise text.error(f"more than {MAX_DIMENSIONS} dimensions", "use fewer")
@@ -283,7 +296,10 @@ def _is_size(text: str) -> bool:
 
 
 def _without(text: str, keys: Sequence[str]) -> str:
-    """Return a topology text without some keys of its query."""
+    """Return a topology text without the items of its query whose key is in `keys`.
+
+    The `?` is removed if no item remains.
+    """
     shape, _, query = text.partition("?")
     remaining = [item for item in query.split("&") if item and item.partition("=")[0] not in keys]
     return f"{shape}?{'&'.join(remaining)}" if remaining else shape

@@ -105,7 +105,12 @@ class Topology:
         return *endpoints, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 
     def _links_defect(self) -> str | None:
-        """Return the first defect of the links (lengths, ends, rates, latencies), or None."""
+        """Return the first defect of NPUs and links, or None.
+
+        Defects: no NPU, columns of different lengths, a link to a node that does not exist or to
+        itself, a bandwidth that is not positive and finite, a negative or infinite latency, and
+        values outside the supported ranges.
+        """
         if not 1 <= self.num_npus <= self.num_nodes:
             return "needs at least one NPU"
         if len({len(column) for column in self._columns()}) != 1:
@@ -128,7 +133,10 @@ class Topology:
         return None
 
     def _planes_defect(self) -> str | None:
-        """Return the first defect of the planes (numbers, several with dimensions), or None."""
+        """Return the first defect of the planes, or None.
+
+        Planes must be numbered from 0 without gaps; a topology with dimensions has one plane.
+        """
         planes = distinct(self.plane)
         if not np.array_equal(planes, np.arange(len(planes))):
             named = ", ".join(map(str, planes[:_NAMED_PLANES].tolist()))
@@ -138,7 +146,10 @@ class Topology:
         return None
 
     def _names_defect(self) -> str | None:
-        """Return the first defect of the node names (number, duplicates), or None."""
+        """Return the first defect of the node names, or None.
+
+        A defect is another number of names than nodes, or a repeated name.
+        """
         names = self.node_names
         if names and len(names) != self.num_nodes:
             return f"{len(names)} node names for {self.num_nodes} nodes"
@@ -148,7 +159,11 @@ class Topology:
         return None
 
     def _groups_defect(self) -> str | None:
-        """Return the first defect of groups, dimensions, multicast and reduction, or None."""
+        """Return the first defect, or None.
+
+        A group may list each NPU once; the sizes of dimensions must multiply to the number of NPUs;
+        only switches multicast or reduce.
+        """
         for group, members in self.groups.items():
             is_outside = any(not 0 <= member < self.num_npus for member in members)
             if is_outside or len(set(members)) != len(members):
@@ -177,7 +192,11 @@ class Topology:
         return differing
 
     def _rows(self) -> Float64Array:
-        """Return the links as one table: float64[5, links]."""
+        """Return the links as one table: float64[5, links].
+
+        Rows: source, destination, plane, bandwidth in bytes/s, latency in ns rounded as
+        `latency_ns` is.
+        """
         keys = (self.source, self.destination, self.plane)
         return np.stack([*keys, self.bandwidth_bytes_per_s, self.latency_ns])
 
@@ -214,7 +233,7 @@ class Topology:
         )
 
     def _check_subset(self, npus: Sequence[int]) -> None:
-        """Raise `UsageError` for NPUs that do not exist or are listed twice, and for no NPUs."""
+        """Raise `UsageError` for no NPUs, and for NPUs that do not exist or are listed twice."""
         outside = [npu for npu in npus if not 0 <= npu < self.num_npus]
         if outside:
             wrong = f"NPU {outside[0]} is not in 0..{self.num_npus - 1}"
@@ -226,7 +245,10 @@ class Topology:
         raise UsageError(f"topology {self.name}: {wrong}", cure=cure, code="invalid-subset")
 
     def _name_of_subset(self, npus: str) -> str:
-        """Return the name with `npus=...` added to the text of every plane."""
+        """Return the name of the topology with `npus=...` added to the text of every plane.
+
+        The name can be parsed again as a topology text. `npus`: a list such as `0,2,4-7`.
+        """
         # Each plane of a text has a list, so that the name can be parsed again.
         parts = PLANE_SEPARATOR.split(self.name) if self.num_planes > 1 else [self.name]
         return "+".join(f"{part}{'&' if '?' in part else '?'}npus={npus}" for part in parts)

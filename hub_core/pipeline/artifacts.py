@@ -94,9 +94,10 @@ class Destination:
         return Path(os.path.realpath(self.place))
 
     def _find_stale_files(self, targets: Sequence[Path]) -> list[Path]:
-        """Find files of an older set with the same prefix that the new set does not replace.
+        """Return files of an older set with the same prefix that the new set does not replace.
 
-        Raises `UsageError` if there are any, except with `force`.
+        Sorted; empty for other layouts. Raises `UsageError` if there are any and `force` is not
+        set.
         """
         if self.layout is not Layout.PREFIX or self.place is None:
             return []
@@ -166,7 +167,12 @@ def _roll_back_on_failure() -> Iterator[_Undo]:
 def _move_all(
     moves: Sequence[tuple[Path, Path]], stale: Sequence[Path], scratch: Path, undo: _Undo
 ) -> None:
-    """Move staged files to their targets, and stale files to the scratch folder."""
+    """Move staged files to their targets; the files that they replace go to the scratch folder.
+
+    `stale`: older files that are removed in the same way. The steps that reverse each move are
+    appended to `undo` before the move, so that an interrupt loses nothing. A single file without
+    stale ones is replaced by one atomic move.
+    """
     if len(moves) == 1 and not stale and moves[0][1].parent.is_dir():
         os.replace(*moves[0])
         return
@@ -206,7 +212,10 @@ def _make_folders(folder: Path, undo: _Undo) -> None:
 
 @contextlib.contextmanager
 def _create_scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a hidden folder on the file system of the targets; it is removed afterwards."""
+    """Yield a new hidden folder in `parent`, which is removed with its contents afterwards.
+
+    It is on the file system of the targets, so that moves are atomic.
+    """
     scratch = parent / f".collhub-{os.urandom(6).hex()}"
     # As text, because its removal then allocates least memory.
     name = str(scratch)

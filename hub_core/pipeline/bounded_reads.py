@@ -19,7 +19,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def load_file(file: Path) -> bytes:
-    """Load a file of at most 4 GiB."""
+    """Load a file of at most 4 GiB; a pipe or device is read like a stream.
+
+    Raises `InputError` that names the file if it cannot be read, is empty or is larger.
+    """
     name = str(file)
     with open_file(file) as opened, convert_read_errors(name):
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):

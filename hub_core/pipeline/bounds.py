@@ -63,10 +63,11 @@ def best_bounds(
     """Compute the largest bound for every size; None for custom collectives and without a path.
 
     The core's bound is computed first, with a few passes over the links. `best_times_ps`: times of
-    the fastest known algorithms by size. Offers of plugins, which may import solvers, are called in
-    the order of their loading work. Each gets the sizes whose best time is more than 2 % above the
-    bounds so far, and a work limit of `QUICK_WORK` or, if `is_thorough`, `THOROUGH_WORK`. Raises
-    `HubError` for a broken plugin.
+    the fastest known algorithms by size, None if unknown. Offers of plugins, which may import
+    solvers, are called in the order of their loading work. Each gets the sizes whose best time is
+    unknown or more than 2 % above the bounds so far, and a work limit: `QUICK_WORK` or, if
+    `is_thorough`, `THOROUGH_WORK`, less its loading work. An offer that raises `InputError` has no
+    bound and is skipped. Raises `HubError` for a broken plugin.
     """
     core_ps = lower_bounds_ps(collective, topology, sizes, npus)
     if core_ps is None:
@@ -112,10 +113,10 @@ def best_bounds(
 def beaten_bound(
     bound: ProvenBound | None, time_ps: int | None, *, slack_ps: int = 0, name: str = ""
 ) -> Diagnostic | None:
-    """Return the finding for a time below a bound; None if there is no such defect.
+    """Return the warning for a time below a bound, which is a bug of one of them; else None.
 
-    Either the time or the bound is wrong then, which is a bug. `slack_ps`: maximum error of the
-    time by rounding. `name`: of the algorithm, for the message.
+    None also if the time or the bound is unknown. `slack_ps`: maximum error of the time by
+    rounding. `name`: of the algorithm, for the message.
     """
     if bound is None or time_ps is None or time_ps + slack_ps >= bound.time_ps:
         return None

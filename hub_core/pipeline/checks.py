@@ -35,8 +35,9 @@ _BEYOND = 1 << 30
 def choose_versions(check: Check, version: str) -> RuntimeVersions:
     """Find the row of the check's version table that contains `version`.
 
-    Raises `UsageError` with the known versions if there is no table, and if the version is unknown
-    or ambiguous.
+    `latest` and its synonyms mean the last row; `2.1` stands for all versions that begin with it.
+    Raises `UsageError` if there is no table, for a text that is no version, and unless exactly one
+    row contains it.
     """
     name = f"runtime {check.name}"
     if not check.versions:
@@ -82,7 +83,10 @@ def report_unused_file(check: Check, versions: RuntimeVersions, file: str) -> Ch
 
 
 def warn_of_newest(check: Check, report: CheckReport, file: str) -> CheckReport:
-    """Add a warning if the file is used, but not by the newest versions any more."""
+    """Add a warning to a report without errors if the newest versions ignore such files.
+
+    The report is returned unchanged if the check has no version table.
+    """
     newest = check.versions[-1] if check.versions else None
     if newest is None or newest.uses_files or not report.ok:
         return report
@@ -92,7 +96,7 @@ def warn_of_newest(check: Check, report: CheckReport, file: str) -> CheckReport:
 
 
 def list_versions(check: Check) -> str:
-    """List all versions of a runtime in one clause."""
+    """List all versions of a runtime in one clause, with those that use such files."""
     rows = [
         f"{format_span(check, row)} {'use' if row.uses_files else 'do not use'} such files"
         for row in check.versions
@@ -125,13 +129,16 @@ def _create_finding(code: str, check: Check, versions: RuntimeVersions, file: st
 
 
 def _get_example(check: Check) -> str:
-    """Return the newest version that uses files, with the name of the runtime."""
+    """Return `RUNTIME@VERSION` with the newest version that uses files; the newest if none does."""
     used = [row for row in check.versions if row.uses_files] or check.versions
     return f"{check.name}@{used[-1].last or used[-1].first}"
 
 
 def _suggest_use(check: Check) -> str:
-    """Suggest versions or runtimes that can use the file."""
+    """Return the remedy for a file that a version does not use.
+
+    The newest versions that use it or, if no version does, another runtime.
+    """
     used = [row for row in check.versions if row.uses_files]
     if not used:
         return "write the algorithm for another runtime: 'collhub formats' lists them"
@@ -146,7 +153,11 @@ def checks_of(subject: Subject, registry: Registry) -> list[Provided[Check]]:
 
 
 def find_check(name: str, subject: Subject, registry: Registry) -> Provided[Check]:
-    """Find the check of this name and subject. Raises `HubError` with the closest match."""
+    """Find the check of this name and subject.
+
+    Raises `HubError` for an unknown name, with the closest check of the subject as its remedy, and
+    `UsageError` for a check of another subject.
+    """
     known = [check.name for check in checks_of(subject, registry)]
     everything = f"checks of that subject: {', '.join(known) or 'none'}"
     if name not in (check.name for check in registry.all(Check)):

@@ -55,7 +55,13 @@ class JsonHead:
 
 
 def scan_json_head(head: bytes) -> JsonHead | None:
-    """Scan the first bytes of a text; None if it begins with neither an object nor a list."""
+    """Scan the first bytes of a text; None if it begins with neither an object nor a list.
+
+    The head may end anywhere. The result has the names of the members of the outermost object as
+    far as they are in `head`, and the value of its member `schema` if that is a schema of the hub.
+    `searched`: the bytes in which signatures are searched: that schema, else the head without
+    `extensions`, which may contain data of other formats.
+    """
     start = _START.match(head)
     if start is None:
         return None
@@ -149,9 +155,11 @@ def find_reader(opened: Input, kind: type[R], registry: Registry) -> Provided[R]
 
 
 def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
-    """Find the writer for the suffix of a path; without suffix, that of the canonical traces.
+    """Find the writer for the suffix of a path; the longest suffix takes precedence.
 
-    Raises `UsageError` if no writer or several writers have the suffix.
+    A path without suffix names canonical traces: the writer of traces among writers of `kind` or,
+    unless there is exactly one, the writer named `CANONICAL_FORMAT`. Raises `UsageError` if no
+    writer or several writers have the suffix.
     """
     writers = registry.all(kind)
     named = [provided for provided in writers if _has_suffix(out, provided.offer.format)]
@@ -177,7 +185,10 @@ def is_trace(format: Format) -> bool:
 
 
 def trace_form(format: Format) -> Format | None:
-    """Return the form of the canonical traces, binary or JSON, of a format; None for others."""
+    """Return the form of canonical traces, binary or JSON, that a format has, or None.
+
+    The suffixes decide; the JSON form must also be a set of rank files.
+    """
     if set(format.suffixes) & set(CHAKRA.suffixes):
         return CHAKRA
     is_json = format.layout is Layout.PREFIX and format.suffixes == CHAKRA_JSON.suffixes
@@ -195,7 +206,10 @@ def _is_named_program(opened: Input, format: Format) -> bool:
 
 
 def _claims(provided: Provided[R], opened: Input) -> bool:
-    """Whether a reader of workloads recognises the source as a workload."""
+    """Whether a reader of workloads recognises the content as a workload, by its function `claims`.
+
+    False without such a function, and for compressed content that the format does not accept.
+    """
     claims = getattr(provided.offer, "claims", "")
     if not claims or (opened.is_gzip and not provided.offer.format.accepts_gzip):
         return False
@@ -233,7 +247,12 @@ def _create_ambiguity_error(
 def _create_json_error(
     opened: Input, head: JsonHead | None, kind: type[Offer], registry: Registry
 ) -> InputError:
-    """Create the error for JSON, or a file named `.json`, without a signature of any format."""
+    """Create the error for JSON, or a file named `.json`, that no reader recognises.
+
+    The message depends on the head: no JSON, an unknown schema of the hub, an object with its first
+    six members, or a list. The remedy names the format with the most common members, if there is
+    one.
+    """
     noun, location = noun_of(kind), Location(opened.source.name)
     cure = "name the format with --from; 'collhub formats' lists them"
     if head is None:

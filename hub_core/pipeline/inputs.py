@@ -156,9 +156,11 @@ def open_source(
     report: Report,
     more: Sequence[str] = (),
 ) -> tuple[Source, Provided[R]]:
-    """Open a file, and find its reader among readers of `kind`; `format` names the reader.
+    """Open a file, and find its reader among readers of `kind`.
 
-    `more`: as of `open_algorithm`.
+    `format`: name of the reader; None to choose it by suffix and content. `more`: further rank
+    files, as of `open_algorithm`. `report` gets warnings about the file. Raises `HubError` if the
+    file cannot be opened or no single reader fits.
     """
     chosen = registry.find(kind, format) if format is not None else None
     readers = registry.all(kind) if chosen is None else [chosen]

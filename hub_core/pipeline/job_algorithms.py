@@ -221,7 +221,12 @@ class _AlgorithmCache:
         root: int,
         network: GroupNetwork,
     ) -> Algorithm:
-        """Synthesize and verify the algorithm for a collective."""
+        """Synthesize and verify the algorithm for a collective on the NPUs of a group.
+
+        `size`: bytes of a rank's input, the measure of jobs. `root`: position of the root in the
+        group. If the network has more NPUs than the group, the algorithm is restricted to the
+        members. Raises `HubError` if this fails.
+        """
         ranks = len(network.npus)
         collective = Collective(
             kind,
@@ -250,9 +255,10 @@ class _AlgorithmCache:
 def _restrict_to_members(
     algorithm: Algorithm, collective: Collective, npus: Sequence[int]
 ) -> Algorithm:
-    """Convert an algorithm on the NPUs of a network to one on the members of a group.
+    """Convert an algorithm on all NPUs of a network to one on the members of a group.
 
-    Raises `InputError` for steps on NPUs outside the group, such as relays.
+    Member i is NPU `npus[i]`; extensions are dropped. Raises `InputError` for steps on other NPUs,
+    such as relays.
     """
     steps = algorithm.steps
     position = np.full(algorithm.num_ranks, -1, np.int64)

@@ -39,8 +39,9 @@ def read_measurements(
 
     `collective`, `ranks` and `nodes` complete files that lack them. `format`: name of the reader,
     by default the only one whose signature is in a file. An option goes to every reader that
-    declares it. Raises `InputError` for the first file without usable points, `UsageError` for an
-    option that no reader of the files declares and for files that several readers recognise.
+    declares it. Skipped lines are listed in the result. Raises `InputError` for the first file
+    without usable points, `UsageError` for an option that no reader of the files declares and for
+    files that several readers recognise, `PluginError` for a reader that returns invalid points.
     """
     registry = registry or run_registry()
     points: list[Measurement] = []
@@ -79,7 +80,10 @@ def detect_measurements(content: bytes, registry: Registry) -> list[Provided[Mea
 
 
 def _read_content(path: str, skipped: list[Diagnostic]) -> Source:
-    """Return a source whose content is in memory. Raises `InputError`."""
+    """Read a file or standard input completely; return it as a source that reports to `skipped`.
+
+    Raises `InputError` if it cannot be read or is too large.
+    """
     opened = open_input(path, (), skipped.append)
     source = content_of(opened, _UNCOMPRESSED)
     _refuse_large(source.name, source.parts[0].size or 0)

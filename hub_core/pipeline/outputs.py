@@ -95,7 +95,8 @@ def write_topology(
 ) -> Written:
     """Write a network to a file or to standard output (`-`), as `write` writes a model.
 
-    If the suffix does not identify one format, the hub's own document is written.
+    `format`: name of the writer. None: the only writer with the suffix of `out`, else the hub's
+    topology document. An existing file is replaced.
     """
     named = [
         offered.name
@@ -235,9 +236,10 @@ def _write_artifacts(
 
 
 def _check_artifacts(writer: AnyWriter, result: WriteResult) -> Iterator[Content]:
-    """Yield the artifacts with their bytes; check names, types, and that no name is repeated.
+    """Yield the artifacts of a writer with their bytes, each loaded when it is requested.
 
-    Raises `PluginError`.
+    Raises `PluginError` for a name that does not fit the layout or is repeated, content that is no
+    bytes, an exception of the writer, and if there is no artifact.
     """
     is_single = writer.offer.format.layout is Layout.FILE
     seen: set[str] = set()

@@ -79,8 +79,9 @@ def run_simulator(
 ) -> SimulationResult:
     """Call the simulator `name` and check that its result has a time for every rank.
 
-    `options`: texts by name. Raises `UsageError` for a size below 1, for a topology without an NPU
-    for every rank, and if the simulator cannot place ranks on the NPUs of the request.
+    `options`: texts by name. The simulator gets the registry of the run. Raises `UsageError` for a
+    size below 1, for a topology without an NPU for every rank, and if the request places ranks on
+    NPUs and the simulator cannot; `PluginError` for another number of times.
     """
     check_size(request.collective_bytes)
     ranks, npus = request.algorithm.num_ranks, request.npus
@@ -175,7 +176,8 @@ def check_size(collective_bytes: int) -> None:
 def simulate_job(request: WorkloadRequest, name: str, options: OptionText) -> WorkloadTimes:
     """Call the simulator of workloads `name` and check that its result has times for every rank.
 
-    `options`: texts by name. Raises `HubError`.
+    `options`: texts by name. Raises `HubError` for an unknown simulator or option, `PluginError`
+    for another number of times.
     """
     registry = request.hub or run_registry()
     simulator = registry.find(WorkloadSimulator, name)
@@ -316,7 +318,10 @@ def _slack_ps(time_ps: int, truncated_ps: int) -> int:
 
 
 def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) -> None:
-    """Raise `UsageError` for a topology without an NPU for every rank."""
+    """Raise `UsageError` for a topology without an NPU for every rank.
+
+    `npus`: the NPU of each rank; None for NPU r for rank r.
+    """
     count, needed = topology.num_npus, 1 + max(npus or (ranks - 1,))
     if count < needed:
         size = f"{ranks} ranks" if npus is None else f"ranks on NPUs {format_ranks(npus)}"

@@ -156,7 +156,12 @@ def rank_files(prefix: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _find_set(path: Path, formats: Sequence[Format]) -> list[_Member]:
-    """Find the rank files, ordered by rank, that a prefix, member or folder names; else empty."""
+    """Find the set of rank files that a path names, ordered by rank; [] if it names none.
+
+    A file names the set of the files with its prefix and suffix; a name that is no file is a prefix
+    in its folder; otherwise a folder names the set in it. Only suffixes of `formats` with rank
+    files count. Raises `InputError` for several sets.
+    """
     sets = [format for format in formats if format.layout is Layout.PREFIX]
     suffixes = sorted({suffix for format in sets for suffix in format.suffixes})
     if not suffixes or (path.is_file() and not path.name.endswith(tuple(suffixes))):
@@ -189,7 +194,10 @@ def _is_set(member: _Member, formats: Sequence[Format]) -> bool:
 
 
 def _find_members(folder: Path, suffixes: Sequence[str]) -> list[_Member]:
-    """Find all files of a folder with a rank in the name, ordered by rank."""
+    """Return all files of a folder with a rank in the name, such as `ring.0.et`, by rank.
+
+    Empty for a folder that cannot be read.
+    """
     pattern = re.compile(
         rf"(?P<prefix>.+(?=\.)|(?:.*[^a-z])?rank[-_]?)\.?(?P<rank>0|[1-9][0-9]{{0,6}})"
         rf"(?P<suffix>{_create_pattern(suffixes)})\Z",
@@ -238,7 +246,11 @@ def _create_input(source: Source, head: bytes, layout: Layout) -> Input:
 
 
 def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
-    """Return the head of the file in a folder that determines its format; None without one."""
+    """Return the first 4096 bytes of the file in a folder that identifies its folder format.
+
+    Files with a suffix of such a format are examined by name, at most `MAX_MARKERS`; the first with
+    its signature is returned. None if there is none, or if the folder cannot be read.
+    """
     markers = [f for f in formats if f.layout is Layout.FOLDER and f.signature]
     suffixes = tuple({suffix for format in markers for suffix in format.suffixes})
     if not suffixes:
@@ -257,9 +269,10 @@ def _find_marker(folder: Path, formats: Sequence[Format]) -> bytes | None:
 
 
 def _find_enclosing_folder(prefix: Path, formats: Sequence[Format], report: Report) -> Input | None:
-    """Open the folder of a folder format that contains a set; None if there is none.
+    """Open the folder of a folder format that contains a set of rank files; None if there is none.
 
-    The folder of the set and its parent are examined.
+    The folder of the set and its parent are examined. If the folder cannot be opened, a warning is
+    reported and None is returned, because the set can be read without it.
     """
     for folder in (prefix.parent, prefix.parent.parent):
         marker = _find_marker(folder, formats)
@@ -282,7 +295,11 @@ def has_signature(head: bytes, format: Format) -> bool:
 
 
 def _open_folder(path: Path, name: str, head: bytes, report: Report) -> Input:
-    """Open all files of a folder under the name given by the user; `head`: of the marker."""
+    """Open all files below a folder, sorted by path, under the name given by the user.
+
+    `head`: first bytes of the file that identifies the format. Raises `InputError` for an empty
+    folder and for more than `MAX_FOLDER_FILES` files.
+    """
     files = sorted(
         itertools.islice((file for file in path.rglob("*") if file.is_file()), MAX_FOLDER_FILES + 1)
     )
@@ -332,7 +349,11 @@ def _decompress_part(part: SourcePart) -> SourcePart:
 
 
 def _open_stream(file: BinaryIO, name: str, report: Report, is_ours: bool = False) -> Input:
-    """Create a source of one part from a pipe: reads the head now, and the rest on `load`, once."""
+    """Create a source of one part from a pipe.
+
+    The head is read now, and the rest when the part is loaded for the first time. `is_ours`: close
+    the file after reading, and on errors. Raises `InputError` for an empty stream.
+    """
     try:
         with convert_read_errors(name):
             head = file.read(HEAD_BYTES)

@@ -202,7 +202,7 @@ def _count_simulations(
 def _call_within_limits(
     synthesizer: Provided[Synthesizer], request: SynthesisRequest, options: object
 ) -> SynthesisResult:
-    """Call the synthesizer and list the parts of the search that limits ended.
+    """Call the synthesizer; its result lists the parts of the search that limits ended.
 
     Raises `InputError` if a limit was reached before the first algorithm.
     """
@@ -223,9 +223,9 @@ def _call_within_limits(
 
 
 def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
-    """Remove bounds above the time, with a warning for each that is a bug.
+    """Return the result without bounds above its time, which are wrong, and with warnings.
 
-    Bounds for messages of one size may be above the time, because other sizes may be faster.
+    Bounds for messages of one size are removed without a warning: other sizes may be faster.
     """
     bounds = {name: bound for name, bound in result.bounds_ns.items() if bound <= result.time_ns}
     warnings = [
@@ -243,7 +243,10 @@ def _remove_beaten_bounds(result: SynthesisResult) -> SynthesisResult:
 
 
 def _check_npus(request: SynthesisRequest) -> None:
-    """Raise `UsageError` unless every rank has an NPU of its own that the topology has."""
+    """Raise `UsageError` unless there is one NPU per rank, all different, and all NPUs exist.
+
+    The NPUs that the request adds as relays must exist too.
+    """
     topology, npus = request.topology, request.npus
     if len(npus) != request.collective.num_ranks:
         message = f"{len(npus)} NPUs are named for {request.collective.num_ranks} ranks"

@@ -59,7 +59,11 @@ class Measurement:
     call: str = ""
 
     def defect(self) -> str | None:
-        """Return the reason why the point cannot be used, or None."""
+        """Return the reason why the point cannot be used, or None.
+
+        Limits: sizes of 1 byte to 2^62, times above 0 and below 1e12 us, 2 to 2^20 ranks, and 1
+        node up to one per rank.
+        """
         if not 1 <= self.size_bytes <= MAX_MEASURED_BYTES:
             return f"size {self.size_bytes} is not between 1 byte and 2^62"
         if not 0 < self.time_us < MAX_MEASURED_US:

@@ -97,7 +97,7 @@ class SearchBudget:
 
     @property
     def reason(self) -> str:
-        """Description of the limit that is reached; empty if none is."""
+        """Description of the limit that is reached, the work limit first; empty if none is."""
         if self.work is not None and self.done >= self.work:
             return f"the work limit was reached ({self._work_limit})"
         if self.left_s == 0.0:

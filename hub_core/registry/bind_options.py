@@ -25,8 +25,9 @@ def bind_options(
 ) -> object:
     """Create the record of options: values as given, else from the environment, else defaults.
 
-    `owner`: name in messages (`writer chakra`). `-` in a name stands for `_`. Raises `UsageError`
-    with one finding for every unknown name and every invalid value.
+    `owner`: name in messages (`writer chakra`). `-` in a name stands for `_`; `NAME.KEY` adds a
+    pair to an option of type PAIRS. An empty environment variable counts as unset. Raises
+    `UsageError` with one finding for every unknown name and every invalid value.
     """
     declared = declared_options(record)
     pairs = {option.name for option in declared if option.type is OptionType.PAIRS}
@@ -55,7 +56,11 @@ def bind_options(
 
 
 def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
-    """Convert a value to the type of the option. Raises `ValueError` with the reason."""
+    """Convert a value to the type of the option, and check its choices and range.
+
+    Raises `ValueError` with the reason, which names the closest choice. Integers without a given
+    limit must be within +-`MAX_INTEGER`.
+    """
     value = _CONVERTERS[option.type](raw)
     if option.choices and value not in option.choices:
         known = f"is not one of {', '.join(option.choices)}"
@@ -70,7 +75,10 @@ def convert_value(option: Option, raw: str | int | float | bool) -> OptionValue:
 
 
 def _check_range(value: float, low: float | None, high: float | None) -> None:
-    """Raise `ValueError` for a number outside the range, in the units of the record."""
+    """Raise `ValueError` for a number below `low` or above `high`; None is no limit.
+
+    Limits are printed in the units of the record.
+    """
     if (low is None or value >= low) and (high is None or value <= high):
         return
     if high is None:
@@ -88,7 +96,11 @@ def _format_limit(bound: float | None) -> str:
 def _find_raw_value(
     option: Option, values: OptionText, environment: Mapping[str, str]
 ) -> tuple[OptionValue, str]:
-    """Return the unconverted value, and the description of its origin for messages."""
+    """Return the unconverted value of an option, and the description of its origin for messages.
+
+    A given value takes precedence over the environment variable of the option, and that over its
+    default; an empty variable is ignored.
+    """
     if option.name in values:
         return values[option.name], f"option {option.name}"
     if option.environment and environment.get(option.environment):

@@ -32,9 +32,10 @@ class Attempt(Generic[T]):
 
 
 def attempt(work: Callable[[], T]) -> Attempt[T]:
-    """Run `work` and catch all exceptions, including `SystemExit` and `os._exit`.
+    """Run `work`; return its value, or the reason of the exception that it raised, and its output.
 
-    Only Ctrl-C and lack of memory are not caught.
+    All exceptions are caught, including `SystemExit` and `os._exit`; only Ctrl-C and lack of memory
+    are not. Standard output and error are captured, standard input is empty.
     """
     with _STREAMS, _intercept_exit(), _capture_streams() as stream:
         try:
@@ -71,9 +72,9 @@ def blamed_on(owner: str, reference: Reference) -> Iterator[None]:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe an error in one line:
+    """Describe an error in one line: its type, its message, and the file and line that raised it.
 
-    its type, its message, and the file and line that raised it.
+    A `HubError` is described by its first message only. Messages are truncated to 300 characters.
     """
     origin = _format_origin(error)
     if isinstance(error, SystemExit):
@@ -89,7 +90,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _format_origin(error: BaseException) -> str:
-    """Return ` (FILE:LINE)` of the code that raised an error, or an empty text."""
+    """Return ` (FILE:LINE)` of the innermost frame that raised an error; "" without a traceback."""
     # Only the frames: the library's `extract_tb` would read every source file for its lines.
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
@@ -129,7 +130,10 @@ def _intercept_exit() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _capture_streams() -> Iterator[_Captured]:
-    """Replace the standard streams during the body; yield the stream that captures its output."""
+    """Replace the standard streams during the body; yield the stream that captures its output.
+
+    Standard input is empty. The previous streams are restored, also after an exception.
+    """
     saved = sys.stdin, sys.stdout, sys.stderr
     stream = _Captured()
     sys.stdin, sys.stdout, sys.stderr = io.TextIOWrapper(io.BytesIO()), stream, stream

@@ -103,7 +103,12 @@ def find_offer_defect(hook: str, returned: object) -> str | None:
 
 
 def _find_unmet_specifier(text: str, line: str) -> str:
-    """Return the version specifier of a requirement that this core does not satisfy, or ''."""
+    """Return the version specifier of a requirement that this core does not satisfy, or "".
+
+    `text`: the part after the name; `line`: the full requirement. Plain specifiers are compared
+    here; others by `packaging`, with pre-releases allowed. A requirement that is invalid, or whose
+    marker excludes this environment, is satisfied.
+    """
     clauses = [_PLAIN_CLAUSE.match(part) for part in text.split(",")]
     if not text or (all(clauses) and _PLAIN_VERSION.match(__version__)):
         pairs = [(match[1], match[2]) for match in clauses if match]

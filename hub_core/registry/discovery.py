@@ -124,7 +124,12 @@ def _load_all(
     switches: Mapping[str, str],
     admission: Admission,
 ) -> Registry:
-    """Load the candidates that are neither disabled (`switches`: reasons by name) nor refused."""
+    """Load the candidates in order, after the core, and return the registry of all plugins.
+
+    `switches`: reasons by name of disabled plugins; `use_plugins` False disables all. A candidate
+    whose name is used twice, or is that of the core, is broken. `admission` may refuse a plugin
+    before its import with a reason, which is recorded.
+    """
     refused: dict[str, str] = {}
 
     def admit(plugin: Plugin) -> str | None:
@@ -173,9 +178,10 @@ def _load_core(manager: pluggy.PluginManager) -> Plugin:
 
 
 def _find_candidates() -> Iterator[_Candidate]:
-    """Yield the entry points of the group.
+    """Yield the entry points of the group, distribution by distribution.
 
-    Of several copies of a distribution, only the first one.
+    Of several installed copies of a distribution, only the first one counts; distributions whose
+    entry points cannot be read are skipped.
     """
     seen: set[str] = set()
     for distribution in installed_distributions():
@@ -242,7 +248,11 @@ def _explain_shared_name(candidate: _Candidate, candidates: Collection[_Candidat
 
 
 def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admission) -> Plugin:
-    """Import a plugin whose requirement on the core is met and which is admitted."""
+    """Import a plugin whose requirement on the core is met and which is admitted.
+
+    Returns the plugin with its status: INCOMPATIBLE, BROKEN with the reason, or LOADED with its
+    offers. Lack of memory makes it BROKEN. Raises `KeyboardInterrupt` that names the plugin.
+    """
     plugin, entry_point = candidate.plugin, candidate.entry_point
     if entry_point is None:
         return plugin
@@ -263,7 +273,11 @@ def _load(candidate: _Candidate, manager: pluggy.PluginManager, admission: Admis
 def _import_plugin(
     plugin: Plugin, entry_point: EntryPoint, manager: pluggy.PluginManager
 ) -> Plugin:
-    """Import a plugin, and collect its offers."""
+    """Import a plugin and collect its offers; return it with its status.
+
+    BROKEN if the import or a hook fails, INCOMPATIBLE for another API version, else LOADED; the
+    text of the status then lists output during the import and threads that remain.
+    """
     threads = set(threading.enumerate())
     imported = attempt(entry_point.load)
     if imported.reason is not None:

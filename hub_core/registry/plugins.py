@@ -134,7 +134,7 @@ class Registry:
         return matches[0] if matches else self._raise_unknown(kind, name)
 
     def clashes(self) -> list[str]:
-        """List names that several plugins use for offers of the same kind, one line each."""
+        """List names that several offers of one kind have, one line each, without repetition."""
         lines = []
         for kind in OFFER_KINDS:
             offers: tuple[Provided[Offer], ...] = self.all(kind.type)
@@ -170,10 +170,9 @@ class Registry:
     ) -> HubError:
         """Create the error for a name that no loaded offer has.
 
-        It mentions plugins that are not loaded.
-
-        The cure is the closest of the `known` names, or `everything` if none is close. Returns a
-        `PluginError` if a plugin that is not loaded may provide the name.
+        The remedy is the closest of the `known` names, or `everything` if none is close. The
+        message mentions plugins that are not loaded. A `PluginError` is returned if such a plugin
+        may provide the name: one after which it is called, or any if no known name is close.
         """
         close = closest(name, known)
         hint = self.unavailable_hint()
@@ -189,9 +188,9 @@ class Registry:
         return UsageError(message, cure=close or everything, code=code)
 
     def plugin(self, name: str) -> Plugin:
-        """Return the plugin with this entry-point or distribution name.
+        """Return the plugin with this entry-point or distribution name, in any usual spelling.
 
-        Raises `PluginError` with the closest match.
+        Raises `PluginError` with the closest name if there is none.
         """
         for plugin in self.plugins:
             if canonical_name(name) in (

@@ -139,7 +139,11 @@ def run_program(
 
 
 def _create_program_error(name: str, report: Report) -> HubError:
-    """Create the error that a program's process reports."""
+    """Create the error that the report of a program's process describes.
+
+    A `UsageError` if the file defines several programs and none was chosen, else an `InputError`
+    with code, remedy and line of the report (0 or less: no line).
+    """
     place = Location(name, report["line"] if report["line"] > 0 else None)
     code = report.get("code", "program-failed")
     if code == "several-programs":
@@ -150,7 +154,11 @@ def _create_program_error(name: str, report: Report) -> HubError:
 
 
 def _start_process(child: str, limits: ProcessLimits) -> subprocess.Popen[bytes]:
-    """Start a process that reads its job from standard input."""
+    """Start a process in a new session that reads its job from standard input.
+
+    It gets only the environment variables in `_ENVIRONMENT`, and settings for reproducible output
+    and single-threaded libraries. Standard error is discarded.
+    """
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     # Sets are iterated in the same order in every run, and libraries start no threads, which would
     # count against the limits.
@@ -190,7 +198,11 @@ def _run_exchange(
     job: bytes,
     clock_limit_s: int,
 ) -> _ProcessEnd:
-    """Send the job to the process, receive its report, and stop it at the time limit."""
+    """Send the job to the process, receive its output, and stop it at the time limit.
+
+    `clock_limit_s`: limit of elapsed time; then SIGXCPU makes the process report its position, and
+    shortly afterwards all its processes are killed.
+    """
     exchange = _Exchange(process, job)
     try:
         is_late = not exchange.run(clock_limit_s)
@@ -233,8 +245,8 @@ class _Exchange:
     def run(self, seconds: float) -> bool:
         """Exchange data until the process has ended and its report is complete, or until the limit.
 
-        The report is complete at its end, or 1 s after the end of the process. Returns whether it
-        is complete; False also if it is too long.
+        The report is complete at its end, or 1 s after the end of the process. Returns whether the
+        process has ended; False also if the report is too long.
         """
         deadline = time.monotonic() + seconds
         while self._selector.get_map() and not self.is_too_long:
@@ -254,7 +266,7 @@ class _Exchange:
         return self._process.returncode is not None
 
     def close(self) -> None:
-        """Close the pipes."""
+        """Close the selector and both pipes; errors of a broken pipe are ignored."""
         self._selector.close()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
@@ -262,7 +274,11 @@ class _Exchange:
                 pipe.close()
 
     def _transfer(self, pipe: object) -> None:
-        """Write or read as much data as the pipe accepts or contains."""
+        """Write or read as much data as the pipe accepts or contains, without waiting.
+
+        A finished pipe is removed from the selector. If the report becomes longer than
+        `MAX_REPORT_BYTES`, it is discarded and `is_too_long` is set.
+        """
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -307,7 +323,7 @@ def _stop_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _parse_report(output: bytes) -> Report | None:
-    """Parse the report; None for any other output."""
+    """Parse the report, a JSON object; None for any other output and for one that is too long."""
     if not output.startswith(b"{") or len(output) > MAX_REPORT_BYTES:
         return None
     try:
@@ -322,7 +338,12 @@ def _explain_end(
     end: _ProcessEnd,
     limits: ProcessLimits,
 ) -> InputError:
-    """Create the error for a process that ended without a report: by a limit, or by itself."""
+    """Create the error for a process that ended without a report.
+
+    Checked in this order: a report that is too long, a limit of memory or processes, the limits of
+    CPU time and elapsed time, and another signal or status. The line is that which the program had
+    reached, if it is known.
+    """
     if end.is_too_long:
         message = f"the program reports more than {MAX_REPORT_BYTES >> 20} MiB"
         return InputError(message, location=Location(name), code="too-large")

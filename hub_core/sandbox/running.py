@@ -111,7 +111,10 @@ def error_report(message: str, line: int, code: str) -> Report:
 
 
 def chosen_places(names: Sequence[str], chosen: str | None) -> list[int]:
-    """Return the indices of the selected programs: by number from 1, or by name; None: all."""
+    """Return the indices of the selected programs: by number from 1, else by name.
+
+    None selects all; [] if there is no such program; several if programs have the same name.
+    """
     if chosen is None:
         return list(range(len(names)))
     if chosen.isdecimal() and 1 <= int(chosen) <= len(names):
@@ -177,7 +180,12 @@ class _Run:
         self._module = ModuleType("__main__")
 
     def outcome(self, source: bytes, arguments: list[str], chosen: str | None) -> Report:
-        """Run the program and return its report."""
+        """Run the program with captured output and return its report.
+
+        The report has an error, or the answer of a program that printed text and exited without a
+        result (as for `--help`), or the results of the programs that `chosen` selects. `printed`:
+        first line that it printed.
+        """
         printed, complained = _PrintedText(self._name), _PrintedText(self._name)
         with (
             contextlib.redirect_stdout(_to_text_stream(printed)),
@@ -228,7 +236,11 @@ class _Run:
         exec(code, self._module.__dict__)
 
     def _failure(self, error: BaseException) -> Report:
-        """Return the report of an exception, with the program's innermost line."""
+        """Return the report of an exception, with the innermost line that is in the program.
+
+        Lack of memory, syntax errors and errors of the hub have reports of their own; an error of
+        the hub keeps its line, code and remedy.
+        """
         name = self._name
         line = _find_line(error, name)
         if isinstance(error, MemoryError):
@@ -245,7 +257,11 @@ class _Run:
         return error_report(self._message(error), line, "program-failed")
 
     def _message(self, error: BaseException) -> str:
-        """Return the message for an exception."""
+        """Return the message for an exception: the explanation of the language, if it has one.
+
+        Otherwise the text of an exception of the language; for others, after the type of the
+        exception.
+        """
         message = str(error)
         # The text of a KeyError is the `repr` of its argument.
         if isinstance(error, KeyError) and error.args:
@@ -271,9 +287,10 @@ def _to_text_stream(stream: _PrintedText) -> TextIO:
 
 
 def _report_exit(end: SystemExit, name: str, printed_errors: str) -> Report:
-    """Return the report of `sys.exit`.
+    """Return the report of `sys.exit`: only the line for status 0, else an error with the status.
 
-    Argparse also exits by it, with the reason on standard error.
+    The reason is the last line on standard error, where argparse writes it, or the text given to
+    `sys.exit`.
     """
     line = _find_line(end, name)
     if end.code in (None, 0):

@@ -13,7 +13,11 @@ _MAX_BYTES = 16 << 20
 
 
 def parsed_source(name: str, content: bytes) -> ast.Module:
-    """Parse a program without executing it. Raises `InputError` with the line of a syntax error."""
+    """Parse a program without executing it.
+
+    Raises `InputError` with the line of a syntax error, and for more than 16 MiB, null bytes and
+    expressions that are nested too deeply.
+    """
     place = Location(name)
     if len(content) > _MAX_BYTES:
         message = f"{len(content)} bytes are too long for a program"
@@ -31,7 +35,10 @@ def parsed_source(name: str, content: bytes) -> ast.Module:
 
 
 def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
-    """Whether an import statement imports one of these packages, or a module of one."""
+    """Whether a node is an import statement of one of these packages, or of a module of one.
+
+    False for other nodes.
+    """
     names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
     if isinstance(node, ast.ImportFrom):
         names = [node.module or ""]
@@ -39,7 +46,10 @@ def imports_any(node: ast.AST, packages: tuple[str, ...]) -> bool:
 
 
 def shell_words(text: str | None) -> list[str]:
-    """Split command line arguments like a shell. Raises `UsageError` for unbalanced quotes."""
+    """Split command line arguments like a shell; [] for None.
+
+    Raises `UsageError` for unbalanced quotes.
+    """
     if text is None:
         return []
     try:

@@ -111,7 +111,11 @@ class _Usage:
 
 
 def _measure_usage() -> _Usage:
-    """Sum the usage of all living descendants; CPU time of ended processes is included."""
+    """Return CPU time in s, memory in bytes and number of all living descendants.
+
+    CPU time of ended processes is included, shared memory is not. Processes that end meanwhile are
+    skipped.
+    """
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = ended.ru_utime + ended.ru_stime
     memory = processes = 0

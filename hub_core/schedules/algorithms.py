@@ -104,7 +104,10 @@ def collective_among(collective: Collective, npus: Sequence[int], num_npus: int)
 
 
 def _build_contract(collective: Collective, npus: Int64Array, num_npus: int) -> CustomContract:
-    """Contract of a standard collective in which rank `npus[r]` does the part of rank r."""
+    """Build the contract in which NPU `npus[r]` does the part of rank r of a standard collective.
+
+    NPUs without a rank have empty buffers.
+    """
     postcondition = collective.postcondition()
     assert postcondition is not None
     expected = postcondition.with_ranks_named(collective.num_ranks)

@@ -132,7 +132,11 @@ def find_certificate(algorithm: Algorithm) -> dict[str, JsonValue] | None:
 
 
 def network_object(topology: Topology, with_links: bool = True) -> dict[str, JsonValue]:
-    """Build the `network` object (`CertifiedNetwork`) of a certificate, with or without links."""
+    """Build the `network` object (`CertifiedNetwork`) of a certificate, with or without links.
+
+    Its digest covers everything but the name, also the links that are omitted. Switches that
+    multicast or reduce are listed only if there are any.
+    """
     head: dict[str, JsonValue] = {
         "npus": topology.num_npus,
         "nodes": topology.num_nodes,
@@ -160,7 +164,10 @@ def network_digest(network: Mapping[str, object]) -> str:
 
 
 def _list_links(topology: Topology) -> list[JsonValue]:
-    """Links as [source, destination, bandwidth], with several planes also [..., plane]."""
+    """List the links as [source, destination, bandwidth as an exact fraction].
+
+    With several planes, the plane is appended.
+    """
     objects: list[JsonValue] = []
     for link, plane in zip(topology.links(), topology.plane.tolist(), strict=True):
         # From the shortest decimal text, since `Fraction(0.1)` is not a tenth.
@@ -176,7 +183,10 @@ LinkCapacities = Mapping[tuple[int, int], Fraction]
 
 
 def spreading_rate(nodes: Sequence[int], capacities: LinkCapacities, outward: bool) -> Fraction:
-    """Total bandwidth in bytes/s of the links that leave a set of nodes (`outward`) or enter it."""
+    """Return the total bandwidth in bytes/s of the links that leave a set of nodes, exactly.
+
+    `outward` False: of the links that enter it. `capacities`: bandwidth by (source, destination).
+    """
     inside = set(nodes)
     total = Fraction(0)
     for (tail, head), capacity in capacities.items():

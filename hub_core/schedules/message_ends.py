@@ -97,7 +97,11 @@ class MessageEnds(ColumnTable):
     def from_transfers(
         cls, transfers: Transfers, num_chunks: int, wanted: Sequence[int] | None
     ) -> MessageEnds:
-        """Build the ends of all transfers at the ranks `wanted` (None: all). Cost: three sorts."""
+        """Build the ends of all transfers at the ranks `wanted` (None: all), by rank and time.
+
+        At one time, arrivals precede sends, so that a chunk can be forwarded at once; simultaneous
+        ends of one kind are sorted by the time of the opposite end. Cost: three sorts.
+        """
         # Until they are sorted, transfer i is sent in row i and received in row count + i.
         count = len(transfers)
         end = np.arange(2 * count, dtype=np.int64)

@@ -116,7 +116,11 @@ def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Arra
 
 
 def _find_chain_heads(steps: StepTable) -> Int64Array:
-    """Row of the first addition in the chain of every row (itself if not chained), int64[rows]."""
+    """Return the row of the first addition in the chain of every row, int64[rows].
+
+    A row is chained to its parent if it is the only child, has no other parent, and both add
+    received messages to the same units. An unchained row is its own head.
+    """
     parents, children = _list_edges(steps)
     rows = len(steps)
     parent_count = np.bincount(children, minlength=rows)
@@ -134,7 +138,10 @@ def _find_chain_heads(steps: StepTable) -> Int64Array:
 
 
 def _is_continued(steps: StepTable, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Per dependency, whether parent and child add received messages to the same units."""
+    """Return, per dependency, whether parent and child add received messages to the same units.
+
+    False if a buffer is unknown.
+    """
     adds: BoolArray = steps.is_kind(StepKind.RECV_REDUCE) & (steps.dst_buffer != Buffer.UNKNOWN)
     is_continued: BoolArray = adds[parents] & adds[children]
     is_continued &= steps.count[parents] == steps.count[children]

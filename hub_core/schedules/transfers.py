@@ -160,7 +160,12 @@ class _RankBlocks:
 
     @classmethod
     def from_collective(cls, collective: Collective) -> _RankBlocks:
-        """Blocks of a standard collective, in the order of chunk ids."""
+        """Build the blocks of a standard collective, in the order of chunk ids.
+
+        A block is the part of the data of one rank, in an all-to-all that of one pair of ranks,
+        numbered `source * num_ranks + destination`; a buffer that is not split is one block. Origin
+        and target are `ALL_RANKS` unless the kind has one.
+        """
         ranks, traits = collective.num_ranks, collective.kind.traits
         if traits.split_by_source and traits.split_by_target:
             # All-to-all: a block for every pair of ranks.

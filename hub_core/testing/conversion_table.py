@@ -110,7 +110,10 @@ def conversions_are_honest(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _find_readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
-    """Readers of one kind of model by format name, without those that execute their source."""
+    """Return the readers of one kind of model by format name.
+
+    Readers that execute their source are omitted, and subclasses for other kinds of models.
+    """
     readers = {}
     for provided in registry.all(family[1]):
         offer: AnyReader = provided.offer
@@ -123,7 +126,11 @@ def _find_readers(registry: Registry, family: _Family) -> dict[str, AnyReader]:
 def _convert_from(
     reader: AnyReader, registry: Registry, family: _Family, formats: Collection[str] | None
 ) -> Iterator[Conversion]:
-    """Yield the conversions of the models of one reader to all formats (None), or to `formats`."""
+    """Yield the conversions of the models of one reader to `formats` (None: all formats).
+
+    None are yielded without a writer. Each sample of the reader is written by each writer and read
+    back by the reader of that format, if there is one.
+    """
     writers: list[AnyWriter] = [provided.offer for provided in registry.all(family[2])]
     targets = [writer for writer in writers if formats is None or writer.name in formats]
     if not targets:
@@ -159,7 +166,12 @@ def _read_samples(
 def _write_and_read_back(
     model: Model, writer: AnyWriter, reader: AnyReader | None
 ) -> tuple[Outcome, str]:
-    """Write a model and read it back if `reader` is not None; return the outcome and its detail."""
+    """Write a model and read it back, unless `reader` is None; return the outcome and its detail.
+
+    REFUSED if the writer raises a `HubError`; WRONG for other exceptions, a file that cannot be
+    read back, and undeclared differences; LOSSY with the lost features, EQUAL, or WRITTEN without a
+    reader.
+    """
     try:
         written = render(writer, model)
     except HubError as error:
@@ -224,7 +236,10 @@ def validate_all(
 def _describe_first_difference(
     artifacts: Mapping[str, bytes], expected: Mapping[str, bytes]
 ) -> str:
-    """Describe the first artifact that differs and its first differing line."""
+    """Describe the first difference of written artifacts: names, a line, or the length.
+
+    Each artifact is compared line by line, in the order of `expected`.
+    """
     if artifacts.keys() != expected.keys():
         return f"artifacts {sorted(artifacts)}, expected {sorted(expected)}"
     name = next(name for name in expected if artifacts[name] != expected[name])

@@ -211,7 +211,10 @@ def _find_round_trip_problem(
 
 
 def _find_reading_problem(reader: Reader, source: Source) -> str | None:
-    """Read a valid input; describe a wrong result type or an incorrect algorithm, or None."""
+    """Read a valid input; return the problem of the result, or None.
+
+    A problem is a wrong type, or an algorithm that fails verification.
+    """
     model = call(reader, source)
     expected = _EXPECTED[type(reader)]
     if not isinstance(model, expected):

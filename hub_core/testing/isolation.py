@@ -65,7 +65,11 @@ class _Watch(threading.local):
     readable_folders: tuple[str, ...] = ()
 
     def note(self, event: str, arguments: tuple[object, ...]) -> None:
-        """Record an audit event if the current thread is watched (hook of PEP 578)."""
+        """Record an audit event if the current thread is watched (hook of PEP 578).
+
+        Not recorded: events inside the process, reads of allowed files, databases in memory, and
+        accesses by imports and by readers of package metadata.
+        """
         if self.accesses is None or not _is_access(event):
             return
         if event == "open" and self._is_allowed_read(*arguments[:2]):

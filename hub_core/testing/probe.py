@@ -83,7 +83,11 @@ def _probe(
     limit_s: float = _TIME_LIMIT_S,
     hash_seed: str = "0",
 ) -> dict[str, str]:
-    """Answer of a new process to a question. Raises `_ProbeError` if it gives no answer."""
+    """Ask a new process for an answer (`question`: see the module) and return it.
+
+    `other_plugins`: plugins that it loads before. Raises `_ProbeError` if it gives no answer within
+    `limit_s` or ends with another status than 0.
+    """
     # -P: do not add the current folder to the path.
     command = [sys.executable, "-P", "-m", __name__, question, plugin, *other_plugins]
     # Files, not pipes: a surviving child of the plugin would keep a pipe open.
@@ -145,7 +149,10 @@ def _build_environment(hash_seed: str) -> dict[str, str]:
 
 
 def _describe_failure(status: int | None, limit_s: float, message: str) -> str:
-    """Predicate of a sentence about a process without an answer: time limit, signal or status."""
+    """Return the predicate of a sentence about a process without an answer.
+
+    `status`: None for the time limit, negative for a signal; `message`: its last line of errors.
+    """
     if status is None:
         return f"was not done after {limit_s:g} s"
     if status < 0:
@@ -199,7 +206,10 @@ class _Loading:
 
 
 def _record_functions() -> dict[str, dict[str, int]]:
-    """Identities of the functions and classes, per loaded module of Python and the core."""
+    """Return the identities of functions and classes by module and name.
+
+    Of all loaded modules of Python's library and of the core.
+    """
     identities = {}
     for name, module in sorted(sys.modules.items()):
         top = name.partition(".")[0]
@@ -223,7 +233,10 @@ def _get_seconds(loading: _Loading, plugin: str) -> dict[str, str]:
 
 
 def _hash_artifacts(loading: _Loading, plugin: str) -> dict[str, str]:
-    """(WRITER SAMPLE ARTIFACT) to SHA-256, for the writers of this plugin only."""
+    """Return the SHA-256 of each artifact by `WRITER SAMPLE ARTIFACT`.
+
+    Every writer of this plugin writes all samples.
+    """
     from hub_core.plugin_api.formats import FormatWriter
     from hub_core.testing.checked_plugin import render_samples
 

@@ -86,7 +86,11 @@ class _Simulation:
         )
 
     def advance(self, now_ns: float, row: int, hop: int) -> None:
-        """Process an event: start a step (hop 0), or send its message over the next link."""
+        """Process an event: start a step (hop 0), or send its message over the next link.
+
+        A message waits until the link is free. After its last link it releases its receive. A step
+        finishes when its first link is free, local steps at once.
+        """
         path = self.paths.get(row, [])
         departure_ns = now_ns
         if hop < len(path):
@@ -117,7 +121,7 @@ class _Simulation:
 def _compute_paths(
     algorithm: Algorithm, topology: Topology, collective_bytes: int, occupancy: Occupancy
 ) -> dict[int, list[tuple[int, float, float]]]:
-    """Per SEND row, the hops of its route as (link, occupied time, time until delivery) in ns."""
+    """Return, per SEND row, the hops (link, occupied time, time until delivery), in ns."""
     steps = algorithm.steps
     sends = np.flatnonzero(steps.sends)
     counts = steps.count[sends]

@@ -111,7 +111,11 @@ class SampleDraft:
         after: BufferPlace | None = None,
         **values: int,
     ) -> int:
-        """Add a step that depends on all conflicting earlier steps; return its row."""
+        """Add a step that depends on all earlier steps with conflicting accesses.
+
+        Returns its handle. `after`: units that the step must wait for as if it wrote them.
+        `values`: other columns.
+        """
         reads, writes = _list_units(rank, source, count), _list_units(rank, target, count)
         parents = self._find_conflicts(reads, writes + _list_units(rank, after, count))
         if source is not None:

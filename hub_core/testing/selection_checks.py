@@ -68,7 +68,7 @@ def selected(
     """
 
     def slowdowns(requested_sizes: Collection[int]) -> dict[str, float]:
-        """Mean time over the fastest time at these sizes, per algorithm, ascending."""
+        """Return each algorithm's mean ratio to the fastest time at these sizes, ascending."""
         indices = [i for i, size in enumerate(sizes) if size in requested_sizes]
         best = [min(times[i] for times in times_ns.values()) for i in indices]
         means = {
@@ -79,7 +79,10 @@ def selected(
         return dict(sorted(means.items(), key=lambda item: item[1]))
 
     def windows(names: Collection[str] | None) -> tuple[SelectedWindow, ...]:
-        """Windows of the fastest algorithms among `names` (None: all)."""
+        """Return the windows of the fastest algorithms among `names` (None: all); () for no names.
+
+        Of equally fast ones the first is used. Neighbouring sizes with one winner form a window.
+        """
         candidates = [name for name in times_ns if names is None or name in names]
         if not candidates:
             return ()
@@ -155,7 +158,11 @@ def measurement_readers_refuse_bad_input(subject: CheckedPlugin) -> Iterator[str
 
 
 def _check_writer(writer: SelectionWriter) -> Iterator[str]:
-    """Write a sample selection twice, read it back and yield all problems."""
+    """Write a sample selection twice, read it back and yield all problems.
+
+    Problems: wrong types, different files, invalid file names, errors of the reader, and sizes that
+    are served twice or, without any loss, not at all.
+    """
     selection = sample_selection()
     result, repetition = call(writer, selection), call(writer, selection)
     if not isinstance(result, WriteResult) or not isinstance(repetition, WriteResult):

@@ -143,7 +143,7 @@ def _step_values(
     num_ranks: int,
     unit_count: int,
 ) -> dict[str, int]:
-    """Columns of a step, with the operands of its kind; these may exceed the buffers."""
+    """Draw the columns of a step of a kind; regions may exceed the buffers."""
     values = {
         "peer": draw(_below(num_ranks)) if kind in _MESSAGES else -1,
         "channel": draw(st.integers(0, 3)),

@@ -84,7 +84,11 @@ def _build_request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> 
 def _find_result_problem(
     request: SynthesisRequest, result: object, repetition: object
 ) -> str | None:
-    """Describe the first problem of a result, compared with that of an equal request, or None."""
+    """Return the first problem of a result, or None.
+
+    `repetition`: the result of an equal request. Problems: type, collective, differences between
+    both results, time, a partial result, and an algorithm that fails verification.
+    """
     if not isinstance(result, SynthesisResult) or not isinstance(repetition, SynthesisResult):
         return f"returned {type(result).__name__}, expected SynthesisResult"
     problem = _find_collective_problem(request, result.algorithm)
@@ -103,7 +107,10 @@ def _find_result_problem(
 
 
 def _find_collective_problem(request: SynthesisRequest, algorithm: Algorithm) -> str | None:
-    """Describe a collective that differs from the requested one, or None."""
+    """Describe kind, ranks and root of the algorithm if they are not the requested ones, else None.
+
+    If other NPUs may relay, the algorithm must have a rank per NPU and a custom collective.
+    """
     requested, num_npus = request.collective, request.topology.num_npus
     expected = requested.kind, requested.root, requested.num_ranks
     # With NPUs that only relay, the algorithm has a rank per NPU, and its collective is custom.
@@ -170,7 +177,7 @@ def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
 
 
 def _join_edges(tables: Sequence[StepTable]) -> tuple[Int64Array, Int64Array]:
-    """Dependencies of all tables as arrays (parent, child) of rows of the joined table."""
+    """Return the dependencies of all tables as (parents, children) of joined rows."""
     parents, children = [], []
     rows = first_positions([len(table) for table in tables])
     for table, first_row in zip(tables, rows, strict=True):

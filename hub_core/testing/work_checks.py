@@ -226,7 +226,11 @@ def _iterate_calls(subject: CheckedPlugin) -> Iterator[tuple[Offer, Callable[[],
 def _find_simulation_problem(
     algorithm: Algorithm, result: SimulationResult, repetition: SimulationResult
 ) -> str | None:
-    """Describe the first problem of a simulation compared with its repetition, or None."""
+    """Return the first problem of a simulation, or None.
+
+    Finish times must be one whole number of ns, or None, per rank, and equal in `repetition`; step
+    times must fit.
+    """
     finish_ns = result.rank_finish_ns
     if len(finish_ns) != algorithm.num_ranks:
         return f"{len(finish_ns)} finish times for {algorithm.num_ranks} ranks"
@@ -264,7 +268,11 @@ def _find_step_time_problem(
 
 
 def _find_execution_problem(algorithm: Algorithm, result: ExecutionResult) -> str | None:
-    """Describe the first wrong unit of the outputs, or None."""
+    """Return the first wrong unit of the outputs of an execution, or None.
+
+    Outputs are compared exactly with the sum of the required contributions; a contract without
+    contents is not compared.
+    """
     if len(result.outputs) != algorithm.num_ranks:
         return f"{len(result.outputs)} outputs for {algorithm.num_ranks} ranks"
     contract = algorithm.collective.postcondition()
@@ -281,7 +289,10 @@ def _find_execution_problem(algorithm: Algorithm, result: ExecutionResult) -> st
 def _compute_expected_units(
     algorithm: Algorithm, contract: Contributions
 ) -> dict[_OutputUnit, _Values]:
-    """Required values of every output unit of the contract: the sum of its contributions."""
+    """Return the required values of every output unit by (rank, unit).
+
+    Each is the sum of its contributions.
+    """
     inputs = build_inputs(algorithm)
     expected: dict[_OutputUnit, _Values] = {}
     units = zip(contract.rank.tolist(), contract.offset.tolist(), strict=True)
@@ -306,7 +317,10 @@ def _slice_of_unit(unit: int) -> slice:
 
 
 def _find_pass_problem(result: object) -> str | None:
-    """Describe a result of the wrong type or an incorrect algorithm of a pass, or None."""
+    """Return the problem of the result of a pass, or None.
+
+    The result must be a pair of a correct algorithm and a `PassReport`.
+    """
     pair = result if isinstance(result, tuple) else ()
     if len(pair) != 2 or not isinstance(pair[1], PassReport):
         return f"returned {type(result).__name__}, not (Algorithm, PassReport)"

@@ -65,7 +65,10 @@ class Plan:
 
 
 def encode_nodes(plan: Plan, ranks: range) -> list[bytes]:
-    """Encode the node records of each of some consecutive ranks."""
+    """Encode the node records of consecutive ranks; return the bytes of each rank.
+
+    The order of attributes is part of the profile, so that equal algorithms give equal bytes.
+    """
     nodes = _ProfileNodes(plan, ranks)
     start = [nodes.ids(), *nodes.looks()]
     # The order of attributes is part of the profile, so that equal algorithms give equal bytes.
@@ -133,7 +136,7 @@ class _ProfileNodes:
         return number_field(_ID_TAG, ids, ids != 0)
 
     def looks(self) -> list[Piece]:
-        """Return the pieces of name and type, one of a few byte strings."""
+        """Return one piece per combination of name and type, present in the nodes that have it."""
         texts = [
             bytes([_NAME_TAG, len(name)]) + name.encode() + bytes([_TYPE_TAG, node_type])
             for name, node_type, _ in _LOOKS
@@ -149,7 +152,10 @@ class _ProfileNodes:
         return number_field(_MICROS_TAG, micros, micros > 0)
 
     def message(self) -> list[Piece]:
-        """Return the pieces of attributes that every reader of messages needs."""
+        """Return the attributes of messages that every reader needs: size, ends and tag.
+
+        `is_cpu_op` is written for all nodes; sizes in bytes are omitted in the symbolic dialect.
+        """
         nodes, is_message = self._nodes, self._is_message
         peer = nodes.peer[self._rows]
         source = np.where(self._is_send, self._rank, peer)
@@ -179,7 +185,10 @@ class _ProfileNodes:
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
 
     def triple(self) -> list[Piece]:
-        """Return sizes in chunks, for a branch of ASTRA-sim; -1 if they are meaningless."""
+        """Return the sizes of messages in chunks, which a branch of ASTRA-sim reads.
+
+        -1 if chunks are meaningless for the algorithm; nothing in the absolute dialect.
+        """
         if self._plan.dialect == "absolute":
             return []
         units = np.full(len(self._step), self._plan.algorithm.collective.unit_count)
@@ -196,7 +205,11 @@ class _ProfileNodes:
         ]
 
     def placement(self) -> list[Piece]:
-        """Return lane and channel of a step, and the units that a message carries."""
+        """Return channel and lane of a step, and the region that a message carries.
+
+        Default values are omitted, except for the channel of messages. The receiving half of a
+        receive-reduce is marked by `is_rrc` and has no region of its own: (UNKNOWN, 0).
+        """
         is_message = self._is_message
         lane, channel = self._get_column("lane", -1), self._get_column("channel", 0)
         has_lane = self._is_first & (lane != -1)
@@ -214,7 +227,11 @@ class _ProfileNodes:
         ]
 
     def computation(self) -> list[Piece]:
-        """Return the operation of a COMP node, its operands and its cost."""
+        """Return kind, operations, bytes and operands of COMP nodes.
+
+        A reduction counts one operation per 4 bytes, because an algorithm does not define the
+        element type. The symbolic dialect has no operations and bytes.
+        """
         is_comp = ~self._is_message
         comp_kind = _COMP_KINDS[self._look]
         pieces = [number_attribute("comp_kind", Kind.INT32, comp_kind, is_comp)]
@@ -228,7 +245,10 @@ class _ProfileNodes:
         return [*pieces, self._encode_operand("src"), self._encode_operand("dst")]
 
     def _encode_operand(self, side: str) -> Piece:
-        """Return the region that a COMP node reads or writes."""
+        """Return the region that a COMP node reads ("src") or writes ("dst").
+
+        An operand that is unknown in the model is omitted.
+        """
         buffer = self._get_column(f"{side}_buffer", Buffer.UNKNOWN)
         offset = self._get_column(f"{side}_offset", 0)
         # An operand that is unknown in the model is omitted.

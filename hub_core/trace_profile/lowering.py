@@ -97,10 +97,10 @@ def message_tags(steps: StepTable) -> npt.NDArray[np.int32]:
 
 
 def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int32]) -> NodeTable:
-    """Restore the recorded numbering of plain nodes. `channel`: of the step of every node.
+    """Return plain nodes with the ids, order, tags and lists that `extension` records.
 
-    Raises `InputError` if the extension does not fit the nodes, for example after a change of the
-    steps.
+    `channel`: of the step of every node. Raises `InputError` if the extension does not fit the
+    nodes, for example after a change of the steps.
     """
     if not isinstance(extension, dict) or not set(extension) <= {"tags", "ranks"}:
         raise _create_misfit("it is not an object of tags and ranks")
@@ -125,7 +125,11 @@ def restore(nodes: NodeTable, extension: JsonValue, channel: npt.NDArray[np.int3
 
 
 def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
-    """Create the nodes with ids, order and tags of profile v1."""
+    """Create the nodes with ids, order and tags of profile v1: one per step, in order.
+
+    A RECV_REDUCE becomes a receive and a COMP node that depends on it. A rank without steps gets
+    one placeholder, because simulators need a node per rank.
+    """
     steps = algorithm.steps
     is_pair = steps.kind == StepKind.RECV_REDUCE
     # Number of nodes of all earlier steps.
@@ -159,7 +163,11 @@ def _lower_plain(algorithm: Algorithm, collective_bytes: int) -> NodeTable:
 def _build_columns(
     algorithm: Algorithm, first: Int64Array, last: Int64Array, nodes: int, collective_bytes: int
 ) -> dict[str, Any]:
-    """Create the columns of `NodeTable` that describe single nodes."""
+    """Create the columns of `NodeTable` that describe single nodes; defaults for placeholders.
+
+    `first`, `last`: nodes of each step, different only for a RECV_REDUCE, whose second node has the
+    duration.
+    """
     steps, unit_count = algorithm.steps, algorithm.collective.unit_count
     columns: dict[str, Any] = {
         "type": np.full(nodes, NodeType.COMP, np.uint8),
@@ -190,7 +198,10 @@ def _create_misfit(reason: str) -> InputError:
 
 
 def _reorder(nodes: NodeTable, ids: UInt64Array, order: Int64Array) -> NodeTable:
-    """Return the nodes in the order of the file, with their dependencies."""
+    """Return the nodes in another order, with their dependencies renumbered.
+
+    `order`: plain position of every node of the result; `ids`: their ids.
+    """
     position = inverse(order)
     columns: dict[str, Any] = {"node_id": ids}
     for name in ("type", "peer", "tag", "size", "duration_ns", "step"):
@@ -216,7 +227,10 @@ class _RankEntry:
         self.rows = slice(self.start, stop)
 
     def permutation(self) -> Int64Array:
-        """Return the plain position of every node in file order."""
+        """Return the plain position of every node in file order; 0..n-1 if no order is recorded.
+
+        Raises `InputError` unless the recorded order is a permutation.
+        """
         plain = np.arange(self._count)
         if self._entry.get("order") is None:
             return plain
@@ -226,7 +240,10 @@ class _RankEntry:
         return order
 
     def ids(self) -> UInt64Array:
-        """Return the id of every node in file order."""
+        """Return the id of every node in file order; 0..n-1 if no ids are recorded.
+
+        Raises `InputError` for ids that are repeated or not one per node.
+        """
         if self._entry.get("ids") is None:
             # Ids that count from 0 are not recorded.
             return np.arange(self._count).astype(np.uint64)
@@ -236,7 +253,11 @@ class _RankEntry:
         return ids
 
     def relist(self, name: str, indptr: Int64Array, indices: Int64Array) -> None:
-        """Put parents into the order of the file."""
+        """Put the parents of nodes with a recorded list into its order; changes `indices`.
+
+        `name`: kind of dependencies. Raises `InputError` if a list does not have the same parents
+        as the node.
+        """
         # Lists that are not recorded are in plain order.
         lists = self._entry.get(name)
         for pair in lists if isinstance(lists, list) else []:
@@ -255,7 +276,10 @@ class _RankEntry:
 
 
 def _check_integers(value: JsonValue, count: int, name: str) -> UInt64Array:
-    """Check a list of `count` numbers of 64 bits. Raises `InputError`."""
+    """Convert a list of `count` integers of 0..2^64-1 to an array.
+
+    Raises `InputError` for any other value; `name` is its name in the message.
+    """
     if not isinstance(value, list) or len(value) != count:
         raise _create_misfit(f"{name} has not {count} entries")
     if not all(isinstance(entry, int) and 0 <= entry < 1 << 64 for entry in value):

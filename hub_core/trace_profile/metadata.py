@@ -167,7 +167,10 @@ class RankProfile:
         return self._metadata.attributes.get(name)
 
     def integer(self, name: str, low: int = 0, high: int = LARGEST) -> int:
-        """Return an attribute of any integer kind within limits. Raises `InputError`."""
+        """Return an attribute of any integer kind.
+
+        Raises `InputError` if it is missing, no integer, or outside `low..high`.
+        """
         value = self._get(name, "an integer")
         if isinstance(value, int) and low <= value <= high:
             return value
@@ -198,7 +201,10 @@ class RankProfile:
         return np.asarray(self._get(name, "an int64_list"), np.int64)
 
     def json_object(self, name: str) -> dict[str, JsonValue]:
-        """Return an attribute that contains a JSON object as text; empty if it is absent."""
+        """Return an attribute that contains a JSON object as text; {} if it is absent.
+
+        Raises `InputError` for any other text.
+        """
         try:
             value = json.loads(self.string(name)) if self.has(name) else {}
         # Deep nesting exhausts the stack of the parser.
@@ -209,7 +215,11 @@ class RankProfile:
         return value
 
     def _get(self, name: str, expected: str) -> AttributeValue:
-        """Return an attribute after checking its kind. Raises `InputError`."""
+        """Return the value of an attribute of the kind that the profile defines.
+
+        Any integer kind is accepted for an integer. Raises `InputError` if the attribute is missing
+        or of another kind; `expected` describes it.
+        """
         if not self.has(name):
             raise self.fail(f"metadata attribute {name} is missing", "missing-metadata")
         kind = self._metadata.kinds[name]
@@ -224,7 +234,11 @@ class RankProfile:
 
 
 def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorithm:
-    """Build the algorithm from the metadata of all files. Raises `InputError`."""
+    """Build the algorithm from the metadata of all files, in order of ranks, and its steps.
+
+    The file of rank 0 gives the shared values. A default size is not a property of the algorithm.
+    Raises `InputError` for invalid values and for extensions that use the reserved name.
+    """
     first = ranks[0]
     collective = _build_collective(ranks)
     scratch = [rank.integer("scratch_units") for rank in ranks]
@@ -243,7 +257,11 @@ def profile_algorithm(ranks: Sequence[RankProfile], steps: StepTable) -> Algorit
 
 
 def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, files: int) -> None:
-    """Refuse a file that does not belong to the set of `files` files of `first`."""
+    """Raise `InputError` for a file that does not belong to the set of `files` files of `first`.
+
+    The profile must be known, the number of ranks that of the files, shared attributes those of
+    rank 0, and the rank that of the file name.
+    """
     # The version is checked first, because other profiles have unknown attributes.
     if (profile := profile_of_rank.string("profile")) != PROFILE:
         cure = f"this release reads {PROFILE}"
@@ -262,7 +280,10 @@ def check_rank(profile_of_rank: RankProfile, first: RankProfile, rank: int, file
 
 
 def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
-    """Return options and extensions as JSON, and the table of a contract."""
+    """Return the values that only the file of rank 0 has: options, extensions, table of a contract.
+
+    Options and extensions are JSON texts, None if empty.
+    """
     # Ids, order and tags are read from the nodes.
     extensions = {name: value for name, value in algorithm.extensions.items() if name != "chakra"}
     values: dict[str, _Value] = {}
@@ -277,7 +298,10 @@ def _collect_rank_0_values(algorithm: Algorithm) -> dict[str, _Value]:
 
 
 def _build_collective(ranks: Sequence[RankProfile]) -> Collective:
-    """Build the collective; errors of the model are reported for the file of rank 0."""
+    """Build the collective from the metadata of all files.
+
+    Raises `InputError` that names the file of rank 0, also for values that the model refuses.
+    """
     first = ranks[0]
     kind = first.one_of("collective", CollectiveKind)
     try:
@@ -310,7 +334,11 @@ def _read_contract(ranks: Sequence[RankProfile]) -> CustomContract:
 
 
 def _read_expected(first: RankProfile, num_ranks: int) -> Contributions:
-    """Read the table of a contract, with ranks in range; the model checks the offsets."""
+    """Read the table of a contract.
+
+    Raises `InputError` for columns of different lengths and for ranks that do not exist; the model
+    checks the offsets.
+    """
     columns = {name: first.integers(f"expected_{name}") for name in CONTRACT_COLUMNS}
     if len({len(column) for column in columns.values()}) != 1:
         raise first.fail("the columns of the contract differ in length")

@@ -81,7 +81,8 @@ def chakra_algorithm(source: Source, options: ChakraReadOptions) -> Algorithm:
 def rank_parts(source: Source) -> list[SourcePart]:
     """Return the parts of ranks 0..n-1 in order.
 
-    Raises `InputError` for missing or repeated ranks.
+    The rank is that of the part, else that in its file name; a single file without one is rank 0.
+    Raises `InputError` for no files, repeated and missing ranks.
     """
     by_rank: dict[int, SourcePart] = {}
     for part in source.parts:
@@ -132,7 +133,11 @@ class _Reader:
         self._left_out: Counter[str] = Counter()
 
     def read(self, size: int | None) -> Algorithm:
-        """Read all files; `size`: size of the collective of a foreign trace in bytes."""
+        """Read all files, some megabytes at a time, and return the algorithm.
+
+        `size`: size in bytes of the collective of a foreign trace, None if unknown. Raises
+        `InputError` for invalid files.
+        """
         # Only the bytes of one batch are in memory.
         chunks = [self._decode_chunk(files) for files in in_batches(self._open_files())]
         joined = join(chunks, len(self._parts), self._name)
@@ -164,7 +169,11 @@ class _Reader:
             yield file
 
     def _check_foreign(self, metadata: Metadata, file: str) -> None:
-        """Refuse a set in which only some files have a profile, or whose files differ in origin."""
+        """Raise `InputError` for a file of another origin than that of rank 0.
+
+        Either all files have a profile or none; foreign files must have equal `collective`,
+        `schema` and `input_file`.
+        """
         if len(self._profiles) == len(self._metadata):
             return
         location = Location(file, byte=0)
@@ -180,7 +189,11 @@ class _Reader:
                 raise InputError(message, location=location, code="rank-files", cure=SAME_SET)
 
     def _decode_chunk(self, files: Sequence[RankFile]) -> Chunk:
-        """Decode the steps of some files."""
+        """Decode the steps of some files of consecutive ranks.
+
+        Also counts dropped dependencies, and attributes that the model does not represent. Raises
+        `InputError` or `TraceError` for nodes that are no steps.
+        """
         nodes = decode_nodes(Batch(files), self._book)
         fields = NodeFields(nodes)
         if not self._profiles:
@@ -223,7 +236,11 @@ class _Reader:
     def _collect_extensions(
         self, joined: Joined, known_metadata: frozenset[str]
     ) -> dict[str, JsonValue]:
-        """Collect the numbering of the nodes, and data that the model does not represent."""
+        """Return the numbering of the nodes, and data that the model does not represent.
+
+        Two entries of `Algorithm.extensions`; empty ones are omitted. `known_metadata`: names of
+        attributes that the model represents.
+        """
         details: dict[str, JsonValue] = {
             "metadata": _select_metadata(self._metadata[0], known_metadata),
             "attributes left out": {**dict(sorted(self._left_out.items()))},
@@ -237,7 +254,11 @@ class _Reader:
 
 
 def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, JsonValue]:
-    """Collect short metadata values without a field in the model; never complete source texts."""
+    """Return short metadata values by name, except for the names in `known`.
+
+    The version is included if `known` is empty. Texts of more than `_MAX_KEPT_TEXT` characters are
+    omitted: converters store source files.
+    """
     selected: dict[str, JsonValue] = {}
     for name, value in metadata.attributes.items():
         # Converters store complete source files in an attribute.
@@ -250,7 +271,10 @@ def _select_metadata(metadata: Metadata, known: frozenset[str]) -> dict[str, Jso
 
 
 def _find_rank(part: SourcePart, count: int) -> int:
-    """Return the rank in the source, else in the name of the file. Raises `InputError`."""
+    """Return the rank of a part, else that in its file name; else 0 for a single file.
+
+    Raises `InputError` if neither gives it.
+    """
     if part.rank is not None:
         return part.rank
     if match := _RANK_IN_NAME.search(part.name):

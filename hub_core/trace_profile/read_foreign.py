@@ -49,7 +49,11 @@ _KINDS: Mapping[str, CollectiveKind] = {
 
 
 def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> Chunk:
-    """Convert each node to a step, in file order. Raises `InputError` for other traces."""
+    """Convert each node to a step, in file order; buffers are unknown.
+
+    Messages of a connection have the channel `tag % TAG_MODULUS`; COMP nodes become COMPUTE steps.
+    Raises `InputError` for attributes out of range and messages without a size.
+    """
     micros = fields.micros()
     tag = fields.numbers("comm_tag", fields.is_message, 0, _MAX_INT32, -1)
     channel = np.where(fields.is_message, tag % TAG_MODULUS, 0)
@@ -79,7 +83,11 @@ def foreign_chunk(fields: NodeFields, links: ResolvedLinks, num_ranks: int) -> C
 
 
 def refuse_workload(fields: NodeFields) -> None:
-    """Refuse traces with collective, memory or metadata nodes, or messages without a peer."""
+    """Raise `InputError` for a trace that is no algorithm.
+
+    Such a trace has collective, memory or metadata nodes (then it is called a workload), nodes of
+    an unknown type, or messages without peer or tag.
+    """
     is_other = ~(fields.is_message | fields.is_comp)
     if is_other.any():
         node = int(is_other.argmax())
@@ -113,9 +121,9 @@ def _create_workload_error(fields: NodeFields, node: int, lack: str = "") -> Tra
 
 
 def _read_sizes(fields: NodeFields) -> dict[str, Int64Array]:
-    """Return sizes as given, 0 if missing.
+    """Return the sizes of messages as given: bytes, and the three columns of chunks; 0 if missing.
 
-    Bytes take precedence over chunks, -1 chunks are missing.
+    If a message has both, its bytes are used. Raises `InputError` for a message with neither.
     """
     size = fields.numbers("comm_size", fields.is_message, 1, LARGEST_MESSAGE, 0)
     chunks = {name: fields.numbers(name, fields.is_message, -1, _MAX_INT32, -1) for name in _TRIPLE}
@@ -150,8 +158,9 @@ def foreign_sizes(
 ) -> ForeignSizes:
     """Compute units. Absolute: one unit is one byte. Symbolic: chunks with a common denominator.
 
-    `size`: size of the collective of an absolute trace. Without it the collective is custom, and
-    unit_count is the maximum number of bytes that a rank sends or receives.
+    `size`: size of the collective of an absolute trace, whose kind is that in the metadata. Without
+    it the collective is custom, and unit_count is the maximum number of bytes that a rank sends or
+    receives. Raises `InputError` for a mixture of both forms and above 2^62 bytes.
     """
     sizes = joined.columns["comm_size"].astype(np.int64)
     total = joined.columns["total_chunk_cnt"].astype(np.int64)

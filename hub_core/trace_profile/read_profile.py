@@ -34,7 +34,11 @@ class StatedSizes(NamedTuple):
 def profile_chunk(
     fields: NodeFields, links: ResolvedLinks, step_counts: Int64Array, sizes: StatedSizes
 ) -> Chunk:
-    """Convert a batch of nodes to steps. `step_counts`: per file, from its metadata."""
+    """Convert a batch of nodes to steps and their dependencies.
+
+    `step_counts`: per file, from its metadata. The placeholder of a rank without steps is no step.
+    Raises `InputError` for nodes, sizes and numbers of steps that contradict the profile.
+    """
     is_unknown = ~(fields.is_message | fields.is_comp)
     fields.refuse(is_unknown, "an algorithm has no such node", "node-type")
     is_half, is_combine = _find_receive_reduces(fields, links)
@@ -61,7 +65,11 @@ def profile_chunk(
 def _build_columns(
     fields: NodeFields, is_half: BoolArray, is_combine: BoolArray, num_ranks: int
 ) -> dict[str, Column]:
-    """Build the columns of `StepTable` and `tag`, one entry per node."""
+    """Build the columns of `StepTable` and `tag`, one entry per node, with checked ranges.
+
+    The receiving half of a receive-reduce becomes the step, and takes the duration of the second
+    half.
+    """
     columns: dict[str, Column] = {"rank": fields.rank, **_read_regions(fields, is_half, is_combine)}
     duration = _read_durations(fields)
     duration[is_half] = duration[is_combine]
@@ -82,7 +90,11 @@ def _build_columns(
 
 
 def _read_peers(fields: NodeFields, last: int) -> Int64Array:
-    """Return the other end of every message; this end, if given, must be this rank."""
+    """Return the other end of every message, -1 for other nodes.
+
+    Raises `InputError` for messages without region, tag or other end, and if this end is given and
+    is another rank.
+    """
     fields.require("region", fields.is_message)
     fields.require("comm_tag", fields.is_message)
     fields.require("comm_dst", fields.is_send)
@@ -97,7 +109,10 @@ def _read_peers(fields: NodeFields, last: int) -> Int64Array:
 
 
 def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -> None:
-    """Check that sizes in bytes agree with the regions."""
+    """Raise `InputError` for a message whose size in bytes is not that of its region.
+
+    The metadata must then have the size of the collective. `count`: units of each node.
+    """
     has_size = fields.is_message & fields.has("comm_size")
     sizes = fields.numbers("comm_size", has_size, 0, LARGEST, -1)
     if not has_size.any():
@@ -129,7 +144,11 @@ def _check_chunks(fields: NodeFields, count: Column, unit_count: int) -> None:
 def _read_regions(
     fields: NodeFields, is_half: BoolArray, is_combine: BoolArray
 ) -> dict[str, Int64Array]:
-    """Return the operands of every node; an unused operand is (UNKNOWN, 0)."""
+    """Return buffer and offset of both operands of every node, and its count in units.
+
+    An unused operand is (UNKNOWN, 0); the receiving half of a receive-reduce gets the operands of
+    the second half. Raises `InputError` if both regions of a node differ in their count.
+    """
     message = fields.triple("region", fields.is_message, _REGION)
     src = fields.triple("src_region", fields.is_comp, _REGION)
     dst = fields.triple("dst_region", fields.is_comp, _REGION)
@@ -148,10 +167,10 @@ def _read_regions(
 
 
 def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[BoolArray, BoolArray]:
-    """Find the receiving and the combining halves of receive-reduce steps.
+    """Return the masks of the receiving and of the combining halves of receive-reduce steps.
 
-    The halves are adjacent; the second depends only on the first, and all other nodes on the
-    second.
+    The halves must be adjacent; the second must depend only on the first, and all other nodes only
+    on the second. Raises `InputError` otherwise.
     """
     is_half = fields.numbers("is_rrc", fields.is_receive, 0, 1, 0) == 1
     is_pair = _find_combining_halves(fields, is_half)
@@ -183,7 +202,7 @@ def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
 
 
 def _depends_on_previous(links: ResolvedLinks, nodes: int) -> BoolArray:
-    """Return which nodes have one dependency, a data dependency on the previous node."""
+    """Return which nodes have exactly one dependency, a data dependency on the previous node."""
     parents = np.zeros(nodes, np.int64)
     for edges in (links.data, links.control):
         parents += np.bincount(edges.children, minlength=nodes)
@@ -200,7 +219,10 @@ def _build_mask(rows: Int64Array, count: int) -> BoolArray:
 
 
 def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int64Array) -> None:
-    """Check that every file contains the number of steps in its metadata."""
+    """Raise `InputError` for the first file whose number of steps is not that in its metadata.
+
+    `is_first`: the nodes that are counted as steps.
+    """
     indptr = fields.nodes.batch.file_indptr
     # Every file has nodes, so no segment is empty.
     counts_of_files = np.add.reduceat(is_first.astype(np.int64), indptr[:-1])

@@ -65,9 +65,10 @@ class Joined:
     irregular: Mapping[int, RankNodes]
 
     def numbering(self, file: str) -> dict[str, JsonValue]:
-        """Return the data by which `lower` restores the nodes of this trace.
+        """Return the data by which `chakra_nodes` restores the nodes of this trace.
 
-        Empty for the plain form.
+        The content of `Algorithm.extensions["chakra"]`, {} for the plain form. Raises `InputError`
+        for tags that match other messages than the channels.
         """
         # Only irregular data is recorded: most algorithms have no extension.
         extension: dict[str, JsonValue] = {}
@@ -86,7 +87,11 @@ class Joined:
 
 
 def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
-    """Concatenate chunks in order of ranks. Raises `InputError` for cyclic dependencies."""
+    """Concatenate chunks in order of ranks and build the step table.
+
+    The rows of a rank are reordered if a dependency points forward; the result records the position
+    of every row. Raises `InputError` with the node for cyclic dependencies.
+    """
     columns = {
         name: np.concatenate([chunk.columns[name] for chunk in chunks])
         for name in chunks[0].columns
@@ -110,7 +115,10 @@ def join(chunks: Sequence[Chunk], num_ranks: int, file: str) -> Joined:
 
 
 def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> InputError:
-    """Convert an error about a step in a cycle to one about its node."""
+    """Convert an error about a step in a cycle to one about its node, with file and byte.
+
+    Other errors are returned unchanged.
+    """
     finding = error.diagnostics[0]
     location = finding.location
     if finding.code != "cyclic-dependencies" or location.rank is None or location.step is None:
@@ -123,7 +131,7 @@ def _relate_to_node(error: InputError, irregular: Mapping[int, RankNodes]) -> In
 
 
 def _join_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Array]:
-    """Return (parents, children) by row of all chunks together."""
+    """Return the dependencies `name` of all chunks as (parents, children) by joined row."""
     shifts = first_positions([len(chunk) for chunk in chunks])
     edges: list[Edges] = [getattr(chunk, name) for chunk in chunks]
     parents = [part.parents + shift for part, shift in zip(edges, shifts, strict=True)]
@@ -134,7 +142,10 @@ def _join_edges(chunks: Sequence[Chunk], name: str) -> tuple[Int64Array, Int64Ar
 def irregular_ranks(
     nodes: NodeColumns, links: ResolvedLinks, row_of_node: Int64Array
 ) -> dict[int, RankNodes]:
-    """Collect the nodes of ranks with irregular ids, order or lists of dependencies."""
+    """Return, by rank, the nodes of files with irregular ids, order or lists of dependencies.
+
+    `row_of_node`: step of every node. Only such ranks need an entry in the extension.
+    """
     nodes_by_rank = {}
     for file in np.flatnonzero(links.irregular).tolist():
         start, stop = nodes.batch.file_indptr[file : file + 2].tolist()
@@ -157,9 +168,10 @@ def _select_edges(edges: Edges, start: int, stop: int) -> Edges:
 
 
 def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[str, JsonValue]:
-    """Create the entry of one rank, empty for the plain form.
+    """Create the entry of one rank in the extension; {} for the plain form.
 
-    `position_of_row`: position in the step table.
+    `position_of_row`: position of every row of the rank in the step table. Ids, order and lists are
+    recorded only if they differ from the plain form.
     """
     file_order = np.arange(len(nodes.ids))
     # Both nodes of a receive-reduce have the same row, and keep their order.
@@ -176,7 +188,10 @@ def _create_rank_entry(nodes: RankNodes, position_of_row: Int64Array) -> dict[st
 
 
 def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
-    """Return lists of parents that are not in ascending plain order, without repetitions."""
+    """Return [node, parents] of nodes whose parents are not listed in ascending plain order.
+
+    `plain`: plain position of every node. Repeated parents are dropped.
+    """
     unusual: list[JsonValue] = []
     cuts = run_starts(edges.children)
     for low, high in zip(cuts.tolist(), [*cuts[1:].tolist(), len(edges.children)], strict=False):
@@ -207,9 +222,10 @@ def _record_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> st
 def _check_tags(
     steps: StepTable, expected: npt.NDArray[np.int32], tags: npt.NDArray[np.int32], file: str
 ) -> None:
-    """Check that the tags match the same messages as channels and order.
+    """Raise `InputError` unless the tags match the same messages as channels and order do.
 
-    Between two ranks, messages with equal expected tags must have equal tags, and vice versa.
+    Between two ranks, messages with equal `expected` tags must have equal tags, and vice versa; -1
+    marks other steps.
     """
     rows = np.flatnonzero(expected >= 0)
     is_send = steps.sends[rows]

@@ -48,7 +48,11 @@ def chakra_traces(algorithm: Algorithm, options: TraceOptions) -> WriteResult:
 
 
 def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
-    """Create the plan for the options. Raises `UsageError` for options that do not fit."""
+    """Create the plan for the options, with the size that is bound to the units.
+
+    The size is that of the options, else of the algorithm, else a default. Raises `UsageError` for
+    the symbolic dialect if chunks are meaningless, and for a step of more than 2^62 bytes.
+    """
     given_bytes = algorithm.collective_bytes if options.size is None else options.size
     has_triple = _has_triple(algorithm)
     if options.dialect == "symbolic" and not has_triple:
@@ -73,7 +77,10 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
 
 
 def _parse_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
-    """Parse ranks such as 0,17,4000-4010; all ranks without a text. Raises `UsageError`."""
+    """Parse ranks such as `0,17,4000-4010` and sort them; None means all ranks.
+
+    Raises `UsageError` for an invalid text and for ranks that the algorithm does not have.
+    """
     if text is None:
         return range(num_ranks)
     ranks = sorted(parse_ranks(text))
@@ -84,7 +91,10 @@ def _parse_ranks(text: str | None, num_ranks: int) -> Sequence[int]:
 
 
 def _has_triple(algorithm: Algorithm) -> bool:
-    """Whether chunk counts are meaningful: not in a timing-only trace, whose units are bytes."""
+    """Whether sizes in chunks are meaningful and fit int32.
+
+    They are not in a timing-only trace, whose units are bytes.
+    """
     steps = algorithm.steps
     units = algorithm.collective.unit_count
     # The reader of plain traces uses one unit per byte.
@@ -135,7 +145,10 @@ class _Files:
         self._records: list[bytes] = []
 
     def content(self, rank: int) -> bytes:
-        """Encode the file of one rank."""
+        """Encode the file of one rank.
+
+        Neighbouring ranks are encoded together and cached, so that consecutive calls should ascend.
+        """
         if rank not in self._ranks:
             group = int(self._group_of_rank[rank])
             first, after = np.searchsorted(self._group_of_rank, [group, group + 1]).tolist()

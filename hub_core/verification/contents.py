@@ -51,8 +51,9 @@ def check_contents(
     """Run `program` and add findings for reads of undefined units and for wrong outputs.
 
     `expected`: contributions that each output unit must hold, in blocks of `stage.unit` units; with
-    None, outputs are not compared and the method is "none". Raises `InputError` beyond `MAX_CELLS`
-    and `MAX_WORK`.
+    None, outputs are not compared and the method is "none". At most `CAP` wrong outputs are
+    explained, the rest is counted. Returns the method and its error probability. Raises
+    `InputError` beyond `MAX_CELLS` and `MAX_WORK`.
     """
     if program.cells > MAX_CELLS or program.work > MAX_WORK:
         sizes = f"{program.cells} units of memory and messages, {program.work} unit operations"
@@ -122,7 +123,10 @@ def _find_output_cells(
 
 
 def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -> None:
-    """Add a finding for the first undefined read of each step, at most `CAP`; count the rest."""
+    """Add a finding for the first undefined read of each step, for at most `CAP` steps.
+
+    All further reads are counted.
+    """
     steps = stage.algorithm.steps
     seen: set[int] = set()
     for row, address in reads.listed:
@@ -171,8 +175,10 @@ class _Explanation:
         return counts
 
     def report(self, address: int, expected: Contributions, actual: Float64Array) -> None:
-        """Add a finding for one wrong output unit: expected and actual contents, and the last
-        writer.
+        """Add a finding for one wrong output unit: contents, expectation, and last writer.
+
+        `address`: of the unit; `expected`: its rows; `actual`: multiplicity of each contribution,
+        NaN if undefined.
         """
         steps, findings, unit = self.stage.algorithm.steps, self.findings, self.stage.unit
         _, contributions = self.index.expand(expected)
@@ -193,8 +199,8 @@ class _Explanation:
     def _describe_difference(self, actual: Float64Array, contributions: Int64Array) -> str:
         """Describe missing, duplicate and foreign contributions of a unit.
 
-        `held`: float64[contributions], actual multiplicities. `contributions`: numbers of the
-        expected ones, -1 for units that no INPUT has.
+        `actual`: float64[contributions], multiplicities. `contributions`: numbers of the expected
+        ones, -1 for units that no INPUT has.
         """
         exists = contributions[contributions >= 0]
         expected_counts = np.bincount(exists, minlength=self.index.total)
@@ -214,7 +220,7 @@ class _Explanation:
         return " and ".join(parts)
 
     def _list_names(self, contributions: Int64Array) -> str:
-        """Return the names of the first contributions and the number of the remaining ones."""
+        """Return the names of the first `_NAMED` contributions, and how many remain."""
         unit = self.stage.unit
         names = []
         for number in contributions[:_NAMED].tolist():

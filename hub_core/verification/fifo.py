@@ -81,9 +81,9 @@ class FifoBuffers:
         return [row for k, row in enumerate(rows) if row != rows[k - 1] or len(rows) == 1]
 
     def _count_transfers(self, units: int) -> Int64Array:
-        """Return the number of transfers of every step: int64[rows].
+        """Return the number of transfers of every step, int64[rows]: count / units, rounded up.
 
-        Raises `InputError` if the sum is too large.
+        At least 1, also for local steps. Raises `InputError` if the sum is above the limit.
         """
         transfers = np.ones(len(self._steps), np.int64)
         rows = np.concatenate([self._send, self._receive])
@@ -118,7 +118,10 @@ class FifoBuffers:
 def report_fifo_deadlock(
     steps: StepTable, messages: Messages, capacity: int, units: int | None, findings: Findings
 ) -> None:
-    """Add a finding with the steps of a cycle, if there is one. Raises as `FifoBuffers.cycle`."""
+    """Add a finding with the steps of a cycle, if the algorithm deadlocks with such FIFO buffers.
+
+    `capacity`, `units` and errors: as of `FifoBuffers.cycle`.
+    """
     cycle = FifoBuffers(steps, messages).cycle(capacity, units)
     if not cycle:
         return

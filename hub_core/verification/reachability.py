@@ -42,7 +42,10 @@ def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> I
 
 
 def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether `earlier` is a parent of `later`: bool[pairs]."""
+    """Whether there is an edge from `earlier[i]` to `later[i]`: bool[pairs].
+
+    The first `_PROBED_PARENTS` parents are compared; nodes with more are searched in sorted edges.
+    """
     linked = np.zeros(len(earlier), np.bool_)
     first = graph.indptr[later]
     degree = graph.indptr[later + 1] - first
@@ -59,7 +62,10 @@ def _are_linked(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
 
 
 def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> BoolArray:
-    """Whether there is a path from `earlier` to `later`: bool[pairs]. Exact."""
+    """Whether there is a path from `earlier[i]` to `later[i]`: bool[pairs]. Exact.
+
+    Pairs are decided by common chains first, then by searches of increasing cost.
+    """
     if not len(earlier):
         return np.zeros(0, np.bool_)
     earlier, later = _contract(graph, earlier, later)
@@ -188,7 +194,7 @@ def _build_clocks(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _M
 
 
 def _build_bits(graph: OrderGraph, starts: Int64Array, part: Int64Array) -> _Marks:
-    """Build bits: marks of the starts only."""
+    """Build marks of one bit per distinct start, 64 to a column; parts share the columns."""
     starts = distinct(starts)
     # Numbers of starts, 64 to a column.
     number = ordinals(part[starts])
@@ -206,10 +212,11 @@ def _propagate(
     columns: tuple[int, int],
     targets: tuple[Int64Array, Int64Array],
 ) -> tuple[_Array, int]:
-    """Propagate marks; return (marks, first node) for the levels from the starts to the ends.
+    """Propagate marks along the edges; return (marks, first node) for the levels of the targets.
 
-    `columns`: (first column, number of columns). `asked`: (starts, ends). The marks have one row
-    per node, from the level of the first start to that of the last end, and one neutral row.
+    `columns`: (first column, number of columns). `targets`: (starts, ends). The marks have one row
+    per node, from the level of the first start to that of the last end, and one neutral row at the
+    end.
     """
     # Columns of this block count from 0; all others fall outside 0..width-1.
     column = marks.column - columns[0]

@@ -129,7 +129,7 @@ def adjacent_conflicts(regions: Regions, position: Int64Array) -> tuple[Int64Arr
 def _find_outside(
     steps: StepTable, side: str, sizes: Int64Array, is_empty: BoolArray, findings: Findings
 ) -> BoolArray:
-    """Return bool[rows]: the step reads ("src") or writes ("dst") outside a buffer.
+    """Return which steps read ("src") or write ("dst") outside a buffer: bool[rows].
 
     Each such step is added to `findings`; rows in `is_empty` and UNKNOWN buffers are skipped.
     """

@@ -128,7 +128,11 @@ def parse_expectation(text: str, collective: Collective) -> Contributions:
 
 
 def _parse_name(text: str, words: str, collective: Collective) -> Contributions:
-    """Return the postcondition of the collective that a text such as `broadcast root 0` names."""
+    """Return the postcondition of the collective that `words`, such as `broadcast root 0`, name.
+
+    `text`: the full expectation, for messages. Raises `UsageError` for other words, a missing or
+    surplus root, and a collective that the ranks or units do not allow.
+    """
     # Hyphens, blanks and underscores are equivalent: allgather, all-gather, all_gather.
     match = _NAMED.fullmatch(words)
     kind = _KINDS.get(re.sub(r"[-_ ]", "", match["kind"])) if match else None
@@ -148,7 +152,10 @@ def _parse_name(text: str, words: str, collective: Collective) -> Contributions:
 
 
 def _parse_assignments(text: str, collective: Collective) -> Contributions:
-    """Return the contents that assignments of full buffers, separated by `,` or `;`, require."""
+    """Return the contents that assignments of full buffers, separated by `,` or `;`, require.
+
+    Each gives one row per unit of the destination. Raises `UsageError` for an invalid assignment.
+    """
     pairs: list[tuple[int, int]] = []
     for assignment in filter(None, re.split(r"[;,]", text)):
         pairs += _parse_pairs(assignment, collective.num_ranks)
@@ -160,7 +167,11 @@ def _parse_assignments(text: str, collective: Collective) -> Contributions:
 
 
 def _parse_pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
-    """Return the (destination rank, source rank) pairs of one assignment; ranks are 0..n-1."""
+    """Return the (destination rank, source rank) pairs of an assignment such as `o[r]=i[r+1]`.
+
+    With `r` on either side, one pair per rank; pairs with a rank outside 0..n-1 are dropped.
+    Several destinations may share a source. Raises `UsageError` for any other form.
+    """
     *left, right = assignment.split("=")
     source, targets = _match_term(right, "i"), [_match_term(part, "o") for part in left]
     known = [target for target in targets if target is not None]

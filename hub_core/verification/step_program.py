@@ -127,7 +127,10 @@ def _reserve_messages(
 
 
 def run_steps(program: StepProgram, values: Values, memory: _Array) -> UndefinedReads:
-    """Run the program on `memory` ([cells, width], changed in place); return undefined reads."""
+    """Run the program on `memory` ([cells, width], changed in place); return undefined reads.
+
+    A unit is undefined if its last column is 0. All reads of a batch precede its writes.
+    """
     undefined = UndefinedReads()
     for part in _generate_operations(program):
         # Most operations only copy.
@@ -196,7 +199,10 @@ def _generate_operations(
 
 
 def _expand(program: StepProgram, stops: Int64Array, borders: Int64Array) -> _UnitOperations:
-    """Expand the entries `borders[0]:borders[-1]` to operations on single cells."""
+    """Expand the entries `borders[0]:borders[-1]` of a program to operations on single cells.
+
+    `borders`: entries at which batches begin; `stops`: number of cells before each entry.
+    """
     low, high = int(borders[0]), int(borders[-1])
     count = program.count[low:high]
     entry = np.arange(low, high)

@@ -86,7 +86,10 @@ class ExactValues:
         return memory
 
     def combine(self, first: _Array, second: _Array) -> _Array:
-        """Return the union of two arrays of multisets; undefined if one operand is undefined."""
+        """Return the union of two arrays of multisets; undefined if one operand is undefined.
+
+        Multiplicities above 255 stay 255.
+        """
         total = first + second
         # A uint8 sum below its first operand has overflowed.
         total[total < first] = 255
@@ -97,9 +100,10 @@ class ExactValues:
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
     ) -> _Array:
-        """Return the expected values of `cells` output units.
+        """Return the expected multisets of `cells` output units: uint8[cells, contributions + 1].
 
-        Row i of `rows` belongs to unit `cell[i]`.
+        Row i of `rows` belongs to unit `cell[i]`. The last column counts all contributions, also
+        those that no INPUT has; both are at most 255.
         """
         values = np.zeros((cells, self.num_contributions + 1), np.uint8)
         row, contribution = index.expand(rows)
@@ -142,7 +146,10 @@ class FingerprintValues:
         return memory
 
     def combine(self, first: _Array, second: _Array) -> _Array:
-        """As of `ExactValues`."""
+        """Return the sums of two arrays of fingerprints; undefined if one operand is undefined.
+
+        Fingerprints are added mod 2^64, counts saturate.
+        """
         total: _Array = first + second
         # The count saturates, so that it never wraps around to a small one. The sums may wrap: they
         # are taken mod 2^64.
@@ -155,7 +162,10 @@ class FingerprintValues:
     def expected(
         self, index: InputIndex, rows: Contributions, cells: int, cell: Int64Array
     ) -> _Array:
-        """As of `ExactValues`."""
+        """Return the expected fingerprints and counts of `cells` output units: uint64[cells, 2].
+
+        Row i of `rows` belongs to unit `cell[i]`. Contributions that no INPUT has only count.
+        """
         values = np.zeros((cells, 2), np.uint64)
         # Rows for all ranks are not expanded, which would give cells times ranks entries.
         is_everyone = rows.source_rank < 0

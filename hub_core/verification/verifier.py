@@ -117,9 +117,10 @@ class _Task:
 
 
 def _build_task(verification_input: VerificationInput, expected: Contributions | None) -> _Task:
-    """Build the task with the largest possible blocks.
+    """Build the task: the collective in the largest blocks of units, and its expected contents.
 
-    Blocks have one unit if an expectation is given or the collective has a contract.
+    Blocks have one unit if an expectation is given or a contract defines one. Without contents, or
+    if the expected table would exceed `MAX_CELLS`, nothing is expected.
     """
     algorithm, collective = verification_input.algorithm, verification_input.algorithm.collective
     if not verification_input.has_contents:
@@ -136,7 +137,10 @@ def _build_task(verification_input: VerificationInput, expected: Contributions |
 
 
 def _convert_to_blocks(collective: Collective, unit: int) -> Collective:
-    """Convert a collective, with its contract, to blocks of `unit` units."""
+    """Convert a collective, with its contract, to blocks of `unit` units.
+
+    Expected rows of the contract are dropped if blocks have several units.
+    """
     contract = collective.contract
     if contract is not None and unit > 1:
         sizes = contract.input_units // unit, contract.output_units // unit
@@ -175,7 +179,11 @@ def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
 
 
 def _judge_mode(task: _Task, in_place: bool, findings: Findings) -> ContentsComparison:
-    """Add findings on races and contents in one mode. Raises `InputError` if they are too large."""
+    """Add findings on races and contents in one mode; return the comparison of contents.
+
+    Contents are compared in one sequential run, in which races are ordered, so that a race is not
+    also a wrong result. Raises `InputError` if memory or work exceed the limits.
+    """
     verification_input, units = task.given, task.memory_units
     algorithm = verification_input.algorithm
     # Races need addresses only, contents a value per address: the limits differ.
@@ -230,7 +238,10 @@ def _report_races(
     later: Int64Array,
     findings: Findings,
 ) -> None:
-    """Add findings for the first races, and count the remaining ones."""
+    """Add findings for the first `CAP` races in the order of the later step; count the other ones.
+
+    Race i is between the rows `earlier[i]` and `later[i]`.
+    """
     steps = verification_input.algorithm.steps
     first = np.lexsort((earlier, later))[:CAP]
     for first_row, second_row in zip(earlier[first].tolist(), later[first].tolist(), strict=True):
@@ -249,7 +260,11 @@ def _report_races(
 def _build_report(
     claims: Mapping[str, bool], findings: Findings, outcomes: Mapping[str, _Outcome]
 ) -> VerifyReport:
-    """Build the report from common findings and the findings of the modes."""
+    """Build the report from the common findings and the findings of each mode.
+
+    The verdict of a mode is "ok", "wrong", "race" or "wrong+race". Findings of claimed modes are
+    listed. The method is the weaker one of both modes; error probabilities are added.
+    """
     modes = {}
     for name, (mode_findings, _) in outcomes.items():
         # A race is a separate verdict: the contents may be correct in one order.

@@ -143,7 +143,7 @@ def _simulate_example(registry: Registry, example: _Example) -> Iterator[_Run]:
 def _print(
     examples: Sequence[_Example], runs: Sequence[_Run], commands: Sequence[Sequence[str]]
 ) -> None:
-    """Print the verdicts, the table of times, and commands to try."""
+    """Print the verdicts, the table of times with bounds, and commands to try next."""
     for example in examples:
         collective = example.algorithm.collective
         size = f"{collective.num_ranks} ranks, {len(example.algorithm.steps)} steps"

@@ -91,7 +91,11 @@ def _format_value(value: JsonValue) -> str:
 
 
 def _print_traffic(comparison: Comparison, units_a: int, units_b: int) -> None:
-    """Print the pairs of ranks with different traffic, most traffic first, ties by rank."""
+    """Print the pairs of ranks with different traffic, most traffic first, ties by rank.
+
+    At most `LISTED_PAIRS` pairs, as fractions of the buffers, because both algorithms may have
+    different units. One line if all pairs are equal.
+    """
     if not comparison.traffic:
         print_line(f"traffic of {comparison.pairs} pairs of ranks: equal")
         return

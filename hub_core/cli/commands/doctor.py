@@ -75,7 +75,11 @@ def _run_trials(session: Session) -> dict[str, Trial]:
 def _collect_lines(
     registry: Registry, trials: Mapping[str, Trial], is_warming: bool
 ) -> Iterator[tuple[str, CheckLine]]:
-    """Yield all lines of the report with the names of the plugins that they concern."""
+    """Yield (owner, line) of the report: the core, then each plugin with its requirements.
+
+    Names that several plugins use and the checks of the installation follow. `is_warming`: these
+    checks may compile kernels.
+    """
     # Imported here: the pipeline needs numpy, the command's help does not.
     from hub_core.pipeline.checks import check_installation
 
@@ -140,7 +144,10 @@ def _check_temporary_folder() -> CheckLine:
 
 
 def _check_plugin(plugin: Plugin, trial: Trial | None) -> CheckLine:
-    """Report the status of a plugin, and the time of its import in a separate process."""
+    """Return the line on the status of a plugin, and the time of its import in another process.
+
+    It is ok if the plugin is disabled, or loaded within `_MAX_IMPORT_S` without a remark.
+    """
     status = plugin.status
     reason = f": {status.reason}" if status.reason else ""
     details = f"{plugin.distribution} {plugin.version} is {status.state}{reason}"

@@ -164,7 +164,7 @@ def _format_files(described: Format) -> str:
 
 
 def _get_sort_key(row: _OfferRow) -> tuple[bool, int, str, str]:
-    """Return the sort key: formats first, by name; then the other offers, kind by kind."""
+    """Return the sort key: formats first, by name; then other offers, kind by kind, checks last."""
     kinds = list(_ROLES.values())
     does = row.does.removesuffix(" workload") if row.does not in kinds else row.does
     kind = kinds.index(does) if row.format is None and does in kinds else -1

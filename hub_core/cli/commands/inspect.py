@@ -123,7 +123,10 @@ def _warn(session: Session, error: InputError) -> None:
 
 
 def _get_reader_lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
-    """Return the lines that the reader of a workload adds to the description."""
+    """Return the lines that the reader of a workload adds to the description; [] if it has none.
+
+    Raises `PluginError` if its function fails or returns no list.
+    """
     offer = opened.reader.offer
     if not isinstance(offer, WorkloadReader) or not offer.lines:
         return []
@@ -193,7 +196,10 @@ def _create_report(
 
 
 def _collect_scalars(algorithm: Algorithm) -> dict[str, dict[str, JsonValue]]:
-    """Collect scalar values of extensions, such as a claimed time, by name of the extension."""
+    """Return the texts, numbers and booleans of extensions by name of the extension.
+
+    Lists, objects and null are omitted, and extensions that have nothing else.
+    """
     values_by_extension: dict[str, dict[str, JsonValue]] = {}
     for name, extension in sorted(algorithm.extensions.items()):
         if not isinstance(extension, dict):
@@ -298,7 +304,10 @@ def _describe_path(longest: CriticalPath | None) -> str:
 
 
 def _print_links(sent: Traffic) -> None:
-    """Print the pairs of ranks with the most traffic, ties by rank."""
+    """Print the `LISTED_LINKS` pairs of ranks with the most units, ties by rank.
+
+    Prints nothing without traffic.
+    """
     if not len(sent.source):
         return
     heaviest = np.lexsort((sent.destination, sent.source, -sent.units))[:LISTED_LINKS].tolist()

@@ -233,7 +233,10 @@ def noun_of(kind: OfferKind) -> str:
 
 
 def plugin_module(nouns: Sequence[str]) -> str:
-    """The module that offers these kinds."""
+    """Return the source text of the module that offers one example of each kind in `nouns`.
+
+    It imports only what these kinds need, and has one hook function per hook of the kinds.
+    """
     kinds = kinds_of(nouns)
     scaffolds = [SCAFFOLDS[noun_of(kind)] for kind in kinds]
     names = {kind.type.__name__ for kind in kinds}.union(
@@ -271,7 +274,10 @@ def readme(nouns: Sequence[str]) -> str:
 
 
 def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
-    """Yield the lines of one hook."""
+    """Yield the source lines of one hook function, which returns an example of each kind.
+
+    The return type is split over several lines if the signature is too long.
+    """
     types = " | ".join(kind.type.__name__ for kind in kinds)
     offered = ", ".join(f"the {kind.noun}" for kind in kinds)
     signature = f"def {name}() -> Sequence[{types}]:"

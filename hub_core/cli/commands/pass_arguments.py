@@ -42,7 +42,10 @@ class PassStep:
         return self.name.replace("-", "_")
 
     def own(self, declared: Sequence[Option]) -> dict[str, str]:
-        """Return the options after the pass that the pass itself declares, with keys as given."""
+        """Return the options after this pass that the pass itself declares, with keys as given.
+
+        A key may be preceded by the name of the pass and a point; `-` stands for `_`.
+        """
         names = {option.name for option in declared}
         options = {}
         for key, value in self.pairs.items():
@@ -89,7 +92,10 @@ def shared_pairs(
 
 
 def show_moves(session: Session, model: Algorithm | Workload, source: str, as_json: bool) -> None:
-    """Print the legal applications of all passes that can list them."""
+    """Print the possible applications of all installed passes that can list them for this model.
+
+    As a table with one column per effect, or as the JSON report `collhub/report-moves-1`.
+    """
     moves_by_pass = _collect_moves(session, model)
     if as_json:
         from hub_core.cli.reports.algorithm_records import MoveItem, MovesReport
@@ -178,9 +184,10 @@ def is_search(session: Session, name: str) -> bool:
 
 
 def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassStep]]:
-    """Separate arguments: (arguments without the options after passes, passes with these options).
+    """Separate arguments: (those without the options after passes, passes with these options).
 
-    Malformed options stay among the arguments, so that the parser reports them.
+    A pair `-O KEY=VALUE` belongs to the last `--pass` before it. Malformed and repeated pairs,
+    pairs before the first pass and arguments after `--` stay among the arguments.
     """
     remaining: list[str] = []
     steps: list[PassStep] = []
@@ -201,7 +208,11 @@ def _separate_pass_options(args: Sequence[str]) -> tuple[list[str], list[PassSte
 
 
 def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
-    """Return flag, value and word count of `--pass NAME`, `--pass=NAME`, `-O PAIR` or `-OPAIR`."""
+    """Return (flag, value, number of words) of the argument at `i`.
+
+    Recognised are `--pass NAME`, `--pass=NAME`, `-O PAIR` and `-OPAIR`; any other word gives ("",
+    "", 1).
+    """
     word = args[i]
     if word in (_PASS, _OPTION) and i + 1 < len(args):
         return word, args[i + 1], 2
@@ -213,7 +224,10 @@ def _read_flag(args: Sequence[str], i: int) -> tuple[str, str, int]:
 
 
 def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[str, PassMove]]:
-    """Collect (name of the pass, move), ordered by name of the pass."""
+    """Return (name of the pass, move) of all passes for this kind of model, by name of the pass.
+
+    Raises `PluginError` if a pass fails or returns no list.
+    """
     from hub_core.pipeline.calls import blame, misfit
 
     # Only passes for this kind of model can list moves.

@@ -69,7 +69,10 @@ def write_plugin(
 
 
 def parse_offers(text: str) -> tuple[str, ...]:
-    """Parse the kinds in `--offers`. Raises `UsageError` with the closest match."""
+    """Parse the kinds of offers in `--offers`, separated by commas.
+
+    Raises `UsageError` with the closest kind for an unknown one, and for an empty list.
+    """
     nouns = tuple(filter(None, (word.strip() for word in text.split(","))))
     for noun in nouns or ("",):
         if noun not in SCAFFOLDS:
@@ -79,7 +82,10 @@ def parse_offers(text: str) -> tuple[str, ...]:
 
 
 def _find_owner(name: str, offers: Sequence[str], registry: Registry) -> str | None:
-    """Describe the plugin, package or offer that already has the name; None if it is free."""
+    """Describe the plugin, package or offer that already has the name; None if it is free.
+
+    `offers`: kinds that the new plugin shall have; only names of these kinds are compared.
+    """
     canonical = canonical_name(name)
     for plugin in registry.plugins:
         names = canonical_name(plugin.name), canonical_name(plugin.distribution)
@@ -112,7 +118,10 @@ def _read_tutorial() -> Iterator[tuple[str, str]]:
 
 
 def _assemble_files(offers: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield paths and texts of the files of a distribution with these offers."""
+    """Yield (path, text) of the files of a distribution with these offers.
+
+    Files that all plugins have come from the tutorial, modules from examples of each kind.
+    """
     example = dict(_read_tutorial())
     for path in _OF_EVERY_PLUGIN:
         yield path, example[path].replace("he format example", "he plugin example")
@@ -228,7 +237,11 @@ def _is_one_of(plugin: PluginItem, distributions: set[str]) -> bool:
 
 
 def _list_plugins() -> Sequence[PluginItem]:
-    """List the plugins in a new process, which sees new packages."""
+    """Return the plugins as `collhub plugins list --json` lists them in a new process.
+
+    Only a new process sees new packages. It is started twice if a plugin ends or blocks it, because
+    the second start skips that plugin. Raises `PluginError` if both fail.
+    """
     command = [*_PYTHON, "hub_core.cli.main", "plugins", "list", "--json"]
     # If a plugin ends or blocks the first process, the second one skips the plugin.
     done = _run_listing(command) or _run_listing(command)

@@ -198,7 +198,10 @@ def install(session: Session, target: str, pip_options: Sequence[str], as_json: 
 
 
 def _try_import(session: Session, name: str) -> None:
-    """Import the plugin in a separate process; do not import it here if that process dies."""
+    """Import the plugin in a separate process; refuse it here if that process fails.
+
+    The reason is recorded in `session.refused_plugins`. Unknown and disabled plugins are ignored.
+    """
     from hub_core.testing.probe import trial
 
     _, importable = session.unloaded_registry()

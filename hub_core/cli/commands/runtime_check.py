@@ -55,7 +55,10 @@ class RuntimeVerdict:
         )
 
     def show(self, *, is_alone: bool) -> None:
-        """Print the outcome, the calls if it is the only file, and the findings."""
+        """Print the outcome, the calls if it is the only file, and the findings.
+
+        A finding in the same file as the previous one gives only its line.
+        """
         print_line(f"{self.source}: {_describe_outcome(self.runtime, self.report, is_alone)}")
         if is_alone and self.report.calls:
             _print_calls(self.report.calls)
@@ -86,7 +89,10 @@ def check_file(session: Session, source: str, runtime: str, options: Assignments
 
 
 def _describe_outcome(runtime: str, report: CheckReport, is_alone: bool) -> str:
-    """Describe the verdict: that of the check, else whether the runtime uses the file."""
+    """Return the verdict of the check or, without one, whether the runtime uses the file.
+
+    `is_alone`: the only file; otherwise success is described in short.
+    """
     if report.ok and not is_alone:
         return f"{runtime} uses it"
     if report.verdict:

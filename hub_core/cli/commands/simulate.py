@@ -179,7 +179,10 @@ def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out:
 
 
 def format_timing(timing: Timing) -> tuple[str, ...]:
-    """Format the cells of `TIMING_COLUMNS`."""
+    """Return the texts of `TIMING_COLUMNS`: size, time, bandwidth, bound, ratio of time to bound.
+
+    `never ends` for a run that does not finish; `-` for unknown values.
+    """
     bandwidth, ratio = timing.bandwidth_bytes_per_s, timing.ratio_to_bound
     return (
         format_bytes(timing.collective_bytes),
@@ -340,7 +343,10 @@ def _print_one(algorithm: Algorithm, topology: Topology, timing: Timing) -> None
 
 
 def _format_bound(timing: Timing, bound: str, ratio: str) -> str:
-    """Format the bound, the offer that proves it unless it is the core's, and the ratio."""
+    """Return the bound and the ratio of the time to it, unless that is `-`, as one text.
+
+    The offer that proves the bound is named unless it is the core.
+    """
     from hub_core.pipeline.bounds import CORE_METHOD
 
     if timing.bound is None or timing.bound.method == CORE_METHOD:

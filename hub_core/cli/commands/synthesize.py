@@ -183,9 +183,10 @@ def synthesize(
 
 
 def _run_for_groups(session: Session) -> int:
-    """Run the command for several groups with the options given here.
+    """Run the command for several groups with the options of the current command line.
 
-    Raises `UsageError` for options that have no meaning for groups, and if the command is missing.
+    Options that both commands have are passed on. Raises `UsageError` for options that have no
+    meaning for groups, and if no plugin provides the command.
     """
     context = click.get_current_context()
     for name in ("root", "ranks", "relays", "write_ranks"):
@@ -203,7 +204,11 @@ def _run_for_groups(session: Session) -> int:
 
 
 def _check_options(request: SynthesisWish, out: str | None, output: OutputRequest) -> None:
-    """Raise `UsageError` for options that have no meaning in this combination."""
+    """Raise `UsageError` for options that have no meaning in this combination.
+
+    These are `--root` for a collective without root, `--relays` without `--ranks`, and `--to`
+    without `-o`.
+    """
     kind = CollectiveKind(request.collective)
     if request.root is not None and not kind.traits.is_rooted:
         rooted = [each for each in STANDARD_KINDS if each.traits.is_rooted]
@@ -250,7 +255,11 @@ def _run_synthesizer(
     options: Assignments,
     budget: SearchBudget,
 ) -> SynthesizedAlgorithm:
-    """Read the topology, run the synthesizer and measure its wall-clock and CPU time in seconds."""
+    """Read the topology, run the synthesizer and measure its elapsed and CPU time in s.
+
+    With a machine, or for `auto`, algorithms are compared by the times on that machine, which is
+    also the time of the result.
+    """
     # Imported here: the help of a command needs no numpy.
     from hub_core.network.links import Occupancy
     from hub_core.pipeline.simulation import choose_timing
@@ -310,9 +319,10 @@ def _create_timer(
 def _build_collective(
     request: SynthesisWish, topology: Topology, npus: tuple[int, ...]
 ) -> Collective:
-    """Build the collective of the request.
+    """Build the collective of the request, with one unit per part and in place.
 
-    Raises `UsageError` if the root does not take part.
+    Rank i is `npus[i]`; the default root is the first one. Raises `UsageError` if the root does not
+    take part.
     """
     from hub_core.model import Collective
     from hub_core.model.kinds import ReduceOp

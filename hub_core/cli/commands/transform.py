@@ -195,7 +195,12 @@ def _plan_options(
     size: str | None,
     workers: SearchWorkers,
 ) -> _Plan:
-    """Assign every `-O` to the components that declare it."""
+    """Assign every `-O` to the components that declare it: reader, passes, writer, workers.
+
+    A pair after a pass sets an option of that pass if it declares it; other pairs go to all that
+    declare them. Raises `UsageError` for an option that nobody declares, and for `--size` without a
+    search.
+    """
     declared = [session.options_of(AlgorithmPass, step.name) for step in steps]
     taken = [step.own(options) for step, options in zip(steps, declared, strict=True)]
     sides = {"reader": opened.options, "writer": target.options if target else ()}

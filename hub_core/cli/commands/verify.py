@@ -69,7 +69,7 @@ def _complete_checks(
 def _complete_runtimes(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Complete the names of runtimes in a shell, and their versions after `@`."""
+    """Complete the names of runtimes in a shell; after `@`, their versions and `newest`."""
     from hub_core.pipeline.checks import NEWEST, checks_of
 
     offers = [check.offer for check in checks_of(Subject.RUNTIME, context.obj.registry())]
@@ -285,7 +285,10 @@ def _verify_algorithm(algorithm: Algorithm, questions: _VerifyOptions) -> Verify
 def _run_named_checks(
     session: Session, algorithm: Algorithm, names: tuple[str, ...]
 ) -> dict[str, CheckReport]:
-    """Run the named checks and return their reports by name."""
+    """Run the checks of algorithms with these names and return their reports by name.
+
+    Raises `HubError` for an unknown check.
+    """
     from hub_core.pipeline.checks import find_check, run_check
     from hub_core.plugin_api import CheckRequest
 
@@ -300,9 +303,10 @@ def _run_named_checks(
 def _check_certificate(
     session: Session, algorithm: Algorithm, source: str, topology_text: str | None
 ) -> CheckReport:
-    """Check the certificate of an algorithm with the first check that knows its kind.
+    """Return the report of the first check that knows the kind of certificate of an algorithm.
 
-    Raises `InputError` if there is no certificate, `PluginError` if no installed plugin checks any.
+    `topology_text`: topology to compare it with, None for that of the certificate. Raises
+    `InputError` if there is no certificate, `PluginError` if no installed plugin checks any.
     """
     from hub_core.pipeline.checks import checks_of, run_check
     from hub_core.plugin_api import CheckRequest

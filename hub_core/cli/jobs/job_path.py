@@ -88,7 +88,11 @@ class _Search:
         return partner if self._start[partner] > self._start[row] else row
 
     def before(self, row: int, seen: set[int]) -> int:
-        """Return the node that ended when this one began; -1 if there is none."""
+        """Return the node whose end allowed this one to begin; -1 if there is none.
+
+        The parent that ended last, if it ended when this node began; otherwise the node of the same
+        rank that ended last before, because it occupied the slot. Nodes in `seen` are skipped.
+        """
         nodes, began = self._nodes, self._start[row]
         parents = np.concatenate(
             [
@@ -103,7 +107,10 @@ class _Search:
         return self._find_last_ended(int(nodes.rank[row]), int(began), seen, parent)
 
     def _find_last_ended(self, rank: int, moment: int, seen: set[int], parent: int) -> int:
-        """Return the node of a rank that ended last before a time; `parent` if there is none."""
+        """Return the node of a rank that ended last up to a time and is not in `seen`.
+
+        If there is none, `parent`, or -1 if that is in `seen` too.
+        """
         first, stop = self._nodes.rank_indptr[rank : rank + 2].tolist()
         rows = self._by_end[first:stop]
         at = int(np.searchsorted(self._end[rows], moment, side="right")) - 1
@@ -131,7 +138,10 @@ def job_partners(workload: Workload, start: Int64Array, end: Int64Array) -> Int6
 def _find_last_members(
     nodes: NodeColumns, start: Int64Array, end: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (rows of collectives, the member of each call that began last)."""
+    """Return (rows of finished collectives, the row of each call's member that began last).
+
+    The k-th collective of a group is the same call on all its ranks.
+    """
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (end >= 0))
     group = nodes.group[rows]
     order = np.lexsort((start[rows], nodes.rank[rows], group))
@@ -146,7 +156,11 @@ def _find_last_members(
 
 
 def _match_messages(nodes: NodeColumns, start: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (rows of receives, their SENDs); equal messages are matched in order of time."""
+    """Return (rows of receives, rows of their SENDs).
+
+    Equal messages between two ranks are matched in the order in which they began; nodes that never
+    began are omitted.
+    """
     begun = np.argsort(start, kind="stable")
     begun = begun[start[begun] >= 0]
     sends, receipts = (begun[nodes.kind[begun] == kind] for kind in (NodeKind.SEND, NodeKind.RECV))

@@ -100,7 +100,10 @@ def simulate_workload(
 
 
 def _merge_findings(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Merge equal findings of several ranks into one at the first rank; JSON lists all of them."""
+    """Merge findings that differ only in the rank into one at the first rank.
+
+    Its message lists the other ranks. The order is that of first appearance.
+    """
     ranks: dict[Diagnostic, list[int]] = {}
     first: dict[Diagnostic, Diagnostic] = {}
     for finding in diagnostics:

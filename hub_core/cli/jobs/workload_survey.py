@@ -98,7 +98,10 @@ class _Counts:
             yield file
 
     def add(self, nodes: NodeColumns) -> None:
-        """Count the nodes of a batch."""
+        """Count the nodes of a batch: types, dependencies, and attributes by type of node and kind.
+
+        Dependencies on missing nodes are counted as dangling, not refused.
+        """
         links = link(nodes, drop_dangling=True)
         self._edges["dangling"] += links.dropped
         self._edges["data"] += len(nodes.data.ids)

@@ -135,7 +135,10 @@ def print_workload(
 
 
 def _count_collectives(workload: Workload) -> list[CollectiveCalls]:
-    """Count the collectives by kind, size and number of ranks, most traffic first."""
+    """Count the collectives of a job by kind, size and number of ranks.
+
+    Sorted by bytes times calls, most traffic first.
+    """
     # Imported here, and below: the help of the commands needs no numpy.
     import numpy as np
 
