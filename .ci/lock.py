@@ -27,6 +27,10 @@ TESTS = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.90", "setuptools>=77")
 TYPES = ("mypy==2.4.1", "types-PyYAML", "types-jsonschema", "types-protobuf")
 # The extras that tests need, by distribution.
 TESTED_EXTRAS = {"collhub-study": ("dask",)}
+# The distribution whose tests the environment `oracle` runs beside those of the core, with extras:
+# they are large, and only comparisons with their programs need them.
+ORACLE = "collhub-jobs"
+ORACLE_EXTRAS = ("jax", "parquet")
 # The oldest versions that the distributions promise to work with, on the oldest Python.
 OLDEST = (
     *("numpy==1.26.4", "protobuf==4.25.0", "pluggy==1.4.0", "jsonschema==4.20.0", "click==8.1.7"),
@@ -69,13 +73,21 @@ def requirement_lists() -> dict[str, set[str]]:
             core |= foreign
         for extra in TESTED_EXTRAS.get(name, ()):
             extras |= set(table["optional-dependencies"][extra])
+    oracle = set[str]().union(
+        *(projects[ORACLE]["optional-dependencies"][extra] for extra in ORACLE_EXTRAS)
+    )
+    for name in (ORACLE, *map(name_of, projects[ORACLE]["dependencies"])):
+        if name in projects:
+            oracle |= {
+                line for line in projects[name]["dependencies"] if name_of(line) not in projects
+            }
     # Distributions of a checkout are built with setuptools.
     return {
         "install": all_of_them | {"setuptools>=77"},
         "core": core | set(TESTS),
         "plugins": all_of_them | extras | set(TESTS),
         "types": all_of_them | extras | {*TESTS, *TYPES},
-        "oracle": core | {*TESTS, "protobuf>=6.31.1", "grpcio-tools"},
+        "oracle": core | oracle | {*TESTS, "protobuf>=6.31.1", "grpcio-tools"},
         "docs": core | {"mkdocs-material>=9.5", "mkdocstrings[python]>=0.26"},
         "lint": {"ruff==0.17.6"},
         "build": {"setuptools>=77"},
