@@ -53,7 +53,7 @@ class Distribution:
 
     @cached_property
     def version(self) -> str:
-        """Version in the metadata, else in the name of the folder."""
+        """Version in the metadata, else in the name of the folder `NAME-VERSION.dist-info`."""
         versions = self._get_headers("Version")
         return versions[0] if versions else self._parse_folder_name("version")
 

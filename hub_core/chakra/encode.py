@@ -95,7 +95,11 @@ class Piece:
 def _append_numbers(
     head: bytes, values: Sequence[int], lengths: Sequence[tuple[int, int]]
 ) -> bytes:
-    """Return the bytes of a piece whose numbers are equal in all records."""
+    """Return the bytes of a piece whose numbers are equal in all records: `head`, then varints.
+
+    `lengths`: (position in the head, constant) of bytes that get the number of varint bytes plus
+    the constant.
+    """
     numbers = b"".join(varint(value) for value in values)
     text = bytearray(head + numbers)
     for position, constant in lengths:
@@ -112,7 +116,10 @@ def number_field(tag: int, values: Column, present: BoolArray | None = None) -> 
 def number_attribute(
     name: str, kind: Kind, values: Column, present: BoolArray | None = None
 ) -> Piece:
-    """Create the piece of an attribute with one varint value."""
+    """Create the piece of an attribute with one varint value per record.
+
+    `present`: the records that have the attribute; None for all.
+    """
     inner = _encode_name(name) + varint(kind << 3)
     # The length of the attribute follows its tag.
     head = bytes([_ATTRIBUTE_TAG, 0]) + inner
@@ -225,7 +232,7 @@ def _insert_bytes(content: Bytes, inserted: Sequence[Ragged], at: Int64Array) ->
 
 
 def _encode_name(name: str) -> bytes:
-    """Encode the field AttributeProto.name."""
+    """Encode the field AttributeProto.name: tag, length in one byte, UTF-8 text."""
     text = name.encode()
     return bytes([_NAME_TAG, len(text)]) + text
 

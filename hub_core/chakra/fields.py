@@ -44,7 +44,10 @@ class NodeFields:
     """
 
     def __init__(self, nodes: NodeColumns) -> None:
-        """Raise `TraceError` for an attribute that occurs twice in a node."""
+        """Prepare masks of the kinds of nodes, and the rank of every node.
+
+        Raises `TraceError` for an attribute that occurs twice in a node.
+        """
         self.nodes = nodes
         self.is_send = nodes.type == NodeType.COMM_SEND
         self.is_receive = nodes.type == NodeType.COMM_RECV
@@ -59,7 +62,7 @@ class NodeFields:
                 raise self.fail(int(members.min()), message, "duplicate-attribute")
 
     def fail(self, node: int, message: str, code: str, cure: str = "") -> TraceError:
-        """Create an error about one node."""
+        """Create the error about one node, which names its type and id; the caller raises it."""
         subject = f"{type_name(int(self.nodes.type[node]))} {self.nodes.id[node]}"
         return self.nodes.batch.error_at(node, f"{subject}: {message}", code, cure)
 
@@ -74,7 +77,7 @@ class NodeFields:
         return present
 
     def require(self, name: str, where: BoolArray) -> None:
-        """Refuse the first node of `where` without the attribute."""
+        """Raise `TraceError` for the first node of `where` without the attribute, of any kind."""
         # The kind is checked when the value is read.
         message = f"the attribute {name} is missing"
         self.refuse(where & ~self.has(name), message, "missing-attribute")
@@ -110,7 +113,10 @@ class NodeFields:
         return tuple(columns)
 
     def micros(self) -> Int64Array:
-        """Return the field duration_micros, checked."""
+        """Return the field duration_micros of every node, int64; 0 if it is absent.
+
+        Raises `TraceError` for a value whose nanoseconds would exceed the limit.
+        """
         values = self.nodes.micros
         self._check_range("duration_micros", values != 0, values, 0, LARGEST // 1000)
         return values
@@ -254,7 +260,10 @@ class _Index:
         return Edges(position, children).only(exists), len(lost)
 
     def _find_positions(self, file: Int64Array, ids: UInt64Array) -> tuple[Int64Array, BoolArray]:
-        """Return the positions of the nodes with these ids, and whether they exist."""
+        """Return (position of the node with each id in its file, whether it exists).
+
+        The position of a missing node has no meaning.
+        """
         if self.is_plain.all():
             # The common case needs no search: the id is the position in the file.
             exists: BoolArray = ids < self._sizes[file].astype(np.uint64)

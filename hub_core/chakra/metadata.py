@@ -44,7 +44,10 @@ class MetadataEntry:
 
 
 def encode_metadata(version: str, entries: Sequence[MetadataEntry]) -> bytes:
-    """Encode the framed record as protobuf does; without protobuf, which writers do not need."""
+    """Encode record 0 of a file, the length and GlobalMetadata, in the bytes that protobuf writes.
+
+    An empty version is omitted. protobuf itself is not imported, because writers do not need it.
+    """
     body = _encode_field(_VERSION, version.encode()) if version else b""
     for entry in entries:
         body += _encode_field(

@@ -86,7 +86,7 @@ class Batch:
         return len(self.starts)
 
     def fail(self, error: WireError) -> TraceError:
-        """Convert an error in the buffer to one with file and byte."""
+        """Convert an error at a position of the buffer to one with the file and its byte."""
         # The spare bytes count as part of the last file.
         file = int(np.searchsorted(self._bases, error.position, side="right")) - 1
         return located(error, self._names[min(file, len(self._names) - 1)], -int(self._bases[file]))
@@ -152,7 +152,7 @@ class _Header:
     """Fields of nodes before their attributes; `rest`: start of the attributes, int64 per node."""
 
     def __init__(self, batch: Batch) -> None:
-        """Read fields until all nodes are at an attribute or at their end."""
+        """Read the header fields of all nodes: those before their first attribute or their end."""
         self._batch = batch
         self.scalars = {name: np.zeros(len(batch), np.uint64) for name, _ in _LATE_SCALARS}
         # Dependency varints as (nodes, first bytes, ends), in order of appearance.

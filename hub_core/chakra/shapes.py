@@ -74,7 +74,7 @@ class Shape:
     mask: UInt64Array = field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def repeated(self) -> str | None:
-        """Return the name of an attribute that occurs more than once, or None."""
+        """Return the first name of an attribute that occurs more than once, or None."""
         seen: set[str] = set()
         for name, _ in self.attributes:
             if name in seen:
@@ -100,7 +100,11 @@ class ShapeBook:
     """Shapes so far. `scalars` and `triples` name the attributes to decode."""
 
     def __init__(self, scalars: Iterable[str], triples: Iterable[str]) -> None:
-        """Other attributes are counted, but not decoded."""
+        """Create a book without shapes.
+
+        `scalars`, `triples`: names of the attributes that are decoded as one or three integers;
+        others are only listed.
+        """
         # Sets, because they are searched for every attribute of every new shape.
         self._scalars = frozenset(scalars)
         self._triples = frozenset(triples)
@@ -160,7 +164,7 @@ class ShapeBook:
     def _parse_shape(self, data: Bytes, start: int, stop: int) -> Shape:
         """Parse the record in `data[start:stop]` as a new shape.
 
-        Errors name the byte of the buffer.
+        Raises `WireError` with the byte in `data`.
         """
         content = data[start:stop].tobytes()
         lesson = _ShapeParser(content, self._scalars, self._triples)
@@ -224,7 +228,10 @@ class _ShapeParser:
         self._mask[item.start : item.stop] = fixed_bits
 
     def _add_number(self, name: str, column: str, value: Field, kind: Kind) -> None:
-        """Read this number, an entry of the attribute `name`, into a column."""
+        """Add a slot that reads this number, of the attribute `name`, into `column`.
+
+        Raises `WireError` if its wire type is not that of the kind.
+        """
         if value.wire is not _WIRE_OF_FIXED.get(kind, WireType.VARINT):
             reason = f"the value of attribute {name} is not encoded as {kind.field}"
             raise WireError(reason, value.start)

@@ -171,7 +171,10 @@ def format_option(
 def number_option(
     flag: str, metavar: str, help_text: str, least: int = 1, most: int = MAX_INTEGER
 ) -> Callable[[Function], Function]:
-    """Add an option whose value is an integer in `least`..`most`, None without the option."""
+    """Return a decorator that adds an option with an integer in `least`..`most`.
+
+    The command gets None without the option.
+    """
     numbers = click.IntRange(least, most)
     return click.option(flag, type=numbers, metavar=metavar, help=help_text)
 

@@ -36,7 +36,10 @@ _AT_END = re.compile(r"(?<=: )(not correct as claimed|correct as claimed|verifie
 
 
 def use_colours(policy: str, environment: MutableMapping[str, str]) -> None:
-    """Set the environment variables of this run as `--color` says; `auto` leaves them unchanged."""
+    """Set the environment variables of colours as `--color` says: `always`, `never`, or `auto`.
+
+    `auto` changes nothing; the variable of the opposite policy is removed.
+    """
     if policy == "auto":
         return
     environment.pop(_ON if policy == "never" else _OFF, None)
@@ -56,7 +59,10 @@ def has_colours(stream: TextIO) -> bool:
 
 
 def coloured_cell(cell: str, stream: TextIO) -> str:
-    """Return a cell of a table, with colour if it is a verdict; blanks around it are kept."""
+    """Return a cell of a table, coloured if its text is a verdict and the stream has colours.
+
+    Blanks around the text are kept.
+    """
     colour = _VERDICTS.get(cell.strip())
     if colour is None or not has_colours(stream):
         return cell

@@ -55,9 +55,9 @@ class BashWords(BashComplete):
 
 
 def answer_shell(program: click.Command, session: Session) -> int | None:
-    """Print the completions that a shell requests and return the exit code.
+    """Print the completions that a shell requests; return the exit code, 1 after an error.
 
-    Returns None if no shell requests completions.
+    None if no shell requests completions. Errors are not printed, because the user is typing.
     """
     instruction = os.environ.get(VARIABLE)
     if not instruction:

@@ -222,7 +222,10 @@ def _enable_crash_reports() -> None:
 
 
 def _ensure_exit(code: int) -> None:
-    """Ensure that the process ends although threads of plugins still run."""
+    """Start a thread that ends the process with `code` if threads of plugins still run at its end.
+
+    Without non-daemon threads of plugins, nothing is done.
+    """
     threads = [thread for thread in threading.enumerate() if not thread.daemon]
     if len(threads) > 1:
         threading.Thread(target=_exit_after_delay, args=(code,), daemon=True).start()

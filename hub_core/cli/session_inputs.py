@@ -48,7 +48,11 @@ class SessionInputs(SessionState):
     __slots__ = ()
 
     def open_input(self, source: str, source_format: str | None = None) -> OpenedAlgorithm:
-        """Open IN and find its reader; only the first bytes are read."""
+        """Open IN and find its reader; only the first bytes are read.
+
+        `source_format`: name of the reader, None to choose it by suffix and content. Raises
+        `HubError`.
+        """
         from hub_core.pipeline.inputs import open_algorithm
 
         keep_freed_memory()
@@ -61,7 +65,11 @@ class SessionInputs(SessionState):
         )
 
     def read_model(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm | Workload:
-        """Read the algorithm or workload in an opened input, without verification."""
+        """Read the algorithm or workload in an opened input, without verification.
+
+        `options`: texts of the reader's options; arguments of a program are added. Raises
+        `HubError`.
+        """
         all_options = self._add_program_arguments(opened, options)
         with output.progress(f"reading {opened.name}"):
             return cast("OpenedAlgorithm", opened).read_any(all_options)
@@ -69,7 +77,10 @@ class SessionInputs(SessionState):
     def read_verified(
         self, opened: OpenedInput, options: Mapping[str, str]
     ) -> Algorithm | Workload:
-        """Read the algorithm or workload in an opened input, and verify it as `--verify` says."""
+        """Read the algorithm or workload in an opened input, and verify it as `--verify` says.
+
+        Raises `InputError` for an incorrect model under `refuse`.
+        """
         model = self.read_model(opened, options)
         self.admit(model, opened.name)
         return model
@@ -98,14 +109,20 @@ class SessionInputs(SessionState):
         return workload
 
     def admit(self, model: Algorithm | Workload, name: str) -> VerifyReport | None:
-        """Verify a model that messages call `name`, as `--verify` says; see `gate.admit`."""
+        """Verify a model that messages call `name`, as `--verify` says; see the function `admit`.
+
+        Returns the report on an algorithm; None for a workload, and without verification.
+        """
 
         policy = VerifyPolicy(self.verify_policy)
         with output.progress(f"verifying {name}"):
             return admit(model, name, policy, output.print_diagnostic, self.registry())
 
     def read_topology(self, text: str, source_format: str | None = None) -> Topology:
-        """Read the topology that a text such as `ring:8` or a file describes."""
+        """Read the topology that a text such as `ring:8` or a file describes.
+
+        `source_format`: name of the reader of the file. Raises `HubError`.
+        """
         from hub_core.pipeline.inputs import read_topology
 
         with output.progress(f"reading {text}"):
@@ -126,7 +143,10 @@ class SessionInputs(SessionState):
     def simulate_workload(
         self, request: WorkloadRequest, backend: str, options: Mapping[str, str]
     ) -> WorkloadTimes:
-        """Simulate a workload with the simulator of workloads `backend`."""
+        """Simulate a workload with the simulator of workloads `backend`, and show the progress.
+
+        `options`: texts by name. Raises `HubError`.
+        """
         from hub_core.pipeline.simulation import simulate_job
 
         with output.progress("simulating (the first run compiles the simulator)"):

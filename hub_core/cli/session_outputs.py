@@ -118,7 +118,10 @@ class SessionOutputs(SessionState):
     def write_result(
         self, result: WriteResult, target: OutputTarget, request: OutputRequest
     ) -> Written:
-        """Write artifacts that the command built in the format of `target`."""
+        """Write artifacts that the command built in the format of `target`, and report the losses.
+
+        Raises `LossyError` for losses under `--strict`.
+        """
         from hub_core.pipeline.outputs import write_result
 
         with output.progress(f"writing {target.out}"):
@@ -142,7 +145,11 @@ class SessionOutputs(SessionState):
         *,
         strict: bool = False,
     ) -> Written:
-        """Write a network in a format, by default chosen by suffix."""
+        """Write a network and report the losses.
+
+        `target_format`: name of the writer, None to choose it by suffix. Raises `LossyError` for
+        losses if `strict`.
+        """
         from hub_core.pipeline.outputs import write_topology
 
         with output.progress(f"writing {out}"):

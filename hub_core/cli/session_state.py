@@ -36,7 +36,10 @@ class SessionState:
     _registry: Registry | None = field(default=None, repr=False)
 
     def registry(self) -> Registry:
-        """Return the plugins of this run; the first call discovers and imports them."""
+        """Return the plugins of this run; the first call discovers and imports them.
+
+        A plugin during whose import an earlier start ended is skipped.
+        """
         if self._registry is None:
             from hub_core.cli.start_record import data_kept_apart, recorded_start
             from hub_core.registry.discovery import discover

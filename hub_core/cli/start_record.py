@@ -188,7 +188,10 @@ def _get_record_folder() -> Path:
 
 
 def _create_locked_file(path: Path) -> int | None:
-    """Create a file that is locked while this process lives; None if that is not possible."""
+    """Create a file that is locked while this process lives; return its descriptor.
+
+    None if that is not possible.
+    """
     import fcntl
 
     try:
@@ -213,7 +216,10 @@ def _create_file(path: Path) -> int:
 
 
 def _take_mark(path: Path, suspects: dict[str, list[Path]]) -> None:
-    """Add the plugin that the mark of a dead start names to the suspects; remove an empty mark."""
+    """Add the plugin that the mark of a dead start names to the suspects.
+
+    The mark of a living start is locked and ignored; an empty mark is removed.
+    """
     import fcntl
 
     with contextlib.suppress(OSError), path.open("rb") as mark:

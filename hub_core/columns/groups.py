@@ -42,9 +42,9 @@ _MAX_INT64 = np.iinfo(np.int64).max
 
 
 def row_pointer(counts: npt.ArrayLike) -> Int64Array:
-    """Return the start of each of n groups of these sizes, and the end of the last:
+    """Return the row pointer of n consecutive groups of these sizes: int64[n + 1].
 
-    int64[n + 1].
+    Entry i is the start of group i; the last entry is the end of the last group.
     """
     sizes = np.asarray(counts, np.int64)
     indptr = np.zeros(len(sizes) + 1, np.int64)
@@ -89,9 +89,9 @@ def is_sorted(keys: npt.NDArray[Any]) -> bool:
 
 
 def run_mask(*columns: npt.NDArray[np.generic]) -> BoolArray:
-    """Return which rows differ from the previous row in any column, bool[rows].
+    """Return which rows differ from the previous row in any column: bool[rows].
 
-    True for the first.
+    True for the first row.
     """
     # Not by concatenation, which would copy each column.
     is_new = np.ones(len(columns[0]), np.bool_)
@@ -113,7 +113,7 @@ def run_lengths(starts: IntArray, rows: int) -> Int64Array:
 
 
 def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
-    """Return the distinct values in ascending order; not for arrays with NaN."""
+    """Return the distinct values in ascending order; for arrays without NaN."""
     # Like `np.unique`, which imports `numpy.ma` on its first call: a tenth of a short run.
     ordered = values if is_sorted(values) else np.sort(values)
     values_once: npt.NDArray[AnyNumber] = ordered[run_mask(ordered)]
@@ -121,9 +121,9 @@ def distinct(values: npt.NDArray[AnyNumber]) -> npt.NDArray[AnyNumber]:
 
 
 def labels(*columns: IntArray) -> Int64Array:
-    """Number the rows, int64[rows]:
+    """Number the distinct rows of the columns: int64[rows].
 
-    equal rows have equal numbers, which ascend with the columns.
+    Equal rows have equal numbers; numbers are 0, 1, ... in ascending order of the rows.
     """
     table = np.stack([column.astype(np.int64) for column in columns])
     # Some versions of numpy return a matrix of one row.
@@ -188,7 +188,10 @@ def csr(keys: IntArray, values: Int64Array, count: int) -> tuple[Int64Array, Int
 
 
 def gather(indptr: Int64Array, indices: Int64Array, groups: IntArray) -> Int64Array:
-    """Return the entries of these groups of a CSR table, group after group."""
+    """Return the entries of these groups of a CSR table, group after group.
+
+    Groups may be in any order and repeated.
+    """
     # Groups may be in any order and repeated.
     starts = indptr[groups]
     entries: Int64Array = indices[expanded_ranges(starts, indptr[groups + 1] - starts)]

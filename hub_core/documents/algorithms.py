@@ -90,7 +90,10 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
-    """Return the document as one artifact; columns with only default values are omitted."""
+    """Return the document as one artifact, which is formatted when its content is read.
+
+    Optional columns with only default values are omitted.
+    """
     del options
     artifact = Artifact("", lambda: _format_document(algorithm).encode("ascii"))
     return WriteResult((artifact,))
@@ -198,7 +201,7 @@ class _Document:
             raise InputError(replace(finding, location=Location(self._file))) from None
 
     def _add_fault(self, message: str, path: str) -> None:
-        """Record a defect of an array; all defects are reported together."""
+        """Record a defect at a JSON path; all defects are raised together."""
         location = Location(self._file)
         self._findings.append(Diagnostic("invalid-json", f"{path}: {message}", location=location))
 

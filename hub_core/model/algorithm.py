@@ -87,7 +87,10 @@ class Algorithm:
 
     @property
     def has_contents(self) -> bool:
-        """Whether every step has known regions; False for timing-only traces."""
+        """Whether every region that a step reads or writes is known.
+
+        False for timing-only traces.
+        """
         steps = self.steps
         reads_unknown = steps.is_kind(*READING) & (steps.src_buffer == Buffer.UNKNOWN)
         writes_unknown = steps.is_kind(*WRITING) & (steps.dst_buffer == Buffer.UNKNOWN)
@@ -151,7 +154,10 @@ def placement_of(algorithm: Algorithm) -> tuple[int, ...] | None:
 
 
 def placed(algorithm: Algorithm, npus: Sequence[int]) -> Algorithm:
-    """Return the algorithm with a placement, one NPU per rank; with none if rank r is on NPU r."""
+    """Return the algorithm with the NPU of every rank as its placement.
+
+    The extension is omitted if rank r is on NPU r for all ranks.
+    """
     extensions = {key: value for key, value in algorithm.extensions.items() if key != PLACEMENT}
     if tuple(npus) != tuple(range(algorithm.num_ranks)):
         extensions[PLACEMENT] = list(npus)

@@ -259,7 +259,11 @@ class Collective:
         return MemoryLayout(borders[:-1, None] + shift, size, int(borders[-1]))
 
     def _buffers_apart(self, in_place: bool) -> BoolArray:
-        """Return bool[num_ranks]: INPUT and OUTPUT of the rank are separate buffers."""
+        """Return for which ranks INPUT and OUTPUT are separate buffers: bool[num_ranks].
+
+        Out of place: for all. In place: for none but, in a gather or scatter, for all except the
+        root.
+        """
         traits = self.kind.traits
         if in_place and traits.is_rooted and traits.is_split:
             is_other: BoolArray = np.arange(self.num_ranks) != self.root

@@ -135,7 +135,10 @@ class LossyError(HubError):
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """Return the cure `did you mean 'x'?` for a misspelt name, or "" if no name is similar."""
+    """Return the cure `did you mean 'x'?` with the most similar known name.
+
+    "" if the similarity of all names is below 0.6.
+    """
     # Imported here, because it is rarely needed.
     import difflib
 
@@ -199,7 +202,7 @@ class Findings:
         cure: str = "",
         severity: Severity = Severity.ERROR,
     ) -> None:
-        """Add one finding. If `CAP` findings of the code are listed, it is only counted."""
+        """Add one finding; if `CAP` findings of the code are listed already, it is only counted."""
         listed = self._by_code.setdefault(code, [])
         self._count[code] = self._count.get(code, 0) + 1
         if len(listed) < CAP:
@@ -213,9 +216,10 @@ class Findings:
         say: Callable[[int], str],
         cure: str = "",
     ) -> None:
-        """Add one finding per row.
+        """Add one finding per row of the table, at the location of the row.
 
-        `say(row)` creates its message and is called for listed rows only.
+        `say(row)` creates its message and is called for the first `CAP` rows only; the rest is
+        counted.
         """
         for row in rows[:CAP].tolist():
             self.add(code, say(row), steps.location(row, self.file), cure)

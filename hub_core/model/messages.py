@@ -42,7 +42,10 @@ def action(steps: StepTable, row: int) -> str:
 
 
 def describe(steps: StepTable, row: int) -> str:
-    """Describe the position and the action of a row."""
+    """Describe the position and the action of a row.
+
+    For example `line 12, rank 3, step 2 (send of INPUT[0] to rank 1)`; without an unknown line.
+    """
     line = int(steps.source_line[row])
     lead = f"line {line}, " if line >= 0 else ""
     return f"{lead}rank {int(steps.rank[row])}, step {steps.step_of(row)} ({action(steps, row)})"
@@ -100,9 +103,10 @@ def pair_in_order(
 
 
 def match_messages(steps: StepTable, findings: Findings) -> Messages:
-    """Match the messages of a table.
+    """Match every send with its receive, per (source, destination, channel) in row order.
 
-    Peers out of range, unmatched messages and unequal counts are added to `findings`.
+    Peers that are no other rank, unmatched messages, and matched ones with different counts are
+    added to `findings`. Messages with such a peer are not in the result.
     """
     is_send = steps.sends
     addressed = _check_peers(steps, is_send, findings)

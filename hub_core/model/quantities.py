@@ -96,7 +96,10 @@ def parse_time(text: str) -> float:
 
 
 def format_bytes(count: float) -> str:
-    """Format a byte count in the largest binary unit not above it: an integer, or four digits."""
+    """Format a byte count in the largest binary unit not above it: `1.5 MiB`, `512 B`.
+
+    A whole number of units is printed exactly, any other one with four digits.
+    """
     for unit, size in reversed(_BINARY.items()):
         if count >= size:
             value = count / size
@@ -105,7 +108,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_bandwidth(bytes_per_s: float) -> str:
-    """Format a bandwidth in the largest decimal unit not above it, with four digits."""
+    """Format a bandwidth in the largest decimal unit not above it, with four digits: `50 GB/s`."""
     for unit, size in reversed(_DECIMAL.items()):
         if bytes_per_s >= size:
             return f"{bytes_per_s / size:.4g} {unit}/s"

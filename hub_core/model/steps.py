@@ -127,7 +127,10 @@ class StepTable(RankTable):
         return int(row - first)
 
     def location(self, row: int, file: str | None = None) -> Location:
-        """Return the location of a row for messages."""
+        """Return the location of a row for messages: file, line, rank, and step of the rank.
+
+        The line is omitted if it is unknown.
+        """
         line = int(self.source_line[row])
         stated = line if line >= 0 else None
         return Location(file, stated, None, int(self.rank[row]), self.step_of(row))
@@ -336,7 +339,10 @@ def _check_edges(table: Mapping[str, Array], edges: _Edges, file: str | None) ->
 def _reordered(
     table: dict[str, Array], edges: list[_Edges], order: Int64Array
 ) -> tuple[dict[str, Array], list[_Edges]]:
-    """Return the table with its rows in another order, and the edges between the new rows."""
+    """Return the table with the rows `order`, and its edges by new rows.
+
+    Row i of the result is row `order[i]` of `table`.
+    """
     position = inverse(order)
     moved = {name: column[order] for name, column in table.items()}
     return moved, [(position[parents], position[children]) for parents, children in edges]

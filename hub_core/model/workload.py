@@ -113,7 +113,7 @@ class NodeColumns(RankTable):
         return self.rows_of_kind(kinds)
 
     def location(self, row: int, file: str | None = None) -> Location:
-        """Return the location of a node for messages."""
+        """Return the location of a node for messages: file, rank, and its position in the rank."""
         rank = int(self.rank[row])
         return Location(file, rank=rank, step=int(row - self.rank_indptr[rank]))
 

@@ -158,7 +158,10 @@ class _Links:
     collective: Collective
 
     def bound_ns(self, traffic: Traffic) -> float:
-        """Return the largest of all bounds for a size, in nanoseconds."""
+        """Return the largest of all bounds for a size, in nanoseconds.
+
+        Bounds by latency, by distances, by all partitions and by all orders of the nodes.
+        """
         bounds = [self._latency_ns, self._distance_ns(traffic)]
         for label in self._partitions:
             bounds += self.partition_ns(label, traffic)

@@ -251,7 +251,10 @@ def _components(topology: Topology, mask: BoolArray) -> Int64Array:
 
 
 def _levels(topology: Topology) -> Int64Array:
-    """Return the number of links from each node to the nearest NPU: int64[nodes], 0 if none."""
+    """Return the number of links from each node to the nearest NPU: int64[nodes].
+
+    0 for NPUs, and for nodes from which no NPU is reachable.
+    """
     is_npu = np.arange(topology.num_nodes) < topology.num_npus
     hops = topology.arcs(backwards=True).lengths_from(is_npu, np.ones(topology.num_links))
     return np.where(np.isfinite(hops), hops, 0).astype(np.int64)
@@ -317,7 +320,10 @@ def _with_switches(topology: Topology, label: Int64Array) -> Int64Array:
 
 
 def _distances(topology: Topology) -> Iterator[Int64Array]:
-    """Yield the number of links to every node from NPU 0 and from the NPU farthest from it."""
+    """Yield the number of links to every node from NPU 0, then from the NPU farthest from it.
+
+    int64[nodes]; the number of nodes for nodes that are not reachable.
+    """
     nodes, ones = np.arange(topology.num_nodes), np.ones(topology.num_links)
     start = 0
     for _ in range(2):

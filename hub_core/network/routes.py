@@ -35,7 +35,10 @@ class Routes:
 
 
 def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64Array) -> Routes:
-    """Find the routes of all pairs on a topology with one plane, as `Topology.routes` does."""
+    """Find the routes of all pairs on a topology with one plane, as `Topology.routes` does.
+
+    A pair with equal ends has an empty route. Raises `InputError` with a pair that has no path.
+    """
     direct = _direct_links(topology, sources, destinations)
     # Neighbours need no search; in fully connected networks all pairs are neighbours.
     direct_rows = np.flatnonzero(direct >= 0)

@@ -281,7 +281,10 @@ class Topology:
         )
 
     def _part(self, rows: Int64Array, **changes: Any) -> Topology:
-        """Return a copy with only these links, no dimensions, and further changes of fields."""
+        """Return a copy with only the links `rows`, without dimensions.
+
+        `changes`: further fields to replace, which take precedence.
+        """
         columns = ("source", "destination", "bandwidth_bytes_per_s", "latency_s")
         taken = {name: getattr(self, name)[rows] for name in columns}
         return replace(self, **{**taken, "dimensions": (), **changes})

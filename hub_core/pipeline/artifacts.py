@@ -33,7 +33,10 @@ class Content:
 
 
 def name_defect(name: object, layout: Layout) -> str | None:
-    """Return why an artifact must not have this name; None if it may. No name leaves its folder."""
+    """Return why an artifact must not have this name in this layout; None if it may.
+
+    No accepted name leaves the folder of the output.
+    """
     if isinstance(name, str) and _SAFE_NAMES[layout].match(name):
         return None
     return f"{name!r:.80} does not fit the layout '{layout}'"
@@ -153,7 +156,10 @@ _Undo = list[Callable[[], None]]
 
 @contextlib.contextmanager
 def _roll_back_on_failure() -> Iterator[_Undo]:
-    """Collect undo steps in the body; execute them in reverse order if the body fails."""
+    """Yield a list for undo steps; if the body fails, execute them in reverse order.
+
+    Errors of undo steps are ignored; the exception of the body is raised again.
+    """
     undo: _Undo = []
     try:
         yield undo

@@ -54,7 +54,10 @@ def read_bounded(file: BinaryIO, name: str, head: bytes, limit: int | None = Non
 
 
 def read_head(file: Path) -> bytes:
-    """Read the first 4096 bytes of a file, checked as `check_head` does."""
+    """Read the first 4096 bytes of a file.
+
+    Raises `InputError` if it cannot be read, is empty or begins with 4096 zero bytes.
+    """
     with open_file(file) as opened, convert_read_errors(str(file)):
         head = opened.read(HEAD_BYTES)
     check_head(str(file), head)

@@ -70,7 +70,10 @@ def call(provided: Provided[Offer], returns: type[T], *arguments: object) -> T:
 
 
 def blame(provided: Provided[Offer]) -> AbstractContextManager[None]:
-    """Return a context that attributes exceptions of the body to the plugin of the offer."""
+    """Return a context that converts exceptions of the body to `PluginError` for the plugin.
+
+    Exceptions of the core's own offers are not converted, because they are bugs.
+    """
     # An exception of the core is not attributed to a plugin: it is a bug.
     if provided.plugin.is_core:
         return nullcontext()
@@ -78,7 +81,10 @@ def blame(provided: Provided[Offer]) -> AbstractContextManager[None]:
 
 
 def misfit(provided: Provided[Offer], defect: str) -> PluginError:
-    """Create the error for a result that breaks the contract of the plugin API."""
+    """Create the error for a result that breaks the contract of the plugin API.
+
+    `defect`: predicate of the sentence, such as `returned int, expected Algorithm`.
+    """
     message = f"{provided.plugin}: {reference_of(provided.offer)} {defect}"
     return PluginError(message, cure="report it to the plugin's authors")
 
@@ -86,9 +92,9 @@ def misfit(provided: Provided[Offer], defect: str) -> PluginError:
 def start_engine(
     name: str, request: EngineRequest, *, options: OptionText | None = None, registry: Registry
 ) -> futures.Executor:
-    """Start an engine; the executor is a context manager that stops the workers.
+    """Start the workers of an engine; the executor is a context manager that stops them.
 
-    Raises `HubError`.
+    Raises `HubError` for an unknown engine or option, and if the plugin fails.
     """
     engine = registry.find(Engine, name)
     # Imported here: few commands start workers.

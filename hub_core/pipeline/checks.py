@@ -72,7 +72,7 @@ def choose_versions(check: Check, version: str) -> RuntimeVersions:
 
 
 def report_unused_file(check: Check, versions: RuntimeVersions, file: str) -> CheckReport:
-    """Create the report on a file that these versions of the runtime do not use."""
+    """Create the report, not ok, on a file that these versions of the runtime do not use."""
     finding = _create_finding("not-used-by-version", check, versions, file)
     return CheckReport(
         ok=False,
@@ -115,7 +115,10 @@ def format_span(check: Check, versions: RuntimeVersions) -> str:
 
 
 def _parse_span(version: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the first and the last version with these leading numbers."""
+    """Return the first and the last version that begin with the numbers of `version`.
+
+    Each as a tuple of `_PARTS` numbers: `2.1` gives (2, 1, 0, ...) and (2, 1, `_BEYOND`, ...).
+    """
     parts = tuple(map(int, version.split(".")))
     rest = _PARTS - len(parts)
     return parts + (0,) * rest, parts + (_BEYOND,) * rest

@@ -218,7 +218,10 @@ def _claims(provided: Provided[R], opened: Input) -> bool:
 
 
 def may_be_topology_file(text: str, registry: Registry) -> bool:
-    """Whether a text that is not an existing file looks like a path: a folder or a known suffix."""
+    """Whether a text that names no existing file was meant as a path.
+
+    It has a `/`, or a suffix of a format of topologies.
+    """
     readers = registry.all(TopologyReader)
     return "/" in text or any(_has_suffix(text, reader.offer.format) for reader in readers)
 

@@ -74,7 +74,10 @@ class OpenedAlgorithm:
         return isinstance(self.reader.offer, WorkloadReader)
 
     def read_any(self, options: OptionText | None = None) -> Algorithm | Workload:
-        """Read the input with options of its reader. Raises `HubError`."""
+        """Read the input, an algorithm or a workload, with options of its reader.
+
+        Raises `HubError` for an invalid input or option, and if the reader fails.
+        """
         bound = bound_options(self.reader, options)
         if self.holds_workload:
             return call(self.reader, Workload, self.source, bound)
@@ -245,7 +248,10 @@ class _Builders:
     registry: Registry | None
 
     def __call__(self, name: str) -> TopologyFunction:
-        """Return the builder. Raises `HubError` if no plugin, or more than one, offers the name."""
+        """Return the builder of a name; plugins are loaded only for names unknown to the core.
+
+        Raises `HubError` if no plugin, or more than one, offers the name.
+        """
         if self.registry is None:
             core = load_core_only()
             if name in _list_builders(core):
@@ -255,7 +261,10 @@ class _Builders:
 
 
 def _find_builder(name: str, registry: Registry) -> TopologyFunction:
-    """Return the builder that exactly one plugin offers. Raises `HubError`."""
+    """Return the builder that exactly one plugin offers for a name.
+
+    Raises `HubError` with the closest name for an unknown one, and if several plugins offer it.
+    """
     known = _list_builders(registry)
     if name not in known:
         everything = f"use one of {', '.join(known)}, or a file"

@@ -117,7 +117,10 @@ class CollectiveRule:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def matches(self, kind: CollectiveKind, size: int, group: str) -> bool:
-        """Whether a collective of this kind, size in bytes and group meets the condition."""
+        """Whether a collective of this kind, size in bytes and group meets all conditions.
+
+        A condition that the rule does not have is met.
+        """
         is_kind = self.kind in (None, kind)
         is_group = self.group in (None, group)
         return is_kind and is_group and self.least <= size < self.behind
@@ -128,7 +131,10 @@ DEFAULT_RULE = CollectiveRule(f"{EVERY_KIND}={NATIVE}", None, 0, _NO_LIMIT, None
 
 
 def parse_rule(text: str, synthesizers: Sequence[str]) -> CollectiveRule:
-    """Parse a rule. Raises `UsageError` for an invalid text."""
+    """Parse a rule `KIND[@SIZE][/GROUP]=ALGORITHM`.
+
+    `synthesizers`: names after which `:` begins options. Raises `UsageError` for an invalid text.
+    """
     match = _RULE.fullmatch(text)
     if match is None:
         raise UsageError(f"{text[:80]!r} is no rule KIND[@SIZE][/GROUP]=ALGORITHM", cure=_EXAMPLE)
@@ -295,7 +301,10 @@ def _parse_kind(text: str) -> CollectiveKind | None:
 
 
 def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
-    """Parse a condition on the size: (first, last + 1) in bytes. Raises `UsageError`."""
+    """Parse a condition on the size, such as `<1MiB` or `1KiB..1MiB`: (first, last + 1) in bytes.
+
+    None: all sizes. Raises `UsageError` for an invalid or empty range.
+    """
     if text is None:
         return 0, _NO_LIMIT
     low, dots, high = text.partition("..")
@@ -311,7 +320,11 @@ def _parse_range(text: str | None, rule: str) -> tuple[int, int]:
 
 
 def _parse_algorithm(text: str, synthesizers: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """Parse an algorithm: (name or path, options). The name of a file may contain a colon."""
+    """Parse an algorithm: (name of a synthesizer, `native` or path, options).
+
+    Options follow a synthesizer or `native` after a colon; the name of a file may contain a colon.
+    Raises `UsageError` for an option without `=`.
+    """
     name, colon, option_text = text.partition(":")
     if name == NATIVE:
         return name, {"algorithm": option_text} if colon else {}

@@ -118,7 +118,11 @@ def write_result(
     force: bool = False,
     registry: Registry,
 ) -> Written:
-    """Write artifacts that a command built, as if the writer of the format had returned them."""
+    """Write artifacts that a command built, as if the writer of `format` had returned them.
+
+    All files or none are written; without `force`, existing sets and folders are refused. Raises
+    `LossyError` for losses under the policy REFUSE, `UsageError` for an unusable output.
+    """
     writer = registry.find(FormatWriter, format)
     target = destination(out, writer.offer.format, force=force)
     return _write_artifacts(writer, result, target, policy)
@@ -146,9 +150,9 @@ def write_report(
 def choose_writer(
     registry: Registry, out: str, target_format: str | None, kind: type[W]
 ) -> Provided[W]:
-    """Return the named writer of a kind.
+    """Return the writer named `target_format`; without a name, that for the suffix of the output.
 
-    Without a name, the writer for the suffix of the output.
+    Raises `HubError` if there is not exactly one.
     """
     if target_format is not None:
         return registry.find(kind, target_format)
@@ -179,7 +183,10 @@ class SelectionFolders:
         return WriteResult(artifacts, tuple(result.losses), (), tuple(result.notes))
 
     def served_calls(self, source: Source, format: str) -> Sequence[ServedCalls]:
-        """Read files of a format and return the calls that a runtime serves with them."""
+        """Read files of a format and return the calls that a runtime serves with them.
+
+        Raises `PluginError` if the reader fails or returns no list.
+        """
         writer = self.registry.find(SelectionWriter, format)
         with blame(writer):
             calls = resolve(writer.offer.read)(source)

@@ -202,7 +202,7 @@ class TimingSource:
 
     @property
     def note(self) -> str:
-        """The line that reports state about their times."""
+        """The line by which reports name the source of their times: nominal links or a machine."""
         machine = self.machine
         if machine is None:
             return NOMINAL
@@ -335,6 +335,6 @@ def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) ->
 
 
 def _find_simulator(registry: Registry) -> Provided[Simulator] | None:
-    """Return the first simulator of machines, None if no plugin offers one."""
+    """Return the first simulator, by name, that knows machines; None if no plugin offers one."""
     offered = registry.all(Simulator)
     return next((provided for provided in offered if provided.offer.machines), None)

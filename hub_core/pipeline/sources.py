@@ -97,7 +97,10 @@ def open_input(path: str | os.PathLike[str], formats: Sequence[Format], report: 
 
 
 def open_rank_files(paths: Sequence[str], report: Report) -> Input:
-    """Open files as the rank files of one job; their contents determine the ranks."""
+    """Open files as the rank files of one job, although their names do not say so.
+
+    Their contents determine the ranks. Raises `InputError` for a file that cannot be opened.
+    """
     parts = tuple(_create_part(Path(path)) for path in paths)
     return _create_input(Source(paths[0], parts, report), read_head(Path(paths[0])), Layout.PREFIX)
 
@@ -326,7 +329,10 @@ def _create_part(file: Path, rank: int | None = None) -> SourcePart:
 
 
 def _open_part(file: Path) -> BinaryIO:
-    """Open a file as a stream; a file that is not regular is loaded."""
+    """Open a file as a stream of bytes.
+
+    Pipes, devices and empty files are loaded completely, which also checks them.
+    """
     opened = open_file(file)
     status = os.fstat(opened.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size:

@@ -283,7 +283,10 @@ class _GunzipStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read up to the length of the buffer. Raises `InputError` as `decompressed` describes."""
+        """Read decompressed bytes into the buffer; return their number, 0 at the end.
+
+        Raises `InputError` for a damaged archive, and for one that expands beyond the limit.
+        """
         try:
             count = self._archive.readinto(buffer)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:

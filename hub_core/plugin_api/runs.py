@@ -89,7 +89,7 @@ class SimulationResult:
 
     @property
     def time_ns(self) -> int | None:
-        """Time at which the last rank finished; None if a rank never finishes."""
+        """Time in ns at which the last rank finished; None if any rank never finishes."""
         finished = [time for time in self.rank_finish_ns if time is not None]
         return max(finished) if len(finished) == len(self.rank_finish_ns) else None
 

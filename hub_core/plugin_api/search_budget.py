@@ -123,7 +123,7 @@ class SearchBudget:
             raise BudgetReached
 
     def spend(self, work: int) -> None:
-        """Count work, then check the limits as `check` does."""
+        """Count work, then raise `BudgetReached` if a limit is reached."""
         self.count(work)
         self.check()
 
@@ -150,7 +150,10 @@ class SearchBudget:
         self.cuts.append(SearchCut(name, self.done, self.reason, not_tried))
 
     def checked(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return the function with a call of `check` before each call."""
+        """Return the function with a check of the limits before each call.
+
+        The new function raises `BudgetReached` instead of the call if a limit is reached.
+        """
 
         def checking(*arguments: P.args, **named: P.kwargs) -> T:
             self.check()
@@ -169,7 +172,11 @@ class SearchBudget:
 def _rebuild_budget(
     work: int | None, left_s: float | None, timeout_s: float | None, work_limit: str
 ) -> SearchBudget:
-    """Recreate a budget in another process; its time limit is `left_s` seconds from now."""
+    """Recreate a budget in another process.
+
+    Its time limit ends `left_s` seconds from now (None: no limit); `timeout_s` and `work_limit` are
+    only used in its messages.
+    """
     budget = SearchBudget(work, left_s)
     budget.timeout_s, budget._work_limit = timeout_s, work_limit
     return budget

@@ -71,7 +71,7 @@ OWN_COMMANDS = tuple(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader]:
-    """Return the readers of the canonical forms."""
+    """Return the readers of canonical traces, binary and JSON, and of algorithm documents."""
     documents = FormatReader(_JSON, "hub_core.documents.algorithms:read")
     return [CHAKRA_READER, CHAKRA_JSON_READER, documents]
 

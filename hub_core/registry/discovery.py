@@ -81,7 +81,7 @@ _of_the_run: ContextVar[Registry | None] = ContextVar("registry of the run", def
 
 @contextmanager
 def running_with(registry: Registry | None) -> Iterator[None]:
-    """Make `registry` the one that `run_registry` returns in the body; None changes nothing."""
+    """Let `run_registry` return `registry` in the body; None leaves the present one."""
     token = _of_the_run.set(registry or _of_the_run.get())
     try:
         yield

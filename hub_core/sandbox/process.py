@@ -311,7 +311,10 @@ class _Exchange:
 
 
 def _stop_process(process: subprocess.Popen[bytes]) -> None:
-    """Stop the process and all processes that it started."""
+    """Stop the process and all processes that it started, and wait for it.
+
+    It is asked to end first, because it also knows processes that have left its group.
+    """
     if process.poll() is None:
         # It also knows processes that have left its group.
         process.terminate()
@@ -366,7 +369,7 @@ def _explain_end(
 
 
 def _find_dumped_line(name: str, output: bytes) -> int | None:
-    """Return the program's innermost line in the traceback that `faulthandler` wrote."""
+    """Return the program's innermost line in the traceback that `faulthandler` wrote, or None."""
     shown = name.encode("ascii", "backslashreplace").decode()
     # `faulthandler` escapes names that are not ASCII.
     for frame in _DUMPED_FRAME.finditer(output.decode(errors="replace")):

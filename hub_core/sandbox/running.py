@@ -75,7 +75,10 @@ class _PrintedText(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Store the first and the last part of the output, which may be unlimited."""
+        """Store the first 200 characters with the calling line, and the last part of the output.
+
+        The amount of output is unlimited.
+        """
         if text and not self.first:
             self.line, self.first = calling_line(self._file), text[:200]
         self.last = (self.last + text)[-_MAX_PRINTED:]
@@ -160,7 +163,11 @@ def _list_system_files() -> list[str]:
 
 
 def _set_limits(time_limit_s: int, memory_limit_bytes: int, report: BinaryIO) -> None:
-    """Set the limits of the process; at the CPU limit the interpreter reports the position."""
+    """Set the limits of CPU time and memory of this process, and forbid core dumps.
+
+    At the CPU limit, SIGXCPU writes the position of the program to `report`; two seconds later the
+    process is killed.
+    """
     # Not available on every system.
     import resource
 
@@ -203,7 +210,11 @@ class _Run:
         return outcome
 
     def _executed(self, source: bytes, arguments: list[str], complained: _PrintedText) -> Report:
-        """Execute the program; return an error, the line of `sys.exit`, or an empty report."""
+        """Execute the program; return {} or, if it raised, the report of the exception.
+
+        All exceptions are reported, including KeyboardInterrupt; `sys.exit` has a report of its
+        own. `complained`: the standard error of the program.
+        """
         try:
             self._language.prepare(self._name)
             self._execute(source, arguments)
@@ -222,7 +233,10 @@ class _Run:
             return self._failure(error)
 
     def _execute(self, source: bytes, arguments: list[str]) -> None:
-        """Execute the program like a script."""
+        """Execute the program like a script, as module `__main__` with its arguments.
+
+        It may import modules of its own folder, which is last on the path.
+        """
         # The program gets its own command line.
         sys.argv = [self._name, *arguments]
         # Programs may import modules of their own folder; it comes last, so that it hides no
@@ -275,7 +289,7 @@ class _Run:
         return f"{kind}: {message}" if message else kind
 
     def _is_of_language(self, error: BaseException) -> bool:
-        """Whether the exception was raised with a message in the modules of the language."""
+        """Whether an exception has a message and was raised in the folder of the language."""
         frames = traceback.extract_tb(error.__traceback__)
         is_in_language = bool(frames) and frames[-1].filename.startswith(self._language.folder)
         return is_in_language and str(error) != ""

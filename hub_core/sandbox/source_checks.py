@@ -59,7 +59,7 @@ def shell_words(text: str | None) -> list[str]:
 
 
 def warn_of_output(source: Source, report: Report) -> None:
-    """Report a warning if the program prints."""
+    """Report a warning with the first printed line if the program printed; it is ignored."""
     printed = report.get("printed")
     if printed:
         message = f"the output of the program is ignored: {printed['text']!r}"
@@ -67,6 +67,6 @@ def warn_of_output(source: Source, report: Report) -> None:
 
 
 def warn_at(source: Source, code: str, message: str, line: int) -> None:
-    """Report a warning at a line; 0 or less for no line."""
+    """Report a warning to the receiver of `source`, at a line; 0 or less for no line."""
     place = Location(source.name, line if line > 0 else None)
     source.report(Diagnostic(code, message, Severity.WARNING, place))

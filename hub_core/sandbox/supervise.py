@@ -137,7 +137,7 @@ def _set_process_attribute(option: int, value: int) -> None:
 
 
 def _close_streams() -> None:
-    """Close the streams, so that they end with the program."""
+    """Redirect the standard streams to the null device, so that the pipes end with the program."""
     null_device = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null_device, stream)
@@ -192,7 +192,7 @@ def _read_stat(process: int) -> list[str]:
 
 
 def _exit_like(status: int) -> None:
-    """Exit with the exit status or the signal of the program's process."""
+    """End this process with the exit status, or by the signal, of the program's process."""
     # A shell distinguishes a signal from an exit status.
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

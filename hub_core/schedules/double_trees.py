@@ -27,8 +27,10 @@ def find_tree_parents(num_ranks: int) -> Int64Array:
 
 
 def find_second_tree_parents(num_ranks: int) -> Int64Array:
-    """Compute the parents in the second tree: mirrored for an even number of ranks, else shifted by
-    one.
+    """Compute the parent of every rank in the second tree; -1 for its root.
+
+    The second tree is the first one with other ranks: r becomes n - 1 - r for an even number n of
+    ranks, else r + 1 modulo n.
     """
     rank = np.arange(num_ranks)
     image = num_ranks - 1 - rank if num_ranks % 2 == 0 else (rank + 1) % num_ranks

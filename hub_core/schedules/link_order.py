@@ -13,7 +13,11 @@ from hub_core.schedules.transfers import Transfers
 
 
 def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
-    """Build control edges between rows of `message_ends` that keep the order on every link."""
+    """Build control edges between rows of `message_ends` that keep the order on every link.
+
+    Returns int64 arrays (parents, children). Only sends are children; messages with a window of 0
+    are not ordered.
+    """
     # A schedule has times; an algorithm has only dependencies. The order is preserved because a
     # SEND depends on the message `window` positions before it on its link.
     #
@@ -57,7 +61,7 @@ class _LinkQueues:
 
     @classmethod
     def from_ends(cls, message_ends: MessageEnds, transfers: Transfers) -> _LinkQueues:
-        """Queues of all links, of the sends whose window is not 0."""
+        """Build the queues of all links, of sends whose window is not 0, in chronological order."""
         rows = np.flatnonzero(message_ends.is_send & (transfers.window[message_ends.transfer] > 0))
         link = transfers.link[message_ends.transfer[rows]]
         # The rows of a sender are in chronological order, which a stable sort preserves.
@@ -74,26 +78,30 @@ class _LinkQueues:
         return np.arange(len(self.rows))
 
     def build_window_edges(self) -> RowPairs:
-        """Edges to every send from the send `window` positions before it on its link, if any."""
+        """Return edges to every send from the send `window` positions before it on its link.
+
+        The first sends of a link have none.
+        """
         earlier = self.position - self.window
         children = np.flatnonzero(earlier >= self.first)
         parents = self.rows[earlier[children]]
         return parents, self.rows[children]
 
     def find_pipelined_sends(self) -> Int64Array:
-        """Positions of the sends that have a predecessor on their link and a window above 1."""
+        """Return the positions of sends with a predecessor on their link and a window above 1."""
         has_predecessor = self.position > self.first
         return np.flatnonzero(has_predecessor & (self.window > 1))
 
     def find_window_parents(self, positions: Int64Array) -> Int64Array:
-        """Rows of the sends `window` positions earlier on the link, or of its first send."""
+        """Return the rows of the sends `window` positions earlier, or of the link's first send."""
         earlier = positions - self.window[positions]
         parents: Int64Array = self.rows[np.maximum(earlier, self.first[positions])]
         return parents
 
     def find_latest_arrivals(self, message_ends: MessageEnds) -> Int64Array:
-        """Per position, the latest arrival (row or -1) on which a send of the link up to it
-        depends.
+        """Return, per position, the latest arrival on which a send of the link so far depends.
+
+        Rows of `message_ends`, negative if there is none.
         """
         # Rows of a rank are in chronological order and a link has one sender, so the latest arrival
         # is the largest row. The shift restarts the running maximum at every link.

@@ -55,7 +55,10 @@ def switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups | No
 
 
 def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """(SEND rows, group numbers) of runs of two or more equal sends of a rank, int64."""
+    """Return (SEND rows, group numbers), int64, of sends that a switch can multicast.
+
+    A group is a run of two or more sends of a rank with equal region and equal dependencies.
+    """
     rows = np.flatnonzero(steps.sends & (steps.src_buffer != Buffer.UNKNOWN))
     columns = (
         steps.rank[rows].astype(np.int64),
@@ -86,7 +89,7 @@ def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.u
 
 
 def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
-    """Distinct dependencies as int64 arrays (parents, children), sorted by child."""
+    """Return the distinct dependencies of both kinds as int64 (parents, children), by child."""
     rows = len(steps)
     child = np.repeat(
         np.tile(np.arange(rows), 2),

@@ -114,7 +114,10 @@ class CheckedPlugin:
         return sources
 
     def _find_by_format(self, kind: type[T], format: Format) -> T | None:
-        """First offer of the kind whose name is that of the format; this plugin's come first."""
+        """Return the first offer of the kind with the name of the format, or None.
+
+        Offers of the plugin under check come first.
+        """
         candidates = [entry for entry in self.registry.all(kind) if entry.name == format.name]
         candidates.sort(key=lambda entry: entry.plugin != self.plugin)
         return candidates[0].offer if candidates else None
@@ -276,7 +279,10 @@ def _is_groundless(feature: str, model: Model, differences: Sequence[str]) -> bo
 
 
 def _iterate_part_names(model: Model) -> Iterator[str]:
-    """Yield the part names that may occur in the differences of a topology or an algorithm."""
+    """Yield the names of parts that may occur in the differences of a topology or an algorithm.
+
+    None are yielded for a workload.
+    """
     if isinstance(model, Topology):
         yield from sorted(_TOPOLOGY_PARTS)
     if isinstance(model, Algorithm):
@@ -285,7 +291,10 @@ def _iterate_part_names(model: Model) -> Iterator[str]:
 
 
 def _get_synonyms(part: str) -> tuple[str, ...]:
-    """Words by which a feature may name a part of a model, in lower case and with spaces."""
+    """Return the words by which a feature of a loss may name a part of a model.
+
+    Lower case, with spaces. Columns of the step table may also be called `steps`.
+    """
     words = _FEATURE_WORDS.get(part, (part.replace("_", " "),))
     return (*words, "steps") if part in _STEP_COLUMNS else words
 

@@ -186,7 +186,10 @@ def check_rule(rule: Rule, name: str, registry: Registry) -> RuleResult:
 
 
 def _run_rule(rule: Rule, subject: CheckedPlugin) -> tuple[list[str], list[str]]:
-    """Run a rule; return (problems, reasons for unchecked offers). An exception is a problem."""
+    """Run a rule; return (problems, reasons for unchecked offers).
+
+    An exception of the plugin, except `KeyboardInterrupt`, ends the rule and is a problem.
+    """
     problems: list[str] = []
     skips: list[str] = []
     try:

@@ -256,7 +256,10 @@ def find_refusal_problems(
 
 
 def generate_nonsense() -> Iterator[tuple[str, bytes]]:
-    """Yield (description, content) of inputs that are valid in no format."""
+    """Yield (description, content) of inputs that are valid in no format, the same in every run.
+
+    Empty, zero bytes, random bytes of three sizes, and plain text.
+    """
     generator = random.Random(_SEED)
     yield "empty input", b""
     yield "100 zero bytes", bytes(100)
@@ -286,7 +289,10 @@ def damage_source(source: Source) -> Iterator[tuple[str, Source]]:
 
 
 def _replace_first_part(source: Source, content: bytes) -> Source:
-    """Return the source with another content of its first part; reports to it are discarded."""
+    """Return the source with other content in its first part.
+
+    Its other parts are kept; findings that a reader reports are discarded.
+    """
     first = replace(source.parts[0], load=lambda: content, size=len(content))
     return Source(source.name, (first, *source.parts[1:]), report=lambda diagnostic: None)
 
@@ -316,7 +322,10 @@ def _ignore_refusal(work: Callable[[], object]) -> None:
 
 
 def _find_package_folders(reference: str) -> list[str]:
-    """Folders of the loaded packages with the top-level package of a `module:function`."""
+    """Return the folders of all loaded packages of the distribution of a `module:function`.
+
+    Packages count if their top-level name is that of the module.
+    """
     package = _get_top_package(reference.partition(":")[0])
     folders: list[str] = []
     # Sorted, because the order of imports differs from run to run.

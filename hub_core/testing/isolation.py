@@ -87,7 +87,10 @@ class _Watch(threading.local):
         self.accesses.append(f"{event} {argument}"[:_MAX_TEXT_LENGTH])
 
     def _is_allowed_read(self, path: object, mode: object) -> bool:
-        """Whether a file below one of the readable folders is opened for reading only."""
+        """Whether a file below one of the readable folders is opened for reading only.
+
+        `mode`: None for `os.open`, which counts as reading.
+        """
         # The mode is None for `os.open`, which has only flags.
         is_reading = not isinstance(mode, str) or not set(mode) & set("wax+")
         if not is_reading or not isinstance(path, str):
@@ -97,7 +100,10 @@ class _Watch(threading.local):
 
 @functools.cache
 def _install_watch() -> _Watch:
-    """Install the audit hook on the first call; return its watch."""
+    """Install the audit hook on the first call and return its watch.
+
+    Later calls return the same watch, because an audit hook cannot be removed.
+    """
     # An audit hook cannot be removed, so there is one per process.
     watch = _Watch()
     sys.addaudithook(watch.note)

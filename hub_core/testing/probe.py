@@ -129,7 +129,7 @@ def _run_command(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill all processes of a group, if any are left, and wait for its first process."""
+    """Kill all processes of the group of `process`, if any are left, and wait for it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -259,7 +259,10 @@ _ANSWERS = {
 
 
 def _print_answer(question: str, plugin: str, other_plugins: Sequence[str]) -> None:
-    """Load the plugin, print the answer to a question of `_ANSWERS` as JSON, exit with status 0."""
+    """Load the plugin, print the answer to `question` as one line of JSON, and end the process.
+
+    `question`: a key of `_ANSWERS`. The status is 0; threads of the plugin are not waited for.
+    """
     # Saved, because a plugin may replace these functions.
     write, encode = os.write, json.dumps
     loading = _Loading(plugin, other_plugins)

@@ -66,7 +66,10 @@ class _Simulation:
     def prepare(
         cls, algorithm: Algorithm, topology: Topology, collective_bytes: int, occupancy: Occupancy
     ) -> _Simulation:
-        """Build the initial state: rows without dependencies may start at time 0."""
+        """Build the initial state: an event at time 0 per row that waits for nothing.
+
+        A receive also waits for its message.
+        """
         steps, rows = algorithm.steps, len(algorithm.steps)
         parents, children = steps.edges()
         indptr, indices = csr(parents, children, rows)
@@ -104,14 +107,17 @@ class _Simulation:
             self._finish(departure_ns, row)
 
     def _finish(self, now_ns: float, row: int) -> None:
-        """Record a row as finished at `now_ns` and release its children."""
+        """Record a row as finished at `now_ns`, and release the rows that depend on it."""
         for child in self.children[row]:
             self._release(child, now_ns)
         self.num_done += 1
         self.end_ns = max(self.end_ns, now_ns)
 
     def _release(self, row: int, at_ns: float) -> None:
-        """Count one dependency of a row as finished at `at_ns`; add an event after the last one."""
+        """Count one dependency of a row as finished at `at_ns`.
+
+        After the last one, the row starts at the latest of these times.
+        """
         self.starts[row] = max(self.starts[row], at_ns)
         self.waits[row] -= 1
         if not self.waits[row]:
@@ -141,7 +147,10 @@ def _compute_paths(
 
 
 def find_distances(topology: Topology, start: int) -> dict[int, int]:
-    """Number of links from node `start` to every reachable node, by breadth-first search."""
+    """Return the number of links from node `start` to every reachable node, `start` included.
+
+    By breadth-first search.
+    """
     neighbours: dict[int, list[int]] = {}
     for source, destination in _list_ends(topology):
         neighbours.setdefault(source, []).append(destination)

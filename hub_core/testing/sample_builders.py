@@ -48,7 +48,10 @@ class SampleDraft:
         add: BufferPlace | None = None,
         channel: int = 0,
     ) -> None:
-        """Add a SEND and its RECV, or its RECV_REDUCE with the local operand `add`."""
+        """Add a SEND of `count` units and its receive at `target`.
+
+        With `add` the receive is a RECV_REDUCE with this local operand, else a RECV.
+        """
         self.send(sender, source, receiver, count, channel)
         self.receive(receiver, sender, target, count, channel, add)
 
@@ -127,14 +130,17 @@ class SampleDraft:
         return step
 
     def _find_conflicts(self, reads: list[_Unit], writes: list[_Unit]) -> list[int]:
-        """Sorted rows of the last writers of accessed units and of the readers of written units."""
+        """Return the rows on which a step with these accesses must depend, ascending.
+
+        The last writers of all units, and the readers of the units that it writes.
+        """
         parents = {self._writer[unit] for unit in reads + writes if unit in self._writer}
         for unit in writes:
             parents.update(self._readers.get(unit, ()))
         return sorted(parents)
 
     def _record_accesses(self, step: int, reads: list[_Unit], writes: list[_Unit]) -> None:
-        """Record the accesses of a step for later steps."""
+        """Record the accesses of a step: last writer of `writes`, reader of `reads`."""
         for unit in reads:
             readers = self._readers.setdefault(unit, [])
             readers.append(step)
@@ -145,7 +151,7 @@ class SampleDraft:
 
 
 def _list_units(rank: int, location: BufferPlace | None, count: int) -> list[_Unit]:
-    """`count` consecutive units from a location on; empty without a location."""
+    """Return `count` consecutive units from a location on; [] without a location."""
     if location is None:
         return []
     buffer, first = location

@@ -79,7 +79,11 @@ def _build_ring_edges(
     round_index: Int64Array,
     num_ranks: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Data dependencies of `ring_all_reduce` as arrays (parent row, child row)."""
+    """Return the data dependencies of `ring_all_reduce` as (parent rows, child rows).
+
+    A SEND depends on the receive whose unit it forwards; a RECV on the SEND whose unit it
+    overwrites.
+    """
     forwarding = np.flatnonzero(sends & (round_index > 0))
     # The RECV of round k >= n - 1 overwrites the unit that the SEND of round k - (n - 1) read,
     # 2n - 1 rows earlier.
@@ -90,7 +94,7 @@ def _build_ring_edges(
 
 
 def ring_all_gather(num_ranks: int) -> Algorithm:
-    """Ring all-gather, both modes.
+    """Build a ring all-gather for both modes, one unit per rank.
 
     Each rank copies its unit to OUTPUT, then forwards the unit that it received last.
     """
@@ -105,7 +109,7 @@ def ring_all_gather(num_ranks: int) -> Algorithm:
 
 
 def ring_reduce_scatter(num_ranks: int) -> Algorithm:
-    """Ring reduce-scatter, both modes.
+    """Build a ring reduce-scatter for both modes, one unit per rank.
 
     Unit u starts at rank u + 1 and gathers one contribution per hop, in SCRATCH.
     """
@@ -122,9 +126,9 @@ def ring_reduce_scatter(num_ranks: int) -> Algorithm:
 
 
 def halving_doubling_all_reduce(num_ranks: int) -> Algorithm:
-    """In-place recursive halving, then doubling (Thakur et al., IJHPCA 2005).
+    """Build an in-place all-reduce by recursive halving, then doubling, one unit per rank.
 
-    The number of ranks is a power of two.
+    The number of ranks must be a power of two. Source: Thakur et al., IJHPCA 2005.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     distances = _list_doubling_distances(n)
@@ -176,7 +180,7 @@ def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
 
 
 def direct_all_to_all(num_ranks: int) -> Algorithm:
-    """Direct all-to-all, out of place: one message for every pair of ranks."""
+    """Build an out-of-place all-to-all with one message for every ordered pair of ranks."""
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n):
         draft.copy(rank, (_IN, rank), (_OUT, rank))
@@ -188,7 +192,7 @@ def direct_all_to_all(num_ranks: int) -> Algorithm:
 
 
 def staged_all_to_all(num_ranks: int) -> Algorithm:
-    """All-to-all, both modes.
+    """Build an all-to-all for both modes.
 
     Units arrive in SCRATCH and are copied to OUTPUT after the INPUT unit there has been sent.
     """
@@ -207,9 +211,10 @@ def staged_all_to_all(num_ranks: int) -> Algorithm:
 
 
 def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
-    """Binomial-tree broadcast of two units, both modes.
+    """Build a binomial-tree broadcast of two units for both modes.
 
-    Ranks that have the data send it on, at doubling distances.
+    In every round, each rank that has the data sends it to one more rank, at doubling distances
+    from the root.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, 0), count=2)
@@ -222,7 +227,7 @@ def binomial_broadcast(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
-    """Binomial-tree reduce of two units, both modes.
+    """Build a binomial-tree reduce of two units for both modes.
 
     Partial sums are in OUTPUT at the root and in SCRATCH at other ranks.
     """
@@ -242,13 +247,13 @@ def binomial_reduce(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def _list_doubling_distances(num_ranks: int) -> list[int]:
-    """The powers of two below the number of ranks, ascending."""
+    """Return the powers of two below the number of ranks, ascending: [1, 2, 4] for 5 to 8 ranks."""
     rounds = (num_ranks - 1).bit_length()
     return [1 << number for number in range(rounds)]
 
 
 def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
-    """Gather, both modes: every rank sends its unit to the root."""
+    """Build a gather for both modes: every rank sends its unit to the root."""
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, 0), (_OUT, root))
     for rank in range(n):
@@ -258,7 +263,7 @@ def direct_gather(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
-    """Scatter, both modes: the root sends every rank its unit."""
+    """Build a scatter for both modes: the root sends every rank its unit."""
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(root, (_IN, root), (_OUT, 0))
     for rank in range(n):
@@ -268,9 +273,9 @@ def direct_scatter(num_ranks: int, root: int = 0) -> Algorithm:
 
 
 def weighted_broadcast(num_ranks: int) -> Algorithm:
-    """Broadcast from rank 0 along the ring in both directions, weights 3:1.
+    """Build a broadcast from rank 0 along the ring in both directions, for both modes.
 
-    Three units in one direction, one unit in the other.
+    Three of the four units are sent in one direction, one in the other.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     draft.copy(0, (_IN, 0), (_OUT, 0), count=4)

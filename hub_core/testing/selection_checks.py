@@ -30,9 +30,9 @@ _SIZES = (1 << 10, 1 << 14, 1 << 20)
 
 
 def sample_selection(num_ranks: int = 4, num_nodes: int = 1) -> Selection:
-    """A selection with two in-place all-reduces, each fastest at some sizes, and one all-gather.
+    """Build a selection with two in-place all-reduces, each the fastest at some sizes.
 
-    `num_ranks`: a power of two.
+    It also has one all-gather. `num_ranks`: a power of two.
     """
     samples = {
         "halving-doubling": halving_doubling_all_reduce(num_ranks),
@@ -211,7 +211,7 @@ def _check_coverage(
 
 
 def _is_served(calls: ServedCalls, kind: object, size: int) -> bool:
-    """Whether these calls include a collective of the kind with `size` bytes."""
+    """Whether `calls` include a collective of the kind whose full buffer has `size` bytes."""
     is_within = calls.max_bytes is None or size <= calls.max_bytes
     return calls.kind is kind and calls.min_bytes <= size and is_within
 
@@ -221,7 +221,10 @@ def _load_files(result: WriteResult) -> dict[str, bytes]:
 
 
 def _samples(reader: MeasurementReader) -> Sequence[MeasurementRequest]:
-    """Return the declared samples; empty without any."""
+    """Return the samples that a reader of measurements declares; [] if it declares none.
+
+    Raises `AssertionError` if its function returns no list.
+    """
     samples = resolve(reader.samples)() if reader.samples else []
     message = f"{reader.samples} returned {type(samples).__name__}, expected requests"
     assert isinstance(samples, list | tuple), message

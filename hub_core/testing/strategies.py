@@ -51,7 +51,10 @@ _EXTENSIONS = st.dictionaries(st.text(max_size=6).map("x-{}".format), json_value
 
 @st.composite
 def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
-    """Collectives of every kind and mode; custom collectives have a contract."""
+    """Draw collectives of every kind with 1 to `max_ranks` ranks, in at least one mode.
+
+    Custom collectives have a contract, which need not be consistent.
+    """
     kind = draw(st.sampled_from(CollectiveKind))
     num_ranks = draw(st.integers(1, max_ranks))
     in_place = draw(st.booleans())
@@ -77,7 +80,7 @@ def collectives(draw: st.DrawFn, max_ranks: int = 4) -> Collective:
 
 @st.composite
 def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
-    """Contracts whose sizes and contributions need not be consistent."""
+    """Draw contracts with or without contributions, which need not be consistent."""
     contributions = draw(_contributions(num_ranks))
     sizes = _one_per_rank(st.integers(1, _MAX_UNITS), num_ranks)
     input_units = np.asarray(draw(sizes), np.int64)
@@ -90,7 +93,7 @@ def _contracts(draw: st.DrawFn, num_ranks: int) -> CustomContract:
 
 @st.composite
 def _contributions(draw: st.DrawFn, num_ranks: int) -> Contributions:
-    """Up to six rows (rank, output unit, source rank or `ALL_RANKS`, input unit)."""
+    """Draw up to six rows: rank, output unit, source rank or `ALL_RANKS`, input unit."""
     ranks = _below(num_ranks)
     units = _below(_MAX_UNITS)
     rows = draw(st.lists(st.tuples(ranks, units, ranks | st.just(ALL_RANKS), units), max_size=6))
@@ -129,7 +132,7 @@ def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int
 
 
 def _sublists(rows: list[int]) -> st.SearchStrategy[list[int]]:
-    """Lists of up to four distinct elements of `rows`, in any order."""
+    """Draw up to four distinct elements of `rows`, in any order; [] if there are none."""
     # Hypothesis refuses to sample from an empty list.
     if not rows:
         return st.just([])
@@ -162,9 +165,10 @@ def _step_values(
 
 @st.composite
 def algorithms(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 12) -> Algorithm:
-    """Algorithms that are structurally valid but need not be correct.
+    """Draw algorithms that are structurally valid but need not be correct.
 
-    Collective, steps, scratch sizes, provenance, size and extensions are arbitrary.
+    At most `max_ranks` ranks and `max_steps` steps. Collective, steps, scratch sizes, provenance,
+    size and extensions are arbitrary.
     """
     collective = draw(collectives(max_ranks))
     scratch = draw(_one_per_rank(st.integers(0, 2**40), collective.num_ranks))
@@ -181,7 +185,7 @@ def algorithms(draw: st.DrawFn, max_ranks: int = 4, max_steps: int = 12) -> Algo
 
 @st.composite
 def _provenances(draw: st.DrawFn) -> Provenance:
-    """Provenances with arbitrary texts."""
+    """Draw provenances whose fields and options are arbitrary texts."""
     texts = st.text(max_size=12)
     options = st.dictionaries(texts, texts, max_size=2)
     return Provenance(

@@ -59,7 +59,7 @@ def synthesizers_synthesize(subject: CheckedPlugin) -> Iterator[str]:
 
 
 def _iterate_requests() -> Iterator[SynthesisRequest]:
-    """Yield every standard collective on every topology, and one whose NPUs need relays."""
+    """Yield a request per standard collective and topology, and one whose NPUs need relays."""
     for kind in STANDARD_KINDS:
         for topology in _TOPOLOGIES:
             yield _build_request(kind, topology, range(_RANKS))
@@ -67,7 +67,10 @@ def _iterate_requests() -> Iterator[SynthesisRequest]:
 
 
 def _build_request(kind: CollectiveKind, topology: str, npus: Sequence[int]) -> SynthesisRequest:
-    """Request for 1 MiB, in place, with one rank and unit per NPU and root 0, if any."""
+    """Build a request for 1 MiB in place, with one rank and one unit per NPU.
+
+    The root, if the kind has one, is rank 0. Its `simulate` uses the kit's own simulation.
+    """
     root = 0 if kind in ROOTED else None
     collective = Collective(kind, len(npus), len(npus), root=root, in_place=True)
     network, occupancy = parse_topology(topology), Occupancy.SERIALIZATION
@@ -123,7 +126,10 @@ def _find_collective_problem(request: SynthesisRequest, algorithm: Algorithm) ->
 
 
 def _find_time_problem(result: SynthesisResult) -> str | None:
-    """Describe a time that is no positive integer or is below a lower bound, or None."""
+    """Return the problem of the time of a result, or None.
+
+    It must be a positive `int` in ns, and not below one of the result's lower bounds.
+    """
     time_ns = result.time_ns
     # `type(...)`, because bool is a subclass of int, and numpy integers cannot be written as JSON.
     if type(time_ns) is not int or time_ns < 1:
@@ -165,7 +171,7 @@ def _find_partial_problem(synthesizer: Synthesizer, request: SynthesisRequest) -
 
 
 def _join_parts(parts: Sequence[Algorithm]) -> Algorithm:
-    """Join partial results into one algorithm; part r has the steps of rank r."""
+    """Join partial results into one algorithm; part r has the steps and SCRATCH of rank r."""
     tables = [part.steps for part in parts]
     columns: dict[str, npt.NDArray[np.generic]] = {}
     for name in COLUMN_DTYPES:

@@ -48,7 +48,10 @@ from hub_core.trace_profile.write import write
 
 
 def json_trace_samples() -> Sequence[Source]:
-    """Traces of a ring all-reduce of three ranks, in the form that chakra_jsonizer writes."""
+    """Return traces of a ring all-reduce of three ranks, as chakra_jsonizer writes them.
+
+    One source with three parts.
+    """
     # Imported here, so that listing plugins does not import protobuf.
     from google.protobuf.json_format import MessageToJson
 
@@ -68,7 +71,11 @@ def sample_workloads() -> Mapping[str, Workload]:
 
 
 def training_step(num_ranks: int = 4) -> Workload:
-    """Data-parallel step with two layers: compute, then all-reduce the gradients of all ranks."""
+    """Build a data-parallel step with two layers: compute, then all-reduce the gradients.
+
+    The computation of the second layer depends on that of the first; the all-reduces are
+    independent.
+    """
     builder = _WorkloadBuilder(num_ranks)
     for rank in range(num_ranks):
         parents: list[int] = []
@@ -81,7 +88,11 @@ def training_step(num_ranks: int = 4) -> Workload:
 
 
 def pipeline() -> Workload:
-    """Pipeline with two stages of two ranks: compute, send to stage 2, all-gather per stage."""
+    """Build a pipeline with two stages of two ranks, which are process groups.
+
+    Every rank computes; ranks 0 and 1 then send to ranks 2 and 3, which receive; each stage ends
+    with an all-gather.
+    """
     builder = _WorkloadBuilder(4)
     for rank in range(4):
         peer, is_first = rank ^ 2, rank < 2
@@ -105,7 +116,10 @@ class _WorkloadBuilder:
         self._edges: tuple[list[int], list[int]] = ([], [])
 
     def add(self, rank: int, kind: NodeKind, parents: list[int], **values: int) -> int:
-        """Append a node that depends on the rows `parents`; return its row. `values`: columns."""
+        """Append a node that depends on the rows `parents`, and return its row.
+
+        `values`: columns by name; others get their default.
+        """
         row = len(self._columns["rank"])
         columns = {"rank": rank, "kind": int(kind)} | values
         for name, column in self._columns.items():
@@ -122,7 +136,7 @@ class _WorkloadBuilder:
 
 
 def topology_samples() -> Sequence[Source]:
-    """Topology documents (JSON) of a ring, a switch, and a product of both."""
+    """Return the JSON documents of a ring, a switch, and a product of both."""
     sources = []
     for text in ("ring:4", "switch:3", "ring:2*switch:2"):
         content = topology_to_json(_build_regular(text))
@@ -157,7 +171,10 @@ def sample_topologies() -> Mapping[str, Topology]:
 
 
 def _build_fat_tree() -> Topology:
-    """Four NPUs at two leaf switches, which are connected by two spine switches."""
+    """Build a network of four NPUs at two leaf switches, which two spine switches connect.
+
+    Nodes have names, and the NPUs of a leaf form a group.
+    """
     cables = np.asarray([(0, 4), (1, 4), (2, 5), (3, 5), (4, 6), (4, 7), (5, 6), (5, 7)])
     endpoints = np.stack([cables, cables[:, ::-1]], axis=1).reshape(-1, 2)
     links = Links.uniform(endpoints[:, 0], endpoints[:, 1], 50e9, 1e-6)
@@ -249,7 +266,10 @@ def workload_passes_keep_jobs_correct(subject: CheckedPlugin) -> Iterator[str | 
 
 
 def _find_pass_problems(subject: CheckedPlugin, result: object) -> Iterator[str]:
-    """Yield the problems of the result of a pass: its type, and errors of installed checks."""
+    """Yield the problems of the result of a pass over workloads.
+
+    The result must be a pair of workload and `PassReport`; then errors of installed checks follow.
+    """
     pair = result if isinstance(result, tuple) else ()
     if [type(member) for member in pair] != [Workload, PassReport]:
         yield f"returned {type(result).__name__}, not (Workload, PassReport)"

@@ -114,7 +114,7 @@ class _ProfileNodes:
     def _get_column(self, name: str, default: int) -> Int64Array:
         """Return a column of the step table by node.
 
-        `default` for placeholders of idle ranks (step -1).
+        A node gets the value of its step; placeholders of ranks without steps get `default`.
         """
         column = getattr(self._plan.algorithm.steps, name)[self._step_rows]
         values = np.append(column.astype(np.int64), default)
@@ -144,7 +144,7 @@ class _ProfileNodes:
         return [Piece(text, present=self._look == look) for look, text in enumerate(texts)]
 
     def micros(self) -> Piece:
-        """Return the piece of the duration, rounded to microseconds, the unit of the field."""
+        """Return the piece of the duration in microseconds, rounded; 0 is omitted."""
         duration = self._nodes.duration_ns[self._rows]
         rounds_up = duration % 1000 >= 500
         # An unknown duration, -1, becomes 0, which is omitted.
@@ -170,7 +170,10 @@ class _ProfileNodes:
         ]
 
     def dependencies(self) -> list[Ragged]:
-        """Return control and data dependencies; one list of both if flat."""
+        """Return the encoded control and data dependencies of all nodes.
+
+        If the plan is flat, both are in the list of data dependencies.
+        """
         nodes = self._nodes
         control = self._ids(nodes.control_indptr, nodes.control_indices)
         data = self._ids(nodes.data_indptr, nodes.data_indices)
@@ -179,7 +182,7 @@ class _ProfileNodes:
         return [*packed_field(_CONTROL_TAG, *control), *packed_field(_DATA_TAG, *data)]
 
     def _ids(self, indptr: Int64Array, indices: Int64Array) -> _Lists:
-        """Return row pointer and ids of the parents of these nodes."""
+        """Return (row pointer, ids of the parents) of these nodes for one kind of dependencies."""
         # Parents are rows of the full table; the file needs their ids.
         bounds = indptr[self._rows.start : self._rows.stop + 1]
         return bounds - bounds[0], self._nodes.node_id[indices[bounds[0] : bounds[-1]]]
@@ -269,7 +272,7 @@ class _ProfileNodes:
 
 
 def _merge_lists(data: _Lists, control: _Lists) -> _Lists:
-    """Return data dependencies, followed by the control dependencies that are not among them."""
+    """Return each node's data dependencies, then its control dependencies that are no data ones."""
     owner = np.concatenate([group_of_entry(data[0]), group_of_entry(control[0])])
     ids = np.concatenate([data[1], control[1]])
     both = np.stack([owner.astype(np.uint64), ids])

@@ -217,7 +217,10 @@ class _RankEntry:
     """Recorded numbering of one rank, checked against its nodes."""
 
     def __init__(self, nodes: NodeTable, rank: str, entry: JsonValue) -> None:
-        """`rank`: key of the entry. Raises `InputError` for an invalid rank."""
+        """Select the nodes of the rank that the key `rank` of an extension names.
+
+        Raises `InputError` unless it is a rank of the algorithm.
+        """
         is_number = rank.isascii() and rank.isdigit() and len(rank) < 10
         if not is_number or int(rank) >= nodes.num_ranks:
             raise _create_misfit(f"{rank[:20]!r} is not a rank")

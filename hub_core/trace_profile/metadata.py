@@ -188,7 +188,10 @@ class RankProfile:
         return str(self._get(name, "a string"))
 
     def one_of(self, name: str, names: type[_Name]) -> _Name:
-        """Return an attribute of kind string that is a member of `names`. Raises `InputError`."""
+        """Return an attribute of kind string as a member of the enumeration `names`.
+
+        Raises `InputError` if it is missing or has another value.
+        """
         value = self.string(name)
         if value not in list(names):
             # Members of a StrEnum are equal to their names.

@@ -119,7 +119,10 @@ class _Reader:
     """Reads files in order of rank, in batches, and keeps only their steps."""
 
     def __init__(self, source: Source, drop_dangling: bool) -> None:
-        """`drop_dangling`: omit dependencies on missing nodes."""
+        """Sort the parts of `source` by rank; nothing is read yet.
+
+        `drop_dangling`: omit dependencies on missing nodes. Raises `InputError` for missing ranks.
+        """
         self._name = source.name
         self._parts = rank_parts(source)
         # One entry per file that was read; profiles only if the files have one.

@@ -208,7 +208,10 @@ def _compute_traffic(joined: Joined, sizes: Int64Array) -> int:
 
 
 def _find_kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind:
-    """Return the collective in the metadata; custom if the units do not fit it."""
+    """Return the collective that the metadata names, in any usual spelling.
+
+    Custom for unknown names, and if the units cannot be divided among the ranks.
+    """
     name = metadata.text("collective").lower().replace("_", "").replace("-", "")
     kind = _KINDS.get(name, CollectiveKind.CUSTOM)
     is_whole = kind is CollectiveKind.ALL_REDUCE or units % num_ranks == 0
@@ -216,7 +219,7 @@ def _find_kind(metadata: Metadata, num_ranks: int, units: int) -> CollectiveKind
 
 
 def _build_collective(kind: CollectiveKind, num_ranks: int, units: int) -> Collective:
-    """Build the collective; only the size of a custom one is known, so its contract is empty."""
+    """Build the collective; a custom one gets buffers of `units` without expected contents."""
     if kind is not CollectiveKind.CUSTOM:
         return Collective(kind, num_ranks, units)
     sizes = np.full(num_ranks, units, np.int64)

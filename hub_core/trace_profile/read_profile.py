@@ -191,7 +191,7 @@ def _find_receive_reduces(fields: NodeFields, links: ResolvedLinks) -> tuple[Boo
 
 
 def _find_combining_halves(fields: NodeFields, is_half: BoolArray) -> BoolArray:
-    """Return which nodes are reductions right after a receiving half of their rank."""
+    """Return which nodes are reductions directly after a receiving half in the same file."""
     kind = fields.numbers("comp_kind", fields.is_comp, 0, max(CompKind), -1)
     is_pair: BoolArray = fields.is_comp & (kind == CompKind.REDUCE)
     # The first node of a batch has no predecessor; that of another file has one of another rank.
@@ -236,7 +236,10 @@ def _check_step_counts(fields: NodeFields, is_first: BoolArray, step_counts: Int
 
 
 def _read_durations(fields: NodeFields) -> Int64Array:
-    """Return the attribute in nanoseconds, else the field in microseconds, else -1."""
+    """Return the duration of every node in ns, -1 if it has none.
+
+    The attribute duration_ns is exact and takes precedence over the field in microseconds.
+    """
     micros = fields.micros()
     # proto3 does not distinguish 0 from absent.
     rounded = np.where(micros > 0, micros * 1000, -1)
@@ -248,7 +251,11 @@ def _read_durations(fields: NodeFields) -> Int64Array:
 def _convert_edges(
     edges: Edges, row_of_node: Int64Array, is_combine: BoolArray, fields: NodeFields
 ) -> Edges:
-    """Convert edges between nodes to edges between steps, without those inside a receive-reduce."""
+    """Convert edges between nodes to edges between steps.
+
+    The edge inside a receive-reduce is dropped. Raises `InputError` if the placeholder of a rank
+    without steps has a dependency.
+    """
     external = edges.only(~is_combine[edges.children])
     rows = Edges(row_of_node[external.parents], row_of_node[external.children])
     # The placeholder of a rank without steps has no row.

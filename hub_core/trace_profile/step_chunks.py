@@ -162,7 +162,7 @@ def irregular_ranks(
 
 
 def _select_edges(edges: Edges, start: int, stop: int) -> Edges:
-    """Return the edges of the nodes `start..stop - 1`, counted from `start`."""
+    """Return the edges whose children are the nodes `start..stop - 1`, counted from `start`."""
     low, high = np.searchsorted(edges.children, [start, stop])
     return Edges(edges.parents[low:high] - start, edges.children[low:high] - start)
 

@@ -106,7 +106,10 @@ def _has_triple(algorithm: Algorithm) -> bool:
 
 
 def _collect_losses(plan: Plan) -> list[Loss]:
-    """Collect the data that readers of the files cannot see, with counts."""
+    """Return the losses of the files with their counts.
+
+    Control dependencies if they are flattened, and values on operands that a step does not use.
+    """
     steps = plan.algorithm.steps
     control = len(steps.control_indices) if plan.is_flat else 0
     stray = np.count_nonzero(_has_stray_values(steps))

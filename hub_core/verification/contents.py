@@ -140,7 +140,10 @@ def _report_undefined(stage: Stage, reads: UndefinedReads, findings: Findings) -
 
 
 def _describe_address(stage: Stage, rank: int, address: int) -> str:
-    """Describe an address of a rank as a region of a buffer, in units: OUTPUT if buffers alias."""
+    """Describe an address of a rank as a region of a buffer, in units of the algorithm.
+
+    If buffers alias, OUTPUT is named before INPUT and SCRATCH.
+    """
     # Users look at OUTPUT first.
     for buffer in (Buffer.OUTPUT, Buffer.INPUT, Buffer.SCRATCH):
         offset = address - int(stage.layout.base[rank, buffer])

@@ -98,7 +98,11 @@ class FifoBuffers:
     def _buffer_edges(
         self, transfers: Int64Array, first: Int64Array, capacity: int
     ) -> list[_Edges]:
-        """Return edges from sends to their receives, and to the sends that reuse their slots."""
+        """Return edges (parents, children) between transfers of a connection.
+
+        From the k-th send to the k-th receive, and from a receive to the send that reuses its slot:
+        that of transfer k + `capacity`.
+        """
         sent, received = _pair_transfers(self._send, self._receive, transfers, first)
         shorter = np.minimum(transfers[self._send], transfers[self._receive])
         fifo = np.repeat(self._connection, shorter)
@@ -109,7 +113,10 @@ class FifoBuffers:
     def _fused_edges(
         self, transfers: Int64Array, first: Int64Array, row: Int64Array
     ) -> list[_Edges]:
-        """Return edges of fused instructions: a transfer is sent before the next is received."""
+        """Return edges (parents, children) of fused instructions, which receive and send.
+
+        From each receive to its send, and from that to the next receive of the instruction.
+        """
         receives, sends = _pair_transfers(self._fused_receive, self._fused_send, transfers, first)
         same = np.flatnonzero(row[sends[1:]] == row[sends[:-1]])
         return [(receives, sends), (sends[same], receives[same + 1])]
@@ -154,6 +161,10 @@ def fused_pairs(steps: StepTable, messages: Messages) -> tuple[Int64Array, Int64
 def _pair_transfers(
     first_row: Int64Array, second_row: Int64Array, transfers: Int64Array, first: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the nodes of the k-th transfers of paired rows, for every k that both rows have."""
+    """Return the nodes of the k-th transfers of paired rows, for every k that both rows have.
+
+    Rows `first_row[i]` and `second_row[i]` are paired; transfers of a row are nodes from `first`
+    on.
+    """
     count = np.minimum(transfers[first_row], transfers[second_row])
     return expanded_ranges(first[first_row], count), expanded_ranges(first[second_row], count)

@@ -33,7 +33,10 @@ _Array = npt.NDArray[Any]
 
 
 def unordered_in(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Int64Array:
-    """Return the ascending indices of the pairs without a path from `earlier` to `later` rows."""
+    """Return the indices of the pairs without a path from `earlier` to `later`, ascending.
+
+    `earlier`, `later`: rows of steps, int64[pairs]. Exact.
+    """
     open_pairs = np.arange(len(earlier))
     earlier, later = graph.position[earlier], graph.position[later]
     open_pairs = open_pairs[~_are_linked(graph, earlier, later)]
@@ -81,7 +84,10 @@ def _are_joined(graph: OrderGraph, earlier: Int64Array, later: Int64Array) -> Bo
 def _generate_searches(
     graph: OrderGraph, earlier: Int64Array, later: Int64Array
 ) -> Iterator[tuple[Int64Array, Int64Array, Int64Array]]:
-    """Yield searches by increasing cost: (part of every node, starts, ends); the last is exact."""
+    """Yield searches by increasing cost: (part of every node, starts, ends).
+
+    Each finds only paths within one part; the last has a single part and is exact.
+    """
     if np.bincount(graph.flow[earlier]).max(initial=0) <= _PAIRS_OF_SMALL_FLOW:
         yield graph.flow, earlier, later
     receive_of, send_of = graph.partners
@@ -142,7 +148,11 @@ class _Marks:
         return int(self.column.max()) + 1
 
     def has(self, marks: _Array, starts: Int64Array) -> BoolArray:
-        """Whether starts reach their ends; `found`: marks at the ends in the starts' columns."""
+        """Return whether starts reach their ends: bool[pairs].
+
+        `marks`: value at each end, in the column of its start. A bit must be set; a clock must not
+        be before the start.
+        """
         value = self.value[starts]
         is_bit = self.join is np.bitwise_or
         reached: BoolArray = (marks & value) != 0 if is_bit else marks >= value

@@ -161,7 +161,10 @@ def _buffer_sizes(algorithm: Algorithm) -> Int64Array:
 def _list_accesses(
     regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array, BoolArray]:
-    """Return (row, first block, is a write) of all accesses of steps that run, reads first."""
+    """Return (row, first block, whether it writes) of all accesses of steps that run.
+
+    Reads are first. A read of the region that the step itself writes is omitted.
+    """
     runs = position >= 0
     # A read of the region that the same step writes is covered by the write.
     is_other = regions.source != regions.destination

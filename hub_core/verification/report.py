@@ -188,7 +188,7 @@ def _parse_pairs(assignment: str, num_ranks: int) -> list[tuple[int, int]]:
 
 
 def _match_term(text: str, buffer: str) -> re.Match[str] | None:
-    """Match a term such as `o[r+1]`, ignoring blanks; None if it differs or has another buffer."""
+    """Match a term such as `o[r+1]` of the buffer `i` or `o`, ignoring blanks; else None."""
     term = _TERM.fullmatch(re.sub(r"\s", "", text))
     return term if term is not None and term["buffer"] == buffer else None
 

@@ -83,7 +83,11 @@ def sequential_positions(relation: HappensBefore) -> Int64Array:
 
 
 def order_with(relation: HappensBefore, parents: Int64Array, children: Int64Array) -> Order:
-    """Return the order with additional edges. They must agree with one linear extension of it."""
+    """Return a linear extension of the relation with additional edges.
+
+    `parents`, `children`: rows. The edges must agree with one linear extension of the relation,
+    otherwise the result is incomplete.
+    """
     parents = np.concatenate([relation.parents, parents])
     children = np.concatenate([relation.children, children])
     return topological_levels(len(relation.order.position), parents, children)
@@ -167,7 +171,10 @@ class OrderGraph:
 
     @cached_property
     def partners(self) -> tuple[Int64Array, Int64Array]:
-        """(receive of every send, send of every receive): int64[nodes]; else the node itself."""
+        """(receive of every send, send of every receive): int64[nodes].
+
+        The node itself if it is no send, or no receive.
+        """
         sends = self.parents[self.num_dependencies :]
         receives = self.children[self.num_dependencies :]
         receive_of, send_of = np.arange(len(self)), np.arange(len(self))

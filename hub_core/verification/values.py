@@ -37,14 +37,14 @@ class InputIndex:
 
     @classmethod
     def of(cls, collective: Collective) -> InputIndex:
-        """Number the inputs of `collective`, rank by rank, unit by unit."""
+        """Number all units of all INPUTs consecutively, rank by rank."""
         sizes = collective.input_units()
         borders = row_pointer(sizes)
         total = int(borders[-1])
         return cls(sizes, borders[:-1], total)
 
     def name(self, number: int) -> tuple[int, int]:
-        """Return (rank, unit) of a contribution."""
+        """Return (rank, unit in its INPUT) of the contribution with this number."""
         rank = int(np.searchsorted(self.first + self.sizes, number, side="right"))
         return rank, number - int(self.first[rank])
 
@@ -78,7 +78,11 @@ class ExactValues:
     name: str = "exact"
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """Create a memory: `addresses[i]` holds `contributions[i]`, other cells are undefined."""
+        """Create the memory before the run: uint8[cells, contributions + 1].
+
+        Cell `addresses[i]` holds the single contribution `contributions[i]`; other cells are
+        undefined.
+        """
         width = self.num_contributions + 1
         memory = np.zeros((cells, width), np.uint8)
         memory[addresses, contributions] = 1
@@ -133,12 +137,16 @@ class FingerprintValues:
 
     @classmethod
     def of(cls, index: InputIndex) -> FingerprintValues:
-        """Draw the random numbers with a fixed seed: they depend on `index.total` only."""
+        """Draw a random weight per contribution with a fixed seed, so that runs are equal."""
         generator = np.random.Generator(np.random.PCG64(_SEED))
         return cls(generator.integers(0, 1 << 64, index.total, np.uint64, endpoint=False))
 
     def initial(self, cells: int, addresses: Int64Array, contributions: Int64Array) -> _Array:
-        """As of `ExactValues`."""
+        """Create the memory before the run: uint64[cells, 2], weight and count of each cell.
+
+        Cell `addresses[i]` holds the single contribution `contributions[i]`; other cells have count
+        0 and are undefined.
+        """
         # A count of zero is an undefined unit, whatever the sum of its weights happens to be.
         memory = np.zeros((cells, 2), np.uint64)
         memory[addresses, 0] = self.weights[contributions]
@@ -182,7 +190,10 @@ class FingerprintValues:
         return values
 
     def error_probability(self, expected: _Array) -> float:
-        """As of `ExactValues`."""
+        """Return the maximum probability that wrong contents are not noticed.
+
+        2^-64 per expected contribution.
+        """
         counts = expected[:, 1].astype(np.float64)
         return float(counts.sum()) * 2.0**-64
 
@@ -203,7 +214,10 @@ Values = ExactValues | FingerprintValues
 
 
 def choose_values(index: InputIndex, cells: int, work: int) -> Values:
-    """Choose exact values for small numbers of cells and operations, else fingerprints."""
+    """Choose exact values if memory and work are within the limits, else fingerprints.
+
+    Both are compared after multiplication by the number of contributions.
+    """
     width = index.total + 1
     if cells * width <= MAX_EXACT_CELLS and work * width <= MAX_EXACT_WORK:
         return ExactValues(index.total)

@@ -170,7 +170,10 @@ def _convert_refusal_to_finding(findings: Findings) -> Iterator[None]:
 
 
 def _check_mode(task: _Task, in_place: bool, file: str | None) -> _Outcome:
-    """Check races and contents in one mode; timing-only algorithms get no findings."""
+    """Check races and contents in one mode; return the findings and the comparison of contents.
+
+    Without contents nothing is checked. Algorithms that are too large get a finding.
+    """
     findings, comparison = Findings(file), NOT_COMPARED
     if task.given.has_contents:
         with _convert_refusal_to_finding(findings):
@@ -225,7 +228,10 @@ def _find_races(
 def _find_unordered_conflicts(
     verification_input: VerificationInput, regions: Regions, position: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return rows (earlier, later) of conflicts, neighbours by `position`, that have no order."""
+    """Return (earlier rows, later rows) of conflicts that nothing orders.
+
+    Only conflicting accesses that are neighbours in the sequence `position` are examined.
+    """
     earlier, later = adjacent_conflicts(regions, position)
     # Most conflicts are ordered; all are decided in one call.
     racing = unordered_in(verification_input.graph, earlier, later)

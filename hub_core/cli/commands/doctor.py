@@ -62,12 +62,14 @@ def doctor(session: Session, is_warming: bool, as_json: bool) -> int:
 
 
 def _run_trials(session: Session) -> dict[str, Trial]:
-    """Import each plugin in a separate process; return the outcomes by name of the plugin."""
+    """Import each enabled plugin in a separate process; return the outcomes by name.
+
+    One at a time, so that imports do not slow each other down.
+    """
     # Imported here: the command's help does not need it.
     from hub_core.testing.probe import trial
 
     _, importable = session.unloaded_registry()
-    # One at a time, so that imports do not slow each other down.
     with session.progress("importing each plugin in a process"):
         return {plugin.name: trial(plugin.name) for plugin in importable}
 

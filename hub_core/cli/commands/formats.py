@@ -222,7 +222,10 @@ def _print_row(row: _OfferRow) -> None:
 
 
 def _format_range(option: Option) -> str:
-    """Format the range of an option after its type: `(1..8)`, `(1..)` or `(..8)`."""
+    """Format the range of an option after its type: `(1..8)`, `(1..)` or `(..8)`.
+
+    "" without limits.
+    """
     if option.minimum is None and option.maximum is None:
         return ""
     low = "" if option.minimum is None else f"{option.minimum:.15g}"

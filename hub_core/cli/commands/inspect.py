@@ -141,7 +141,10 @@ def _get_reader_lines(opened: OpenedAlgorithm, workload: Workload) -> list[str]:
 
 
 def _find_network_name(session: Session, opened: OpenedAlgorithm) -> str | None:
-    """Return the name of the network in IN, None without one; a defective one is a warning."""
+    """Return the name of the network in IN, None without one.
+
+    A network that cannot be read is reported as a warning.
+    """
     try:
         topology = session.own_topology(opened)
     except InputError as error:

@@ -265,7 +265,7 @@ def plugin_module(nouns: Sequence[str]) -> str:
 
 
 def readme(nouns: Sequence[str]) -> str:
-    """Generate the README of the distribution."""
+    """Return the README of a new distribution, with a table of its offers."""
     rows = []
     for kind in kinds_of(nouns):
         scaffold = SCAFFOLDS[noun_of(kind)]

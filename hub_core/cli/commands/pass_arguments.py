@@ -66,7 +66,7 @@ class PassCommand(click.Command):
 
 
 def pass_steps(context: click.Context) -> list[PassStep]:
-    """Return the passes of the command line in their order."""
+    """Return the passes of the command line, in their order, with the options after them."""
     steps: list[PassStep] = context.meta[_STEPS]
     return steps
 
@@ -131,7 +131,10 @@ class SearchWorkers:
         return self.engine or DEFAULT_ENGINE
 
     def sides(self, session: Session) -> Mapping[str, tuple[Option, ...]]:
-        """Return the options of the engine by its name in `-O`; empty if it is not installed."""
+        """Return the options that the engine declares, by the name of the engine as `-O` spells it.
+
+        Empty if the default engine is not installed.
+        """
         if not self._is_installed(session):
             return {}
         declared = session.options_of(Engine, self.name)

@@ -215,7 +215,10 @@ def _run_pip(target: str, pip_options: Sequence[str]) -> set[str]:
 
 
 def _read_report(report: Path) -> set[str]:
-    """Read the names in pip's installation report (pip's documentation, "Installation Report")."""
+    """Return the names of the distributions in pip's installation report.
+
+    Empty if the report cannot be read. Source: pip's documentation, "Installation Report".
+    """
     # If the user gives --report, our report is not written.
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         installed = json.loads(report.read_bytes())["install"]

@@ -73,7 +73,10 @@ class RuntimeVerdict:
 
 
 def check_file(session: Session, source: str, runtime: str, options: Assignments) -> RuntimeVerdict:
-    """Check a file with the check of a runtime. Raises `HubError`."""
+    """Check whether a runtime uses a file, by the check with the name of the runtime.
+
+    Raises `HubError` for an unknown runtime or option and for an unreadable file.
+    """
     # Imported here: the help of a command needs no numpy.
     from hub_core.pipeline.checks import check_runtime
 

@@ -299,7 +299,10 @@ def _run_synthesizer(
 def _create_timer(
     timing: TimingSource, topology: Topology, request: SynthesisWish, session: Session
 ) -> Callable[[Algorithm], int | None]:
-    """Return the function that times an algorithm on the machine of `timing`, in ns."""
+    """Return a function that simulates an algorithm on the machine of `timing`.
+
+    It returns the time in ns, None if a rank never finishes.
+    """
     from hub_core.pipeline.simulation import simulate
 
     def time_ns(algorithm: Algorithm) -> int | None:

@@ -247,7 +247,10 @@ def _find_search(
 def _choose_target(
     session: Session, opened: OpenedAlgorithm, out: str | None, output: OutputRequest
 ) -> ChosenOutput | None:
-    """Choose path and writer of the result; None if it is not written."""
+    """Choose path and writer of the result; None without an output.
+
+    Raises `UsageError` if no single writer fits, and if the path is unusable.
+    """
     if out is None:
         return None
     target = session.output_target(out, output, is_workload=opened.holds_workload)
@@ -274,7 +277,10 @@ def _run_search(
     shared: Mapping[str, Assignments],
     budget: SearchBudget,
 ) -> tuple[Algorithm | Workload, Sequence[str]]:
-    """Run a pass that searches, with workers, limits and a report of the progress."""
+    """Run a pass that searches, with workers and limits, and show its progress.
+
+    Returns the result and the descriptions of the changes.
+    """
     from hub_core.pipeline.calls import transform as run_pass
 
     registry = session.registry()

@@ -56,7 +56,10 @@ def critical_path(workload: Workload, start: Int64Array, end: Int64Array) -> lis
 
 
 def _remove_overlaps(path: list[PathNode]) -> list[PathNode]:
-    """Remove overlaps: a node explains only the time that earlier nodes do not."""
+    """Return the path with begin times after the end of earlier nodes, so that times add up.
+
+    A node that ended before an earlier one gets no time.
+    """
     joined, reached = [], 0
     for node in path:
         # A node may begin while the previous one still runs.
@@ -77,9 +80,10 @@ class _Search:
         self._by_end = np.lexsort((end, self._nodes.rank))
 
     def cause(self, row: int) -> int:
-        """Return the node whose begin determined the end of `row`:
+        """Return the node whose begin determined the end of `row`: itself, or one on another rank.
 
-        itself, or one on another rank.
+        For a receive its send, unless the message had arrived before; for a collective the member
+        that began last.
         """
         partner = int(self._partner[row])
         if self._nodes.kind[row] == NodeKind.RECV:

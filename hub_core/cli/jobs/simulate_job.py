@@ -139,7 +139,7 @@ def _simulate(
 
 
 def _compute_report(workload: Workload, times: WorkloadTimes) -> JobReport | None:
-    """Compute the report; None if the simulator does not report times of nodes."""
+    """Compute where the time of a job goes; None if the simulator reports no times of nodes."""
     # Imported here: the help of the command needs no numpy.
     from hub_core.cli.jobs.job_report import job_report
 

@@ -155,7 +155,7 @@ class _Counts:
 
 
 def _format_value(value: AttributeValue) -> str:
-    """Format a value as text, truncated if it is long."""
+    """Format a value as text; a long one is truncated and its length is added."""
     text = value if isinstance(value, str) else repr(value)
     if len(text) <= _MAX_TEXT:
         return text

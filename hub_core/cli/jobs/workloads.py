@@ -71,7 +71,7 @@ class WorkloadVerdict:
 
 
 def judge_workload(session: Session, workload: Workload, source: str) -> WorkloadVerdict:
-    """Run all installed checks of workloads, which may simulate it."""
+    """Run all installed checks of workloads, which may simulate it, and return the verdict."""
     from hub_core.cli.session_inputs import check_workload
 
     with progress(f"verifying {source}"):
