@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +160,9 @@ def choose_writer(
     return find_writer(out, kind, registry)
 
 
+_SEARCHED_BYTES = 1 << 16
+
+
 @dataclass(frozen=True, slots=True)
 class SelectionFolders:
     """Access to folders of selections with the selection writers of a registry."""
@@ -193,6 +197,21 @@ class SelectionFolders:
         if not isinstance(calls, list | tuple):
             raise misfit(writer, f"reads {type(calls).__name__}, expected a list of ServedCalls")
         return calls
+
+    def formats_of(self, name: str, content: bytes) -> list[str]:
+        """Return the formats of a single file, by name: those of its suffix and its content.
+
+        Without a format of its suffix, all are searched by content. Formats without suffixes and
+        signature are those of folders only and are never returned.
+        """
+        formats = [provided.offer.format for provided in self.registry.all(SelectionWriter)]
+        by_suffix = [form for form in formats if name.lower().endswith(form.suffixes)]
+        by_content = [
+            form
+            for form in by_suffix or formats
+            if form.signature and re.search(form.signature, content[:_SEARCHED_BYTES])
+        ]
+        return [form.name for form in by_content or by_suffix]
 
     def admit(self, folder: str, *, force: bool) -> None:
         """Raise `UsageError` for a folder that `put` would refuse, before any work."""

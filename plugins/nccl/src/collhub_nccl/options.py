@@ -148,6 +148,31 @@ class TunerOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class RcclTunerOptions:
+    """Options of the file of RCCL's tuner."""
+
+    channels: int = option(
+        OptionType.INT,
+        0,
+        "channels of the tuned collectives; 0 leaves the number to the library",
+        minimum=0,
+        maximum=64,
+    )
+    ll_below: int = option(
+        OptionType.SIZE,
+        64 << 10,
+        "size below which the protocol is ll, above it simple, if no cost model chooses it",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NcclxTunerOptions(RcclTunerOptions):
+    """Options of the file of NCCLX's tuner."""
+
+    form: str = choice(("csv", "json"), "form of the file")
+
+
+@dataclass(frozen=True, slots=True)
 class NcclSynthesisOptions:
     """Options of the synthesizer `nccl`."""
 

@@ -14,6 +14,8 @@ from collhub_nccl.options import (
     NcclProgramOptions,
     NcclRingOptions,
     NcclSynthesisOptions,
+    NcclxTunerOptions,
+    RcclTunerOptions,
     RingReadOptions,
     SmiMatrixOptions,
     TunerOptions,
@@ -80,16 +82,45 @@ LOG_READER = FormatReader(
     samples="collhub_nccl.samples:log_samples",
 )
 
+# A line with two whole numbers after the collective: NCCL's and RCCL's files look alike.
+_TUNER_LINE = rb"(?m)^[ \t]*[A-Za-z]\w*[ \t]*,[ \t]*\d+[ \t]*,[ \t]*\d+[ \t]*,[ \t]*[A-Za-z]"
 TUNER = SelectionWriter(
     Format(
         "nccl-tuner",
         "configuration of NCCL's tuner: which of NCCL's built-in algorithms, by size",
-        (),
-        layout=Layout.FOLDER,
+        (".conf",),
+        _TUNER_LINE,
+        Layout.FOLDER,
     ),
     "collhub_nccl.tuner.write:write",
     "collhub_nccl.tuner.read:read",
     TunerOptions,
+)
+RCCL_TUNER = SelectionWriter(
+    Format(
+        "rccl-tuner",
+        "file of RCCL's tuner: which of RCCL's built-in algorithms, by size",
+        (".csv",),
+        _TUNER_LINE,
+        Layout.FOLDER,
+    ),
+    "collhub_nccl.tuner.write:write_rccl",
+    "collhub_nccl.tuner.read:read_rccl",
+    RcclTunerOptions,
+)
+NCCLX_TUNER = SelectionWriter(
+    Format(
+        "ncclx-tuner",
+        "file of NCCLX's tuner, CSV or JSON: which of its built-in algorithms, by size",
+        (".csv", ".json"),
+        # JSON with the list `rules`, or a line with a number or an interval and then a word.
+        rb'(?m)\A\s*\{\s*"rules"'
+        rb"|^[ \t]*[A-Za-z]\w*[ \t]*,[ \t]*(?:\*|\d*|[\[(][\d ]*,[\d ]*[\])])[ \t]*,[ \t]*[A-Za-z]",
+        Layout.FOLDER,
+    ),
+    "collhub_nccl.tuner.write:write_ncclx",
+    "collhub_nccl.tuner.ncclx:read",
+    NcclxTunerOptions,
 )
 
 
@@ -118,7 +149,7 @@ def collhub_producers() -> Sequence[FormatReader | Synthesizer]:
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | SelectionWriter]:
     """Writers of libraries, ring graphs and tuner configurations."""
-    return [PROGRAM, RINGS, TUNER]
+    return [PROGRAM, RINGS, TUNER, RCCL_TUNER, NCCLX_TUNER]
 
 
 TOPOLOGY_XML = TopologyReader(

@@ -193,7 +193,8 @@ def test_a_collective_that_loses_its_channels_is_reported() -> None:
     cure = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune does"
     assert found == [
         "nccl_tuner.conf: one channel: no line matches broadcast from 10 B, reduce of all sizes, "
-        f"all-gather of all sizes, reduce-scatter of all sizes; {cure}",
+        "all-gather of all sizes, reduce-scatter of all sizes, in communicators of 2 nodes and 16 "
+        f"ranks; {cure}",
         "nccl_tuner.conf: one channel: no line matches all-reduce of all sizes, broadcast of all "
         "sizes, reduce of all sizes, all-gather of all sizes, reduce-scatter of all sizes, in "
         f"communicators of other numbers of nodes and ranks; {cure}",

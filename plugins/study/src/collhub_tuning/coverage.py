@@ -58,10 +58,16 @@ def compare_coverage(
 
 
 def format_sizes(min_bytes: int, max_bytes: int | None) -> str:
-    """Format a range: `below 16 KiB`, `16 KiB to below 1 MiB`, `from 1 MiB`, `all sizes`."""
+    """Format a range: `below 16 KiB`, `16 KiB to below 1 MiB`, `from 1 MiB`, `all sizes`.
+
+    `up to 16 KiB` includes its last size, which is a multiple of 1 KiB.
+    """
     if max_bytes is None:
         return f"from {format_bytes(min_bytes)}" if min_bytes else "all sizes"
-    limit = format_bytes(max_bytes + 1)
+    includes_end = max_bytes and not max_bytes % 1024
+    limit = format_bytes(max_bytes if includes_end else max_bytes + 1)
+    if includes_end:
+        return f"{format_bytes(min_bytes)} up to {limit}" if min_bytes else f"up to {limit}"
     return f"{format_bytes(min_bytes)} to below {limit}" if min_bytes else f"below {limit}"
 
 

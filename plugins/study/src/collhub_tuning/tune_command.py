@@ -103,8 +103,13 @@ def _parse_percent(context: click.Context, parameter: click.Parameter, text: str
     help="Formats of the files (default: all that are installed).",
 )
 @click.option(
-    "--check", "checked", metavar="FOLDER", type=FILE, help="Check a folder that was written."
+    "--check",
+    "checked",
+    metavar="PATH",
+    type=FILE,
+    help="Check a folder that was written, or tuner files of any producer (PATH FILE...).",
 )
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=FILE)
 @option_pairs
 @force_flag
 @json_flag
@@ -113,11 +118,15 @@ def tune(context: CommandContext, /, as_json: bool, checked: str | None, **argum
     """Choose the best algorithm for every collective and size, in the form that runtimes load.
 
     Compares as `collhub compare` does, cuts the sizes into few windows, and writes a folder with
-    a report and the files of every format: exit 1 where no algorithm fits. With --check it proves
-    that every size is served, and by whom: exit 1 where one is not, or twice.
+    a report and the files of every format: exit 1 where no algorithm fits. With --check FOLDER it
+    proves that every size is served, and by whom: exit 1 where one is not, or twice. With --check
+    FILE... it reports lines of tuner files that the runtime never reaches, skips or misreads:
+    exit 0 without a fault, 1 with faults, 2 for a file that cannot be read.
     """
     if checked is not None:
         return _check(context, checked, arguments, as_json)
+    if arguments["files"]:
+        raise UsageError("files without --check", cure="give --check FILE...")
     return _tune(context, arguments, as_json)
 
 
@@ -171,21 +180,47 @@ def _print_baseline(context: CommandContext, outcome: TuningOutcome) -> None:
         context.say(baseline.NO_GAIN_NOTE)
 
 
-def _check(context: CommandContext, folder: str, arguments: dict[str, Any], as_json: bool) -> int:
+def _check(context: CommandContext, path: str, arguments: dict[str, Any], as_json: bool) -> int:
+    """Check a folder, or all files if the path is not a folder."""
     from collhub_tuning.tuned_folder import check_document, check_folder, create_check_rows
 
-    options = ("topology_text", "sizes_text", "out", "formats", "kinds", "names", "measured_files")
-    if any(arguments[name] for name in options):
-        cure = "give --check FOLDER alone"
+    options = ("topology_text", "sizes_text", "out", "kinds", "names", "measured_files")
+    is_folder = Path(path).is_dir()
+    if any(arguments[name] for name in options) or (
+        is_folder and (arguments["formats"] or arguments["files"])
+    ):
+        cure = "give --check FOLDER alone, or --check FILE... with at most --to FORMAT"
         raise UsageError("--check looks at what is there, and tunes nothing", cure=cure)
-    checked_formats = check_folder(context, folder)
+    if not is_folder:
+        return _check_files(context, (path, *arguments["files"]), arguments["formats"], as_json)
+    checked_formats = check_folder(context, path)
     if as_json:
-        context.print_json(check_document(folder, checked_formats))
+        context.print_json(check_document(path, checked_formats))
     else:
         header = ("format", "collective", "calls", "sizes", "served by")
         context.print_table(header, create_check_rows(checked_formats))
     context.report(one for form in checked_formats for one in form.findings)
     return ExitCode.DONE if all(form.ok for form in checked_formats) else ExitCode.INVALID
+
+
+def _check_files(
+    context: CommandContext, files: Sequence[str], format: str | None, as_json: bool
+) -> int:
+    """Check tuner files in one format, by default in that of each file."""
+    from collhub_tuning.tuner_files import (
+        FILES_HEADER,
+        check_files,
+        create_file_rows,
+        files_document,
+    )
+
+    checked = check_files(context, files, format)
+    if as_json:
+        context.print_json(files_document(checked))
+    else:
+        context.print_table(FILES_HEADER, create_file_rows(checked))
+    context.report(finding for one in checked for finding in one.findings)
+    return ExitCode.DONE if all(one.ok for one in checked) else ExitCode.INVALID
 
 
 def _create_outcome(

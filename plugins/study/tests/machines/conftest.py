@@ -1,4 +1,4 @@
-"""Measured points and samples for the tests of calibration."""
+"""Measured points for the tests of calibration."""
 
 from __future__ import annotations
 
@@ -8,15 +8,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[4]
-CORPUS = ROOT.parent / "shared" / "corpus" / "measured"
-
-
-@pytest.fixture
-def corpus() -> Path:
-    """Folder of public measurements and samples; skips if the checkout lacks it."""
-    if not CORPUS.is_dir():
-        pytest.skip("corpus/measured (../shared) is absent")
-    return CORPUS
 
 
 @pytest.fixture

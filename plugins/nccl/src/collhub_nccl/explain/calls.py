@@ -18,7 +18,7 @@ from collhub_machine_profiles.nccl_costs import (
 from collhub_machine_profiles.nccl_symmetric import SymmetricLaunch, list_symmetric_launches
 
 from collhub_nccl.explain.settings import NO_SETTINGS, NcclSettings
-from collhub_nccl.tuner.read import TunerRule
+from collhub_nccl.tuner.rules import TunerRule
 from hub_core.model import UsageError
 
 COLLECTIVES = (*ALGORITHMS_OF, "all-to-all")
@@ -180,9 +180,10 @@ def _find_matching_rule(
 ) -> tuple[TunerRule, CostedAlternative] | None:
     """Return the first matching rule that NCCL allows, with its alternative; note skipped ones."""
     communicator = request.communicator
-    numbers = (str(communicator.nodes), str(communicator.ranks))
     for rule in request.rules or ():
-        is_of_call = str(rule.kind) == request.collective and rule.fits(numbers)
+        is_of_call = str(rule.kind) == request.collective and rule.fits(
+            communicator.nodes, communicator.ranks
+        )
         if not is_of_call or not rule.sizes[0] <= request.size_bytes <= rule.sizes[1]:
             continue
         for row in allowed:

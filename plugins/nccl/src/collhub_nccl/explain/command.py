@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from collhub_nccl.explain.calls import ExplainedCall
     from collhub_nccl.explain.measured_check import MeasuredFinding
-    from collhub_nccl.tuner.read import TunerRule
+    from collhub_nccl.tuner.rules import TunerRule
     from hub_core.network import Topology
 
 _SEARCH = re.compile(r"(\d{1,2})x(\d{1,4}(?:\.\d{1,4})?)\Z")

@@ -1,246 +1,347 @@
-"""Find the calls that a configuration of NCCL's example tuner serves, and lines that it misreads.
+"""Read the files of NCCL's example tuner and of RCCL's tuner, and find lines that they misread.
 
-Source of the names: `plugins/tuner/example` of NCCL 2.30.7. It silently replaces unknown names by
-allreduce, ring and simple, so the names must be exact.
+Both have the columns collective, minBytes, maxBytes, algorithm, protocol, channels, nNodes, nRanks
+[, numPipeOps [, regBuff]] and different rules for words, blanks and channels. Sources:
+`plugins/tuner/example/plugin.c` of NCCL 2.30.7, `csv_tuner.cc` of RCCL (ROCm 7.13).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from collhub_machine_profiles.nccl_constants import ALGORITHMS, PROTOCOLS
-from collhub_machine_profiles.nccl_costs import ALGORITHMS_OF, WITH_LL
 
-from hub_core.model import CollectiveKind, Diagnostic, Location, Severity, format_bytes
-from hub_core.plugin_api import ServedCalls, Source
+from collhub_nccl.tuner.rules import (
+    COLLECTIVES,
+    EVERY,
+    LARGEST,
+    MAX_CHANNELS,
+    MAX_RULES,
+    Dialect,
+    Range,
+    TunerRule,
+    check_rules,
+    explain_machine_refusal,
+    explain_refusal,
+    find_served_calls,
+    find_stated_communicators,
+)
+from hub_core.model import CollectiveKind, Diagnostic, Location, Severity
+from hub_core.plugin_api import ServedCalls, Source, SourcePart
 
-FILE = "nccl_tuner.conf"
-LARGEST = (1 << 64) - 1
-# The buffer of its reader, which truncates longer lines.
-LONGEST_LINE = 255
+FILE, RCCL_FILE = "nccl_tuner.conf", "rccl_tuner.csv"
 ANY = "-1"
-COLLECTIVES: Mapping[str, CollectiveKind] = {
-    "allreduce": CollectiveKind.ALL_REDUCE,
-    "broadcast": CollectiveKind.BROADCAST,
-    "reduce": CollectiveKind.REDUCE,
-    "allgather": CollectiveKind.ALL_GATHER,
-    "reducescatter": CollectiveKind.REDUCE_SCATTER,
-}
-# The tuner starts with one channel; -1 keeps it, 0 selects NCCL's default number.
+# NCCL's tuner starts with one channel; -1 keeps it, 0 selects NCCL's default number.
 OWN_CHANNELS = "0"
-# NCCL skips a line with another algorithm, and with ll or ll128 for algorithms not in WITH_LL.
-ALLOWED: Mapping[CollectiveKind, frozenset[str]] = {
-    kind: ALGORITHMS_OF[str(kind)] for kind in COLLECTIVES.values()
-}
+NCCL = Dialect("NCCL", OWN_CHANNELS, loses_channels=True)
+RCCL = Dialect("RCCL", ANY)
 
 # NCCL runs one ring on every channel, so several rings correspond to its ring too.
 _RINGS = {"ring": "ring", "rings": "ring"}
 _OF_ALL_REDUCE = {**_RINGS, "double-binary-tree": "tree"}
 _WITH_PAT = {**_RINGS, "pat": "pat"}
 
+_COLUMNS = (
+    *("collective", "minBytes", "maxBytes", "algorithm", "protocol", "channels", "nNodes"),
+    *("nRanks", "numPipeOps", "regBuff"),
+)
+_REQUIRED_FIELDS = 8
+_FIELDS = ",".join(_COLUMNS[:_REQUIRED_FIELDS])
+# The buffers of the readers: NCCL's reads the rest of a longer line as another line.
+_LONGEST_LINE = 255
+_WORDS: tuple[tuple[int, tuple[str, ...]], ...] = (
+    (0, tuple(COLLECTIVES)), (3, ALGORITHMS), (4, PROTOCOLS)
+)  # fmt: skip
+# Words that NCCL's example tuner takes in place of unknown ones.
+_FALLBACKS = {0: "allreduce", 3: "ring", 4: "simple"}
+_END_OF_32_BITS = (1 << 32) - 1
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+Defect = tuple[str, str, str]
+"""Code, message and cure of a fault in one line."""
+
 
 def own_algorithms(kind: CollectiveKind, num_ranks: int, num_nodes: int) -> Mapping[str, str]:
-    """NCCL's name by the name of the classic algorithm, for those that NCCL has."""
+    """Return NCCL's algorithms by the name of the hub's algorithm; empty for other collectives.
+
+    Parallel aggregated trees are included for one rank on each node only.
+    """
     if kind is CollectiveKind.ALL_REDUCE:
         return _OF_ALL_REDUCE
     if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
-        # Its parallel aggregated trees require one rank per node; otherwise NCCL ignores the line.
         return _WITH_PAT if num_nodes == num_ranks else _RINGS
     return _RINGS if kind in COLLECTIVES.values() else {}
 
 
-_FIELDS = "collective,minBytes,maxBytes,algorithm,protocol,channels,nNodes,nRanks"
-_CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune does"
-
-# Sizes in bytes, both inclusive.
-_Sizes = tuple[int, int]
-# nNodes and nRanks as written, -1 for any.
-_Communicator = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class TunerRule:
-    """A line as the tuner interprets it; `channels` 0 leaves the number to NCCL."""
-
-    line: int
-    kind: CollectiveKind
-    sizes: _Sizes
-    algorithm: str
-    protocol: str
-    channels: int
-    communicator: _Communicator
-
-    @property
-    def by(self) -> str:
-        """Algorithm, protocol and channels for reports."""
-        channels = self.channels or "NCCL's"
-        return f"{self.algorithm} {self.protocol} {channels} channels"
-
-    def fits(self, communicator: _Communicator) -> bool:
-        """Whether the rule applies to a communicator; -1 in it requires a rule for any number."""
-        pairs = zip(self.communicator, communicator, strict=True)
-        return all(required in (ANY, actual) for required, actual in pairs)
-
-
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Calls served by the first matching lines, in the communicator of the first line that names
-    one.
+    """Return the calls that NCCL's example tuner serves with a file, and report its faults.
 
-    Lines that the tuner skips or misreads are reported as errors, and serve no calls. Sizes without
-    a matching line run on one channel: an error in that communicator, a warning in others.
+    The calls are those of the first communicator that a line states, else those of lines for any
+    communicator. A line that the tuner skips or misreads is an error and serves no calls; sizes
+    without a line run on one channel: an error in stated communicators, a warning in others.
+    `check_rules` lists the other faults. Files of a folder with another name than `FILE` are
+    errors.
     """
-    served: list[ServedCalls] = []
+    return _read_files(source, FILE, NCCL)
+
+
+def read_rccl(source: Source) -> Sequence[ServedCalls]:
+    """Return the calls that RCCL's tuner serves with a file, and report its faults, as `read`.
+
+    Sizes without a line keep RCCL's own choice and channels.
+    """
+    return _read_files(source, RCCL_FILE, RCCL)
+
+
+def find_files(source: Source, names: Sequence[str]) -> Iterator[SourcePart]:
+    """Yield the files of a source that a tuner loads; report the others as `unknown-file`.
+
+    A source whose name is that of its only file is a single file, whose name is arbitrary.
+    """
+    is_single = len(source.parts) == 1 and source.parts[0].name == source.name
     for part in source.parts:
-        if part.name != FILE:
+        if is_single or part.name in names:
+            yield part
+        else:
             location = Location(part.name)
             source.report(Diagnostic("unknown-file", "no file of this format", location=location))
-            continue
-        rules, diagnostics = read_rules(part.load(), part.name)
-        for diagnostic in diagnostics:
-            source.report(diagnostic)
-        stated = (rule.communicator for rule in rules if ANY not in rule.communicator)
-        communicator = next(stated, (ANY, ANY))
-        served += _find_served_calls(rules, communicator)
-        _report_single_channels(rules, communicator, part.name, source)
-    return served
 
 
 def read_rules(
-    content: bytes, file: str, *, as_interpreted: bool = False
+    content: bytes, file: str, dialect: Dialect = NCCL, *, as_interpreted: bool = False
 ) -> tuple[list[TunerRule], list[Diagnostic]]:
-    """Read the rules of a configuration, and findings for lines that are not applied as written.
+    """Read the rules of a file, and one finding for each fault within a line.
 
-    Lines with a finding are left out. With `as_interpreted` they are read as the tuner does:
-    unknown words become allreduce, ring and simple, and -1 channels one channel.
+    Lines with a fault are left out. With `as_interpreted` they are read as NCCL's example tuner
+    does: unknown words become allreduce, ring and simple, and -1 channels one channel; lines that
+    it skips are left out. Lines for some numPipeOps or regBuff only are left out with a note. Rules
+    beyond `MAX_RULES` are not read, which is an error. An empty file has no rules.
     """
-    rules, diagnostics = [], []
-    for number, line in enumerate(content.decode("latin-1").splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        fields = [field.strip() for field in line.split(",")]
+    rules: list[TunerRule] = []
+    diagnostics: list[Diagnostic] = []
+    for number, line in enumerate(content.decode("latin-1").split("\n"), 1):
         location = Location(file, number)
-        defect = _find_defect(line, fields)
-        if defect:
-            diagnostics.append(Diagnostic("not-a-rule", defect, location=location, cure=_FIELDS))
-            if not as_interpreted or not _has_numbers(line, fields):
-                continue
-        if any(field != ANY for field in fields[8:10]):
+        if _is_comment(line, dialect):
+            if re.search(r"bytes_?per_?rank", line, re.IGNORECASE):
+                message = f"the comment names bytes per rank; {dialect.runtime} reads total bytes"
+                cure = "multiply sizes per rank by the number of ranks, and correct the comment"
+                diagnostics.append(Diagnostic("unit", message, Severity.WARNING, location, cure))
+            continue
+        if len(rules) == MAX_RULES:
+            message = f"more than {MAX_RULES} rules; this one and later ones were not checked"
+            diagnostics.append(Diagnostic("too-many", message, location=location))
+            break
+        fields = _split_fields(line, dialect)
+        defects = list(_find_defects(line, fields, dialect))
+        diagnostics += [
+            Diagnostic(code, message, location=location, cure=cure)
+            for code, message, cure in defects
+        ]
+        if defects and not (as_interpreted and _has_numbers(line, fields)):
+            continue
+        rule = _create_rule(number, fields, dialect)
+        if rule.is_conditional:
             message = "the line holds for some numPipeOps or regBuff only, and is not counted"
             diagnostics.append(Diagnostic("conditional-rule", message, Severity.NOTE, location))
             continue
-        rules.append(
-            TunerRule(
-                number,
-                COLLECTIVES.get(fields[0], CollectiveKind.ALL_REDUCE),
-                (int(fields[1]), min(int(fields[2]), LARGEST)),
-                fields[3] if fields[3] in ALGORITHMS else "ring",
-                fields[4] if fields[4] in PROTOCOLS else "simple",
-                1 if fields[5] == ANY else int(fields[5]),
-                (fields[6], fields[7]),
-            )
-        )
+        diagnostics += find_doubtful_choices(rule, file)
+        rules.append(rule)
     return rules, diagnostics
+
+
+def find_doubtful_choices(rule: TunerRule, file: str) -> Iterator[Diagnostic]:
+    """Yield findings for a well-formed rule whose choice is slow or refused in its communicators.
+
+    A tree on one node is a note: NCCL runs it as a chain, which is not faster than its ring.
+    """
+    location = Location(file, rule.line)
+    if refusal := explain_machine_refusal(rule):
+        message, _, cure = refusal.partition("; ")
+        yield Diagnostic("refused-choice", message, Severity.WARNING, location, cure)
+    if rule.algorithm == "tree" and rule.nodes == (1, 1):
+        message = "a tree on one node is a chain of GPUs, which is not faster than a ring"
+        yield Diagnostic("slow-choice", message, Severity.NOTE, location, "write ring")
+
+
+def explain_size(text: str, read_as: str) -> Defect | None:
+    """Return the fault of a size in bytes; None for a whole number of at most 20 digits.
+
+    For a number with a unit, such as 64KiB, the cure is the number of bytes. `read_as`: what the
+    tuner does with such a text.
+    """
+    if text.isascii() and text.isdecimal() and int(text) <= LARGEST:
+        return None
+    match = re.fullmatch(r"(\d{1,18})\s*([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
+    if match and match[2]:
+        number = int(match[1]) * _UNITS[match[2]]
+        return "unit", f"{text!r:.40} has a unit; sizes are bytes, {read_as}", f"write {number}"
+    message = f"{text!r:.40} is not a size, a whole number of bytes up to {LARGEST}"
+    return "out-of-range", f"sizes and channels are not all whole numbers: {message}", "write bytes"
+
+
+def explain_channels(text: str, dialect: Dialect) -> Defect | None:
+    """Return the fault of a number of channels; None for 1 to 64 and the word for the default."""
+    if text == ANY and dialect.loses_channels:
+        message = "channels -1 leaves one channel; 0 keeps NCCL's own number"
+        return "one-channel", message, "write 0, or a number of channels from 1 to 64"
+    is_number = text.isascii() and text.isdecimal() and len(text) <= 20
+    if text in (dialect.default_channels, "0") or (is_number and 1 <= int(text) <= MAX_CHANNELS):
+        return None
+    default = f"{dialect.default_channels} for {dialect.runtime}'s own number"
+    message = f"channels {text!r:.40} are not a number from 1 to {MAX_CHANNELS}, or {default}"
+    return "out-of-range", message, f"write {dialect.default_channels}"
+
+
+def explain_unknown_word(word: str, column: str, known: Sequence[str], effect: str) -> Defect:
+    """Return the fault of a word that a tuner does not know; `effect`: what it does then."""
+    message = f"{word!r:.40} is not one of {', '.join(known)}: {effect}"
+    if word.lower() in known:
+        return "unknown-word", message, f"write {word.lower()}"
+    if column == "collective":
+        return "unknown-word", message, "remove the line: the tuner decides no other collective"
+    return "unknown-word", message, f"write one of these words as {column}"
+
+
+def _read_files(source: Source, file: str, dialect: Dialect) -> list[ServedCalls]:
+    served: list[ServedCalls] = []
+    for part in find_files(source, (file,)):
+        rules, diagnostics = read_rules(part.load(), part.name, dialect)
+        stated = find_stated_communicators(rules)
+        nodes, ranks = stated[0] if stated else (None, None)
+        served += find_served_calls(rules, nodes, ranks)
+        for diagnostic in (
+            *diagnostics,
+            *_find_ends_of_32_bits(rules, part.name),
+            *check_rules(rules, dialect, part.name),
+        ):
+            source.report(diagnostic)
+    return served
+
+
+def _is_comment(line: str, dialect: Dialect) -> bool:
+    """Whether the tuner ignores a line; NCCL's accepts `#` in the first column only."""
+    if dialect is RCCL:
+        return not line.strip() or line.lstrip().startswith("#")
+    is_short = line.lstrip().startswith("#") and line.count(",") < _REQUIRED_FIELDS - 1
+    return not line.strip() or line.startswith("#") or is_short
+
+
+def _split_fields(line: str, dialect: Dialect) -> list[str]:
+    """Split a line as the tuner does: NCCL's drops empty fields, so later ones move forward."""
+    fields = line.rstrip("\r").split(",")
+    return [field.strip() for field in fields if field or dialect is RCCL]
+
+
+def _create_rule(number: int, fields: Sequence[str], dialect: Dialect) -> TunerRule:
+    """Create the rule of a line whose numbers are valid; unknown words become NCCL's defaults."""
+    channels = 0 if dialect is RCCL and fields[5] == ANY else int(fields[5])
+    numbers = [_parse_number(field) for field in fields[6:10]]
+    nodes, ranks, operations, registration = (*numbers, EVERY, EVERY)[:4]
+    return TunerRule(
+        number,
+        COLLECTIVES.get(fields[0], CollectiveKind.ALL_REDUCE),
+        (int(fields[1]), min(int(fields[2]), LARGEST)),
+        fields[3] if fields[3] in ALGORITHMS else _FALLBACKS[3],
+        fields[4] if fields[4] in PROTOCOLS else _FALLBACKS[4],
+        1 if channels == -1 else channels,
+        nodes,
+        ranks,
+        operations,
+        registration,
+    )
+
+
+def _parse_number(field: str) -> Range:
+    """Return -1 as every number, and another number as itself."""
+    return EVERY if field == ANY else (int(field), int(field))
 
 
 def _has_numbers(line: str, fields: Sequence[str]) -> bool:
     """Whether the tuner reads the sizes, channels, nodes and ranks of a line."""
-    if len(line) > LONGEST_LINE or len(fields) < len(_FIELDS.split(",")):
+    if len(line) > _LONGEST_LINE or len(fields) < _REQUIRED_FIELDS:
         return False
-    numbers = (*fields[1:3], *(field for field in fields[5:8] if field != ANY))
+    numbers = (*fields[1:3], *(field for field in fields[5:10] if field != ANY))
     return all(field.isascii() and field.isdecimal() and len(field) <= 20 for field in numbers)
 
 
-def _find_served_calls(
-    rules: Sequence[TunerRule], communicator: _Communicator
-) -> Iterator[ServedCalls]:
-    """Yield the sizes that each rule serves because no earlier rule matches."""
-    free = {kind: [(0, LARGEST)] for kind in COLLECTIVES.values()}
-    for rule in rules:
-        if not rule.fits(communicator):
-            continue
-        for first, last in _intersect(free[rule.kind], rule.sizes):
-            yield ServedCalls(
-                rule.kind,
-                in_place=True,
-                out_of_place=True,
-                min_bytes=first,
-                max_bytes=None if last == LARGEST else last,
-                by=rule.by,
-            )
-        free[rule.kind] = _subtract(free[rule.kind], rule.sizes)
-
-
-def _report_single_channels(
-    rules: Sequence[TunerRule], communicator: _Communicator, file: str, source: Source
-) -> None:
-    """Report sizes without a matching line, for which the tuner leaves one channel."""
-    # The communicator of the tuned lines, then any other one.
-    for searched in dict.fromkeys((communicator, (ANY, ANY))):
-        lost = []
-        for kind in COLLECTIVES.values():
-            free = [(0, LARGEST)]
-            for rule in rules:
-                if rule.kind is kind and rule.fits(searched):
-                    free = _subtract(free, rule.sizes)
-            lost += [f"{kind} {_format_sizes(sizes)}" for sizes in free]
-        if not lost:
-            continue
-        is_own = searched == communicator
-        where = "" if is_own else ", in communicators of other numbers of nodes and ranks"
-        message = f"one channel: no line matches {', '.join(lost)}{where}"
-        severity = Severity.ERROR if is_own else Severity.WARNING
-        source.report(Diagnostic("one-channel", message, severity, Location(file), _CURE))
-
-
-def _intersect(free: Sequence[_Sizes], sizes: _Sizes) -> list[_Sizes]:
-    """Parts of ascending ranges within `sizes`."""
-    cut = [(max(first, sizes[0]), min(last, sizes[1])) for first, last in free]
-    return [(first, last) for first, last in cut if first <= last]
-
-
-def _subtract(free: Sequence[_Sizes], sizes: _Sizes) -> list[_Sizes]:
-    """Parts of ascending ranges outside `sizes`."""
-    before, after = (0, sizes[0] - 1), (sizes[1] + 1, LARGEST)
-    return [
-        part for row in free for part in (*_intersect([row], before), *_intersect([row], after))
+def _find_defects(line: str, fields: Sequence[str], dialect: Dialect) -> Iterator[Defect]:
+    """Yield the faults of a line; nothing for one that the tuner applies as written."""
+    if len(line) > _LONGEST_LINE:
+        message = (
+            f"the line has more than {_LONGEST_LINE} characters, of which the tuner reads so many"
+        )
+        yield "not-a-rule", message, "remove blanks and comments from it"
+        return
+    if dialect is RCCL and "" in fields:
+        yield "not-a-rule", "an empty field, so that RCCL skips the line", "write -1 for any number"
+        return
+    if len(fields) < _REQUIRED_FIELDS:
+        message = f"{len(fields)} fields, so that the tuner skips the line; it needs 8: {_FIELDS}"
+        yield "not-a-rule", message, "write -1 for any nNodes and nRanks"
+        return
+    if dialect is NCCL and ",," in line:
+        message = "an empty field: the tuner drops it, so that later fields move forward"
+        yield "not-a-rule", message, "write -1 for any number"
+        return
+    known = True
+    for column, words in _WORDS:
+        if fields[column] not in words:
+            known = False
+            effect = f"the tuner silently reads {_FALLBACKS[column]}"
+            if dialect is RCCL:
+                effect = "RCCL skips the line"
+            yield explain_unknown_word(fields[column], _COLUMNS[column], words, effect)
+    sizes = [
+        explain_size(field, "and the tuner reads the digits before it only")
+        for field in fields[1:3]
     ]
+    yield from filter(None, sizes)
+    if not any(sizes) and int(fields[1]) > int(fields[2]):
+        message = f"no size is at least {fields[1]} and at most {fields[2]}"
+        yield "out-of-range", message, "write the smaller size first"
+    channels = explain_channels(fields[5], dialect)
+    if channels:
+        yield channels
+    yield from _find_number_defects(fields)
+    refusal = explain_refusal(COLLECTIVES[fields[0]], fields[3], fields[4]) if known else ""
+    if refusal:
+        yield "refused-choice", f"{dialect.runtime} skips the line: {refusal}", "write ring"
+    elif dialect is RCCL and known and fields[3].startswith("nvls"):
+        message = f"RCCL skips the line: {fields[3]} needs NVSwitch"
+        yield "refused-choice", message, "write ring or tree"
 
 
-def _format_sizes(sizes: _Sizes) -> str:
-    first, last = sizes
-    if last == LARGEST:
-        return f"from {format_bytes(first)}" if first else "of all sizes"
-    return f"{format_bytes(first)} to {format_bytes(last)}"
+def _find_number_defects(fields: Sequence[str]) -> Iterator[Defect]:
+    """Yield the faults of the numbers of nodes and ranks, and of the optional conditions."""
+    numbers = [-1, -1]
+    for position, field in enumerate(fields[6:8]):
+        if field == ANY:
+            continue
+        if not (field.isascii() and field.isdecimal() and 1 <= int(field[:20]) < 1 << 31):
+            message = f"nodes and ranks are not whole numbers from 1, or -1 for any: {field!r:.40}"
+            yield "out-of-range", message, "write the number, or -1"
+            return
+        numbers[position] = int(field)
+    if 0 < numbers[1] < numbers[0]:
+        message = f"{numbers[0]} nodes have at least {numbers[0]} ranks, not {numbers[1]}"
+        yield "out-of-range", message, "nNodes comes before nRanks"
+    for field, name, expected in zip(
+        fields[8:10], _COLUMNS[8:], ("a whole number", "0, 1"), strict=False
+    ):
+        is_number = field.isascii() and field.isdecimal() and len(field) <= 9
+        if field != ANY and not (is_number and (name != "regBuff" or int(field) <= 1)):
+            message = f"{name} {field!r:.40} is not {expected} or -1 for any"
+            yield "out-of-range", message, "write -1"
 
 
-def _find_defect(line: str, fields: Sequence[str]) -> str:
-    """Reason why the tuner does not interpret a line as intended; empty if it does."""
-    if len(line) > LONGEST_LINE:
-        return f"the line has more than {LONGEST_LINE} characters, of which the tuner reads so many"
-    if len(fields) < len(_FIELDS.split(",")):
-        return f"{len(fields)} fields, so that the tuner skips the line"
-    for field, known in ((0, tuple(COLLECTIVES)), (3, ALGORITHMS), (4, PROTOCOLS)):
-        if fields[field] not in known:
-            # It silently falls back to allreduce, ring and simple.
-            return f"{fields[field]!r:.40} is not one of {', '.join(known)}"
-    if fields[5] == ANY:
-        return "channels -1 leaves one channel; 0 keeps NCCL's own number"
-    if not all(field.isdecimal() for field in (*fields[1:3], fields[5])):
-        return "sizes and channels are not all whole numbers"
-    if int(fields[1]) > int(fields[2]):
-        return f"no size is at least {fields[1]} and at most {fields[2]}"
-    if not all(field == ANY or field.isdecimal() for field in fields[6:8]):
-        return "nodes and ranks are not whole numbers, or -1 for any"
-    return _explain_skipping(fields[0], fields[3], fields[4])
-
-
-def _explain_skipping(collective: str, algorithm: str, protocol: str) -> str:
-    """Reason why NCCL skips a well-formed line; empty if it does not."""
-    allowed = ALLOWED[COLLECTIVES[collective]]
-    if algorithm not in allowed:
-        names = ", ".join(name for name in ALGORITHMS if name in allowed)
-        return f"NCCL skips the line: {collective} has {names}, not {algorithm}"
-    if protocol != "simple" and algorithm not in WITH_LL:
-        return f"NCCL skips the line: {algorithm} has the protocol simple only"
-    return ""
+def _find_ends_of_32_bits(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
+    """Yield a warning for each window that ends at 4 GiB - 1 without a window that follows it."""
+    starts = {(rule.kind, rule.sizes[0]) for rule in rules}
+    for rule in rules:
+        if rule.sizes[1] == _END_OF_32_BITS and (rule.kind, 1 << 32) not in starts:
+            message = f"the window ends at {_END_OF_32_BITS}, so that calls from 4 GiB on have none"
+            cure = f"write {LARGEST} as the largest size"
+            yield Diagnostic(
+                "ends-early", message, Severity.WARNING, Location(file, rule.line), cure
+            )

@@ -1,37 +1,33 @@
-"""Write a selection as the configuration of NCCL's example tuner.
+"""Write selections as files of NCCL's example tuner, of RCCL's tuner and of NCCLX.
 
-    collective,minBytes,maxBytes,algorithm,protocol,channels,nNodes,nRanks
-
-The first line that matches wins, both ends included. If none matches, the tuner leaves a single
-channel (`plugins/tuner/example/plugin.c` of NCCL 2.27 to 2.30 sets it before it looks for a line,
-and `src/enqueue.cc` applies every number but 0). So lines for all collectives, sizes and
-communicators follow the tuned ones. NCCL counts the bytes of the full buffer of all its
-collectives, as the hub does.
+The first rule that matches a call wins. Without a match RCCL and NCCLX choose themselves. NCCL's
+example tuner leaves a single channel (`plugins/tuner/example/plugin.c` of NCCL 2.27 to 2.30 sets it
+before it looks for a line, and `src/enqueue.cc` applies every number but 0), so its file ends with
+lines for all collectives, sizes and communicators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from collhub_machine_profiles.nccl_choice import find_choice_windows
 from collhub_machine_profiles.nccl_costs import Communicator
 
-from collhub_nccl.options import TunerOptions
-from collhub_nccl.tuner.read import (
-    ANY,
+from collhub_nccl.options import NcclxTunerOptions, RcclTunerOptions, TunerOptions
+from collhub_nccl.tuner.ncclx import CSV_FILE, JSON_FILE
+from collhub_nccl.tuner.read import ANY, FILE, OWN_CHANNELS, RCCL_FILE, own_algorithms
+from collhub_nccl.tuner.rules import (
     COLLECTIVES,
-    FILE,
+    EVERY,
     LARGEST,
-    OWN_CHANNELS,
-    own_algorithms,
+    Range,
+    TunerRule,
+    find_uncovered,
 )
 from hub_core.model import CollectiveKind, Loss
-from hub_core.plugin_api import (
-    Artifact,
-    SelectedWindow,
-    Selection,
-    WriteResult,
-)
+from hub_core.plugin_api import Artifact, SelectedWindow, Selection, WriteResult
 from hub_core.selections import first_of_kinds, own_windows
 
 _DEFAULT_CHANNELS = 16
@@ -41,43 +37,170 @@ _NAME_OF = {kind: name for name, kind in COLLECTIVES.items()}
 _NVLS_FROM, _RINGS_FROM = 2 << 20, 4 << 20
 
 
-def write(selection: Selection, options: TunerOptions) -> WriteResult:
-    """Write one file.
+@dataclass(frozen=True, slots=True)
+class _TunedRules:
+    """Rules of the tuned windows in total bytes, and losses of the restriction to such rules.
 
-    Algorithms that NCCL lacks are replaced by the best available one, with a loss.
+    `communicator`: None for networks of no known machine.
     """
-    nodes = "1 node" if selection.num_nodes == 1 else f"{selection.num_nodes} nodes"
-    communicator_size = f"{nodes}, {selection.num_ranks} ranks"
-    lines = [f"# collhub tune: {selection.topology}, {communicator_size}"[:200]]
-    ranks = (selection.num_nodes, selection.num_ranks)
+
+    rules: Sequence[TunerRule]
+    losses: Sequence[Loss]
+    communicator: Communicator | None
+
+    @property
+    def untuned(self) -> list[str]:
+        """Names of the tuner's collectives without a rule."""
+        tuned = {rule.kind for rule in self.rules}
+        return [str(kind) for kind in COLLECTIVES.values() if kind not in tuned]
+
+
+def write(selection: Selection, options: TunerOptions) -> WriteResult:
+    """Write the file of NCCL's example tuner.
+
+    Algorithms that NCCL lacks are replaced by the best available one, with a loss. Lines of the
+    tuned communicator that no call reaches are left out.
+    """
     communicator = _find_communicator(selection)
+    channels = options.channels
+    if channels is None:
+        channels = _DEFAULT_CHANNELS if communicator is None else 0
+    tuned = _tune_rules(selection, "NCCL", channels, options.ll_below, communicator)
+    size = _format_communicator(selection)
+    lines = [_format_title(selection), *map(_format_line, tuned.rules)]
+    lines.append("# All other calls, which the tuner would leave a single channel.")
+    if communicator is not None:
+        lines += _build_nccl_lines(communicator, tuned.rules)
+    lines += _build_default_lines(options.ll_below)
+    notes = [f"set NCCL_TUNER_PLUGIN to NCCL's example tuner, and NCCL_TUNER_CONFIG_FILE to {FILE}"]
+    if channels:
+        notes.append(
+            f"tuned lines state {channels} channels, which no simulation determines "
+            "(-O channels=, 0 for NCCL's own number)"
+        )
+    if communicator is not None:
+        notes.append(
+            f"protocols of tuned lines, and lines for all sizes of {size}, follow the"
+            f" cost model of NCCL {communicator.version} on {communicator.gpu.name}"
+        )
+    untuned = ", ".join(tuned.untuned)
+    notes.append(
+        f"{f'{untuned}, and all calls' if untuned else 'calls'} of communicators other than {size}"
+        " were not tuned: without a line the tuner leaves them one channel, so lines at the end"
+        " keep NCCL's own number of channels (0) and name the algorithm that NCCL's cost model"
+        " mostly chooses"
+    )
+    return _create_result(FILE, "\n".join([*lines, ""]), tuned, notes)
+
+
+def write_rccl(selection: Selection, options: RcclTunerOptions) -> WriteResult:
+    """Write the file of RCCL's tuner, with losses as `write`.
+
+    Calls without a line keep RCCL's own choice. The number of channels is RCCL's own unless the
+    option states one.
+    """
+    tuned = _tune_rules(selection, "RCCL", options.channels, options.ll_below, None)
+    lines = [_format_title(selection)]
+    lines += [_format_line(rule, default_channels=ANY) for rule in tuned.rules]
+    notes = [f"set NCCL_TUNER_CONFIG_FILE to {RCCL_FILE}; ROCm 7.13 or later reads it"]
+    return _create_result(RCCL_FILE, "\n".join([*lines, ""]), tuned, notes)
+
+
+def write_ncclx(selection: Selection, options: NcclxTunerOptions) -> WriteResult:
+    """Write the file of NCCLX as CSV or JSON, with losses as `write`.
+
+    Windows are in bytes per rank: a border that is no multiple of the number of ranks moves up by
+    less than a byte per rank. Calls without a rule keep NCCLX's own choice.
+    """
+    communicator = _find_communicator(selection)
+    tuned = _tune_rules(selection, "NCCLX", options.channels, options.ll_below, communicator)
+    local_ranks = selection.num_ranks // selection.num_nodes
+    rules = []
+    for rule in tuned.rules:
+        first, last = rule.sizes
+        sizes = -(-first // selection.num_ranks), last // selection.num_ranks
+        if last == LARGEST:
+            sizes = sizes[0], LARGEST
+        if sizes[0] <= sizes[1]:
+            rules.append(replace(rule, sizes=sizes, ranks=(local_ranks, local_ranks)))
+    if options.form == "json":
+        file, text = JSON_FILE, _format_json(rules)
+    else:
+        lines = [_format_title(selection), *map(_format_ncclx_line, rules)]
+        file, text = CSV_FILE, "\n".join([*lines, ""])
+    notes = [f"set NCCLX_TUNER_CONFIG_FILE to {file}"]
+    if communicator is not None:
+        notes.append(
+            f"protocols follow the cost model of NCCL {communicator.version} on"
+            f" {communicator.gpu.name}"
+        )
+    return _create_result(file, text, tuned, notes)
+
+
+def _tune_rules(
+    selection: Selection,
+    library: str,
+    channels: int,
+    ll_below: int,
+    communicator: Communicator | None,
+) -> _TunedRules:
+    """Create the rules of the windows of all collectives.
+
+    Protocols are those of NCCL's cost model on a known machine, else ll below `ll_below` bytes.
+    `channels`: 0 leaves the number to the library.
+    """
     once, losses = first_of_kinds(selection)
-    tuned = set()
+    rules: list[TunerRule] = []
+    otherwise = "the lines for other calls hold" if library == "NCCL" else "it chooses itself"
     for selected in once:
         kind = selected.collective.kind
         if kind not in _NAME_OF:
-            reason = "NCCL's tuner is not asked for it; NCCL chooses itself"
+            reason = f"{library}'s tuner is not asked for it; {library} chooses itself"
             losses.append(Loss("collective", str(kind), reason))
             continue
-        nccl_names = own_algorithms(kind, selection.num_ranks, selection.num_nodes)
-        windows, lost = own_windows(selected, nccl_names, "NCCL", "the lines for other calls hold")
+        names = own_algorithms(kind, selection.num_ranks, selection.num_nodes)
+        windows, lost = own_windows(selected, names, library, otherwise)
         losses += lost
+        numbers = (
+            (selection.num_nodes, selection.num_nodes),
+            (selection.num_ranks, selection.num_ranks),
+        )
         for window in windows:
-            tuned.add(kind)
-            lines += _build_window_lines(
-                _NAME_OF[kind], window, nccl_names, options, ranks, communicator
-            )
-    lines.append("# All other calls, which the tuner would leave a single channel.")
+            algorithm = names[window.algorithm]
+            parts = _choose_protocols(kind, window, algorithm, ll_below, communicator)
+            for sizes, protocol in parts:
+                rules.append(TunerRule(0, kind, sizes, algorithm, protocol, channels, *numbers))
+    return _TunedRules(rules, losses, communicator)
+
+
+def _choose_protocols(
+    kind: CollectiveKind,
+    window: SelectedWindow,
+    algorithm: str,
+    ll_below: int,
+    communicator: Communicator | None,
+) -> Iterator[tuple[Range, str]]:
+    """Yield the parts of a window with their protocols."""
+    max_bytes = LARGEST if window.max_bytes is None else window.max_bytes
+    choices = []
     if communicator is not None:
-        lines += _build_nccl_lines(communicator)
-    lines += _build_default_lines(options.ll_below)
-    content = "\n".join([*lines, ""]).encode("ascii", "replace")
-    return WriteResult(
-        [Artifact(FILE, content)],
-        losses,
-        (),
-        list(_build_notes(tuned, communicator_size, options, communicator)),
+        choices = find_choice_windows(communicator, str(kind), algorithm)
+    for first, last, best in choices:
+        end = LARGEST if last == choices[-1][1] else last
+        first, end = max(first, window.min_bytes), min(end, max_bytes)
+        if first <= end:
+            yield (first, end), best.protocol
+    if choices:
+        return
+    # NCCL's parallel aggregated trees support only the protocol Simple.
+    border = 0 if algorithm == "pat" else ll_below
+    parts = (
+        (window.min_bytes, min(max_bytes, border - 1), "ll"),
+        (max(window.min_bytes, border), max_bytes, "simple"),
     )
+    for first, last, protocol in parts:
+        if first <= last:
+            yield (first, last), protocol
 
 
 def _find_communicator(selection: Selection) -> Communicator | None:
@@ -94,86 +217,18 @@ def _find_communicator(selection: Selection) -> Communicator | None:
     return communicator
 
 
-def _count_tuned_channels(options: TunerOptions, communicator: Communicator | None) -> int:
-    """Return the channels of tuned lines; 0 leaves the number to NCCL."""
-    if options.channels is not None:
-        return options.channels
-    return _DEFAULT_CHANNELS if communicator is None else 0
-
-
-def _build_nccl_lines(communicator: Communicator) -> Iterator[str]:
-    """Yield lines that repeat NCCL's own choice for all sizes in the tuned communicator."""
-    for name, kind in COLLECTIVES.items():
+def _build_nccl_lines(communicator: Communicator, tuned: Sequence[TunerRule]) -> Iterator[str]:
+    """Yield lines that repeat NCCL's own choice at the sizes of the communicator without a rule."""
+    numbers = (communicator.nodes, communicator.nodes), (communicator.ranks, communicator.ranks)
+    for kind in COLLECTIVES.values():
         windows = find_choice_windows(communicator, str(kind))
+        rules = [rule for rule in tuned if rule.kind is kind]
         for first, last, best in windows:
             end = LARGEST if last == windows[-1][1] else last
-            yield _format_line(
-                *(name, first, end, best.algorithm, best.protocol, OWN_CHANNELS),
-                *(communicator.nodes, communicator.ranks),
-            )
-
-
-def _build_notes(
-    tuned: set[CollectiveKind],
-    communicator_size: str,
-    options: TunerOptions,
-    communicator: Communicator | None,
-) -> Iterator[str]:
-    """Yield notes on how NCCL loads the file, and on its calls outside of the tuned windows."""
-    yield f"set NCCL_TUNER_PLUGIN to NCCL's example tuner, and NCCL_TUNER_CONFIG_FILE to {FILE}"
-    channels = _count_tuned_channels(options, communicator)
-    if channels:
-        yield (
-            f"tuned lines state {channels} channels, which no simulation tells "
-            "(-O channels=, 0 for NCCL's own number)"
-        )
-    if communicator is not None:
-        yield (
-            f"protocols of tuned lines, and lines for all sizes of {communicator_size}, follow the"
-            f" cost model of NCCL {communicator.version} on {communicator.gpu.name}"
-        )
-    untuned = ", ".join(str(kind) for kind in COLLECTIVES.values() if kind not in tuned)
-    calls = f"{untuned}, and all calls" if untuned else "calls"
-    yield (
-        f"{calls} of communicators other than {communicator_size} were not tuned: without a line"
-        " the tuner leaves them one channel, so lines at the end keep NCCL's own number of channels"
-        " (0) and name the algorithm that NCCL's cost model mostly chooses"
-    )
-
-
-def _build_window_lines(
-    name: str,
-    window: SelectedWindow,
-    nccl_names: Mapping[str, str],
-    options: TunerOptions,
-    ranks: tuple[int, int],
-    communicator: Communicator | None,
-) -> Iterator[str]:
-    """Yield a line of a window for each protocol: those of the cost model on a known machine, else
-    ll for small sizes.
-    """
-    algorithm = nccl_names[window.algorithm]
-    max_bytes = LARGEST if window.max_bytes is None else window.max_bytes
-    channels = _count_tuned_channels(options, communicator)
-    choices = []
-    if communicator is not None:
-        choices = find_choice_windows(communicator, str(COLLECTIVES[name]), algorithm)
-    for first, last, best in choices:
-        end = LARGEST if last == choices[-1][1] else last
-        first, end = max(first, window.min_bytes), min(end, max_bytes)
-        if first <= end:
-            yield _format_line(name, first, end, algorithm, best.protocol, channels, *ranks)
-    if choices:
-        return
-    # NCCL's parallel aggregated trees support only the protocol Simple.
-    border = 0 if algorithm == "pat" else options.ll_below
-    parts = (
-        (window.min_bytes, min(max_bytes, border - 1), "ll"),
-        (max(window.min_bytes, border), max_bytes, "simple"),
-    )
-    for first, last, protocol in parts:
-        if first <= last:
-            yield _format_line(name, first, last, algorithm, protocol, channels, *ranks)
+            for sizes in find_uncovered(rules, [(first, end)]):
+                yield _format_line(
+                    TunerRule(0, kind, sizes, best.algorithm, best.protocol, 0, *numbers)
+                )
 
 
 def _build_default_lines(ll_below: int) -> Iterator[str]:
@@ -183,26 +238,78 @@ def _build_default_lines(ll_below: int) -> Iterator[str]:
     the smaller all-reduces on several nodes, and NVLS for the larger ones on one node. NCCL skips a
     line that it does not allow, such as NVLS on machines without it, and uses the next one.
     """
-    reduce = _NAME_OF[CollectiveKind.ALL_REDUCE]
+    reduce, one_node = CollectiveKind.ALL_REDUCE, (1, 1)
     nvls_from, rings_from = max(_NVLS_FROM, ll_below), max(_RINGS_FROM, ll_below)
-    yield _format_line(reduce, nvls_from, LARGEST, "nvls", "simple", OWN_CHANNELS, 1, ANY)
-    if ll_below:
-        yield _format_line(reduce, 0, ll_below - 1, "ring", "ll", OWN_CHANNELS, 1, ANY)
-    yield _format_line(reduce, ll_below, LARGEST, "ring", "simple", OWN_CHANNELS, 1, ANY)
-    if ll_below:
-        yield _format_line(reduce, 0, ll_below - 1, "tree", "ll", OWN_CHANNELS, ANY, ANY)
-    if ll_below < rings_from:
-        yield _format_line(
-            reduce, ll_below, rings_from - 1, "tree", "simple", OWN_CHANNELS, ANY, ANY
-        )
-    for name in COLLECTIVES:
-        first = rings_from if name == reduce else 0
-        if first < ll_below:
-            yield _format_line(name, first, ll_below - 1, "ring", "ll", OWN_CHANNELS, ANY, ANY)
-        yield _format_line(
-            name, max(first, ll_below), LARGEST, "ring", "simple", OWN_CHANNELS, ANY, ANY
-        )
+    rows: list[tuple[CollectiveKind, int, int, str, str, Range]] = [
+        (reduce, nvls_from, LARGEST, "nvls", "simple", one_node),
+        (reduce, 0, ll_below - 1, "ring", "ll", one_node),
+        (reduce, ll_below, LARGEST, "ring", "simple", one_node),
+        (reduce, 0, ll_below - 1, "tree", "ll", EVERY),
+        (reduce, ll_below, rings_from - 1, "tree", "simple", EVERY),
+    ]
+    for kind in COLLECTIVES.values():
+        first = rings_from if kind is reduce else 0
+        rows += [
+            (kind, first, ll_below - 1, "ring", "ll", EVERY),
+            (kind, max(first, ll_below), LARGEST, "ring", "simple", EVERY),
+        ]
+    for kind, first, last, algorithm, protocol, nodes in rows:
+        if first <= last:
+            yield _format_line(TunerRule(0, kind, (first, last), algorithm, protocol, 0, nodes))
 
 
-def _format_line(*fields: object) -> str:
+def _create_result(file: str, text: str, tuned: _TunedRules, notes: Sequence[str]) -> WriteResult:
+    content = text.encode("ascii", "replace")
+    return WriteResult([Artifact(file, content)], tuned.losses, (), notes)
+
+
+def _format_communicator(selection: Selection) -> str:
+    nodes = "1 node" if selection.num_nodes == 1 else f"{selection.num_nodes} nodes"
+    return f"{nodes}, {selection.num_ranks} ranks"
+
+
+def _format_title(selection: Selection) -> str:
+    return f"# collhub tune: {selection.topology}, {_format_communicator(selection)}"[:200]
+
+
+def _format_line(rule: TunerRule, default_channels: str = OWN_CHANNELS) -> str:
+    """Return the line of a rule for NCCL's example tuner, or for RCCL's."""
+    fields = (
+        *(_NAME_OF[rule.kind], *rule.sizes, rule.algorithm, rule.protocol),
+        rule.channels or default_channels,
+        *(ANY if numbers == EVERY else numbers[0] for numbers in (rule.nodes, rule.ranks)),
+    )
     return ",".join(map(str, fields))
+
+
+def _format_ncclx_line(rule: TunerRule) -> str:
+    fields = (
+        *(_NAME_OF[rule.kind], _format_interval(rule.sizes), rule.algorithm, rule.protocol),
+        *(rule.channels or ANY, rule.nodes[0], rule.ranks[0]),
+    )
+    return ",".join(map(str, fields))
+
+
+def _format_json(rules: Sequence[TunerRule]) -> str:
+    documents: list[Mapping[str, Mapping[str, object]]] = [
+        {
+            "filter": {
+                "collective": _NAME_OF[rule.kind],
+                "bytesPerRank": _format_interval(rule.sizes),
+                "nNodes": rule.nodes[0],
+                "nLocalRanks": rule.ranks[0],
+            },
+            "config": {
+                "algorithm": rule.algorithm,
+                "protocol": rule.protocol,
+                **({"channels": rule.channels} if rule.channels else {}),
+            },
+        }
+        for rule in rules
+    ]
+    rows = ",\n".join(f"  {json.dumps(document)}" for document in documents)
+    return '{"rules": [\n' + rows + "\n]}\n"
+
+
+def _format_interval(sizes: Range) -> str:
+    return f"[{sizes[0]},)" if sizes[1] == LARGEST else f"[{sizes[0]},{sizes[1]}]"

@@ -1,0 +1,267 @@
+"""Read tuner files of NCCLX, as CSV and JSON, and report their faults.
+
+A rule has the columns collective, bytesPerRank, algorithm, protocol, channels, nNodes, nLocalRanks
+[, chunkSize]. Numbers may be intervals such as `(1024,]`, `*` or an empty field is any number.
+Source: `comms/ncclx/meta/tuner` of torchcomms (59426ba4). NCCLX does not start with an invalid
+file unless NCCLX_TUNER_IGNORE_CONFIG_ERRORS=1 is set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from collhub_machine_profiles.nccl_constants import ALGORITHMS, PROTOCOLS
+
+from collhub_nccl.tuner.read import (
+    Defect,
+    explain_channels,
+    explain_size,
+    explain_unknown_word,
+    find_doubtful_choices,
+    find_files,
+)
+from collhub_nccl.tuner.rules import (
+    COLLECTIVES,
+    EVERY,
+    LARGEST,
+    MAX_RULES,
+    Dialect,
+    Range,
+    TunerRule,
+    check_rules,
+    explain_refusal,
+    find_served_calls,
+    find_stated_communicators,
+)
+from hub_core.model import Diagnostic, Location, Severity
+from hub_core.plugin_api import ServedCalls, Source
+
+CSV_FILE, JSON_FILE = "ncclx_tuner.csv", "ncclx_tuner.json"
+NCCLX = Dialect("NCCLX", "-1", skips_refused=False, counts_per_rank=True)
+
+_COLUMNS = (
+    *("collective", "bytesPerRank", "algorithm", "protocol", "channels", "nNodes"),
+    *("nLocalRanks", "chunkSize"),
+)
+_REQUIRED_FIELDS = 7
+_FILTER_KEYS = ("collective", "bytesPerRank", "nNodes", "nLocalRanks")
+_CONFIG_KEYS = ("algorithm", "protocol", "channels", "chunkSize")
+_EFFECT = "NCCLX does not start"
+_INTERVAL = re.compile(r"([\[(])\s*(\d{0,20})\s*,\s*(\d{0,20})\s*([\])])", re.ASCII)
+_INTERVAL_CURE = "write a number, *, or an interval such as [1024,2048), [1024,) or (,2048]"
+
+
+def read(source: Source) -> Sequence[ServedCalls]:
+    """Return the calls that NCCLX serves with a file, and report its faults.
+
+    The calls are those of the first communicator that a rule states, in bytes of the full buffer.
+    If no rule states both its nodes and its ranks, sizes are in bytes per rank, which `by` says. A
+    file whose name ends in `.json` is JSON, another one CSV. A rule that NCCLX does not accept is
+    an error and serves no calls. `check_rules` lists the other faults.
+    """
+    served: list[ServedCalls] = []
+    for part in find_files(source, (CSV_FILE, JSON_FILE)):
+        read_rows = _read_json if part.name.endswith(".json") else _read_csv
+        rules: list[TunerRule] = []
+        for line, fields in read_rows(part.load(), part.name, source):
+            location = Location(part.name, line)
+            if len(rules) == MAX_RULES:
+                message = f"more than {MAX_RULES} rules; this one and later ones were not checked"
+                source.report(Diagnostic("too-many", message, location=location))
+                break
+            rule = _read_rule(line, fields, part.name, source)
+            if rule is not None:
+                rules.append(rule)
+                for finding in find_doubtful_choices(rule, part.name):
+                    source.report(finding)
+        for finding in check_rules(rules, NCCLX, part.name):
+            source.report(finding)
+        stated = find_stated_communicators(rules)
+        nodes, local_ranks = stated[0] if stated else (None, None)
+        if nodes is not None and local_ranks is not None:
+            served += find_served_calls(rules, nodes, local_ranks, nodes * local_ranks)
+        else:
+            served += [
+                replace(calls, by=f"{calls.by}, sizes per rank")
+                for calls in find_served_calls(rules, nodes, local_ranks)
+            ]
+    return served
+
+
+def parse_interval(text: str) -> Range | None:
+    """Parse `*`, "", a number or an interval; None for another text.
+
+    `[` and `]` include their end, `(` and `)` exclude it, and an empty end has no limit. The result
+    is empty (first above last) for an interval without a whole number, such as `(4,5)`.
+    """
+    text = text.strip()
+    if text in ("", "*"):
+        return EVERY
+    if text.isascii() and text.isdecimal() and int(text[:21]) <= LARGEST:
+        return int(text), int(text)
+    match = _INTERVAL.fullmatch(text)
+    if match is None:
+        return None
+    opening, low, high, closing = match.groups()
+    first = int(low) + (opening == "(") if low else 0
+    last = int(high) - (closing == ")") if high else LARGEST
+    return first, min(last, LARGEST)
+
+
+def _read_csv(content: bytes, file: str, source: Source) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield line and fields by column of each rule; commas within brackets belong to a field."""
+    for number, raw in enumerate(content.decode("latin-1").split("\n"), 1):
+        line = raw.strip()
+        location = Location(file, number)
+        if not line or line.startswith("#"):
+            if re.search(r"min_?bytes|max_?bytes", line, re.IGNORECASE):
+                message = "the comment names smallest and largest sizes; NCCLX reads bytes per rank"
+                cure = "divide total sizes by the number of ranks, write intervals"
+                source.report(Diagnostic("unit", message, Severity.WARNING, location, cure))
+            continue
+        fields = [field.strip() for field in re.split(r",(?![^\[(]*[\])])", line)]
+        if len(fields) < _REQUIRED_FIELDS:
+            message = f"{len(fields)} fields; {_EFFECT}: it needs 7: {','.join(_COLUMNS[:7])}"
+            cure = "write * for any number"
+            source.report(Diagnostic("not-a-rule", message, location=location, cure=cure))
+            continue
+        yield number, dict(zip(_COLUMNS, fields, strict=False))
+
+
+def _read_json(
+    content: bytes, file: str, source: Source
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield line and fields by column of each rule of a JSON document.
+
+    Keys that are absent are any number. A document that NCCLX does not accept has no rules and one
+    error.
+    """
+    text = content.decode("utf-8", "replace")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
+        message = f"no JSON; {_EFFECT}: {getattr(error, 'msg', 'nested too deeply')}"
+        location = Location(file, line)
+        source.report(Diagnostic("not-a-rule", message, location=location, cure="correct it"))
+        return
+    rules = document.get("rules") if isinstance(document, dict) else None
+    if not isinstance(rules, list):
+        message = f'no list "rules"; {_EFFECT}'
+        cure = '{"rules": [{"filter": {...}, "config": {...}}]} is expected'
+        source.report(Diagnostic("not-a-rule", message, location=Location(file), cure=cure))
+        return
+    for line, rule in zip(_find_rule_lines(text, len(rules)), rules, strict=True):
+        location = Location(file, line)
+        members = (
+            [rule.get(name) for name in ("filter", "config")] if isinstance(rule, dict) else []
+        )
+        parts = [member for member in members if isinstance(member, dict)]
+        if len(parts) < 2:
+            message = f"a rule without the objects filter and config; {_EFFECT}"
+            cure = 'write {"filter": {...}, "config": {...}}'
+            source.report(Diagnostic("not-a-rule", message, location=location, cure=cure))
+            continue
+        fields: dict[str, str] = {}
+        for part, keys in zip(parts, (_FILTER_KEYS, _CONFIG_KEYS), strict=True):
+            for key, value in part.items():
+                if key in keys and isinstance(value, str | int) and not isinstance(value, bool):
+                    fields[key] = str(value)
+                    continue
+                message = f"{key!r:.40}: {value!r:.40} is not a value of {', '.join(keys)}"
+                cure = "write numbers or texts under these keys"
+                source.report(Diagnostic("unknown-word", message, location=location, cure=cure))
+        yield line, fields
+
+
+def _find_rule_lines(text: str, count: int) -> list[int]:
+    """Return the line of each object in the list `rules` of a valid document; 1 if not found."""
+    start = re.search(r'"rules"\s*:\s*\[', text)
+    decoder, lines = json.JSONDecoder(), []
+    position = len(text) if start is None else start.end()
+    number, counted = 1, 0
+    for _ in range(count):
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        number += text.count("\n", counted, position)
+        counted = position
+        lines.append(number)
+        try:
+            _, position = decoder.raw_decode(text, position)
+        except ValueError:
+            return [1] * count
+    return lines
+
+
+def _read_rule(line: int, fields: Mapping[str, str], file: str, source: Source) -> TunerRule | None:
+    """Create the rule of fields by column; None after reporting the faults of an invalid one."""
+    defects = list(_find_defects(fields))
+    for code, message, cure in defects:
+        location = Location(file, line)
+        source.report(Diagnostic(code, message, location=location, cure=cure))
+    if defects:
+        return None
+    channels = fields.get("channels", "")
+    nodes, ranks = (
+        parse_interval(fields.get(column, "")) or EVERY for column in ("nNodes", "nLocalRanks")
+    )
+    return TunerRule(
+        line,
+        COLLECTIVES[fields["collective"]],
+        parse_interval(fields.get("bytesPerRank", "")) or EVERY,
+        fields["algorithm"],
+        fields["protocol"],
+        0 if channels in ("", "-1") else int(channels),
+        nodes,
+        ranks,
+        chunk_bytes=int(fields.get("chunkSize") or 0),
+    )
+
+
+def _find_defects(fields: Mapping[str, str]) -> Iterator[Defect]:
+    """Yield the faults of a rule; nothing for one that NCCLX applies as written."""
+    known = True
+    for column, words in (
+        ("collective", tuple(COLLECTIVES)),
+        ("algorithm", ALGORITHMS),
+        ("protocol", PROTOCOLS),
+    ):
+        word = fields.get(column, "")
+        if word not in words:
+            known = False
+            yield explain_unknown_word(word, column, words, _EFFECT)
+    for column in ("bytesPerRank", "nNodes", "nLocalRanks"):
+        text = fields.get(column, "")
+        interval = parse_interval(text)
+        if interval is None:
+            size = explain_size(text, _EFFECT) if column == "bytesPerRank" else None
+            if size is not None and size[0] == "unit":
+                yield size
+            else:
+                message = f"{column} {text!r:.40} is not a number or an interval; {_EFFECT}"
+                yield "out-of-range", message, _INTERVAL_CURE
+        elif interval[0] > interval[1]:
+            message = f"{column} {text!r:.40} contains no whole number"
+            yield "out-of-range", message, "write the smaller end first, and include one end"
+        elif column != "bytesPerRank" and interval == (0, 0):
+            yield "out-of-range", f"{column} is 0, but every communicator has 1 or more", "write *"
+    channels = explain_channels(fields.get("channels", "") or "-1", NCCLX)
+    if channels:
+        yield channels
+    chunk = fields.get("chunkSize") or "0"
+    if defect := explain_size(chunk, _EFFECT):
+        yield defect
+    refusal = ""
+    if known:
+        refusal = explain_refusal(
+            COLLECTIVES[fields["collective"]], fields["algorithm"], fields["protocol"]
+        )
+    if refusal:
+        yield (
+            "refused-choice",
+            f"no communicator of NCCLX executes the rule: {refusal}",
+            "write ring",
+        )

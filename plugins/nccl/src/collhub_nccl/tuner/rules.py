@@ -1,0 +1,373 @@
+"""Rules of tuner files in any format, and faults that show only when the rules are read together.
+
+A tuner takes the first rule that matches a call. NCCL and RCCL skip a matching rule whose algorithm
+the communicator does not have and take the next match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from collhub_machine_profiles.nccl_constants import ALGORITHMS
+from collhub_machine_profiles.nccl_costs import ALGORITHMS_OF, WITH_LL
+
+from hub_core.model import CollectiveKind, Diagnostic, Location, Severity, format_bytes
+from hub_core.plugin_api import ServedCalls
+
+Range = tuple[int, int]
+"""Whole numbers from the first to the last, both included."""
+
+LARGEST = (1 << 64) - 1
+EVERY: Range = (0, LARGEST)
+MAX_RULES = 5000
+"""Largest number of rules of a file; the check compares every pair."""
+
+COLLECTIVES: Mapping[str, CollectiveKind] = {
+    "allreduce": CollectiveKind.ALL_REDUCE,
+    "broadcast": CollectiveKind.BROADCAST,
+    "reduce": CollectiveKind.REDUCE,
+    "allgather": CollectiveKind.ALL_GATHER,
+    "reducescatter": CollectiveKind.REDUCE_SCATTER,
+}
+"""Collectives by the keyword of tuner files. No tuner decides calls of other collectives."""
+MAX_CHANNELS = 64
+
+# A shorter gap between two windows is a wrong border: sizes are multiples of an element.
+_SHORT_GAP_BYTES = 16
+_MAX_LISTED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Differences between the tuners that read rules.
+
+    `runtime`: its name in messages. `loses_channels`: whether a call without a matching rule runs
+    on one channel instead of the library's own number. `skips_refused`: whether a matching rule
+    that the communicator cannot execute is skipped. `default_channels`: the word that leaves the
+    number of channels to the library. `counts_per_rank`: whether sizes are bytes per rank instead
+    of bytes of the full buffer.
+    """
+
+    runtime: str
+    default_channels: str
+    loses_channels: bool = False
+    skips_refused: bool = True
+    counts_per_rank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TunerRule:
+    """A rule as the tuner interprets it.
+
+    `line`: its line in the file. `sizes`: bytes as the format counts them. `channels`: 0 leaves the
+    number to the library. `nodes`, `ranks`: numbers that the communicator must have; `ranks` are
+    all ranks, in NCCLX those of a node. `pipeline_operations`, `registration`: further conditions.
+    """
+
+    line: int
+    kind: CollectiveKind
+    sizes: Range
+    algorithm: str
+    protocol: str
+    channels: int = 0
+    nodes: Range = EVERY
+    ranks: Range = EVERY
+    pipeline_operations: Range = EVERY
+    registration: Range = EVERY
+    chunk_bytes: int = 0
+
+    @property
+    def by(self) -> str:
+        """Algorithm, protocol and channels, such as `ring ll 16 channels`."""
+        channels = self.channels or "NCCL's"
+        return f"{self.algorithm} {self.protocol} {channels} channels"
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether the rule requires a number of pipeline operations or registered buffers."""
+        return (self.pipeline_operations, self.registration) != (EVERY, EVERY)
+
+    @property
+    def filters(self) -> tuple[Range, Range, Range, Range]:
+        """All conditions on a call other than collective and size."""
+        return self.nodes, self.ranks, self.pipeline_operations, self.registration
+
+    @property
+    def is_always_allowed(self) -> bool:
+        """Whether every communicator has the algorithm with the protocol.
+
+        True for rings, and for trees of all-reduce, with LL or Simple. LL128 and the other
+        algorithms depend on the machine.
+        """
+        has_algorithm = self.algorithm == "ring" or (
+            self.algorithm == "tree" and self.kind is CollectiveKind.ALL_REDUCE
+        )
+        return has_algorithm and self.protocol != "ll128"
+
+    def fits(self, nodes: int | None, ranks: int | None) -> bool:
+        """Whether the rule applies to a communicator; None requires a rule for any number."""
+        pairs = ((self.nodes, nodes), (self.ranks, ranks))
+        return all(
+            required == EVERY if actual is None else required[0] <= actual <= required[1]
+            for required, actual in pairs
+        )
+
+
+def check_rules(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
+    """Yield faults of the order, the borders and the coverage of rules.
+
+    - `never-reached` (warning): earlier rules decide every call of a rule.
+    - `overlap` (warning): two rules for the same communicators match common sizes, and each also
+      matches sizes of its own. A wide rule after a narrow one is a default, not a fault.
+    - `short-gap` (warning): fewer than 16 bytes between two windows.
+    - `gap` (note): a longer gap, in which the library chooses itself.
+    - `one-channel`: sizes without a rule, if the tuner then leaves a single channel.
+
+    No rules have no faults, except `one-channel`.
+    """
+    yield from _find_unreached_rules(rules, dialect, file)
+    yield from _find_overlaps(rules, dialect, file)
+    if dialect.loses_channels:
+        yield from _find_single_channels(rules, file)
+    else:
+        yield from _find_gaps(rules, dialect, file)
+
+
+def find_served_calls(
+    rules: Sequence[TunerRule], nodes: int | None, ranks: int | None, bytes_per_unit: int = 1
+) -> Iterator[ServedCalls]:
+    """Yield the sizes that each rule serves in a communicator because no earlier rule matches.
+
+    `nodes`, `ranks`: as in `TunerRule.fits`. `bytes_per_unit`: bytes of the full buffer for each
+    byte that the rules count. Rules with further conditions serve no calls here.
+    """
+    free = {kind: [EVERY] for kind in COLLECTIVES.values()}
+    for rule in rules:
+        if rule.is_conditional or not rule.fits(nodes, ranks):
+            continue
+        for first, last in _intersect(free[rule.kind], rule.sizes):
+            yield ServedCalls(
+                rule.kind,
+                in_place=True,
+                out_of_place=True,
+                min_bytes=first * bytes_per_unit,
+                max_bytes=None if last == LARGEST else (last + 1) * bytes_per_unit - 1,
+                by=rule.by,
+            )
+        free[rule.kind] = subtract(free[rule.kind], rule.sizes)
+
+
+def find_stated_communicators(
+    rules: Iterable[TunerRule],
+) -> list[tuple[int | None, int | None]]:
+    """Return the pairs of nodes and ranks that rules state, None for any number.
+
+    Pairs of two numbers come first, each group in file order; rules for every communicator have no
+    pair. An interval counts as its first number, or its last one if it begins at 0.
+    """
+    pairs = dict.fromkeys(
+        (_represent(rule.nodes), _represent(rule.ranks))
+        for rule in rules
+        if (rule.nodes, rule.ranks) != (EVERY, EVERY)
+    )
+    return sorted(pairs, key=lambda pair: None in pair)
+
+
+def find_uncovered(rules: Iterable[TunerRule], sizes: Sequence[Range]) -> list[Range]:
+    """Return the parts of ascending ranges of sizes that no rule contains."""
+    free = list(sizes)
+    for rule in rules:
+        free = subtract(free, rule.sizes)
+    return free
+
+
+def subtract(ranges: Sequence[Range], removed: Range) -> list[Range]:
+    """Return the parts of ascending ranges outside of `removed`, ascending."""
+    before, after = (0, removed[0] - 1), (removed[1] + 1, LARGEST)
+    return [
+        part for row in ranges for part in (*_intersect([row], before), *_intersect([row], after))
+    ]
+
+
+def explain_refusal(kind: CollectiveKind, algorithm: str, protocol: str) -> str:
+    """Return why no communicator executes a choice, such as `reduce has ring, not tree`.
+
+    "" for a choice that some communicator executes.
+    """
+    allowed = ALGORITHMS_OF[str(kind)]
+    if algorithm not in allowed:
+        names = ", ".join(name for name in ALGORITHMS if name in allowed)
+        return f"{kind.replace('-', '')} has {names}, not {algorithm}"
+    if protocol != "simple" and algorithm not in WITH_LL:
+        return f"{algorithm} has the protocol simple only"
+    return ""
+
+
+def explain_machine_refusal(rule: TunerRule) -> str:
+    """Return why communicators of the numbers that a rule states do not execute it; "" if they do.
+
+    NVLS trees need several nodes, and parallel aggregated trees one rank on each node.
+    """
+    if rule.algorithm == "nvls_tree" and rule.nodes == (1, 1):
+        return "nvls_tree needs several nodes; write nvls for one node"
+    is_single = rule.nodes[0] == rule.nodes[1] and rule.ranks[0] == rule.ranks[1]
+    if rule.algorithm == "pat" and is_single and rule.nodes != rule.ranks:
+        return "pat needs one rank on each node; write ring"
+    return ""
+
+
+def _represent(numbers: Range) -> int | None:
+    return None if numbers == EVERY else numbers[0] or numbers[1]
+
+
+def _find_unreached_rules(
+    rules: Sequence[TunerRule], dialect: Dialect, file: str
+) -> Iterator[Diagnostic]:
+    """Yield a warning for each rule whose calls earlier rules decide."""
+    for number, rule in enumerate(rules):
+        remaining, lines = [rule.sizes], []
+        for earlier in rules[:number]:
+            is_before = earlier.kind is rule.kind and _contains_filters(earlier, rule)
+            if not is_before or not _decides_before(earlier, rule, dialect):
+                continue
+            rest = subtract(remaining, earlier.sizes)
+            if rest != remaining:
+                lines.append(str(earlier.line))
+                remaining = rest
+            if not remaining:
+                break
+        if not remaining:
+            named = ", ".join(lines[:_MAX_LISTED])
+            noun = "line" if len(lines) == 1 else "lines"
+            verb = "decides" if len(lines) == 1 else "decide"
+            message = f"the line is never reached: {noun} {named} before it {verb} all its calls"
+            cure = f"remove it, or move it before {noun} {named}"
+            yield Diagnostic(
+                "never-reached", message, Severity.WARNING, Location(file, rule.line), cure
+            )
+
+
+def _find_overlaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
+    """Yield a warning for each rule whose window crosses an earlier one of the same filters."""
+    earlier_of: dict[object, list[TunerRule]] = {}
+    for rule in rules:
+        earlier_rules = earlier_of.setdefault((rule.kind, rule.filters), [])
+        for earlier in earlier_rules:
+            first, last = (
+                max(rule.sizes[0], earlier.sizes[0]),
+                min(rule.sizes[1], earlier.sizes[1]),
+            )
+            contains = (first, last) in (rule.sizes, earlier.sizes)
+            if first > last or contains or not _decides_before(earlier, rule, dialect):
+                continue
+            sizes = f"{first}" if first == last else f"{first} to {last}"
+            message = f"overlap: line {earlier.line} matches sizes {sizes} too, and decides them"
+            is_above = rule.sizes[0] > earlier.sizes[0]
+            border = f"begin it at {last + 1}" if is_above else f"end it at {first - 1}"
+            cure = f"{border}: both ends of a window belong to it"
+            yield Diagnostic("overlap", message, Severity.WARNING, Location(file, rule.line), cure)
+            break
+        earlier_rules.append(rule)
+
+
+def _find_gaps(rules: Sequence[TunerRule], dialect: Dialect, file: str) -> Iterator[Diagnostic]:
+    """Yield gaps between the windows of each collective and communicator."""
+    groups: dict[tuple[CollectiveKind, object], list[TunerRule]] = {}
+    for rule in rules:
+        groups.setdefault((rule.kind, rule.filters), []).append(rule)
+    for (kind, _), group in groups.items():
+        covering = [
+            rule for rule in rules if rule.kind is kind and _contains_filters(rule, group[0])
+        ]
+        ends = min(rule.sizes[0] for rule in group), max(rule.sizes[1] for rule in group)
+        for first, last in find_uncovered(covering, [ends]):
+            is_short = last - first < _SHORT_GAP_BYTES - 1
+            after = min(
+                (rule for rule in group if rule.sizes[0] > last), key=lambda rule: rule.sizes[0]
+            )
+            message = f"gap: no line matches {kind} of {first} to {last} bytes"
+            cure = f"begin this line at {first}" if is_short else f"{dialect.runtime} chooses there"
+            yield Diagnostic(
+                "short-gap" if is_short else "gap",
+                message,
+                Severity.WARNING if is_short else Severity.NOTE,
+                Location(file, after.line),
+                cure,
+            )
+
+
+_CURE = "write lines for all sizes with -1,-1 for nNodes,nRanks, as collhub tune does"
+
+
+def _find_single_channels(rules: Sequence[TunerRule], file: str) -> Iterator[Diagnostic]:
+    """Yield sizes without a rule, for which the tuner leaves one channel.
+
+    Errors in communicators that rules state, a warning for all others; warnings for sizes whose
+    only rules name an algorithm or protocol that some machines lack.
+    """
+    stated = find_stated_communicators(rules)
+    if len(stated) > _MAX_LISTED:
+        message = f"sizes without a line were searched in the first {_MAX_LISTED} of {len(stated)}"
+        yield Diagnostic("not-searched", f"{message} communicators", Severity.NOTE, Location(file))
+    every = (None, None)
+    for nodes, ranks in dict.fromkeys((*(stated[:_MAX_LISTED] or [every]), every)):
+        lost, uncertain = [], []
+        for kind in COLLECTIVES.values():
+            matching = [
+                rule
+                for rule in rules
+                if rule.kind is kind and not rule.is_conditional and rule.fits(nodes, ranks)
+            ]
+            free = find_uncovered(matching, [EVERY])
+            lost += [f"{kind} {_format_sizes(sizes)}" for sizes in free]
+            certain = [rule for rule in matching if rule.is_always_allowed]
+            rest = find_uncovered(certain, [EVERY])
+            for sizes in free:
+                rest = subtract(rest, sizes)
+            uncertain += [f"{kind} {_format_sizes(sizes)}" for sizes in rest]
+        is_stated = (nodes, ranks) != every
+        where = ", in communicators of other numbers of nodes and ranks" if stated else ""
+        if is_stated:
+            where = f", in communicators of {_format_numbers(nodes, ranks)}"
+        if lost:
+            message = f"one channel: no line matches {', '.join(lost)}{where}"
+            severity = Severity.ERROR if is_stated or not stated else Severity.WARNING
+            yield Diagnostic("one-channel", message, severity, Location(file), _CURE)
+        if uncertain:
+            message = (
+                "one channel on machines without the named algorithm or protocol: no line with ring"
+                f" and ll or simple matches {', '.join(uncertain)}{where}"
+            )
+            yield Diagnostic("one-channel", message, Severity.WARNING, Location(file), _CURE)
+
+
+def _contains_filters(outer: TunerRule, inner: TunerRule) -> bool:
+    """Whether every communicator and call of `inner` fulfils the conditions of `outer`."""
+    pairs = zip(outer.filters, inner.filters, strict=True)
+    return all(first[0] <= second[0] and second[1] <= first[1] for first, second in pairs)
+
+
+def _decides_before(earlier: TunerRule, later: TunerRule, dialect: Dialect) -> bool:
+    """Whether a matching earlier rule decides a call in every communicator that reaches `later`."""
+    is_same = (earlier.algorithm, earlier.protocol) == (later.algorithm, later.protocol)
+    return not dialect.skips_refused or earlier.is_always_allowed or is_same
+
+
+def _intersect(ranges: Sequence[Range], sizes: Range) -> list[Range]:
+    """Return the parts of ascending ranges within `sizes`."""
+    cut = [(max(first, sizes[0]), min(last, sizes[1])) for first, last in ranges]
+    return [(first, last) for first, last in cut if first <= last]
+
+
+def _format_numbers(nodes: int | None, ranks: int | None) -> str:
+    parts = [] if nodes is None else [f"{nodes} {'node' if nodes == 1 else 'nodes'}"]
+    parts += [] if ranks is None else [f"{ranks} ranks"]
+    return " and ".join(parts)
+
+
+def _format_sizes(sizes: Range) -> str:
+    first, last = sizes
+    if last == LARGEST:
+        return f"from {format_bytes(first)}" if first else "of all sizes"
+    return f"{format_bytes(first)} to {format_bytes(last)}"

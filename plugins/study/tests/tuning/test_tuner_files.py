@@ -1,0 +1,130 @@
+"""`collhub tune --check FILE...`: exit codes, findings and formats of single tuner files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import hub_core
+from hub_core.plugin_api import SelectionWriter
+
+END = (1 << 64) - 1
+COMPLETE = "".join(
+    f"{name},0,{END},ring,simple,0,-1,-1\n"
+    for name in ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
+)
+
+
+@pytest.fixture(autouse=True)
+def has_readers() -> None:
+    names = {provided.name for provided in hub_core.discover().all(SelectionWriter)}
+    if not {"nccl-tuner", "rccl-tuner", "ncclx-tuner"} <= names:
+        pytest.skip("the readers of collhub-nccl are not installed")
+
+
+def _file(folder: Path, text: str, name: str = "mine.conf") -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def test_a_file_without_faults_is_exit_0(collhub, tmp_path: Path) -> None:
+    run = collhub("tune", "--check", _file(tmp_path, COMPLETE))
+    assert run.code == 0
+    assert run.err == ""
+    assert run.out.splitlines()[1].split()[1:] == [
+        *("nccl-tuner", "all-reduce", "all", "sizes", "ring", "simple", "NCCL's", "channels")
+    ]
+
+
+def test_a_finding_has_file_line_and_cure(collhub, tmp_path: Path) -> None:
+    file = _file(tmp_path, f"allreduce,0,64K,ring,ll,8,1,8\n{COMPLETE}")
+    run = collhub("tune", "--check", file, "--json")
+    assert run.code == 1
+    (checked,) = run.report()["files"]
+    (finding,) = checked["findings"]
+    assert (finding["file"], finding["line"]) == (str(file), 1)
+    assert (finding["code"], finding["cure"]) == ("unit", "write 65536")
+
+
+def test_several_files_are_checked_together(collhub, tmp_path: Path) -> None:
+    right = _file(tmp_path, COMPLETE)
+    wrong = _file(tmp_path, "allgather,[9,1],ring,ll,-1,2,8\n", "ncclx.csv")
+    run = collhub("tune", "--check", right, wrong, "--json")
+    assert run.code == 1
+    report = run.report()
+    assert not report["ok"]
+    assert [(one["format"], one["ok"]) for one in report["files"]] == [
+        ("nccl-tuner", True),
+        ("ncclx-tuner", False),
+    ]
+
+
+def test_a_named_format_decides_how_a_file_is_read(collhub, tmp_path: Path) -> None:
+    # RCCL keeps its number of channels, NCCL's example tuner leaves one.
+    file = _file(tmp_path, "allreduce,0,9,ring,ll,-1,1,8\n", "tuner.csv")
+    assert collhub("tune", "--check", file).code == 0
+    run = collhub("tune", "--check", file, "--to", "nccl-tuner")
+    assert run.code == 1
+    assert "channels -1 leaves one channel" in run.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("absent.conf", None, "cannot be read"),
+        ("notes.txt", "no rule\n", "is of no known format"),
+        ("rules.txt", COMPLETE, "name one: --to nccl-tuner"),
+        (
+            "sweep.csv",
+            "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,pipeOps,regBuff,"
+            "cost_metric,bandwidth_gbps,latency_us\n",
+            "give it to tune --measured",
+        ),
+    ],
+)
+def test_a_file_that_is_no_tuner_file_is_exit_2(
+    collhub, tmp_path: Path, name: str, text: str | None, says: str
+) -> None:
+    file = tmp_path / name if text is None else _file(tmp_path, text, name)
+    run = collhub("tune", "--check", file)
+    assert run.code == 2
+    assert run.out == ""
+    (line,) = run.error_lines
+    assert says in line
+
+
+def test_files_need_the_option(collhub, tmp_path: Path) -> None:
+    run = collhub("tune", _file(tmp_path, COMPLETE))
+    assert run.code == 2
+    assert "give --check FILE..." in run.err
+
+
+def test_every_line_of_the_samples_is_explained(collhub, corpus: Path) -> None:
+    samples = corpus / "samples"
+    run = collhub("tune", "--check", samples / "bad_nccl_tuner.conf", "--json")
+    assert run.code == 1
+    (checked,) = run.report()["files"]
+    assert {one["line"] for one in checked["findings"]} == {None, 1, 2, 3}
+    for name, code in (
+        ("nccl_tuner.conf", 1),
+        ("ncclx_tuner.csv", 0),
+        ("ncclx_tuner.json", 0),
+        ("rccl_tuner_gfx950.csv", 0),
+        ("nccl_sweep.csv", 2),
+    ):
+        assert collhub("tune", "--check", samples / name).code == code, name
+
+
+def test_all_formats_that_tune_writes_are_without_faults(collhub, tmp_path: Path) -> None:
+    folder = tmp_path / "tuned"
+    formats = "nccl-tuner,rccl-tuner,ncclx-tuner"
+    asked = ("--topology", "dgx-h100", "--collective", "all-reduce", "--size", "1MiB..4MiB")
+    run = collhub("tune", *asked, "--jobs", "1", "--with", "ring", "-o", folder, "--to", formats)
+    assert run.code == 0, run.err
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".conf", ".csv")]
+    assert [file.name for file in files] == ["nccl_tuner.conf", "ncclx_tuner.csv", "rccl_tuner.csv"]
+    run = collhub("tune", "--check", *files)
+    assert run.code == 0, run.err
+    assert run.err == ""
