@@ -81,20 +81,20 @@ def requirement_lists() -> dict[str, set[str]]:
             oracle |= {
                 line for line in projects[name]["dependencies"] if name_of(line) not in projects
             }
-    # Distributions of a checkout are built with setuptools.
+    # Distributions of a checkout are built with hatchling.
     return {
-        "install": all_of_them | {"setuptools>=77"},
+        "install": all_of_them | {"hatchling>=1.27"},
         "core": core | set(TESTS),
         "plugins": all_of_them | extras | set(TESTS),
         "types": all_of_them | extras | {*TESTS, *TYPES},
         "oracle": core | oracle | {*TESTS, "protobuf>=6.31.1", "grpcio-tools"},
         "docs": core | {"mkdocs-material>=9.5", "mkdocstrings[python]>=0.26"},
         "lint": {"ruff==0.17.6"},
-        "build": {"setuptools>=77"},
+        "build": {"hatchling>=1.27"},
         "release": {
             "build",
             "twine",
-            "setuptools>=77",
+            "hatchling>=1.27",
             "cyclonedx-python-lib[json-validation]",
             "packaging>=24.2",
         },

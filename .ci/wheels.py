@@ -22,7 +22,7 @@ def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
-    # All are built with the setuptools of this environment: one of their own takes a second each.
+    # All are built with the hatchling of this environment: one of their own takes a second each.
     asked = ("--no-build-isolation", "--wheel-dir", str(folder), "-r", "requirements.txt")
     subprocess.run([*pip, *asked], cwd=ROOT, check=True)
     wheels = sorted(folder.glob("*.whl"))

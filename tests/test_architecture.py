@@ -43,7 +43,8 @@ MOST_LINES = 400
 
 CORE_FILES = sorted(CORE.rglob("*.py"))
 PLUGINS = sorted(path.parent for path in REPOSITORY.glob("plugins/*/pyproject.toml"))
-EXAMPLE = REPOSITORY / "examples" / "collhub-example"
+EXAMPLES = REPOSITORY / "examples"
+EXAMPLE = EXAMPLES / "collhub-example"
 GUESTS = [*PLUGINS, EXAMPLE]
 # Packages of the core that the distributions of this repository share; other authors use the
 # public ones only.
@@ -351,5 +352,13 @@ def test_package_imports_nothing_heavy() -> None:
 def test_installed_package_holds_every_module() -> None:
     packages = {".".join(file.parent.relative_to(REPOSITORY).parts) for file in CORE_FILES}
     assert [name for name in sorted(packages) if importlib.util.find_spec(name) is None] == []
-    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert packages <= set(settings["packages"])
+
+
+def test_the_wheel_holds_every_example_and_schema() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]
+    included = settings["build"]["targets"]["wheel"]["force-include"]
+    assert all((REPOSITORY / source).exists() for source in included)
+    listed = {
+        f"examples/{path.name}" for end in ("xml", "json") for path in EXAMPLES.glob(f"*.{end}")
+    }
+    assert listed | {"schemas", "examples/__init__.py", "examples/offers"} <= set(included)
