@@ -1,27 +1,20 @@
-"""Passes over jobs: drop markers, fuse collectives, scale computations, split collectives.
-
-Fusing follows data-parallel frameworks. Source: Li et al., "PyTorch Distributed: Experiences on
-Accelerating Data Parallel Training" (VLDB 2020), section 3.2.3: buckets of 25 MiB.
-"""
+"""Passes over jobs: drop markers, fuse collectives, scale computations, split collectives."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 from collhub_job_traces import bridge_markers
+from collhub_job_traces.buckets import BucketPlanner, join_collectives
 from collhub_job_traces.rebuilding import Edges, columns_of, rebuilt
 
 from collhub_jobs.plugin import FuseOptions, ScaleOptions, SplitOptions
 from hub_core import UsageError
 from hub_core.columns import (
-    BoolArray,
     Int64Array,
     counted_positions,
-    distinct,
     expanded_ranges,
     first_positions,
-    positions_in,
-    topological_levels,
 )
 from hub_core.model import JobCollective, NodeColumns, NodeKind, Workload, parse_ranks
 from hub_core.plugin_api import NoOptions, PassReport
@@ -42,87 +35,12 @@ def fuse_collectives(workload: Workload, options: FuseOptions) -> tuple[Workload
     would have different buckets are unchanged.
     """
     nodes = workload.nodes
-    target = _plan_buckets(workload, options.size)
-    kept_rows = np.flatnonzero(target == np.arange(len(nodes)))
-    position_of_row = positions_in(kept_rows, len(nodes))
-    columns = columns_of(nodes)
-    fused = target != np.arange(len(nodes))
-    np.add.at(columns["bytes"], target[fused], nodes.bytes[fused])
-    changed = np.zeros(len(nodes), np.bool_)
-    changed[target[fused]] = True
-    edges = []
-    for parents, children in (nodes.data_edges, nodes.control_edges):
-        changed[children[fused[parents]]] = True
-        pairs = np.stack([position_of_row[target[parents]], position_of_row[target[children]]])
-        # Equal dependencies of a bucket are merged.
-        both = _drop_duplicate_pairs(pairs)
-        edges.append((both[0], both[1]))
-    columns = {name: column[kept_rows] for name, column in columns.items()}
-    result = rebuilt(workload, columns, edges[0], edges[1], changed[kept_rows])
-    count = int(fused.sum())
-    buckets = len(distinct(target[fused]))
-    changes = (f"{count + buckets} all-reduces are fused into {buckets}",) if count else ()
-    return result, PassReport(changes)
-
-
-def _drop_duplicate_pairs(pairs: Int64Array) -> Int64Array:
-    """Drop duplicate columns of a table, keeping the order."""
-    order = np.lexsort(pairs[::-1])
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = np.any(np.diff(pairs[:, order], axis=1) != 0, axis=0)
-    return pairs[:, np.sort(order[is_new])]
-
-
-def _plan_buckets(workload: Workload, size: int) -> Int64Array:
-    """Return for every row the row of its bucket: itself if it is not fused."""
-    nodes = workload.nodes
-    target = np.arange(len(nodes))
     can_fuse = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm < 0)
     can_fuse &= (nodes.collective == JobCollective.ALL_REDUCE) & (nodes.bytes >= 0)
-    rows = np.flatnonzero(can_fuse)
-    depth = _count_depths(nodes, can_fuse)
-    rows = rows[np.lexsort((nodes.identity[rows], nodes.rank[rows], nodes.group[rows]))]
-    for group in distinct(nodes.group[rows]).tolist():
-        members = rows[nodes.group[rows] == group]
-        by_rank = [members[nodes.rank[members] == rank] for rank in workload.members(group)]
-        plans = [_buckets(nodes.bytes[rank_rows], depth[rank_rows], size) for rank_rows in by_rank]
-        if any(plan != plans[0] for plan in plans):
-            continue
-        for rank_rows in by_rank:
-            for first, stop in plans[0]:
-                target[rank_rows[first:stop]] = rank_rows[stop - 1]
-    return target
-
-
-def _count_depths(nodes: NodeColumns, counted: BoolArray) -> Int64Array:
-    """Return the maximum number of counted nodes on a path to each node, including itself.
-
-    Counted nodes of equal depth do not wait for each other, so buckets of nodes of equal depth have
-    no cyclic dependencies.
-    """
-    edges = nodes.edges()
-    order = topological_levels(len(nodes), edges[0], edges[1])
-    depth = counted.astype(np.int64)
-    level = np.searchsorted(order.level_indptr, order.position, side="right")
-    by_level = np.argsort(level[edges[1]], kind="stable")
-    bounds = np.searchsorted(level[edges[1]][by_level], np.arange(len(order.level_indptr) + 1))
-    for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        parents, children = (side[by_level[first:stop]] for side in edges)
-        np.maximum.at(depth, children, depth[parents] + counted[children])
-    return depth
-
-
-def _buckets(sizes: Int64Array, depths: Int64Array, limit: int) -> list[tuple[int, int]]:
-    """Return (first, stop) of the buckets with at least two entries, in order."""
-    buckets, first, filled = [], 0, 0
-    values = zip(sizes.tolist(), depths.tolist(), strict=True)
-    for index, (size, depth) in enumerate(values):
-        if index and (filled + size > limit or depth != depths[first]):
-            buckets.append((first, index))
-            first, filled = index, 0
-        filled += size
-    buckets.append((first, len(sizes)))
-    return [(begin, stop) for begin, stop in buckets if stop - begin > 1]
+    plan = BucketPlanner(workload, can_fuse).plan(options.size)
+    fused = join_collectives(workload, plan)
+    change = f"{fused.joined_count} all-reduces are fused into {fused.bucket_count}"
+    return fused.workload, PassReport((change,) if fused.joined_count else ())
 
 
 def scale_compute(workload: Workload, options: ScaleOptions) -> tuple[Workload, PassReport]:
