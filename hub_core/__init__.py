@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         complete_offers,
     )
     from hub_core.cli.reports.report_objects import (
+        change_lines,
+        change_object,
         cut_fields,
         cut_objects,
         diagnostic_object,
@@ -180,6 +182,8 @@ __all__ = [
     "chakra_bytes",
     "chakra_nodes",
     "chakra_traces",
+    "change_lines",
+    "change_object",
     "check_stdout",
     "choose_rule",
     "choose_timing",
@@ -266,7 +270,9 @@ _HOMES = {
     "hub_core.cli.jobs.job_path": "job_partners",
     "hub_core.cli.output": "folded_ranks",
     "hub_core.cli.parameter_types": "COLLECTIVE FILE OfferName TOPOLOGY complete_offers",
-    "hub_core.cli.reports.report_objects": "cut_fields cut_objects diagnostic_object loss_object",
+    "hub_core.cli.reports.report_objects": (
+        "change_lines change_object cut_fields cut_objects diagnostic_object loss_object"
+    ),
     "hub_core.documents.strict_json": (
         "SchemaViolation json_document parse_json_object schema_violations"
     ),

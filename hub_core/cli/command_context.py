@@ -92,8 +92,13 @@ class CommandContext(Protocol):
         Raises `HubError`.
         """
 
-    def open_input(self, source: str, source_format: str | None = None) -> OpenedInput:
-        """Open IN and find its reader; only the first bytes are read."""
+    def open_input(
+        self, source: str, source_format: str | None = None, more: Sequence[str] = ()
+    ) -> OpenedInput:
+        """Open IN and find its reader; only the first bytes are read.
+
+        `more`: further files that are rank files of one job together with IN, whatever their names.
+        """
 
     def read_input(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm:
         """Read an algorithm and verify it, with progress on a terminal. Raises `HubError`."""

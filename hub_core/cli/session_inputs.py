@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, cast
@@ -47,8 +47,12 @@ class SessionInputs(SessionState):
 
     __slots__ = ()
 
-    def open_input(self, source: str, source_format: str | None = None) -> OpenedAlgorithm:
+    def open_input(
+        self, source: str, source_format: str | None = None, more: Sequence[str] = ()
+    ) -> OpenedAlgorithm:
         """Open IN and find its reader; only the first bytes are read.
+
+        `more`: further files of one job; by default those of the command line after IN.
 
         `source_format`: name of the reader, None to choose it by suffix and content. Raises
         `HubError`.
@@ -56,12 +60,14 @@ class SessionInputs(SessionState):
         from hub_core.pipeline.inputs import open_algorithm
 
         keep_freed_memory()
+        if not more and self.rank_files[:1] == (source,):
+            more = self.rank_files[1:]
         return open_algorithm(
             source,
             format=source_format,
             registry=self.registry(),
             report=output.print_diagnostic,
-            more=self.rank_files[1:] if self.rank_files[:1] == (source,) else (),
+            more=more,
         )
 
     def read_model(self, opened: OpenedInput, options: Mapping[str, str]) -> Algorithm | Workload:

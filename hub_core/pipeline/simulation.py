@@ -235,14 +235,22 @@ class TimingSource:
         return {"timing": self.note, "machine": description}
 
 
-def simulator_name(machine: str | None, backend: str, registry: Registry) -> str:
+def simulator_name(
+    machine: str | None, backend: str, registry: Registry, *, of_workloads: bool = False
+) -> str:
     """Return the simulator for the options `--machine` and `--backend`, whose options apply.
 
-    Raises `UsageError` if the two exclude each other, `PluginError` if no plugin models machines.
+    `of_workloads`: simulators of jobs instead of those of algorithms. Raises `UsageError` if the
+    two options exclude each other, `PluginError` if no plugin models machines.
     """
     if machine in (None, NO_MACHINE):
         return backend
-    machine_simulator = _find_simulator(registry)
+    machine_simulator: Provided[Simulator] | Provided[WorkloadSimulator] | None
+    if of_workloads:
+        offered = registry.all(WorkloadSimulator)
+        machine_simulator = next((one for one in offered if one.offer.has_machines), None)
+    else:
+        machine_simulator = _find_simulator(registry)
     if machine_simulator is None:
         raise PluginError(
             "no installed plugin models machines",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -192,32 +192,64 @@ class WorkloadRequest:
     """Request to simulate a workload, rank r on NPU r.
 
     `topology`: None for the network that the source of the workload declares. `hub`: the plugins of
-    the run, None in a request built by hand.
+    the run, None in a request built by hand. `read_input_topology`: reads the network that the
+    input contains beside the job, None if it contains none; for simulators of workloads that do not
+    contain their network.
     """
 
     workload: Workload
     topology: Topology | None = None
     hub: Registry | None = None
+    read_input_topology: Callable[[], Topology | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """A job with one change, timed again with all of its remaining dependencies.
+
+    `name`: `bucket-size` (consecutive collectives joined), `overlap` (communication starts when its
+    data is ready) or `instant` (collectives take no time). `description`: the change, for people.
+    `job_ns`: time of the changed job; `saved_ns`: what it saves, negative if it takes longer.
+    `min_saved_ns`, `max_saved_ns`: savings at the limits of the error of predicted times, None if
+    an error is not measured. `assumptions`: sentences without a period.
+    """
+
+    name: str
+    description: str
+    job_ns: int
+    saved_ns: int
+    min_saved_ns: int | None = None
+    max_saved_ns: int | None = None
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadTimes(SimulationResult):
     """Result of the simulation of a workload, in which nodes take the place of steps.
 
-    `slots`: name of the rule that limits the nodes that a rank runs at the same time.
+    `slots`: name of the rule that limits the nodes that a rank runs at the same time. `machine`:
+    None if the times are those of nominal links. `changes`: the same job with changes, simulated
+    again.
     """
 
     slots: str = ""
+    machine: MachineDescription | None = None
+    changes: tuple[JobChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSimulator:
-    """Consumer: `simulate(request: WorkloadRequest, options) -> WorkloadTimes`."""
+    """Consumer: `simulate(request: WorkloadRequest, options) -> WorkloadTimes`.
+
+    `has_machines`: it simulates jobs on measured machines. `--machine P` selects it with the option
+    `machine`, and it needs no topology.
+    """
 
     name: str
     description: str
     simulate: Reference
     options: type = NoOptions
+    has_machines: bool = False
 
 
 @dataclass(frozen=True, slots=True)

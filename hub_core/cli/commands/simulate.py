@@ -22,7 +22,7 @@ from hub_core.cli.output import print_fields, print_json, print_line, print_tabl
 from hub_core.cli.parameter_types import FILE
 from hub_core.cli.session import Session
 from hub_core.model import ExitCode, UsageError, format_bytes, format_ranks, format_time
-from hub_core.plugin_api import Simulator, WorkloadSimulator
+from hub_core.plugin_api import Simulator, WorkloadRequest, WorkloadSimulator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -100,11 +100,16 @@ def simulate(
         _refuse_files({"--steps": steps_out, "--timeline": timeline_out})
     given_topology = None if topology_text is None else session.read_topology(topology_text)
     opened = session.open_input(source, source_format)
-    if opened.holds_workload and machine not in (None, NO_MACHINE):
-        cure = "expand its collectives with 'collhub expand --machine', or use --machine none"
-        raise UsageError("--machine is for algorithms, IN is a workload", cure=cure)
+    is_on_machine = machine not in (None, NO_MACHINE)
+    if opened.holds_workload and is_on_machine and (rules or topology_text is not None):
+        option = "--collective" if rules else "--topology"
+        message = f"--machine and {option} exclude each other for a workload"
+        cure = f"leave out {option}: the times are those of the library that was measured there"
+        raise UsageError(message, cure=cure)
     kind = WorkloadSimulator if opened.holds_workload else Simulator
-    backend = simulator_name(machine, backend, session.registry())
+    backend = simulator_name(
+        machine, backend, session.registry(), of_workloads=opened.holds_workload
+    )
     simulator_options = session.options_of(kind, backend)
     assigned = assign(assignments, {"reader": opened.options, "simulator": simulator_options})
     if opened.holds_workload:
@@ -117,12 +122,18 @@ def simulate(
             network = given_topology or _read_network_of_input(session, opened)
             workload = apply_rules(session, workload, rules, network)
         options = assigned["simulator"]
+        if machine is not None and is_on_machine:
+            options = {**options, "machine": machine}
         if has_overlap:
             refuse_overlap([option.name for option in simulator_options], options, backend)
         outputs = JobOutputs(opened.name, as_json, has_overlap, steps_out, timeline_out)
-        return simulate_workload(
-            session, workload, given_topology, backend, options, outputs, warnings
+        request = WorkloadRequest(
+            workload,
+            given_topology,
+            session.registry(),
+            lambda: _find_network_of_input(session, opened),
         )
+        return simulate_workload(session, request, backend, options, outputs, warnings)
     for option, is_given in (("--overlap", has_overlap), ("--collective", bool(rules))):
         if is_given:
             raise UsageError(f"{option} is for workloads", cure="leave it out for an algorithm")
@@ -228,14 +239,21 @@ def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topolog
 
     Raises `UsageError` if IN contains no network.
     """
-    topology = session.own_topology(opened)
+    topology = _find_network_of_input(session, opened)
     if topology is None:
         raise UsageError(
             f"{opened.name} states no network",
             cure="give one, for example --topology ring:8",
             code="no-topology",
         )
-    session.say(f"on the network that {opened.name} states: {topology.name}")
+    return topology
+
+
+def _find_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology | None:
+    """Read the network of IN and report its use; None if IN contains no network."""
+    topology = session.own_topology(opened)
+    if topology is not None:
+        session.say(f"on the network that {opened.name} states: {topology.name}")
     return topology
 
 

@@ -15,7 +15,7 @@ from hub_core.cli.output import (
     print_note,
     print_table,
 )
-from hub_core.cli.reports.report_objects import diagnostic_object
+from hub_core.cli.reports.report_objects import change_lines, change_object, diagnostic_object
 from hub_core.model import (
     Diagnostic,
     ExitCode,
@@ -26,14 +26,13 @@ from hub_core.model import (
     format_ranks,
     format_time,
 )
-from hub_core.pipeline.simulation import NOMINAL
+from hub_core.pipeline.simulation import TimingSource
 from hub_core.plugin_api import WorkloadRequest, WorkloadTimes
 
 if TYPE_CHECKING:
     from hub_core.cli.jobs.job_report import JobReport, Spent
     from hub_core.cli.session import Session
     from hub_core.model import JsonValue, Workload
-    from hub_core.network import Topology
 
 UNLIMITED = {"slots": "unlimited"}
 _LISTED_SORTS = 8
@@ -57,8 +56,7 @@ class JobOutputs:
 
 def simulate_workload(
     session: Session,
-    workload: Workload,
-    topology: Topology | None,
+    request: WorkloadRequest,
     backend: str,
     options: Mapping[str, str],
     outputs: JobOutputs,
@@ -68,7 +66,7 @@ def simulate_workload(
 
     `warnings`: findings of checks. A finding that the simulation reports as well is printed once.
     """
-    request, name = WorkloadRequest(workload, topology, session.registry()), outputs.name
+    workload, name = request.workload, outputs.name
     try:
         times = _simulate(session, request, backend, options, name)
     except HubError:
@@ -94,7 +92,9 @@ def simulate_workload(
         _print_times(request, times, unlimited, report)
         if report is not None:
             _print_report(workload, report)
-    session.say(NOMINAL)
+        for line in change_lines(times.changes):
+            print_line(line)
+    session.say(TimingSource(backend, machine=times.machine).note)
     session.report(_merge_findings(times.diagnostics))
     return ExitCode.DONE if times.time_ns is not None else ExitCode.INVALID
 
@@ -167,8 +167,8 @@ def _to_json(
         "rank_finish_ns": list(times.rank_finish_ns),
         "rank_exposed_ns": list(times.rank_exposed_ns),
         "slots": times.slots,
-        "timing": NOMINAL,
-        "machine": None,
+        **TimingSource(backend, machine=times.machine).document(),
+        "changes": [change_object(change) for change in times.changes],
         "details": dict(times.details),
         "diagnostics": [diagnostic_object(finding) for finding in times.diagnostics],
     }

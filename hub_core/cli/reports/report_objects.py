@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from hub_core.cli import output
 from hub_core.cli.output import print_diagnostic, print_fields
-from hub_core.model import Diagnostic, Location, Severity
+from hub_core.model import Diagnostic, Location, Severity, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hub_core.model import Algorithm, JsonValue, Loss
     from hub_core.pipeline.outputs import Written
-    from hub_core.plugin_api import CheckReport, SearchCut
+    from hub_core.plugin_api import CheckReport, JobChange, SearchCut
 
 
 def diagnostic_object(diagnostic: Diagnostic) -> dict[str, JsonValue]:
@@ -53,6 +53,42 @@ def cut_fields(cuts: Sequence[SearchCut]) -> dict[str, str]:
 def loss_object(loss: Loss) -> dict[str, JsonValue]:
     """Return the JSON object of a loss."""
     return {"feature": loss.feature, "where": loss.where, "consequence": loss.consequence}
+
+
+def change_object(change: JobChange) -> dict[str, JsonValue]:
+    """Return the JSON object of a change of a job; times in ns."""
+    return {
+        "name": change.name,
+        "description": change.description,
+        "job_ns": change.job_ns,
+        "saved_ns": change.saved_ns,
+        "min_saved_ns": change.min_saved_ns,
+        "max_saved_ns": change.max_saved_ns,
+        "assumptions": list(change.assumptions),
+    }
+
+
+def change_lines(changes: Sequence[JobChange]) -> list[str]:
+    """Format one line per change of a job, then each assumption once.
+
+    A line has the time of the changed job, what it saves or costs in ns and percent, and the band.
+    """
+    lines = []
+    for change in changes:
+        unchanged_ns = change.job_ns + change.saved_ns
+        verb = "saves" if change.saved_ns >= 0 else "costs"
+        band = ""
+        if change.min_saved_ns is not None and change.max_saved_ns is not None:
+            limits = (format_time(change.min_saved_ns), format_time(change.max_saved_ns))
+            band = f" ({limits[0]} to {limits[1]} by the held-out error)"
+        percent = 100 * abs(change.saved_ns) / unchanged_ns if unchanged_ns else 0.0
+        lines.append(
+            f"{change.description}: the job takes {format_time(change.job_ns)} instead of "
+            f"{format_time(unchanged_ns)}: {verb} {format_time(abs(change.saved_ns))}{band}, "
+            f"{percent:.1f} %"
+        )
+    assumptions = dict.fromkeys(text for change in changes for text in change.assumptions)
+    return [*lines, *(f"assumed: {text}" for text in assumptions)]
 
 
 def print_check(name: str, report: CheckReport) -> None:

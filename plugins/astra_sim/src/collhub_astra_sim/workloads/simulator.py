@@ -68,9 +68,12 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
     from collhub_job_traces import bridge_markers
 
     workload, simulated_rows = bridge_markers(request.workload)
-    if request.topology is None:
+    topology = request.topology
+    if topology is None and request.read_input_topology is not None:
+        topology = request.read_input_topology()
+    if topology is None:
         raise UsageError("the job has no network", cure="name one with --topology")
-    times = _run_simulation(workload, request.topology, system, {}, None, options, backend)
+    times = _run_simulation(workload, topology, system, {}, None, options, backend)
     start, end = add_marker_times(request.workload, simulated_rows, times.start_ns, times.end_ns)
     findings = (*times.diagnostics, *report_empty_work(workload, system))
     times = replace(times, start_ns=start, end_ns=end, diagnostics=findings)
