@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,13 +14,23 @@ import click
 from hub_core import (
     FILE,
     CommandContext,
+    OpenedInput,
     backend_option,
+    change_lines,
+    change_object,
     choose_timing,
     json_flag,
     machine_option,
     topology_option,
 )
-from hub_core.model import CollectiveKind, InputError, UsageError, parse_time, standard_kind
+from hub_core.model import (
+    CollectiveKind,
+    HubError,
+    InputError,
+    UsageError,
+    parse_time,
+    standard_kind,
+)
 
 if TYPE_CHECKING:
     from collhub_pytorch.findings import Findings, Saving
@@ -28,6 +39,7 @@ if TYPE_CHECKING:
     from collhub_pytorch.replay import NetworkTimes
     from collhub_pytorch.report import Block
     from hub_core.model import Workload
+    from hub_core.plugin_api import JobChange
 
 # The value of --machine for nominal links.
 _NO_MACHINE = "none"
@@ -112,41 +124,87 @@ def profile(
     as_json: bool,
     **reading: str | int | float | None,
 ) -> None:
-    """Say where a job waits, by the profiles of its ranks, one FILE each.
+    """Say where a job waits, by the profiles of its ranks, one FILE each, or by any file of a job.
 
     How long each collective transfers, at which bus bandwidth, and how long its ranks wait for the
     last one; which ranks the others wait for; how the time of each rank divides into computation,
     communication, memory work and idle time. With --topology, what the collectives of another
     network or other algorithms would save. With --machine P, the bus bandwidth of each collective
-    in percent of the bandwidth that the machine reaches. Without times, as in execution traces, the
-    collectives are counted. The files are profiles or execution traces of PyTorch, exports of
-    Nsight Systems (SQLite), or records of NCCL: of its Inspector, its profiler plugin, or its log.
+    in percent of the bandwidth that the machine reaches. With either one, also the savings by other
+    bucket sizes and by overlap. Where the files have times of computations only, the collectives
+    take the times of the machine or network; without times, as in execution traces, they are
+    counted. The files are profiles or execution traces of PyTorch, exports of Nsight Systems
+    (SQLite), records of NCCL (its Inspector, its profiler plugin, its log), or a job in any other
+    format, such as the card of CCL-Bench, HLO, SimAI or Chakra.
     """
     _check_options(topology_text, algorithms, machine, ranks_per_node)
     # Lazy imports: `--help` must not import numpy.
-    from collhub_pytorch.analysis import has_times
+    from collhub_pytorch.analysis import has_times, is_computation
     from collhub_pytorch.findings import collect_findings, saving
+    from collhub_pytorch.job_changes import find_changes
     from collhub_pytorch.machine_comparison import compare_with_machine
+    from collhub_pytorch.predicted_times import (
+        MachinePredictor,
+        NetworkPredictor,
+        Predictor,
+        has_computation_times,
+        predict_job,
+        require_sizes,
+    )
 
     workload, notes = _read_job(context, files, reading)
     compared_machine = None if machine == _NO_MACHINE else machine
-    if not has_times(workload):
+    is_measured = has_times(workload)
+    if not is_measured and not has_computation_times(workload):
         _refuse_comparisons(topology_text, compared_machine)
-        _print_counts(context, workload, notes, as_json)
-        return
-    findings = collect_findings(workload)
-    replay = comparison = None
+    predictor: Predictor | None = None
+    times = None
     if topology_text is not None:
         times = _choose_times(context, topology_text, algorithms, machine, backend)
-        with context.progress("simulating collectives"):
-            replay = saving(findings, times), times
+        predictor = NetworkPredictor(times)
+    machine_predictor = None
     if compared_machine is not None:
-        registry = context.registry()
-        comparison = compare_with_machine(findings, compared_machine, ranks_per_node, registry)
+        machine_predictor = MachinePredictor(compared_machine, ranks_per_node, context.registry())
+        predictor = predictor or machine_predictor
+    if not is_measured:
+        if predictor is None:
+            _print_counts(context, workload, notes, as_json)
+            return
+        require_sizes(workload)
+        with context.progress("predicting the times of collectives"):
+            workload = predict_job(workload, predictor)
+        notes.append(
+            f"the times of collectives are not recorded: they are predicted for {predictor.name}"
+        )
+        if not is_computation(workload).any():
+            notes.append("the files record no computations: the job consists of communication")
+    findings = collect_findings(workload)
+    report = _Report(findings, notes)
+    if times is not None:
+        with context.progress("simulating collectives"):
+            report.replay = saving(findings, times), times
+    if machine_predictor is not None and is_measured:
+        report.comparison = compare_with_machine(findings, machine_predictor)
+    if predictor is not None:
+        with context.progress("timing the job with other bucket sizes and with overlap"):
+            report.changes = find_changes(
+                workload, predictor, findings.meetings, is_predicted=not is_measured
+            )
     if as_json:
-        _print_document(context, findings, notes, comparison, replay)
+        _print_document(context, report)
     else:
-        _print_report(context, findings, notes, comparison, replay)
+        _print_report(context, report)
+
+
+@dataclass(slots=True)
+class _Report:
+    """Contents of the report. `changes`: None without a machine and a topology."""
+
+    findings: Findings
+    notes: Sequence[str]
+    replay: tuple[Saving, NetworkTimes] | None = None
+    comparison: MachineComparison | None = None
+    changes: tuple[JobChange, ...] | None = None
 
 
 def _check_options(
@@ -172,16 +230,65 @@ def _read_job(
     from collhub_pytorch.profile_formats import detect_format, read_files
     from collhub_pytorch.trace_files import list_files
 
+    opened = _open_other_job(context, files)
+    if opened is not None:
+        return _read_other_job(context, opened, reading), []
     trace_files, options = list_files(files), _options(reading)
     with _translate_reader_options(), context.progress("reading profiles"):
         form = detect_format(trace_files)
         if reading["step"] is not None and not form.has_steps:
-            message = f"--step has no meaning for {form.description}, which mark no iterations"
-            raise UsageError(message, cure="leave it out, or name Kineto profiles")
+            raise _no_steps_error(form.description)
         workload, notes = read_files(form, trace_files, options)
     if form.name == EXECUTION_TRACE:
         notes = ["execution traces record no times: name Kineto profiles for those"]
     return workload, notes
+
+
+def _open_other_job(context: CommandContext, files: Sequence[str]) -> OpenedInput | None:
+    """Open a job in a format that is none of profiles; None for profiles and unknown formats.
+
+    A card of CCL-Bench is its folder.
+    """
+    from collhub_pytorch.profile_formats import has_profile_signature
+    from collhub_pytorch.trace_files import list_files
+
+    path = Path(files[0])
+    is_card = len(files) == 1 and path.suffix in (".yaml", ".yml") and path.is_file()
+    if is_card:
+        path = path.parent
+    if path.is_file() and has_profile_signature(list_files(files[:1])[0]):
+        return None
+    try:
+        opened = context.open_input(str(path), None, files[1:])
+    except HubError:
+        if path.is_dir() or is_card:
+            raise
+        return None
+    return opened if opened.holds_workload else None
+
+
+def _read_other_job(
+    context: CommandContext, opened: OpenedInput, reading: Mapping[str, str | int | float | None]
+) -> Workload:
+    """Read a job with the options of this command that its reader declares.
+
+    Raises `UsageError` for `--step` if its format marks no iterations.
+    """
+    declared = {option.name for option in opened.options}
+    if reading["step"] is not None and "step" not in declared:
+        raise _no_steps_error(f"the format {opened.format_name}")
+    options = {
+        name: str(value)
+        for name, value in reading.items()
+        if name in declared and value is not None
+    }
+    with _translate_reader_options():
+        return context.read_workload(opened, options)
+
+
+def _no_steps_error(formats: str) -> UsageError:
+    message = f"--step has no meaning for {formats}, which mark no iterations"
+    return UsageError(message, cure="leave it out, or name Kineto profiles")
 
 
 def _refuse_comparisons(topology_text: str | None, machine: str | None) -> None:
@@ -228,45 +335,39 @@ def _print_counts(
     _print_blocks(context, [report.counts_table(calls)])
 
 
-def _print_document(
-    context: CommandContext,
-    findings: Findings,
-    notes: Sequence[str],
-    comparison: MachineComparison | None,
-    replay: tuple[Saving, NetworkTimes] | None,
-) -> None:
+def _print_document(context: CommandContext, report: _Report) -> None:
     """Print the report as JSON."""
     from collhub_pytorch.machine_report import comparison_object
     from collhub_pytorch.report import build_document
 
-    document = build_document(findings, notes, replay)
-    if comparison is not None:
-        document["machine_comparison"] = comparison_object(comparison)
+    document = build_document(report.findings, report.notes, report.replay)
+    if report.comparison is not None:
+        document["machine_comparison"] = comparison_object(report.comparison)
+    document["changes"] = [change_object(change) for change in report.changes or ()]
     context.print_json(document)
 
 
-def _print_report(
-    context: CommandContext,
-    findings: Findings,
-    notes: Sequence[str],
-    comparison: MachineComparison | None,
-    replay: tuple[Saving, NetworkTimes] | None,
-) -> None:
+def _print_report(context: CommandContext, report: _Report) -> None:
     """Print the report as tables and lines."""
-    from collhub_pytorch import report
     from collhub_pytorch.machine_report import comparison_lines
+    from collhub_pytorch.report import build_blocks, instant_line, saving_line, simulated_table
 
-    _print_notes(context, notes)
-    _print_blocks(context, [*report.build_blocks(findings), [report.instant_line(findings)]])
-    if comparison is not None:
+    findings = report.findings
+    _print_notes(context, report.notes)
+    _print_blocks(context, [*build_blocks(findings), [instant_line(findings)]])
+    if report.comparison is not None:
         context.print_line("")
-        _print_blocks(context, [comparison_lines(comparison)])
-    if replay is not None:
-        saved, times = replay
+        _print_blocks(context, [comparison_lines(report.comparison)])
+    if report.replay is not None:
+        saved, times = report.replay
         lead = f"with these times on {times.topology.name}"
         context.print_line("")
-        _print_blocks(context, [report.simulated_table(times), [report.saving_line(saved, lead)]])
+        _print_blocks(context, [simulated_table(times), [saving_line(saved, lead)]])
         context.say(times.timing.note)
+    if report.changes is not None:
+        no_saving = ["no other bucket size and no overlap saves time"]
+        context.print_line("")
+        _print_blocks(context, [change_lines(report.changes) or no_saving])
 
 
 def _options(reading: Mapping[str, str | int | float | None]) -> ProfileOptions:

@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import hub_core
 from collhub_pytorch.analysis import is_measured, measure_waiting
 from collhub_pytorch.findings import Findings, collective_name, count_bus_bytes
+from collhub_pytorch.predicted_times import CallKey, MachinePredictor
 from collhub_pytorch.replay import measured, replay_job
 from hub_core.model import JobCollective, NodeKind
-from hub_core.plugin_api import (
-    LibraryCall,
-    LibraryTime,
-    LibraryTimes,
-    LibraryTimesRequest,
-    MachineDescription,
-)
+from hub_core.plugin_api import LibraryTime, MachineDescription
 
 SIZE_NOT_RECORDED = "the profile does not record its size"
 _MIN_RANKS_TO_SEPARATE_WAITING = 2
-
-# Collective, input bytes of a rank, ranks.
-_Key = tuple[JobCollective, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +85,18 @@ class MachineComparison:
     saving: MachineSaving | None
 
 
-def compare_with_machine(
-    findings: Findings, machine: str, ranks_per_node: int | None, registry: hub_core.Registry
-) -> MachineComparison:
+def compare_with_machine(findings: Findings, predictor: MachinePredictor) -> MachineComparison:
     """Predict every collective of the job on a machine, and replay the job with these times.
 
-    `machine`: name of a profile, or its document. `ranks_per_node`: None for one rank on each GPU
-    of the machine. Only collectives with data are compared: no barriers, sends and receives.
-    Raises `HubError` for an unknown profile.
+    Only collectives with data are compared: no barriers, sends and receives. Raises `HubError` for
+    an unknown profile.
     """
     sums = _sum_calls(findings)
     known = [key for key in sums if key[1] >= 0]
-    request = LibraryTimesRequest(
-        machine, tuple(_to_library_call(*key) for key in known), ranks_per_node
-    )
-    predicted = hub_core.predict_library_times(request, registry)
-    time_of_key = dict(zip(known, predicted.times, strict=True))
+    time_of_key = dict(zip(known, predictor.predict(known), strict=True))
     calls = _group_by_size_class(sums, time_of_key)
     return MachineComparison(
-        predicted.machine,
-        predicted.ranks_per_node,
-        calls,
-        _replay(findings, time_of_key, predicted),
+        predictor.description, predictor.ranks_per_node, calls, _replay(findings, time_of_key)
     )
 
 
@@ -130,12 +111,12 @@ class _Sums:
     predicted_ns: float = 0.0
 
 
-def _sum_calls(findings: Findings) -> dict[_Key, _Sums]:
+def _sum_calls(findings: Findings) -> dict[CallKey, _Sums]:
     """Sum the measured times of the collectives of equal kind, size and ranks."""
     workload, meetings = findings.workload, findings.meetings
     nodes, has_file = workload.nodes, is_measured(findings.workload)
     transferring = measure_waiting(measured(workload).times, meetings).transferring
-    sums: dict[_Key, _Sums] = {}
+    sums: dict[CallKey, _Sums] = {}
     for meeting in range(len(meetings)):
         rows = meetings.members(meeting)
         first = int(rows[0])
@@ -153,18 +134,11 @@ def _sum_calls(findings: Findings) -> dict[_Key, _Sums]:
     return sums
 
 
-def _to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> LibraryCall:
-    assert kind.kind is not None, "barriers are not compared"
-    # The full buffer of an all-gather is its output.
-    total = size * len(ranks) if kind.kind.traits.input_is_part else size
-    return LibraryCall(str(kind.kind), ranks, total)
-
-
 def _group_by_size_class(
-    sums: Mapping[_Key, _Sums], time_of_key: Mapping[_Key, LibraryTime]
+    sums: Mapping[CallKey, _Sums], time_of_key: Mapping[CallKey, LibraryTime]
 ) -> tuple[ComparedCalls, ...]:
     """Group calls by kind, size class, ranks and nodes; predicted and other calls separately."""
-    groups: dict[tuple[str, int, int, int | None, str], list[_Key]] = {}
+    groups: dict[tuple[str, int, int, int | None, str], list[CallKey]] = {}
     for key in sums:
         kind, size, ranks = key
         time = time_of_key.get(key) or LibraryTime(None, reason=SIZE_NOT_RECORDED)
@@ -179,9 +153,9 @@ def _group_by_size_class(
 
 def _to_compared_calls(
     group: tuple[str, int, int, int | None, str],
-    keys: list[_Key],
-    sums: Mapping[_Key, _Sums],
-    time_of_key: Mapping[_Key, LibraryTime],
+    keys: list[CallKey],
+    sums: Mapping[CallKey, _Sums],
+    time_of_key: Mapping[CallKey, LibraryTime],
 ) -> ComparedCalls:
     kind, _, rank_count, node_count, reason = group
     entries = [sums[key] for key in keys]
@@ -211,11 +185,9 @@ def _to_compared_calls(
     )
 
 
-def _replay(
-    findings: Findings, time_of_key: Mapping[_Key, LibraryTime], predicted: LibraryTimes
-) -> MachineSaving | None:
+def _replay(findings: Findings, time_of_key: Mapping[CallKey, LibraryTime]) -> MachineSaving | None:
     """Replay the job with measured times, predicted times, and both limits of their band."""
-    times = [time for time in predicted.times if time.time_ns is not None]
+    times = [time for time in time_of_key.values() if time.time_ns is not None]
     if not times:
         return None
 

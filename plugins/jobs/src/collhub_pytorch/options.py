@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hub_core.plugin_api import OptionType, option
+from hub_core.plugin_api import OptionType, option, optional
 
 # Names of the formats, and of the producers in the provenance of workloads.
 KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
@@ -61,4 +61,20 @@ class ProfileOptions(NsysOptions):
 
     step: int | None = option(
         OptionType.INT, None, "only this ProfilerStep (default: all of the profile)", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobMachineOptions:
+    """Machine, and placement of the ranks."""
+
+    machine: str | None = optional("profile: the name of a shipped one, as h100, or its document")
+    ranks_per_node: int | None = option(
+        OptionType.INT,
+        None,
+        "ranks of the job on each node (default: the GPUs of a node)",
+        minimum=1,
+    )
+    changes: bool = option(
+        OptionType.BOOL, True, "also time the job with other bucket sizes and with overlap"
     )

@@ -13,8 +13,14 @@ from collhub_pytorch.formats import (
     NSYS_FORMAT,
     PROFILER_FORMAT,
 )
-from collhub_pytorch.options import ClockOptions, NsysOptions, ProfileOptions, RankOptions
-from hub_core.plugin_api import Command, WorkloadReader, hookimpl
+from collhub_pytorch.options import (
+    ClockOptions,
+    JobMachineOptions,
+    NsysOptions,
+    ProfileOptions,
+    RankOptions,
+)
+from hub_core.plugin_api import Command, WorkloadReader, WorkloadSimulator, hookimpl
 
 COLLHUB_PLUGIN_API = (1, 0)
 
@@ -72,6 +78,20 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             samples="collhub_pytorch.ccl_bench:samples",
             network="collhub_pytorch.ccl_bench:network",
         ),
+    ]
+
+
+@hookimpl
+def collhub_consumers() -> Sequence[WorkloadSimulator]:
+    """Describe the simulator of jobs on machines."""
+    return [
+        WorkloadSimulator(
+            "machine",
+            "jobs with the times of a measured library, and savings by bucket sizes and overlap",
+            "collhub_pytorch.machine_simulator:simulate",
+            JobMachineOptions,
+            has_machines=True,
+        )
     ]
 
 

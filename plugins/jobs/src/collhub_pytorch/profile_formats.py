@@ -73,8 +73,16 @@ def read_files(
     return workload, [] if form.name == EXECUTION_TRACE else notes(workload)
 
 
+def has_profile_signature(file: TraceFile) -> bool:
+    """Whether the first bytes of a file show one of these formats."""
+    return _find_signed(file) is not None
+
+
 def _detect(file: TraceFile) -> ProfileFormat:
+    return _find_signed(file) or _FORMATS[-1]
+
+
+def _find_signed(file: TraceFile) -> ProfileFormat | None:
     with open_decompressed(file) as content:
         head = content.read(_HEAD_BYTES)
-    signed = (form for form in _FORMATS if re.search(form.format.signature, head))
-    return next(signed, _FORMATS[-1])
+    return next((form for form in _FORMATS if re.search(form.format.signature, head)), None)

@@ -64,11 +64,24 @@ def replay_job(
     `InputError` if the workload has no times, or if its ranks do not match.
     """
     meetings = meetings or match_communications(workload)
-    profile = measured_timeline(workload)
-    transfer = _measure_transfers(profile, meetings)
+    transfer = measure_transfers(measured_timeline(workload), meetings)
     _replace_transfers(workload, meetings, collective_time, transfer, keeps_shorter)
+    return replay_transfers(workload, meetings, transfer)
+
+
+def replay_transfers(
+    workload: Workload,
+    meetings: Meetings,
+    transfer_ns: Int64Array,
+    lane: Int64Array | None = None,
+) -> Replay:
+    """Replay the workload with these times of its communications.
+
+    `transfer_ns`: int64[nodes], from the start of the last rank to the end of each node; -1 for
+    nodes that end after their own duration, without waiting. `lane`: as in `timeline`.
+    """
     duration = workload.nodes.duration_ns.tolist()
-    lasting = transfer.tolist()
+    lasting = transfer_ns.tolist()
 
     def ends(rows: Sequence[int], starts: Sequence[int]) -> list[int]:
         last = max(starts)
@@ -78,7 +91,7 @@ def replay_job(
         ]
 
     sizes = np.diff(meetings.indptr)
-    return _to_replay(workload, timeline(workload, meetings.of_node, sizes, ends))
+    return _to_replay(workload, timeline(workload, meetings.of_node, sizes, ends, lane))
 
 
 def select_span_rows(workload: Workload, rank: int) -> Int64Array:
@@ -97,7 +110,7 @@ def _to_replay(workload: Workload, times: Timeline) -> Replay:
     return Replay(times, spans, int(times.end.max(initial=0)))
 
 
-def _measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
+def measure_transfers(profile: Timeline, meetings: Meetings) -> Int64Array:
     """Measure the time from the last rank's start to the end of each node.
 
     -1 for nodes that ended before the last rank started.

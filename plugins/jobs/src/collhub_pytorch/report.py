@@ -247,6 +247,7 @@ def build_counts_document(
         "notes": list(notes),
         "replay": None,
         "machine_comparison": None,
+        "changes": [],
     }
 
 
@@ -284,6 +285,7 @@ def build_document(
         "notes": list(notes),
         "replay": None,
         "machine_comparison": None,
+        "changes": [],
     }
     if replay is not None:
         report["replay"] = _replay_object(*replay)

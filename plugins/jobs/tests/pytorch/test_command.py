@@ -7,8 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
+from collhub_job_traces import writing
+from collhub_jobs import documents
+from collhub_pytorch.ccl_bench import samples as ccl_bench_samples
 from collhub_pytorch.plugin import collhub_commands, collhub_producers
 from collhub_pytorch.samples import execution_traces, profiles
+
+from hub_core.plugin_api import NoOptions
+from hub_core.testing import training_step
 
 
 @pytest.fixture
@@ -168,3 +174,46 @@ def test_profiles_are_told_by_their_beginning(collhub, tmp_path: Path, document)
     run = collhub("inspect", tmp_path / "run.json", "-O", "ranks_missing=assume-same")
     assert run.code == 0, run.err
     assert "(kineto)" in run.out
+
+
+@pytest.fixture
+def card(tmp_path: Path) -> Path:
+    for part in ccl_bench_samples()[0].parts:
+        path = tmp_path / part.name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(part.load())
+    return tmp_path / "card" / "workload-card.yaml"
+
+
+def test_a_card_of_ccl_bench_is_profiled_with_its_traces(collhub, card: Path) -> None:
+    reports = [collhub("profile", path, "--json").report() for path in (card, card.parent)]
+    assert reports[0] == reports[1]
+    assert reports[0]["job_ns"] == 221_000
+    assert collhub("profile", card, "--step", "7").code == 1
+
+
+@pytest.mark.needs_plugins
+def test_the_network_of_the_card_is_simulated_without_a_topology(collhub, card: Path) -> None:
+    run = collhub("simulate", card.parent, "--json")
+    assert run.code == 0, run.err
+    network = "switch:2?bandwidth=300GB/s"
+    assert f"states: {network}" in run.err
+    given = collhub("simulate", card.parent, "--topology", network, "--json").report()
+    assert run.report()["time_ns"] == given["time_ns"]
+    assert run.report()["topology"] is None
+
+
+@pytest.mark.needs_plugins
+@pytest.mark.parametrize("kind", ["chakra", "document"])
+def test_a_job_in_another_format_is_profiled_on_a_network(
+    collhub, tmp_path: Path, kind: str
+) -> None:
+    name = "job.json" if kind == "document" else "job"
+    write = documents.write if kind == "document" else writing.write
+    for artifact in write(training_step(), NoOptions()).artifacts:
+        (tmp_path / f"{name}{artifact.name}").write_bytes(artifact.content())
+    run = collhub("profile", tmp_path / name, "--topology", "ring:4", "--json")
+    assert run.code == 0, run.err
+    assert run.report()["num_ranks"] == 4
+    assert collhub("profile", tmp_path / name).code == 0
+    assert "mark no iterations" in collhub("profile", tmp_path / name, "--step", "1").err

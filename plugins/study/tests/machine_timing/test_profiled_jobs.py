@@ -211,13 +211,17 @@ def test_options_that_do_not_fit_are_refused(
     assert run.out == ""
 
 
-def test_execution_traces_have_no_bandwidth(collhub, tmp_path: Path) -> None:
+def test_execution_traces_have_no_bandwidth_but_predicted_times(
+    collhub, tmp_path: Path, machine: Path
+) -> None:
     traces = []
     for part in execution_traces()[0].parts:
         traces.append(tmp_path / part.name)
         traces[-1].write_bytes(part.load())
-    run = collhub("profile", *traces, "--machine", "h100")
-    assert (run.code, "there is no bandwidth to compare" in run.err) == (2, True)
+    report = collhub("profile", *traces, "--machine", machine, *PLACED, "--json").report()
+    # One all-reduce of 4000 bytes.
+    assert (report["job_ns"], report["machine_comparison"]) == (32_000, None)
+    assert "the files record no computations" in " ".join(report["notes"])
 
 
 def test_reports_satisfy_their_schema(collhub, files: list[Path], machine: Path) -> None:
@@ -227,3 +231,87 @@ def test_reports_satisfy_their_schema(collhub, files: list[Path], machine: Path)
         report = collhub("profile", *files, *options, "--json").report()
         assert list(schema_violations(report, "report-profile-1.json")) == []
         assert json.dumps(report)
+
+
+def test_a_job_is_simulated_with_the_times_of_the_library(
+    collhub, files: list[Path], machine: Path
+) -> None:
+    placed = ("-O", "ranks_per_node=2")
+    run = collhub("simulate", *files, "--machine", machine, *placed, "--json")
+    assert run.code == 0, run.err
+    report = run.report()
+    measured = collhub("profile", *files, "--json").report()
+    # The all-reduce, for which both ranks wait, takes 32 us instead of 60 us.
+    assert report["time_ns"] == measured["job_ns"] - 28_000
+    assert (report["backend"], report["machine"]["name"]) == ("machine", "small")
+    (instant,) = report["changes"]
+    assert (instant["name"], instant["saved_ns"]) == ("instant", 32_000)
+    limits = [32_000 / divisor for divisor in (1.25, 0.75)]
+    assert [instant["min_saved_ns"], instant["max_saved_ns"]] == [round(each) for each in limits]
+    text = collhub("simulate", *files, "--machine", machine, *placed).out
+    assert "if collectives took no time: the job takes" in text
+    assert "(25.60 us to 42.67 us by the held-out error)" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--topology", "ring:2"), "--machine and --topology exclude each other for a workload"),
+        (("--collective", "all-reduce=ring"), "--machine and --collective exclude each other"),
+        (("--backend", "astra-sim"), "--machine and --backend astra-sim exclude each other"),
+    ],
+)
+def test_a_job_on_a_machine_has_no_other_network(
+    collhub, files: list[Path], machine: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    run = collhub("simulate", *files, "--machine", machine, *arguments)
+    assert (run.code, message in run.err) == (2, True)
+
+
+def test_a_size_beyond_the_profile_of_the_machine_is_refused(
+    collhub, files: list[Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "small.json"
+    file.write_bytes(profile_bytes(profile((100, 200), (20.0, 48.0), 0.25)))
+    run = collhub("simulate", *files, "--machine", file, "-O", "ranks_per_node=2")
+    # The measured time of the all-reduce remains where the profile does not predict it.
+    assert run.code == 0, run.err
+    workload = tmp_path / "job.json"
+    assert collhub("convert", *files, "-o", workload).code == 0
+
+
+SIMAI = """\
+HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 1 vpp: 1 ga: 1 all_gpus: 2 \
+checkpoints: 0 checkpoint_initiates: 0
+2
+first -1 1000 ALLREDUCE 4000 1000 NONE 0 1000 NONE 0 0
+second -1 2000 ALLREDUCE 4000 1000 NONE 0 1000 NONE 0 0
+"""
+
+
+def test_jobs_without_times_of_collectives_have_those_of_the_machine(
+    collhub, tmp_path: Path, machine: Path
+) -> None:
+    (tmp_path / "job.txt").write_text(SIMAI)
+    run = collhub("profile", tmp_path / "job.txt", "--machine", machine, *PLACED, "--json")
+    assert run.code == 0, run.err
+    report = run.report()
+    # Two forward passes, two all-reduces of 32 us, and the backward passes.
+    assert report["job_ns"] == 3000 + 2 * 32_000 + 4000
+    assert report["notes"][-1].endswith("they are predicted for small")
+    assert report["machine_comparison"] is None
+    assert report["instant_job_ns"] == 7000
+    assert report["changes"] == []
+    simulated = collhub(
+        "simulate", tmp_path / "job.txt", "--machine", machine, "-O", "ranks_per_node=2", "--json"
+    ).report()
+    assert simulated["time_ns"] == report["job_ns"]
+    on_network = collhub(
+        "profile",
+        tmp_path / "job.txt",
+        "--topology",
+        "ring:2?bandwidth=1GB/s&latency=1us",
+        "--json",
+    ).report()
+    assert on_network["replay"]["saved_ns"] == 0
+    assert on_network["notes"][-1].startswith("the times of collectives are not recorded")

@@ -15,7 +15,7 @@ import numpy as np
 from collhub_pytorch.analysis.matching import Meetings
 from collhub_pytorch.analysis.timeline import Timeline
 from collhub_pytorch.calls import ISSUER_NAMESPACES
-from collhub_pytorch.job import fact_list, has_device
+from collhub_pytorch.job import EXTENSION, fact_list, has_device
 from collhub_pytorch.rank_nodes import PASSING_TIME
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import NodeKind, Workload
@@ -84,7 +84,9 @@ def is_computation(workload: Workload) -> BoolArray:
         not name.startswith(ISSUER_NAMESPACES) and name not in PASSING_TIME
         for name in workload.names
     ]
-    named = np.array([*is_work, False], np.bool_)[workload.nodes.name]
+    # Readers of profiles name the work of ranks; other jobs may have computations without a name.
+    is_unnamed_work = EXTENSION not in workload.extensions
+    named = np.array([*is_work, is_unnamed_work], np.bool_)[workload.nodes.name]
     is_other = is_communication(workload) | _is_named(workload, "memory_names")
     mask: BoolArray = named & workload.nodes.is_kind(NodeKind.COMPUTE) & ~is_other
     return mask

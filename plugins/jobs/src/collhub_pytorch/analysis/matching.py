@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_pytorch.job import file_of, has_device
+from collhub_pytorch.job import EXTENSION, file_of, has_device
 from collhub_pytorch.options import KINETO
 from hub_core.columns import Int64Array, csr
 from hub_core.model import (
@@ -104,14 +104,15 @@ def _find_differences(workload: Workload, first: Int64Array, second: Int64Array)
     # All-to-alls may be uneven: sizes may differ between ranks.
     is_free = nodes.collective[first] == JobCollective.ALL_TO_ALL
     differs |= (first_size != second_size) & (first_size >= 0) & (second_size >= 0) & ~is_free
-    types = np.array([*map(_dtype, workload.extras), ""])
+    types = np.array([*(_dtype(workload, extra) for extra in workload.extras), ""])
     first_types, second_types = types[nodes.extra[first]], types[nodes.extra[second]]
     differs |= (first_types != second_types) & (first_types != "") & (second_types != "")
     return np.flatnonzero(differs)
 
 
-def _dtype(extra: str) -> str:
-    return str(json.loads(extra).get("dtype", ""))
+def _dtype(workload: Workload, extra: str) -> str:
+    """Return the type in the preserved data of a node of a profile, "" for other formats."""
+    return str(json.loads(extra).get("dtype", "")) if EXTENSION in workload.extensions else ""
 
 
 def _mismatch_error(workload: Workload, subject: str, row: int, first: int) -> InputError:
@@ -159,7 +160,7 @@ def _describe(workload: Workload, row: int) -> str:
     nodes = workload.nodes
     kind = JobCollective(int(nodes.collective[row])).name.lower().replace("_", "-")
     size = int(nodes.bytes[row])
-    dtype = _dtype(workload.extras[nodes.extra[row]]) if nodes.extra[row] >= 0 else ""
+    dtype = _dtype(workload, workload.extras[nodes.extra[row]]) if nodes.extra[row] >= 0 else ""
     article = "an" if kind.startswith("a") else "a"
     amount = f" of {format_bytes(size)}" if size >= 0 else ""
     return f"{article} {kind}{amount}{f' ({dtype})' if dtype else ''}"

@@ -1,0 +1,452 @@
+"""Savings by other bucket sizes and by overlap: the job is changed and timed again.
+
+Both changes keep the dependencies of the job, and are dropped if ranks of the changed job would
+wait for each other. A change says nothing about its cost in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from collhub_job_traces.buckets import BucketPlanner, JoinedJob, join_collectives
+from collhub_job_traces.rebuilding import columns_of
+
+from collhub_pytorch.analysis import (
+    Meetings,
+    match_communications,
+    measure_waiting,
+    measured_timeline,
+)
+from collhub_pytorch.job import EXTENSION
+from collhub_pytorch.predicted_times import (
+    CallKey,
+    Predictor,
+    add_control_edges,
+    next_in_group,
+    predicted_calls,
+)
+from collhub_pytorch.rank_nodes import GAP
+from collhub_pytorch.replay import measure_transfers, replay_transfers
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import (
+    InputError,
+    JobCollective,
+    NodeColumns,
+    NodeKind,
+    Workload,
+    format_bytes,
+)
+from hub_core.plugin_api import JobChange
+
+JOINABLE = (JobCollective.ALL_REDUCE, JobCollective.ALL_GATHER, JobCollective.REDUCE_SCATTER)
+MAX_CLASSES = 6
+MAX_LIMITS = 5
+_BUCKET_ASSUMPTIONS = (
+    "a bucket starts when the last of its collectives could start, and ends for all of them",
+    "the time of a bucket keeps the ratio between the times of its collectives in the job and"
+    " their predicted times",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """A job with times: `transfer_ns` as in `replay_transfers`, `job_ns` of its replay.
+
+    `limits_ns`: transfer times at both limits of the error of predicted times; empty for measured
+    times, and where an error is not known.
+    """
+
+    workload: Workload
+    meetings: Meetings
+    transfer_ns: Int64Array
+    job_ns: int
+    limits_ns: tuple[Int64Array, ...] = ()
+
+
+def find_changes(
+    workload: Workload,
+    predictor: Predictor,
+    meetings: Meetings | None = None,
+    *,
+    is_predicted: bool = False,
+) -> tuple[JobChange, ...]:
+    """Time the job with other bucket sizes and with overlap, and return the changes that save time.
+
+    `workload`: every node has a time. `is_predicted`: its collectives have predicted times, as
+    `predict_job` returns them. Per kind of collective, number of ranks and distance between them,
+    the bucket size that saves most is returned. Savings are relative to the replay of the unchanged
+    job, in which ranks wait only as dependencies require.
+    """
+    meetings = meetings or match_communications(workload)
+    transfer = measure_transfers(measured_timeline(workload), meetings)
+    replayed_ns = replay_transfers(workload, meetings, transfer).job_ns
+    limits = _limit_transfers(workload, meetings, transfer, predictor) if is_predicted else ()
+    job = _Job(workload, meetings, transfer, replayed_ns, limits)
+    changes = [*_bucket_changes(job, predictor), *_overlap_changes(job)]
+    return tuple(change for change in changes if change.saved_ns > 0)
+
+
+def find_instant(workload: Workload, predictor: Predictor) -> JobChange:
+    """Return the job of `predict_job` whose collectives take no time: the limit of any saving."""
+    meetings = match_communications(workload)
+    transfer = measure_transfers(measured_timeline(workload), meetings)
+    none = transfer.copy()
+    rows = np.flatnonzero(workload.nodes.is_kind(NodeKind.COLLECTIVE) & (meetings.of_node >= 0))
+    none[rows] = 0
+    limits = _limit_transfers(workload, meetings, transfer, predictor)
+    job_ns = replay_transfers(workload, meetings, none).job_ns
+    saved = [
+        replay_transfers(workload, meetings, each).job_ns - job_ns for each in (transfer, *limits)
+    ]
+    return JobChange("instant", "if collectives took no time", job_ns, saved[0], *_band(saved))
+
+
+def _limit_transfers(
+    workload: Workload, meetings: Meetings, transfer_ns: Int64Array, predictor: Predictor
+) -> tuple[Int64Array, ...]:
+    """Return the transfer times at both limits of the errors; empty if an error is not known."""
+    calls = list(predicted_calls(workload, meetings))
+    limits = transfer_ns.copy(), transfer_ns.copy()
+    answers = predictor.predict(key for _, key in calls)
+    for (rows, _), answer in zip(calls, answers, strict=True):
+        if answer.held_out_error is None:
+            return ()
+        for sign, limit in zip((1, -1), limits, strict=True):
+            divisor = 1 + sign * answer.held_out_error
+            if divisor > 0:
+                limit[rows] = np.rint(transfer_ns[rows] / divisor)
+    return limits
+
+
+def _band(saved_ns: Sequence[int]) -> tuple[int | None, int | None]:
+    """Return the smallest and largest of several savings; None for a single one."""
+    return (min(saved_ns), max(saved_ns)) if len(saved_ns) > 1 else (None, None)
+
+
+def _overlap_changes(job: _Job) -> Iterator[JobChange]:
+    """Yield the job whose communications wait only for their data; nothing if it is unchanged."""
+    workload = job.workload
+    nodes = workload.nodes
+    if EXTENSION in workload.extensions:
+        dropped = _find_late_launches(workload, job.meetings)
+        assumption = (
+            "a communication starts when the work of the device that it waits for has ended, and"
+            " not when the host launches it"
+        )
+    else:
+        dropped = _find_stated_orders(nodes, job.meetings)
+        assumption = (
+            "where a communication has data dependencies, its control dependencies on computation"
+            " only state an order"
+        )
+    if not (dropped[0].any() or dropped[1].any()):
+        return
+    changed = _without_edges(workload, *dropped)
+    times = [_replay(changed, job.meetings, each) for each in (job.transfer_ns, *job.limits_ns)]
+    base = [
+        job.job_ns,
+        *(replay_transfers(workload, job.meetings, each).job_ns for each in job.limits_ns),
+    ]
+    saved = [before - after for before, after in zip(base, times, strict=True) if after is not None]
+    if times[0] is not None and len(saved) == len(base):
+        description = "if communication starts when its data is ready"
+        yield JobChange("overlap", description, times[0], saved[0], *_band(saved), (assumption,))
+
+
+def _find_stated_orders(nodes: NodeColumns, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
+    """Mark control edges between communications and other nodes; no data edges.
+
+    An edge is marked only if the communication has data edges on that side. Else its format states
+    all dependencies as control edges, and the data that it needs is not known.
+    """
+    communicates = meetings.of_node >= 0
+    has_data_parent, has_data_child = np.zeros((2, len(nodes)), np.bool_)
+    has_data_child[nodes.data_edges[0]] = True
+    has_data_parent[nodes.data_edges[1]] = True
+    parents, children = nodes.control_edges
+    leaves = communicates[parents] & ~communicates[children] & has_data_child[parents]
+    enters = ~communicates[parents] & communicates[children] & has_data_parent[children]
+    return np.zeros(len(nodes.data_indices), np.bool_), leaves | enters
+
+
+def _find_late_launches(workload: Workload, meetings: Meetings) -> tuple[BoolArray, BoolArray]:
+    """Mark the edges from the host to communications that also wait for work of the device.
+
+    A gap before a communication belongs to it. The profile records the dependencies.
+    """
+    nodes, communicates = workload.nodes, meetings.of_node >= 0
+    edges = nodes.edges()
+    begins = communicates[_started_by(workload)]
+    is_from_device = ~nodes.on_host[edges[0]] & ~communicates[edges[0]]
+    waits_for_device = np.zeros(len(nodes), np.bool_)
+    waits_for_device[edges[1][is_from_device]] = True
+    marks = []
+    for parents, children in (nodes.data_edges, nodes.control_edges):
+        is_from_host = nodes.on_host[parents] & ~begins[parents]
+        marks.append(is_from_host & begins[children] & waits_for_device[children])
+    return marks[0], marks[1]
+
+
+def _started_by(workload: Workload) -> Int64Array:
+    """Return for every row the row itself; for a gap of a profile the row that starts after it."""
+    nodes = workload.nodes
+    started = np.arange(len(nodes))
+    if EXTENSION in workload.extensions:
+        is_gap = np.array([*(name == GAP for name in workload.names), False])[nodes.name]
+        parents, children = nodes.edges()
+        is_end = is_gap[parents]
+        started[parents[is_end]] = children[is_end]
+    return started
+
+
+def _without_edges(workload: Workload, data: BoolArray, control: BoolArray) -> Workload:
+    """Return the job without the marked data and control edges."""
+    nodes = workload.nodes
+    kept = [
+        (edges[0][~dropped], edges[1][~dropped])
+        for edges, dropped in ((nodes.data_edges, data), (nodes.control_edges, control))
+    ]
+    columns = columns_of(nodes)
+    changed = type(nodes).from_columns(nodes.num_ranks, columns, kept[0], kept[1])
+    return replace(workload, nodes=changed)
+
+
+def _replay(workload: Workload, meetings: Meetings, transfer_ns: Int64Array) -> int | None:
+    """Return the time of a replay, None if ranks wait for each other."""
+    try:
+        return replay_transfers(workload, meetings, transfer_ns).job_ns
+    except InputError as error:
+        if _is_deadlock(error):
+            return None
+        raise
+
+
+def _bucket_changes(job: _Job, predictor: Predictor) -> Iterator[JobChange]:
+    """Yield the best bucket size per class of collectives, most transfer time first."""
+    classes = sorted(
+        _split_classes(job.workload),
+        key=lambda one: (-int(job.transfer_ns[one.rows].clip(0).sum()), one.name),
+    )
+    for one in classes[:MAX_CLASSES]:
+        trials = _BucketTrials(job, one, predictor)
+        changes = [change for limit in trials.limits() if (change := trials.time(limit))]
+        if changes:
+            yield max(changes, key=lambda change: change.saved_ns)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Class:
+    """Collectives of one kind in groups of equal size and distance; `rows`: their nodes."""
+
+    name: str
+    kind: JobCollective
+    rows: Int64Array
+
+
+def _split_classes(workload: Workload) -> list[_Class]:
+    """Split joinable collectives by kind, and by size and distance of the ranks of their group."""
+    nodes = workload.nodes
+    is_joinable = nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes > 0) & (nodes.algorithm < 0)
+    rows = np.flatnonzero(is_joinable & np.isin(nodes.collective, JOINABLE))
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for group in np.unique(nodes.group[rows]).tolist():
+        ranks = workload.members(group)
+        if len(ranks) > 1:
+            shapes.setdefault((len(ranks), ranks[1] - ranks[0]), []).append(group)
+    classes = []
+    for kind in JOINABLE:
+        of_kind = rows[nodes.collective[rows] == kind]
+        for (count, distance), groups in sorted(shapes.items()):
+            chosen = of_kind[np.isin(nodes.group[of_kind], groups)]
+            if len(chosen) > count:
+                name = f"{kind.name.lower().replace('_', '-')}s of {count} ranks"
+                name += f" at distance {distance}" * (distance != 1)
+                classes.append(_Class(name, kind, chosen))
+    return classes
+
+
+class _BucketTrials:
+    """Joins the collectives of one class into buckets of several sizes, and times the job.
+
+    Within a group, the order of the collectives is dropped before they are joined. The joined job
+    is timed without an order first, and then with the order in which its collectives could start.
+    """
+
+    def __init__(self, job: _Job, collectives: _Class, predictor: Predictor) -> None:
+        self._job, self._class, self._predictor = job, collectives, predictor
+        nodes = job.workload.nodes
+        candidates = np.zeros(len(nodes), np.bool_)
+        candidates[collectives.rows] = job.transfer_ns[collectives.rows] >= 0
+        data, control = self._find_order()
+        self._ordered_groups = np.unique(
+            np.concatenate(
+                [
+                    nodes.group[edges[0][mask]]
+                    for edges, mask in ((nodes.data_edges, data), (nodes.control_edges, control))
+                ]
+            )
+        )
+        self._unordered = _without_edges(job.workload, data, control)
+        self._planner = BucketPlanner(self._unordered, candidates)
+
+    def limits(self) -> list[int]:
+        """Return limits in bytes that give different buckets, at most `MAX_LIMITS`, largest first.
+
+        Each is twice the next smaller one; the smallest is twice the median size of the calls.
+        """
+        nodes = self._job.workload.nodes
+        sizes = nodes.bytes[self._class.rows]
+        limits: list[int] = []
+        previous = np.arange(len(nodes))
+        limit = 2 * int(np.median(sizes))
+        while limit < 2 * int(sizes.sum()):
+            plan = self._planner.plan(limit)
+            if not np.array_equal(plan, previous):
+                limits.append(limit)
+            previous = plan
+            limit *= 2
+        return limits[::-1][:MAX_LIMITS]
+
+    def time(self, limit_bytes: int) -> JobChange | None:
+        """Time the job with buckets of at most `limit_bytes`.
+
+        None if a time is not predicted, or if ranks would wait for each other.
+        """
+        joined = join_collectives(self._unordered, self._planner.plan(limit_bytes))
+        meetings = match_communications(joined.workload)
+        buckets = self._time_buckets(joined, meetings)
+        if buckets is None:
+            return None
+        transfer = np.full(len(joined.workload.nodes), -1, np.int64)
+        transfer[joined.row_of] = self._job.transfer_ns
+        for bucket in buckets:
+            transfer[bucket.rows] = round(bucket.time_ns)
+        workload = self._add_order(joined.workload, meetings, transfer)
+        job_ns = None if workload is None else _replay(workload, meetings, transfer)
+        if workload is None or job_ns is None:
+            return None
+        limits = self._replay_limits(workload, meetings, transfer, buckets)
+        nodes = self._job.workload.nodes
+        count = len(self._job.workload.members(int(nodes.group[self._class.rows[0]])))
+        description = (
+            f"if {self._class.name} have buckets of up to {format_bytes(limit_bytes)} "
+            f"({joined.joined_count // count} calls become {joined.bucket_count // count})"
+        )
+        saved = [self._job.job_ns - limit_ns for limit_ns in (job_ns, *limits)]
+        return JobChange(
+            "bucket-size", description, job_ns, saved[0], *_band(saved), _BUCKET_ASSUMPTIONS
+        )
+
+    def _replay_limits(
+        self,
+        workload: Workload,
+        meetings: Meetings,
+        transfer_ns: Int64Array,
+        buckets: Sequence[_Bucket],
+    ) -> list[int]:
+        """Return the times of the job at both limits of the error; empty without an error."""
+        results = []
+        for sign in (1, -1):
+            transfer = transfer_ns.copy()
+            for bucket in buckets:
+                if bucket.error is None:
+                    return []
+                # An error of 100 % has no upper limit of the time: the central time remains.
+                divisor = 1 + sign * bucket.error
+                transfer[bucket.rows] = round(
+                    bucket.time_ns / divisor if divisor > 0 else bucket.time_ns
+                )
+            results.append(replay_transfers(workload, meetings, transfer).job_ns)
+        return results
+
+    def _time_buckets(self, joined: JoinedJob, meetings: Meetings) -> list[_Bucket] | None:
+        """Predict the time of every bucket; None if the time of one is not predicted."""
+        before, after = self._job.workload.nodes, joined.workload.nodes
+        members: dict[int, list[int]] = {}
+        for row in self._class.rows.tolist():
+            members.setdefault(int(joined.row_of[row]), []).append(row)
+        keys_of_bucket: list[tuple[Int64Array, list[int], list[CallKey]]] = []
+        for meeting in range(len(meetings)):
+            rows = meetings.members(meeting)
+            old = members.get(int(rows[0]), [])
+            if len(old) > 1:
+                ranks = joined.workload.members(int(after.group[rows[0]]))
+                sizes = [*(int(before.bytes[row]) for row in old), int(after.bytes[rows].max())]
+                keys = [(self._class.kind, size, ranks) for size in sizes]
+                keys_of_bucket.append((rows, old, keys))
+        distinct = list(dict.fromkeys(key for _, _, keys in keys_of_bucket for key in keys))
+        answers = dict(zip(distinct, self._predictor.predict(distinct), strict=True))
+        buckets = []
+        for rows, old, keys in keys_of_bucket:
+            predicted = [answers[key].time_ns or 0.0 for key in keys]
+            if min(predicted) <= 0:
+                return None
+            ratio = float(self._job.transfer_ns[old].sum()) / sum(predicted[:-1])
+            error = answers[keys[-1]].held_out_error
+            buckets.append(_Bucket(rows, ratio * predicted[-1], error))
+        return buckets
+
+    def _find_order(self) -> tuple[BoolArray, BoolArray]:
+        """Mark data and control edges that only state the order of the collectives of a group.
+
+        In profiles, every edge from a collective to the next one of its group does, directly or
+        through a gap; in other jobs only control edges. An edge on which alone the start of a
+        collective depends is not marked in profiles, because its data may depend on it, too.
+        """
+        workload = self._job.workload
+        nodes, meetings = workload.nodes, self._job.meetings
+        is_profile = EXTENSION in workload.extensions
+        of_class = np.isin(nodes.group, np.unique(nodes.group[self._class.rows]))
+        following = next_in_group(nodes, meetings, of_class)
+        begins = _started_by(workload)
+        degree = np.bincount(nodes.edges()[1], minlength=len(nodes))
+        marks = []
+        for (parents, children), is_allowed in (
+            (nodes.data_edges, is_profile), (nodes.control_edges, True),
+        ):  # fmt: skip
+            is_order = (following[parents] >= 0) & (following[parents] == begins[children])
+            if is_profile:
+                is_order &= degree[children] > 1
+            marks.append(is_order & is_allowed)
+        return marks[0], marks[1]
+
+    def _add_order(
+        self, workload: Workload, meetings: Meetings, transfer_ns: Int64Array
+    ) -> Workload | None:
+        """Order the collectives of groups whose order was dropped by the times they could start.
+
+        None if ranks would wait for each other.
+        """
+        try:
+            times = replay_transfers(workload, meetings, transfer_ns).times
+        except InputError as error:
+            if _is_deadlock(error):
+                return None
+            raise
+        nodes = workload.nodes
+        rows = np.flatnonzero(
+            nodes.is_kind(NodeKind.COLLECTIVE) & np.isin(nodes.group, self._ordered_groups)
+        )
+        starts = measure_waiting(times, meetings).last_start[rows]
+        rows = rows[
+            np.lexsort((meetings.of_node[rows], starts, nodes.group[rows], nodes.rank[rows]))
+        ]
+        is_same = (nodes.group[rows[1:]] == nodes.group[rows[:-1]]) & (
+            nodes.rank[rows[1:]] == nodes.rank[rows[:-1]]
+        )
+        return add_control_edges(workload, rows[:-1][is_same], rows[1:][is_same])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Bucket:
+    """Nodes of a bucket on all ranks, its time in ns, and the relative error of the prediction."""
+
+    rows: Int64Array
+    time_ns: float
+    error: float | None
+
+
+def _is_deadlock(error: InputError) -> bool:
+    return any(diagnostic.code == "deadlock" for diagnostic in error.diagnostics)

@@ -1,0 +1,238 @@
+"""Predict the times of the collectives of a job by a measured machine or a simulated network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+import hub_core
+from collhub_pytorch.analysis import Meetings, has_times, match_communications, measured_timeline
+from collhub_pytorch.job import EXTENSION
+from collhub_pytorch.replay import NetworkTimes, measure_transfers, replay_transfers
+from hub_core.columns import BoolArray, Int64Array
+from hub_core.model import (
+    InputError,
+    JobCollective,
+    NodeColumns,
+    NodeKind,
+    UsageError,
+    Workload,
+)
+from hub_core.plugin_api import (
+    LibraryCall,
+    LibraryTime,
+    LibraryTimesRequest,
+    MachineDescription,
+)
+
+CallKey = tuple[JobCollective, int, tuple[int, ...]]
+"""Collective, input bytes of a rank, ranks of the job."""
+
+
+class Predictor(Protocol):
+    """Predicts the times of collectives."""
+
+    @property
+    def name(self) -> str:
+        """Name of the machine or network in messages."""
+
+    def predict(self, keys: Iterable[CallKey]) -> list[LibraryTime]:
+        """Predict the times of calls, in their order. Raises `HubError`."""
+
+
+@dataclass(slots=True)
+class MachinePredictor:
+    """Times that a library reaches on a machine: name of a profile, or its document.
+
+    `ranks_per_node`: rank r is on node r // ranks_per_node; None for one rank on each GPU.
+    """
+
+    machine: str
+    ranks_per_node: int | None
+    registry: hub_core.Registry
+    _answers: dict[CallKey, LibraryTime] = field(default_factory=dict)
+    _description: MachineDescription | None = None
+
+    @property
+    def description(self) -> MachineDescription:
+        """Machine of the profile. Raises `HubError` for an unknown profile."""
+        if self._description is None:
+            self.predict(())
+        assert self._description is not None
+        return self._description
+
+    @property
+    def name(self) -> str:
+        """Name of the machine."""
+        return self.description.name
+
+    def predict(self, keys: Iterable[CallKey]) -> list[LibraryTime]:
+        """Predict the times of calls; calls beyond the profile have a reason instead of a time."""
+        listed = list(keys)
+        new = [key for key in dict.fromkeys(listed) if key not in self._answers]
+        if new or self._description is None:
+            calls = tuple(to_library_call(*key) for key in new)
+            request = LibraryTimesRequest(self.machine, calls, self.ranks_per_node)
+            predicted = hub_core.predict_library_times(request, self.registry)
+            self._answers.update(zip(new, predicted.times, strict=True))
+            self._description = predicted.machine
+            self.ranks_per_node = predicted.ranks_per_node
+        return [self._answers[key] for key in listed]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPredictor:
+    """Simulated times of algorithms on a network; their error is not known."""
+
+    times: NetworkTimes
+
+    @property
+    def name(self) -> str:
+        """Name of the network."""
+        return self.times.topology.name
+
+    def predict(self, keys: Iterable[CallKey]) -> list[LibraryTime]:
+        """Simulate the calls. Raises `HubError` for a collective without an algorithm."""
+        return [LibraryTime(None, self.times(*key), "simulated") for key in keys]
+
+
+def to_library_call(kind: JobCollective, size: int, ranks: tuple[int, ...]) -> LibraryCall:
+    """Convert a call of a job; its full buffer is the output for an all-gather or a gather."""
+    assert kind.kind is not None, "barriers are not predicted"
+    total = size * len(ranks) if kind.kind.traits.input_is_part else size
+    return LibraryCall(str(kind.kind), ranks, total)
+
+
+def predict_job(workload: Workload, predictor: Predictor) -> Workload:
+    """Return a job whose communications have predicted times, as if it had been profiled.
+
+    Durations of communications include waiting for the last rank. Collectives without data take no
+    time, and messages the time of a broadcast from one rank to another; messages with measured
+    times keep them. In jobs that are no profiles, a rank runs one computation at a time, in the
+    order in which they can start, and the collectives of a group in their order; dependencies that
+    state this order are added. Raises `InputError` for computations without a duration, for calls
+    that cannot be predicted, and for ranks that do not match.
+    """
+    meetings = match_communications(workload)
+    is_profile = EXTENSION in workload.extensions
+    # Unmatched messages have no other end, so they take no time.
+    is_open = workload.nodes.is_kind(NodeKind.SEND, NodeKind.RECV) & (meetings.of_node < 0)
+    nodes = workload.nodes
+    timed = replace(
+        nodes, duration_ns=np.where(is_open & (nodes.duration_ns < 0), 0, nodes.duration_ns)
+    )
+    workload = replace(workload, nodes=timed)
+    transfer = np.full(len(nodes), -1, np.int64)
+    if is_profile and has_times(workload):
+        transfer = measure_transfers(measured_timeline(workload), meetings)
+    keys = list(predicted_calls(workload, meetings))
+    predicted = predictor.predict(key for _, key in keys)
+    for (rows, key), time in zip(keys, predicted, strict=True):
+        if time.time_ns is None:
+            first = int(rows[0])
+            if transfer[first] >= 0:
+                continue
+            kind = key[0].name.lower().replace("_", "-")
+            reason = f"its {kind} of {key[1]} bytes on {len(key[2])} ranks is not predicted"
+            message = f"{reason}: {time.reason}"
+            cure = "choose another machine, or give --topology T instead"
+            location = timed.location(first, workload.provenance.source_name)
+            raise InputError(message, location=location, cure=cure, code="not-predicted")
+        transfer[rows] = round(time.time_ns)
+    transfer[(meetings.of_node >= 0) & (transfer < 0)] = 0
+    if not is_profile:
+        workload = _add_order(workload, meetings)
+    lane = None if is_profile else _lanes(workload)
+    times = replay_transfers(workload, meetings, transfer, lane).times
+    duration = np.where(meetings.of_node >= 0, times.end - times.start, workload.nodes.duration_ns)
+    workload = replace(workload, nodes=replace(workload.nodes, duration_ns=duration))
+    return workload if lane is None else _add_lane_order(workload, lane, times.start)
+
+
+def predicted_calls(workload: Workload, meetings: Meetings) -> Iterator[tuple[Int64Array, CallKey]]:
+    """Yield nodes and key of the communications whose time is predicted."""
+    nodes = workload.nodes
+    for meeting in range(len(meetings)):
+        rows = meetings.members(meeting)
+        first, size = int(rows[0]), int(nodes.bytes[rows].max())
+        if nodes.kind[first] != NodeKind.COLLECTIVE:
+            if nodes.duration_ns[first] < 0:
+                ends = int(nodes.rank[first]), int(nodes.peer[first])
+                yield rows, (JobCollective.BROADCAST, max(size, 0), tuple(sorted(ends)))
+            continue
+        kind = JobCollective(int(nodes.collective[first]))
+        ranks = workload.members(int(nodes.group[first]))
+        if kind.kind is not None and size > 0 and len(ranks) > 1:
+            yield rows, (kind, size, ranks)
+
+
+def _add_order(workload: Workload, meetings: Meetings) -> Workload:
+    """Add control dependencies between consecutive collectives of a group on each rank."""
+    nodes = workload.nodes
+    following = next_in_group(nodes, meetings, nodes.is_kind(NodeKind.COLLECTIVE))
+    before = np.flatnonzero(following >= 0)
+    return add_control_edges(workload, before, following[before])
+
+
+def _add_lane_order(workload: Workload, lane: Int64Array, start_ns: Int64Array) -> Workload:
+    """Add control dependencies between consecutive computations of a lane."""
+    rows = np.flatnonzero(lane >= 0)
+    # Computations without a duration start at the same time as their successor.
+    order = rows[np.lexsort((rows, workload.nodes.duration_ns[rows], start_ns[rows], lane[rows]))]
+    is_same = lane[order[1:]] == lane[order[:-1]]
+    return add_control_edges(workload, order[:-1][is_same], order[1:][is_same])
+
+
+def _lanes(workload: Workload) -> Int64Array:
+    """Number the computations of each rank's device with its rank, -1 for other nodes."""
+    nodes = workload.nodes
+    is_on_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host & (nodes.duration_ns > 0)
+    lanes: Int64Array = np.where(is_on_device, nodes.rank, -1).astype(np.int64)
+    return lanes
+
+
+def next_in_group(nodes: NodeColumns, meetings: Meetings, chosen: BoolArray) -> Int64Array:
+    """Return the next collective of the same group and rank for chosen collectives, else -1."""
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & chosen)
+    rows = rows[np.lexsort((meetings.of_node[rows], nodes.group[rows], nodes.rank[rows]))]
+    is_next = (nodes.group[rows[1:]] == nodes.group[rows[:-1]]) & (
+        nodes.rank[rows[1:]] == nodes.rank[rows[:-1]]
+    )
+    following = np.full(len(nodes), -1, np.int64)
+    following[rows[:-1][is_next]] = rows[1:][is_next]
+    return following
+
+
+def add_control_edges(workload: Workload, before: Int64Array, after: Int64Array) -> Workload:
+    """Add control dependencies between rows."""
+    # Imported here: only predictions change jobs.
+    from collhub_job_traces.rebuilding import columns_of
+
+    nodes = workload.nodes
+    control = nodes.control_edges
+    edges = np.concatenate([control[0], before]), np.concatenate([control[1], after])
+    columns = columns_of(nodes)
+    return replace(
+        workload,
+        nodes=type(nodes).from_columns(nodes.num_ranks, columns, nodes.data_edges, edges),
+    )
+
+
+def has_computation_times(workload: Workload) -> bool:
+    """Whether all nodes except communications and markers have a time."""
+    nodes = workload.nodes
+    kinds = NodeKind.COLLECTIVE, NodeKind.SEND, NodeKind.RECV, NodeKind.MARKER
+    return not bool(((nodes.duration_ns < 0) & ~nodes.is_kind(*kinds)).any())
+
+
+def require_sizes(workload: Workload) -> None:
+    """Raise `UsageError` if a collective has no recorded size, so that no time is predictable."""
+    nodes = workload.nodes
+    rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.bytes < 0))
+    rows = rows[nodes.collective[rows] != JobCollective.BARRIER]
+    if len(rows):
+        message = f"{len(rows)} collectives have no size, so that their times cannot be predicted"
+        raise UsageError(message, cure="leave out --machine and --topology")
