@@ -21,8 +21,7 @@ import google.protobuf
 import numpy as np
 
 from hub_core import Algorithm, __version__
-from hub_core.chakra import record_bounds, varint
-from hub_core.chakra.trace_records import message_class
+from hub_core.chakra import message_class, record_bounds, varint
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing import ring_all_reduce
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions

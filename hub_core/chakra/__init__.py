@@ -1,6 +1,6 @@
 """Chakra execution traces as columns: decode files to arrays of nodes, and encode them.
 
-Only `hub_core.chakra.trace_records`, the messages of the schema as objects, needs protobuf.
+Only `decoded_records`, `encoded_record` and `message_class`, messages as objects, need protobuf.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hub_core.chakra.rank_file import in_batches, open_rank_file
     from hub_core.chakra.records import Batch, Dependencies, NodeColumns, RankFile, decode_nodes
     from hub_core.chakra.shapes import AttributeColumns, ShapeBook
+    from hub_core.chakra.trace_records import decoded_records, encoded_record, message_class
     from hub_core.chakra.wire import (
         Column,
         WireError,
@@ -48,9 +49,9 @@ __all__ = [
     "Dependencies", "Edges", "Kind", "Metadata", "MetadataEntry", "NodeColumns", "NodeFields",
     "NodeTable", "NodeType", "Piece", "Ragged", "RankFile", "ResolvedLinks", "ShapeBook",
     "TraceError", "Triple", "UInt64Array", "WireError", "decode_nodes", "decode_varints",
-    "encode_metadata", "encode_records", "encode_varints", "in_batches", "link",
-    "list_attribute", "number_attribute", "number_field", "open_rank_file", "packed_field",
-    "record_bounds", "type_name", "varint",
+    "decoded_records", "encode_metadata", "encode_records", "encode_varints", "encoded_record",
+    "in_batches", "link", "list_attribute", "message_class", "number_attribute", "number_field",
+    "open_rank_file", "packed_field", "record_bounds", "type_name", "varint",
 ]  # fmt: skip
 
 _HOMES = {
@@ -64,6 +65,7 @@ _HOMES = {
     "hub_core.chakra.rank_file": "in_batches open_rank_file",
     "hub_core.chakra.records": "Batch Dependencies NodeColumns RankFile decode_nodes",
     "hub_core.chakra.shapes": "AttributeColumns ShapeBook",
+    "hub_core.chakra.trace_records": "decoded_records encoded_record message_class",
     "hub_core.chakra.wire": "Column WireError decode_varints encode_varints record_bounds varint",
 }
 

@@ -22,6 +22,9 @@ from hub_core.schedules.double_trees import (
     find_second_tree_parents,
     find_tree_parents,
 )
+from hub_core.schedules.message_ends import MessageEnds, order_links
+from hub_core.schedules.phases import separate_phases
+from hub_core.schedules.switch_groups import SwitchGroups, find_switch_groups
 from hub_core.schedules.transfers import Chunks, Transfers, link_channels, work_times_ns
 
 __all__ = [
@@ -35,7 +38,9 @@ __all__ = [
     "CertifiedWay",
     "Chunks",
     "LinkCapacities",
+    "MessageEnds",
     "Searched",
+    "SwitchGroups",
     "Transfers",
     "TreeCount",
     "algorithm_of",
@@ -43,11 +48,14 @@ __all__ = [
     "fastest_of",
     "find_certificate",
     "find_second_tree_parents",
+    "find_switch_groups",
     "find_tree_parents",
     "link_channels",
     "network_digest",
     "network_object",
+    "order_links",
     "partition_rate",
+    "separate_phases",
     "spreading_rate",
     "work_times_ns",
 ]

@@ -19,16 +19,20 @@ from hub_core.model import (
     Provenance,
     StepTable,
 )
-from hub_core.schedules.link_order import order_links
 from hub_core.schedules.lowered_steps import (
-    RowPairs,
     allocate_scratch,
     build_copies,
     build_message_steps,
     build_startup_steps,
     concatenate_columns,
 )
-from hub_core.schedules.message_ends import ChunkHolders, MessageEnds, check_causality
+from hub_core.schedules.message_ends import (
+    ChunkHolders,
+    MessageEnds,
+    RowPairs,
+    check_causality,
+    order_links,
+)
 from hub_core.schedules.transfers import Chunks, Transfers, link_channels
 
 

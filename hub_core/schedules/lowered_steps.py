@@ -9,14 +9,12 @@ import numpy.typing as npt
 
 from hub_core.columns import BoolArray, Int64Array, first_positions
 from hub_core.model import COLUMN_DEFAULTS, COLUMN_DTYPES, Buffer, StepKind
-from hub_core.schedules.message_ends import ChunkHolders, MessageEnds
+from hub_core.schedules.message_ends import ChunkHolders, MessageEnds, RowPairs
 from hub_core.schedules.transfers import Transfers
 
 StepColumns = dict[str, npt.NDArray[np.generic]]
 """Columns of equal length by name; the names are `COLUMN_NAMES`."""
 
-RowPairs = tuple[Int64Array, Int64Array]
-"""Dependencies as int64 arrays (parent rows, child rows)."""
 
 # A schedule has neither thread blocks nor source lines.
 COLUMN_NAMES = tuple(name for name in COLUMN_DTYPES if name not in ("lane", "source_line"))

@@ -37,7 +37,7 @@ class SwitchGroups:
         return not (len(self.multicasts[0]) or len(self.sums[0]))
 
 
-def switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups | None:
+def find_switch_groups(algorithm: Algorithm, topology: Topology) -> SwitchGroups | None:
     """Find the multicasts and sums of an algorithm on a topology; None if there are none.
 
     Multicasts are searched only if the topology has multicasting switches, sums only if it has

@@ -7,9 +7,8 @@ import json
 import pytest
 from google.protobuf.json_format import MessageToJson
 
-from hub_core.chakra import TraceError, open_rank_file, varint
+from hub_core.chakra import TraceError, decoded_records, encoded_record, open_rank_file, varint
 from hub_core.chakra.rank_file import is_json_form
-from hub_core.chakra.trace_records import decoded_records, encoded_record
 
 SIZE = {"name": "comm_size", "int64_val": 1 << 40}
 KINDS = [

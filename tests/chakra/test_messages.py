@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
-from hub_core.chakra import Kind, NodeType
-from hub_core.chakra.trace_records import file_descriptor_set, message_class
+from hub_core.chakra import Kind, NodeType, message_class
+from hub_core.chakra.trace_records import file_descriptor_set
 
 
 @pytest.mark.oracle

@@ -8,9 +8,8 @@ import sys
 
 import pytest
 
-from hub_core.chakra import Kind
+from hub_core.chakra import Kind, message_class
 from hub_core.chakra.metadata import WireError, _decode_by_protobuf, _decode_usual
-from hub_core.chakra.trace_records import message_class
 
 _VALUES = {
     Kind.STRING: ("", "x", "ü"),

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from hub_core.chakra import NodeType, TraceError
-from hub_core.chakra.trace_records import decoded_records, encoded_record
+from hub_core.chakra import NodeType, TraceError, decoded_records, encoded_record
 
 SIZE = {"name": "comm_size", "int64_val": 4096}
 FILE = encoded_record("GlobalMetadata", version="0.0.4", attr=[{"name": "rank", "int32_val": 3}])

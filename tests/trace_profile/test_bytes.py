@@ -8,10 +8,10 @@ from hypothesis import given, settings
 
 from hub_core.chakra import (
     encode_metadata,
+    message_class,
     record_bounds,
     varint,
 )
-from hub_core.chakra.trace_records import message_class
 from hub_core.model.algorithm import Algorithm
 from hub_core.plugin_api import Source
 from hub_core.testing.strategies import algorithms

@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hub_core.chakra import INTEGER_KINDS, Kind, MetadataEntry, encode_metadata, varint
-from hub_core.chakra.trace_records import message_class
+from hub_core.chakra import (
+    INTEGER_KINDS,
+    Kind,
+    MetadataEntry,
+    encode_metadata,
+    message_class,
+    varint,
+)
 from hub_core.model import Buffer, CollectiveKind
 from hub_core.model.algorithm import Algorithm
 from hub_core.model.diagnostics import InputError, UsageError

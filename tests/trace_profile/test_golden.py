@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hub_core.chakra import NodeTable, NodeType
-from hub_core.chakra.trace_records import encoded_record
+from hub_core.chakra import NodeTable, NodeType, encoded_record
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.trace_profile.formats import ChakraReadOptions, ChakraWriteOptions
 from hub_core.trace_profile.lowering import chakra_nodes

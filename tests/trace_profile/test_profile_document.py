@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hub_core.chakra import record_bounds
-from hub_core.chakra.trace_records import message_class
+from hub_core.chakra import message_class, record_bounds
 from hub_core.model.algorithm import Algorithm, Provenance
 from hub_core.model.collectives import Collective
 from hub_core.model.kinds import Buffer, CollectiveKind, StepKind

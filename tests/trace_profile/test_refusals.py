@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from hub_core.chakra import encode_metadata, record_bounds, varint
-from hub_core.chakra.trace_records import message_class
+from hub_core.chakra import encode_metadata, message_class, record_bounds, varint
 from hub_core.model.diagnostics import InputError
 from hub_core.plugin_api import Source, SourcePart
 from hub_core.testing.samples import ring_all_reduce

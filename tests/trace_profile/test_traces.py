@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import hub_core
-from hub_core.chakra.trace_records import decoded_records
+from hub_core.chakra import decoded_records
 from hub_core.testing.samples import ring_all_reduce
 from hub_core.trace_profile.formats import ChakraWriteOptions
 

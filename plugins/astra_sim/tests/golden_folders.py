@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hub_core.chakra.trace_records import encoded_record
+from hub_core.chakra import encoded_record
 
 Json = Mapping[str, Any]
 _TYPES = {

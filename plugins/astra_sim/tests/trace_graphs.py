@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hub_core.chakra import NodeTable, NodeType
-from hub_core.chakra.trace_records import encoded_record
+from hub_core.chakra import NodeTable, NodeType, encoded_record
 
 SEND, RECV, COMP = NodeType.COMM_SEND, NodeType.COMM_RECV, NodeType.COMP
 

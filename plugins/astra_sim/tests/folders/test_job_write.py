@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import hub_core
-from hub_core.chakra.trace_records import decoded_records
+from hub_core.chakra import decoded_records
 from hub_core.model import (
     Algorithm,
     JobCollective,

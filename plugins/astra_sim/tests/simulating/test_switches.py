@@ -17,7 +17,7 @@ from hub_core.model import (
     StepTableBuilder,
 )
 from hub_core.network import Links, Topology
-from hub_core.schedules.switch_groups import switch_groups
+from hub_core.schedules import find_switch_groups
 
 MULTICAST, REDUCE = "multicast=true", "reduce=true"
 # One byte per nanosecond and link, 10 ns a link.
@@ -84,7 +84,7 @@ def test_a_multicast_takes_a_link_once(ranks: int) -> None:
 def test_messages_in_turn_are_no_multicast() -> None:
     algorithm = broadcast(4, is_in_turn=True)
     topology = switch(4, MULTICAST)
-    assert switch_groups(algorithm, topology) is None
+    assert find_switch_groups(algorithm, topology) is None
     assert time_ns(algorithm, topology) == time_ns(algorithm, switch(4))
 
 
@@ -201,4 +201,4 @@ def test_a_switch_that_does_both_halves_an_all_reduce() -> None:
 
 def test_routes_without_switches_are_as_ever() -> None:
     ring = parse_topology(f"ring:4?{RATE}")
-    assert switch_groups(broadcast(4), ring) is None
+    assert find_switch_groups(broadcast(4), ring) is None

@@ -13,7 +13,7 @@ from collhub_astra_sim.workloads.simulate import simulate_workload
 from collhub_astra_sim.workloads.system import System
 from golden_cases import Json, topology_of, workload_of
 
-from hub_core.chakra.trace_records import decoded_records
+from hub_core.chakra import decoded_records
 from hub_core.model import Workload
 
 SETS = (

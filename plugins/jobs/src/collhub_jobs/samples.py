@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from hub_core import Provenance
-from hub_core.chakra.trace_records import encoded_record
+from hub_core.chakra import encoded_record
 from hub_core.plugin_api import Source
 
 

@@ -8,8 +8,7 @@ import pytest
 from collhub_job_traces.node import DecodedNode, DecodedParts, NodeDecoder, _RecordBuilder
 from collhub_job_traces.records import ATTRIBUTE, attribute, fields, varint
 
-from hub_core.chakra import RankFile
-from hub_core.chakra.trace_records import message_class
+from hub_core.chakra import RankFile, message_class
 from hub_core.model import NodeKind
 
 _ATTRIBUTES = (

@@ -9,7 +9,7 @@ import pytest
 from collhub_job_traces import JobReadOptions, read, write
 
 from hub_core import InputError, Workload
-from hub_core.chakra.trace_records import encoded_record
+from hub_core.chakra import encoded_record
 from hub_core.model import NodeKind
 from hub_core.plugin_api import NoOptions, Source, SourcePart
 from hub_core.testing import ring_all_reduce, training_step

@@ -6,7 +6,7 @@ import pytest
 from collhub_job_traces import JobReadOptions, bridge_markers, read, stated_fields
 
 from hub_core import InputError
-from hub_core.chakra.trace_records import encoded_record
+from hub_core.chakra import encoded_record
 from hub_core.model import NodeKind
 from hub_core.plugin_api import Source, SourcePart
 

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.json_format import MessageToJson
 
 import hub_core
-from hub_core.chakra.trace_records import decoded_records
+from hub_core.chakra import decoded_records
 from hub_core.model import Algorithm, Workload
 
 JOBS = ("stage-llama-dp2tp2pp2/workload", "torus-2d-user/trace", "mlc-chakra-generator/ALL_GATHER",

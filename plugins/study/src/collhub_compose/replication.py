@@ -33,7 +33,7 @@ from hub_core.model import (
     StepTable,
     UsageError,
 )
-from hub_core.schedules.phases import separate_phases
+from hub_core.schedules import separate_phases
 from hub_core.verification import common_unit
 
 

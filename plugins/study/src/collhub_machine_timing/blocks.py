@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from hub_core.columns import BoolArray, Int64Array, distinct, labels, run_mask
 from hub_core.model import Findings, Messages, StepTable, connection_keys, match_messages
-from hub_core.schedules.switch_groups import SwitchGroups
+from hub_core.schedules import SwitchGroups
 
 
 @dataclass(frozen=True, slots=True, eq=False)

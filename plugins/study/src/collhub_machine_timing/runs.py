@@ -31,8 +31,7 @@ from collhub_machine_timing.world import MessagePaths, build_world, find_paths, 
 from hub_core.columns import Float64Array, Int64Array, distinct
 from hub_core.model import Algorithm, StepKind, UsageError, message_bytes
 from hub_core.network import Topology
-from hub_core.schedules.phases import separate_phases
-from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
+from hub_core.schedules import SwitchGroups, find_switch_groups, separate_phases
 
 # Further rounds repeat the time of the last simulated one.
 _SIMULATED_ROUNDS = 2
@@ -136,7 +135,7 @@ def build_case(
     gpu = profile.known_gpu
     groups = None
     if kernel in (None, "nvls") and gpu is not None and gpu.nvls_channels:
-        groups = switch_groups(algorithm, topology)
+        groups = find_switch_groups(algorithm, topology)
     if kernel is None:
         kernel = "exchange" if _is_exchange(algorithm) else "fifo"
         kernel = kernel if groups is None else "nvls"

@@ -21,7 +21,7 @@ from hub_core.columns import (
 )
 from hub_core.model import StepTable, connection_keys
 from hub_core.network import Topology, group_of_nodes
-from hub_core.schedules.switch_groups import SwitchGroups
+from hub_core.schedules import SwitchGroups
 
 PS_PER_US = 1e6
 

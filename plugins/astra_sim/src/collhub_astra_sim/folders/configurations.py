@@ -353,7 +353,7 @@ def _note_uses(
 def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
     """Yield the nodes of a trace. Raises `InputError` for other bytes."""
     # Imports protobuf, which a folder without a workload does not need.
-    from hub_core.chakra.trace_records import decoded_records
+    from hub_core.chakra import decoded_records
 
     messages = decoded_records(content, file)
     try:

@@ -156,7 +156,7 @@ def encode_idle_workload() -> bytes:
 def _encode_trace(nodes: Sequence[Mapping[str, object]]) -> bytes:
     """Encode a trace: a metadata record, then nodes (fields of the message `Node` by name)."""
     # Imported here: it imports protobuf, which only writers of folders need.
-    from hub_core.chakra.trace_records import encoded_record
+    from hub_core.chakra import encoded_record
 
     metadata = encoded_record("GlobalMetadata", version=_VERSION)
     return metadata + b"".join(encoded_record("Node", **node) for node in nodes)

@@ -35,7 +35,7 @@ from hub_core.model import (
 )
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
-from hub_core.schedules.switch_groups import SwitchGroups, switch_groups
+from hub_core.schedules import SwitchGroups, find_switch_groups
 
 _TRACE_EXTENSION = "chakra-source"
 """Key of `Algorithm.extensions` that the reader of Chakra traces sets."""
@@ -70,7 +70,7 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
     check_size(algorithm, size)
     nodes = chakra_nodes(algorithm, size)
     durations = compute_durations_ns(algorithm, nodes, size, model)
-    groups = switch_groups(algorithm, request.topology) if model.is_congestion_aware else None
+    groups = find_switch_groups(algorithm, request.topology) if model.is_congestion_aware else None
     if options.rendezvous:
         if groups is not None:
             message = "rendezvous is not modelled with multicast or reductions in switches"

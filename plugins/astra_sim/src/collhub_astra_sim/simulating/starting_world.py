@@ -39,7 +39,7 @@ from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, IntArray, distinct, group_of_entry
 from hub_core.model import InputError
 from hub_core.network import Topology
-from hub_core.schedules.switch_groups import SwitchGroups
+from hub_core.schedules import SwitchGroups
 
 # The kernel numbers nodes and hops with 32 bits.
 _MOST_ROWS = 1 << 31

@@ -18,7 +18,7 @@ from collhub_kernels.event_queue import Records
 from collhub_astra_sim.simulating.kernel import SUM, SWITCHED
 from hub_core.columns import Int64Array, run_starts
 from hub_core.network import Routes, Topology
-from hub_core.schedules.switch_groups import SwitchGroups
+from hub_core.schedules import SwitchGroups
 
 # Links of a route, in order.
 _Route = tuple[int, ...]

@@ -158,9 +158,9 @@ def find_switch_steps(
     if topology is None or not (topology.multicast or topology.reduction):
         return switches
     # Imported here: plans for other networks do not need it.
-    from hub_core.schedules.switch_groups import switch_groups
+    from hub_core.schedules import find_switch_groups
 
-    groups = switch_groups(algorithm, topology)
+    groups = find_switch_groups(algorithm, topology)
     if groups is None:
         return switches
     max_messages = _MAX_MESSAGES_OF_PIPELINE if is_sliced else len(steps)

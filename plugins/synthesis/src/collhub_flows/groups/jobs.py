@@ -24,9 +24,7 @@ from hub_core.columns import (
 )
 from hub_core.model import Algorithm, Provenance, StepKind
 from hub_core.network import Occupancy, link_times_ps
-from hub_core.schedules import Chunks, Transfers, algorithm_of
-from hub_core.schedules.link_order import order_links
-from hub_core.schedules.message_ends import MessageEnds
+from hub_core.schedules import Chunks, MessageEnds, Transfers, algorithm_of, order_links
 
 # Maximum number of jobs for passes forward and backward; with more, they take too long.
 _MAX_JOBS_FOR_PASSES = 60_000
