@@ -22,8 +22,7 @@ import numpy as np
 from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.options import PlanWriteOptions
 from collhub_mscclpp.plans.read_plan import parse_plan
-from collhub_mscclpp.writing.plan_text import plan_text
-from collhub_mscclpp.writing.write import build_draft, write_thread_blocks
+from collhub_mscclpp.writing.write import build_draft, plan_text, write_thread_blocks
 
 import hub_core
 from hub_core.model import Algorithm, Collective, CollectiveKind, HubError

@@ -89,7 +89,7 @@ def collhub_checks() -> Sequence[Check]:
         "mscclpp",
         Subject.RUNTIME,
         "whether microsoft/mscclpp runs an execution plan rightly, launch after launch",
-        "collhub_mscclpp.checking.load_check:check_mscclpp",
+        "collhub_mscclpp.checking.check_plan:check_mscclpp",
         versions=(
             # Older plans have another format. The rules are those of 0.9.0.
             RuntimeVersions(

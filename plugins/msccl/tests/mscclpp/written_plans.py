@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from collhub_mscclpp.selecting import write_plans
-from collhub_mscclpp.writing import plan_text, write
+from collhub_mscclpp.writing import write
 from collhub_mscclpp.writing.draft import Draft
 from collhub_mscclpp.writing.segments import Segment
 from executor_model import Schedule, schedules
@@ -32,14 +32,14 @@ def every_written_plan_runs(
 ) -> Iterator[None]:
     """Fail the test if a plan that it has written is not right in every claimed mode."""
     written: dict[bytes, Draft] = {}
-    text: Callable[[Draft, Sequence[Sequence[Segment]]], bytes] = plan_text.plan_text
+    text: Callable[[Draft, Sequence[Sequence[Segment]]], bytes] = write.plan_text
 
     def remember(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> bytes:
         content = text(draft, blocks)
         written[content] = draft
         return content
 
-    for module in (plan_text, write, write_plans):
+    for module in (write, write_plans):
         monkeypatch.setattr(module, "plan_text", remember)
     yield
     for content, draft in written.items():

@@ -1,22 +1,25 @@
-"""Check a plan by the executor's rules: loading, and the results of repeated launches."""
+"""Check a plan by the executor's rules: loading, and the results of repeated launches.
+
+`check_mscclpp` is the check `mscclpp` of the plugin: it reads the plan and reports the verdict.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_mscclpp.checking.block_barriers import check_block_barriers
-from collhub_mscclpp.checking.contents import Contents, contents_of
 from collhub_mscclpp.checking.execution import Execution, LaunchResult
 from collhub_mscclpp.checking.habits import (
+    check_block_barriers,
     check_habits,
     check_overlaps,
     check_pipelines,
     check_relaxed_signals,
     check_scratch,
 )
-from collhub_mscclpp.checking.limits import check_limits
+from collhub_mscclpp.checking.limits import MOST_SLICES, check_limits
 from collhub_mscclpp.checking.lowering import (
     Counters,
     Proxies,
@@ -25,7 +28,13 @@ from collhub_mscclpp.checking.lowering import (
     program_of,
     ranges_of,
 )
-from collhub_mscclpp.checking.memory import PlanMemory, has_contract, plan_memory
+from collhub_mscclpp.checking.memory import (
+    Contents,
+    PlanMemory,
+    contents_of,
+    has_contract,
+    plan_memory,
+)
 from collhub_mscclpp.checking.program import Program
 from collhub_mscclpp.checking.report import (
     DEADLOCK,
@@ -35,6 +44,7 @@ from collhub_mscclpp.checking.report import (
     WRONG,
     PlanFindings,
     PlanReport,
+    Story,
 )
 from collhub_mscclpp.checking.rules import (
     check_barriers,
@@ -44,10 +54,12 @@ from collhub_mscclpp.checking.rules import (
     check_offsets,
     check_operations,
 )
-from collhub_mscclpp.checking.story import Story
+from collhub_mscclpp.plans.json_values import MOST_BYTES
+from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plans.records import Plan
 from hub_core.columns import Int64Array
-from hub_core.model import InputError
+from hub_core.model import InputError, UsageError
+from hub_core.plugin_api import CheckReport, CheckRequest, LoadableCall, NoOptions
 
 # Halves of the scratch alternate, so the third launch reuses the half of the first.
 LAUNCHES = 3
@@ -83,7 +95,7 @@ def check_plan(
     # With unequal halves packets of the second launch are stored at wrong addresses.
     has_halves = check_halves(plan, findings)
     execution, results = launch_plan(prepared, launches if has_halves else 1)
-    verdicts = [_verdict(result, findings) for result in results]
+    verdicts = [_judge_launch(result, findings) for result in results]
     if not has_halves:
         verdicts.append(DEADLOCK)
     story = Story(plan, execution, findings)
@@ -184,7 +196,7 @@ def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Arr
     )
 
 
-def _verdict(result: LaunchResult, findings: PlanFindings) -> str:
+def _judge_launch(result: LaunchResult, findings: PlanFindings) -> str:
     """Return the most severe result of a launch: deadlock, race, wrong contents, or ok."""
     if len(result.blocked):
         return DEADLOCK
@@ -199,3 +211,98 @@ def _verdict(result: LaunchResult, findings: PlanFindings) -> str:
 def _worst(verdicts: list[str]) -> str:
     """Return the most severe verdict of several launches."""
     return max(verdicts, key=[OK, WRONG, RACE, DEADLOCK].index)
+
+
+_WORDS = {
+    OK: "it runs rightly",
+    "race": "operations race",
+    "deadlock": "it never ends",
+    "wrong": "it gives wrong contents",
+    UNKNOWN: "it could not be followed",
+}
+
+
+def check_mscclpp(request: CheckRequest, options: NoOptions) -> CheckReport:
+    """Check a plan by the executor's rules, over several launches.
+
+    A file that is no plan gives a report with `ok=False`. Raises `UsageError` without a file.
+    """
+    del options
+    if request.source is None:
+        raise UsageError("a file is needed: the check is of the subject 'runtime'")
+    try:
+        plan = parse_plan(request.source.content(), request.source.name)
+    except InputError as error:
+        return CheckReport(
+            ok=False,
+            verdict="mscclpp refuses it: it is no execution plan",
+            diagnostics=error.diagnostics,
+            facts={"is_accepted": False},
+        )
+    report = check_plan(plan)
+    return CheckReport(
+        ok=report.ok,
+        verdict=_describe_verdict(report),
+        diagnostics=report.diagnostics,
+        calls=tuple(_list_calls(plan)) if report.ok else (),
+        facts={
+            "is_accepted": report.is_loadable,
+            "is_fragment": report.is_fragment,
+            "verdict": report.verdict,
+            "verdict_relaunch": report.verdict_relaunch,
+            "launches": LAUNCHES,
+        },
+    )
+
+
+def _describe_verdict(report: PlanReport) -> str:
+    """Describe the verdict in one line."""
+    loads = "mscclpp loads it" if report.is_loadable else "mscclpp refuses it"
+    words = _WORDS[report.verdict]
+    again = _WORDS[report.verdict_relaunch]
+    if report.is_fragment:
+        return f"{loads}; a fragment, which promises nothing: alone, {words}"
+    if report.verdict_relaunch != report.verdict:
+        return f"{loads}; {words} once, and launch after launch {again}"
+    if report.verdict == OK:
+        return f"{loads}; {words}, in {LAUNCHES} launches one after the other"
+    return f"{loads}; {words}"
+
+
+def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
+    """Yield the calls that the plan can serve; none if its window of sizes is empty.
+
+    The executor itself uses a plan for any call to which the user assigns it.
+    """
+    header = plan.header
+    largest = None if header.max_bytes == MOST_BYTES else header.max_bytes
+    largest = _limit_by_slices(plan, largest)
+    if largest is not None and largest < header.min_bytes:
+        return
+    counts = sorted({gpu.input_chunks for gpu in plan.gpus})
+    divisor = header.alignment * max(counts)
+    conditions = (f"input bytes divisible by {divisor}", "operator sum")
+    if header.collective == "allgather":
+        # For an all-gather the executor compares the size of the output, else of the input.
+        conditions = ("bytes of the output", conditions[0])
+    yield LoadableCall(
+        header.collective,
+        plan.num_ranks,
+        header.in_place,
+        header.min_bytes,
+        largest,
+        conditions,
+    )
+
+
+def _limit_by_slices(plan: Plan, largest: int | None) -> int | None:
+    """Limit the largest message to the number of slices that the executor can count."""
+    table = plan.operations
+    rows = np.flatnonzero(table.slice_bytes > 0)
+    if not len(rows):
+        return largest
+    chunk = int((MOST_SLICES * table.slice_bytes[rows] // table.slice_chunks[rows]).min())
+    is_output = plan.header.collective == "allgather"
+    counts = [gpu.output_chunks if is_output else gpu.input_chunks for gpu in plan.gpus]
+    possible = chunk * min(counts)
+    return possible if largest is None else min(largest, possible)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collhub_mscclpp.checking.contents import Contents
 from collhub_mscclpp.checking.lowering import Counters, block_ranks
-from collhub_mscclpp.checking.memory import PlanMemory, buffer_cells
+from collhub_mscclpp.checking.memory import Contents, PlanMemory, buffer_cells
 from collhub_mscclpp.checking.program import (
     FIRST_PROXY,
     FREE_CLOCKS,
@@ -18,8 +17,7 @@ from collhub_mscclpp.checking.program import (
     Program,
     State,
 )
-from collhub_mscclpp.plans.operations import Role
-from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.plans.records import Plan, Role
 from hub_core.columns import BoolArray, Int64Array, UInt8Array, UInt64Array
 from hub_core.model import Buffer
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from collhub_mscclpp.checking.report import PlanFindings
-from collhub_mscclpp.plans.operations import CHANNEL_TYPES, Role
-from collhub_mscclpp.plans.records import Plan, ThreadBlock
+from collhub_mscclpp.plans.records import CHANNEL_TYPES, Plan, Role, ThreadBlock
 
 MOST_OPERATIONS = 64
 MOST_CHANNELS = 16

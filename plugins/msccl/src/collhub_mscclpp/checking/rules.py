@@ -7,8 +7,7 @@ import numpy as np
 from collhub_mscclpp.checking.lowering import Counters, as_executed, block_ranks, owners
 from collhub_mscclpp.checking.memory import PlanMemory, counts_defect
 from collhub_mscclpp.checking.report import PlanFindings
-from collhub_mscclpp.plans.operations import BUFFER_TYPES, CHANNEL_TYPES, Role, Scope
-from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.plans.records import BUFFER_TYPES, CHANNEL_TYPES, Plan, Role, Scope
 from hub_core.model import Buffer, format_ranks
 
 _PORT = CHANNEL_TYPES.index("port")

@@ -4,7 +4,14 @@ A program records operations of thread blocks. The reader checks the resulting p
 the executor.
 """
 
-from collhub_mscclpp.language.channels import MemoryChannel, PortChannel, SwitchChannel
+from collhub_mscclpp.language.channels import (
+    LoopIterationContext,
+    MemoryChannel,
+    PortChannel,
+    Rank,
+    Semaphore,
+    SwitchChannel,
+)
 from collhub_mscclpp.language.program import (
     JSON,
     AlgoSpec,
@@ -17,7 +24,6 @@ from collhub_mscclpp.language.program import (
     SendRecv,
     TestCollective,
 )
-from collhub_mscclpp.language.ranks import LoopIterationContext, Rank, Semaphore
 from collhub_mscclpp.language.recorded import (
     Buffer,
     BufferType,

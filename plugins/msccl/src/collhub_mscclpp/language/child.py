@@ -1,6 +1,8 @@
 """Execute a program of `mscclpp.language` in a separate process and report its plans.
 
-Our implementation is importable as `mscclpp.language` only in that process.
+Our implementation is importable as `mscclpp.language` only in that process. The report also lists
+defects that the plan of the package (release 1f5f065d) for this program has. Our plan does not have
+them, so the author needs to know them before the program is run with the package.
 """
 
 from __future__ import annotations
@@ -8,14 +10,31 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from collhub_mscclpp import language
-from collhub_mscclpp.language.defects import find_defects
+from collhub_mscclpp.language.fusion import (
+    MAX_CHANNELS,
+    MAX_RANGES,
+    MAX_SEMAPHORES,
+    SUMS,
+    exceeds_tables,
+    fuse_as_package,
+    lists_channels,
+    mixes_sources,
+    reads_sum,
+)
+from collhub_mscclpp.language.plan_document import (
+    find_missing_barrier,
+    insert_data_barriers_as_package,
+    insert_requested_barriers,
+)
 from collhub_mscclpp.language.program import CollectiveProgram
+from collhub_mscclpp.language.recorded import Recorded, ReduceOperationType, ReplicationPolicy
 from hub_core.sandbox import Report, calling_line, chosen_places, error_report, run_job
 
 # The package has many modules; programs import names from any of them.
@@ -133,3 +152,134 @@ class _PlanLanguage:
 def main() -> None:
     """Run the job that is given on standard input."""
     run_job(_PlanLanguage())
+
+
+_MAX_BARRIERS = 16
+_SEPARATE = "separate them by another operation, or set instr_fusion=False"
+
+
+def find_defects(
+    program: CollectiveProgram,
+    earlier: Sequence[CollectiveProgram] = (),
+) -> Iterator[str]:
+    """Describe the package's defects in a program, the first of each kind for every rank.
+
+    `earlier`: programs of the same process before it.
+    """
+    if program.replication_policy is ReplicationPolicy.none:
+        yield "replication_policy none always fails with a TypeError there: leave it out"
+    yield from _find_barrier_defects(program, earlier)
+    for rank, blocks in enumerate(program.blocks):
+        text_by_kind: dict[str, str] = {}
+        for number, recorded in sorted(blocks.items()):
+            for kind, text in _find_block_defects(program, recorded):
+                text_by_kind.setdefault(kind, f"rank {rank}, thread block {number}: {text}")
+        yield from text_by_kind.values()
+
+
+def _find_barrier_defects(
+    program: CollectiveProgram, earlier: Sequence[CollectiveProgram]
+) -> Iterator[str]:
+    """Yield one text if the program and earlier programs of the process both have barriers.
+
+    The package continues the numbers of the earlier ones. The text also says if they exceed the
+    executor's limit.
+    """
+    count, before = (
+        _count_barriers(program),
+        sum(_count_barriers(program_before) for program_before in earlier),
+    )
+    if count and before:
+        is_over = before + count > _MAX_BARRIERS
+        more = f", beyond the {_MAX_BARRIERS} of the executor" if is_over else ""
+        yield (
+            f"its barriers are numbered from {before} on there, behind those of the programs "
+            f"before it{more}: make each program in a process of its own"
+        )
+
+
+def _count_barriers(program: CollectiveProgram) -> int:
+    """Return the largest number of barriers of a rank."""
+    return max(map(len, program.barriers), default=0)
+
+
+def _find_block_defects(
+    program: CollectiveProgram, recorded: Sequence[Recorded]
+) -> Iterator[tuple[str, str]]:
+    """Yield (kind of defect, text) for the operations of a thread block and its pipelines."""
+    fused = fuse_as_package(recorded) if program.instr_fusion else list(recorded)
+    lowered = insert_requested_barriers(fused)
+    if program.auto_sync:
+        lowered = insert_data_barriers_as_package(lowered)
+    yield from _find_list_defects(program, recorded, fused, lowered)
+    bodies = zip(
+        *(_collect_bodies(operations) for operations in (recorded, fused, lowered)), strict=True
+    )
+    for lists in bodies:
+        yield from _find_list_defects(program, *lists)
+
+
+def _collect_bodies(operations: Sequence[Recorded]) -> list[list[Recorded]]:
+    """List the operations of each pipeline."""
+    return [operation.body for operation in operations if operation.name == "pipeline"]
+
+
+def _find_list_defects(
+    program: CollectiveProgram,
+    recorded: Sequence[Recorded],
+    fused: Sequence[Recorded],
+    lowered: Sequence[Recorded],
+) -> Iterator[tuple[str, str]]:
+    """Yield the defects of one list of operations: as recorded, fused, and with barriers."""
+    # A recorded operation with too many operands is in our plan too; its check reports it.
+    is_long = any(exceeds_tables(operation) for operation in recorded)
+    for operation in fused:
+        yield from _find_operation_defects(operation, program.instances)
+        if exceeds_tables(operation) and not is_long:
+            yield "size", _describe_excess(operation)
+    if program.instr_fusion:
+        yield from _find_sum_defects(recorded)
+    pair = find_missing_barrier(lowered, program.locate) if program.auto_sync else None
+    if pair is not None:
+        first, second = pair
+        text = f"threads do not meet between {first.name} and {second.name} there, though both"
+        yield "meeting", f"{text} touch the same data: add a barrier of the block"
+
+
+def _find_operation_defects(operation: Recorded, instances: int) -> Iterator[tuple[str, str]]:
+    """Yield the defects of one operation of the package's plan."""
+    name = operation.name
+    if name == "glres" and operation.src[0].index != operation.dst[0].index:
+        summed, stored = operation.src[0].index, operation.dst[0].index
+        text = f"a sum of chunk {summed} that is broadcast to chunk {stored} is stored at"
+        yield "switch", f"{text} {summed} there: use equal chunks"
+    if mixes_sources(operation):
+        buffers = list(dict.fromkeys(chunk.buffer.value for chunk in operation.src))
+        text = f"neighbouring {name} of buffers {', '.join(buffers)} become one there"
+        yield "buffers", f"{text}, which copies all from {buffers[0]}: {_SEPARATE}"
+    if name in ("recpkt", "recspkt") and instances > 1:
+        text = f"all {instances} instances of {name} write one copy of the packets there"
+        yield "packets", f"{text}: {_SEPARATE}"
+    if operation.reduce_op not in ("", ReduceOperationType.sum.value):
+        text = f"{name} names the operator {operation.reduce_op}, and executors always add"
+        yield "operator", f"{text}: use the operator sum"
+
+
+def _describe_excess(operation: Recorded) -> str:
+    """Describe a fused operation that exceeds the executor's tables."""
+    ranges = max(len(operation.src), len(operation.dst))
+    channels = len(operation.channels) if lists_channels(operation) else 0
+    text = f"neighbours become one {operation.name} of {channels} channels, {ranges} ranges"
+    limits = f"{MAX_CHANNELS}, {MAX_RANGES} and {MAX_SEMAPHORES}"
+    counts = f"and {len(operation.semaphores)} semaphores there, and executors have room for"
+    return f"{text} {counts} {limits}: {_SEPARATE}"
+
+
+def _find_sum_defects(recorded: Sequence[Recorded]) -> Iterator[tuple[str, str]]:
+    """Yield sums that the package fuses although the second one adds the result of the first."""
+    for first, second in pairwise(recorded):
+        joined = fuse_as_package([first, second])
+        is_sum = first.name == second.name and first.name in SUMS
+        if is_sum and len(joined) == 1 and reads_sum(first, second):
+            text = f"two neighbouring {first.name} become one there, which reads a chunk before the"
+            yield "sum", f"{text} first one has written it: {_SEPARATE}"

@@ -8,25 +8,23 @@ from functools import partial
 import numpy as np
 
 from collhub_mscclpp.plans.json_values import MAX_CHUNKS, JsonValue, refuse_old_operation
-from collhub_mscclpp.plans.operations import (
+from collhub_mscclpp.plans.records import (
     BUFFER_TYPES,
     CHANNEL_TYPES,
     CODES,
     OPERATIONS,
     UNKNOWN_CODE,
-    Operation,
-    Role,
-    Scope,
-    scope_of,
-)
-from collhub_mscclpp.plans.records import (
     Gpu,
     ItemTable,
     OperandTable,
+    Operation,
     OperationTable,
     Plan,
     PlanHeader,
+    Role,
+    Scope,
     ThreadBlock,
+    scope_of,
 )
 
 _SYNCHRONISING = (Role.SIGNAL, Role.WAIT, Role.FLUSH)

@@ -13,9 +13,10 @@ from collhub_mscclpp.plans.json_values import (
     refuse_old_rank,
     refuse_old_switch,
 )
-from collhub_mscclpp.plans.operations import BUFFER_TYPES, CHANNEL_TYPES
 from collhub_mscclpp.plans.read_operations import OperationReader
 from collhub_mscclpp.plans.records import (
+    BUFFER_TYPES,
+    CHANNEL_TYPES,
     Gpu,
     Plan,
     PlanHeader,

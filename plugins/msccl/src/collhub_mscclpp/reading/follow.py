@@ -8,8 +8,7 @@ import numpy as np
 
 from collhub_mscclpp.checking.lowering import Counters, Ranges, barriers_of, block_ranks
 from collhub_mscclpp.checking.memory import PlanMemory
-from collhub_mscclpp.plans.operations import Role
-from collhub_mscclpp.plans.records import Plan
+from collhub_mscclpp.plans.records import Plan, Role
 from collhub_mscclpp.reading.steps import Place, PlaceTable, StepList
 
 

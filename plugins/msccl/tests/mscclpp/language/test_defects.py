@@ -16,7 +16,7 @@ from collhub_mscclpp.language import (
     SyncType,
     TestCollective,
 )
-from collhub_mscclpp.language.defects import find_defects
+from collhub_mscclpp.language.child import find_defects
 from collhub_mscclpp.language.read_program import read
 
 from hub_core.model import Diagnostic
