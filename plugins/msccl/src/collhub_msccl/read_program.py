@@ -17,7 +17,6 @@ from hub_core.model import (
     Diagnostic,
     InputError,
     Location,
-    Provenance,
     Severity,
     UsageError,
 )
@@ -87,40 +86,43 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
     """
     content = source.content()
     # Any file may be named *.py: a file that is not written in the language must not run.
-    _check_program(source.name, content)
-    limits = ProcessLimits(options.time_limit, options.memory_limit, options.sandbox)
-    arguments, program = _select_program(shell_words(options.arguments), options.program, content)
-    report = run_program(_CHILD, source.name, content, arguments, limits, program)
-    _warn_of_checks(source, report)
-    warn_of_output(source, report)
-    trace = _apply_mode(_parse_trace(source.name, report), options.mode)
-    _warn_of_two_buffers(source, trace)
-    return lower(trace, source.name, _build_provenance(source.name, content, options))
-
-
-def _check_program(name: str, content: bytes) -> None:
-    """Raise `InputError` for a file that cannot be an MSCCLang program, without executing it."""
-    tree = parsed_source(name, content)
-    _refuse_mscclpp(name, tree)
-    if not any(_is_of_language(node) for node in ast.walk(tree)):
-        message = (
-            "is no MSCCLang program: it neither imports msccl nor creates an MSCCLProgram;"
-            " it was not executed"
-        )
-        raise InputError(message, location=Location(name), code="not-a-program")
-
-
-def _refuse_mscclpp(name: str, tree: ast.Module) -> None:
-    """Raise `InputError` for a program of MSCCL++, whose language has similar names."""
+    tree = parsed_source(source.name, content)
+    # The language of MSCCL++ has similar names.
     for node in ast.walk(tree):
         is_import = imports_any(node, ("mscclpp",))
         if is_import or (isinstance(node, ast.Name) and node.id == "MSCCLPPProgram"):
             raise InputError(
                 "is a program of MSCCL++, not of MSCCLang; it was not executed",
-                location=Location(name, getattr(node, "lineno", None)),
+                location=Location(source.name, getattr(node, "lineno", None)),
                 cure="run it with the package mscclpp, and convert the plan (JSON) that it writes",
                 code="mscclpp-program",
             )
+    if not any(_is_of_language(node) for node in ast.walk(tree)):
+        message = (
+            "is no MSCCLang program: it neither imports msccl nor creates an MSCCLProgram;"
+            " it was not executed"
+        )
+        raise InputError(message, location=Location(source.name), code="not-a-program")
+    limits = ProcessLimits(options.time_limit, options.memory_limit, options.sandbox)
+    arguments, program = _select_program(shell_words(options.arguments), options.program, content)
+    report = run_program(_CHILD, source.name, content, arguments, limits, program)
+    for check in report.get("checks", ()):
+        more = f" (and {check['count'] - 1} more)" if check["count"] > 1 else ""
+        message = f"Check() finds the program wrong: {check['lines'][0]}{more}"
+        warn_at(source, "check-failed", message, check["line"])
+    warn_of_output(source, report)
+    trace = _apply_mode(_parse_trace(source.name, report), options.mode)
+    _warn_of_two_buffers(source, trace)
+    # Provenance with this plugin, the file, and the options arguments, program and mode if
+    # set.
+    used_options: dict[str, str] = {}
+    if options.arguments is not None:
+        used_options["arguments"] = options.arguments
+    if options.program is not None:
+        used_options["program"] = options.program
+    if options.mode is not None:
+        used_options["mode"] = options.mode
+    return lower(trace, source.name, build_provenance(source.name, content, used_options))
 
 
 def _is_of_language(node: ast.AST) -> bool:
@@ -146,14 +148,6 @@ def _select_program(
     if program_option is not None:
         raise UsageError("the program is selected twice: by -O program and by --program")
     return arguments[2:], arguments[1]
-
-
-def _warn_of_checks(source: Source, report: Report) -> None:
-    """Report the calls of `Check()` that failed."""
-    for check in report.get("checks", ()):
-        more = f" (and {check['count'] - 1} more)" if check["count"] > 1 else ""
-        message = f"Check() finds the program wrong: {check['lines'][0]}{more}"
-        warn_at(source, "check-failed", message, check["line"])
 
 
 def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
@@ -186,19 +180,3 @@ def _parse_trace(name: str, report: Report) -> Trace:
 def _apply_mode(trace: Trace, mode: str | None) -> Trace:
     """The trace with the mode of option `mode`, if set, in place of the collective's mode."""
     return trace if mode is None else replace(trace, is_in_place=mode == "in-place")
-
-
-def _build_provenance(
-    name: str,
-    content: bytes,
-    options: ProgramOptions,
-) -> Provenance:
-    """Provenance with this plugin, the file, and the options arguments, program and mode if set."""
-    used_options: dict[str, str] = {}
-    if options.arguments is not None:
-        used_options["arguments"] = options.arguments
-    if options.program is not None:
-        used_options["program"] = options.program
-    if options.mode is not None:
-        used_options["mode"] = options.mode
-    return build_provenance(name, content, used_options)

@@ -18,7 +18,6 @@ from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw, read_number
 from collhub_msccl.writing.write_xml import write as write_xml
 from hub_core import verify
 from hub_core.model import (
-    Collective,
     CollectiveKind,
     Diagnostic,
     HubError,
@@ -182,28 +181,21 @@ def _add_window(folder: _Folder, task: _Task) -> None:
             continue
         _add_file(folder, task, name, program_file, first)
         takers[task.describe_sizes(first)] = name
-        first = _find_unserved_size(program_file, task.window)
+        # The next file serves the sizes that this one does not.
+        if program_file.largest is None or program_file.largest == task.window.max_bytes:
+            first = None
+        else:
+            first = program_file.largest + 1
         if first is not None:
             refused.setdefault((task.describe_sizes(first), _FULL), []).append(name)
     for (where, reason), names in refused.items():
-        cost = _describe_cost(task, takers.get(where))
+        taker = takers.get(where)
+        slowdown = task.selected.slowdowns(task.window.sizes).get(taker) if taker else None
+        cost = f"; {taker} takes {slowdown:.2f} times the time of the fastest" if slowdown else ""
         folder.add_loss("algorithm", where, f"not {', '.join(names)}: {reason}{cost}")
     if first is not None:
         reason = "left to the runtime: no algorithm can be written"
         folder.add_loss("algorithm", task.describe_sizes(first), reason)
-
-
-def _describe_cost(task: _Task, taker: str | None) -> str:
-    """Suffix of a loss: slowdown of the algorithm that serves the window; empty without one."""
-    slowdown = task.selected.slowdowns(task.window.sizes).get(taker) if taker else None
-    return f"; {taker} takes {slowdown:.2f} times the time of the fastest" if slowdown else ""
-
-
-def _find_unserved_size(program_file: _File, window: SelectedWindow) -> int | None:
-    """First size of the window that the file does not serve; None if it serves all."""
-    if program_file.largest is None or program_file.largest == window.max_bytes:
-        return None
-    return program_file.largest + 1
 
 
 def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
@@ -222,15 +214,17 @@ def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
     )
     (artifact,) = write_xml(algorithm, options).artifacts
     content = artifact.content()
-    _check_multiples(algorithm.collective, task.window)
+    # The runtime uses a file only for element counts divisible by the number of chunks.
+    collective = algorithm.collective
+    chunks = collective.unit_count
+    # Buffers with one part per rank have equal numbers of elements in all parts.
+    part = collective.num_ranks * _ELEMENT_BYTES if collective.kind.traits.is_split else 1
+    rounded_sizes = [size - size % part for size in task.window.sizes]
+    if all(size % (chunks * _ELEMENT_BYTES) for size in rounded_sizes):
+        raise UsageError(
+            f"it serves only multiples of {chunks} elements, which no measured size of float32 is"
+        )
     calls = judge_file(Source.of_bytes(f"{name}.xml", content), folder.runtime)
-    _check_modes(calls, task)
-    largest = min(_NO_LIMIT if call.max_bytes is None else call.max_bytes for call in calls)
-    return _File(content, None if largest >= _NO_LIMIT else largest)
-
-
-def _check_modes(calls: Sequence[LoadableCall], task: _Task) -> None:
-    """Raise `UsageError` for a file that does not serve all required modes."""
     served = {_MODES[0] if call.in_place else _MODES[1] for call in calls}
     collective = task.selected.collective
     claims = (collective.in_place, collective.out_of_place)
@@ -238,21 +232,8 @@ def _check_modes(calls: Sequence[LoadableCall], task: _Task) -> None:
     missing = sorted(({task.mode} if task.mode else claimed_modes) - served)
     if missing:
         raise UsageError(f"it does not claim to be usable {missing[0].replace('-', ' ')}")
-
-
-def _check_multiples(collective: Collective, window: SelectedWindow) -> None:
-    """Raise `UsageError` if the runtime would use the file for no measured size of the window.
-
-    The runtime uses a file only for element counts divisible by the number of chunks.
-    """
-    chunks = collective.unit_count
-    # Buffers with one part per rank have equal numbers of elements in all parts.
-    part = collective.num_ranks * _ELEMENT_BYTES if collective.kind.traits.is_split else 1
-    rounded_sizes = [size - size % part for size in window.sizes]
-    if all(size % (chunks * _ELEMENT_BYTES) for size in rounded_sizes):
-        raise UsageError(
-            f"it serves only multiples of {chunks} elements, which no measured size of float32 is"
-        )
+    largest = min(_NO_LIMIT if call.max_bytes is None else call.max_bytes for call in calls)
+    return _File(content, None if largest >= _NO_LIMIT else largest)
 
 
 def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, first: int) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from collhub_msccl.accesses import (
     Clocks,
@@ -100,7 +99,13 @@ def _find_queries(
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]
     unit_of_pair = accesses.unit[accesses.is_new]
-    cells = _group_cells(table.rank[row_of_pair], unit_of_pair)
+    # Group pairs, which are given by their rank and unit.
+    rank = table.rank[row_of_pair]
+    members = np.lexsort((unit_of_pair, rank))
+    starts = run_starts(unit_of_pair[members], rank[members])
+    sizes = run_lengths(starts, len(members))
+    cell = group_of_entry(row_pointer(sizes))[inverse(members)]
+    cells = _Cells(members, starts[cell], sizes[cell])
     # A unit that only one thread block accesses has no conflicts here.
     size = np.where(cells.size == 1, 0, cells.size)[pair]
     if int(size.sum()) > _MAX_QUERIES:
@@ -113,15 +118,6 @@ def _find_queries(
     lane = table.lane[row_of_pair][other_pair].astype(np.int64)
     known = clocks.find_last_before(accesses.row[access], lane)
     return _Queries(pair, access, other_pair, lane, known)
-
-
-def _group_cells(rank: npt.NDArray[np.int32], unit: Int64Array) -> _Cells:
-    """Group pairs, which are given by their rank and unit."""
-    members = np.lexsort((unit, rank))
-    starts = run_starts(unit[members], rank[members])
-    sizes = run_lengths(starts, len(members))
-    cell = group_of_entry(row_pointer(sizes))[inverse(members)]
-    return _Cells(members, starts[cell], sizes[cell])
 
 
 def _find_edges_after_writes(
@@ -202,23 +198,9 @@ def _find_first_knowing(
     is_known_group = group[group_index] == target_groups
     read, group_index = queries.access[by_read[is_known_group]], group_index[is_known_group]
     index = np.searchsorted(keys, group_index * (rows + 1) + accesses.row[read])
-    is_match = _is_in_group(keys, index, group_index, rows + 1)
-    return read[is_match], writes[index[is_match]]
-
-
-def _is_in_group(
-    keys: Int64Array,
-    index: Int64Array,
-    group_index: Int64Array,
-    width: int,
-) -> BoolArray:
-    """Whether the position is inside the group, not at the first key of the next one.
-
-    `found`: positions in `keys`; `place`: the groups; `width`: keys per group.
-    """
     last = np.minimum(index, len(keys) - 1)
-    result: BoolArray = (index < len(keys)) & (keys[last] // width == group_index)
-    return result
+    is_match: BoolArray = (index < len(keys)) & (keys[last] // (rows + 1) == group_index)
+    return read[is_match], writes[index[is_match]]
 
 
 def insert_true_dependencies(

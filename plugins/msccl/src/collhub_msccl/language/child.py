@@ -169,7 +169,11 @@ def main() -> None:
 def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
     """Report of a file that finished: trace and checks of the chosen program, or an error."""
     if not recorder.programs:
-        return _report_missing_program(outcome)
+        line = outcome.get("exit_line")
+        ending = "" if line is None else f": it called sys.exit in line {line}"
+        return error_report(
+            f"defines no MSCCLProgram{ending}", -1 if line is None else line, "no-program"
+        )
     fitting = chosen_places([program.name for program in recorder.programs], chosen)
     if len(fitting) != 1:
         return _report_ambiguous_program(recorder.programs, chosen)
@@ -201,12 +205,3 @@ def _report_ambiguous_program(programs: list[MSCCLProgram], chosen: str | None) 
     plural = "s" if len(programs) > 1 else ""
     message = f"defines {len(programs)} program{plural}{which}: {listed}{more}"
     return error_report(message, -1, "several-programs")
-
-
-def _report_missing_program(outcome: Report) -> Report:
-    """Error report for a file that finished (possibly by `sys.exit`) without defining a program."""
-    line = outcome.get("exit_line")
-    ending = "" if line is None else f": it called sys.exit in line {line}"
-    return error_report(
-        f"defines no MSCCLProgram{ending}", -1 if line is None else line, "no-program"
-    )

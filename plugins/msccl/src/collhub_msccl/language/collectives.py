@@ -119,8 +119,13 @@ class _TabulatedCollective(Collective, ABC):
         for rank, buffer, index, origins in self._iterate_expected():
             value = prog.buffers[rank][buffer][index]
             # Each contribution once: a chunk that is added twice makes the sum wrong.
-            if _list_origins(value) != origins:
-                print(_describe_wrong_slot(rank, buffer, index, value, origins))
+            chunks = list_chunks(value)
+            if sorted((chunk.origin_rank, chunk.origin_index) for chunk in chunks) != origins:
+                expected = " + ".join(
+                    f"chunk {chunk} of rank {origin}" for origin, chunk in origins
+                )
+                content = "nothing" if value is None else value
+                print(f"rank {rank}: {buffer}[{index}] holds {content}, expected {expected}")
                 is_right = False
         return is_right
 
@@ -149,20 +154,6 @@ class _TabulatedCollective(Collective, ABC):
 def _build_empty_slots(size: int) -> Slots:
     """A list of empty slots."""
     return [None] * size
-
-
-def _list_origins(value: Value | None) -> list[Origin]:
-    """Sorted origins of the chunks in a slot."""
-    return sorted((chunk.origin_rank, chunk.origin_index) for chunk in list_chunks(value))
-
-
-def _describe_wrong_slot(
-    rank: int, buffer: Hashable, index: int, value: Value | None, origins: list[Origin]
-) -> str:
-    """The line that `Check()` prints for a wrong slot."""
-    expected = " + ".join(f"chunk {chunk} of rank {origin}" for origin, chunk in origins)
-    content = "nothing" if value is None else value
-    return f"rank {rank}: {buffer}[{index}] holds {content}, expected {expected}"
 
 
 class AllReduce(_TabulatedCollective):

@@ -144,16 +144,30 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
     the public compiler. Lanes and control dependencies exist only if the program assigns thread
     blocks. Raises `InputError` with the line if these are invalid.
     """
-    columns = assign_blocks(_build_columns(trace), trace.is_manual, file)
+    table = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS))
+    columns = dict(zip(OPERATION_FIELDS, table.T, strict=True))
+    columns = assign_blocks(columns, trace.is_manual, file)
     # The order of one instance suffices, because the copies are independent.
-    order, depth = _order_operations(columns, Instances(trace, columns, 1))
+    single = Instances(trace, columns, 1)
+    rows, operation = _build_rows(single.replicate(columns))
+    collective = lower_collective(single.trace, single)
+    parents, children = _find_conflicts(rows, collective, single.scratch_units)
+    order, depth = compute_execution_order(
+        len(columns["kind"]), operation[parents], operation[children]
+    )
     columns["depth"] = depth
     columns = {name: column[order] for name, column in columns.items()}
     instances = Instances(trace, columns, trace.instances)
     collective = lower_collective(trace, instances)
     rows = _build_steps(instances.replicate(columns))
     data = _find_conflicts(rows, collective, instances.scratch_units)
-    control = _find_program_order(rows)
+    # Steps of a declared thread block are executed in order.
+    has_lane = np.flatnonzero(rows["lane"] >= 0)
+    lane = rows["lane"][has_lane]
+    lanes = int(rows["lane"].max(initial=0)) + 1
+    # One number per thread block of a rank.
+    parents, children = _chain_entries(rows["rank"][has_lane] * lanes + lane)
+    control = has_lane[parents], has_lane[children]
     return Algorithm(
         collective,
         StepTable.from_columns(trace.num_ranks, rows, data, control, file),
@@ -172,23 +186,6 @@ def _build_extension(trace: Trace) -> JsonValue:
     if trace.is_manual or states_any:
         return {"algo": header}
     return {"algo": header, "channels": "unstated"}
-
-
-def _build_columns(trace: Trace) -> Columns:
-    """Operations of a trace as columns."""
-    rows = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS))
-    return dict(zip(OPERATION_FIELDS, rows.T, strict=True))
-
-
-def _order_operations(columns: Columns, single: Instances) -> tuple[Int64Array, Int64Array]:
-    """Order of operations, and their depths.
-
-    The order is a valid sequential run in which the longest chains come first.
-    """
-    rows, operation = _build_rows(single.replicate(columns))
-    collective = lower_collective(single.trace, single)
-    parents, children = _find_conflicts(rows, collective, single.scratch_units)
-    return compute_execution_order(len(columns["kind"]), operation[parents], operation[children])
 
 
 def _build_steps(columns: Columns) -> Columns:
@@ -262,29 +259,15 @@ def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64A
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
         if is_claimed:
             layout = collective.memory_layout(in_place, scratch_units)
-            earlier, later = _find_conflicts_in(rows, layout.base)
+            accesses = find_accesses(rows, rows["rank"], layout.base)
+            # If there are too many accesses to analyse, the complete order of each rank is kept.
+            if accesses is None:
+                earlier, later = _chain_entries(rows["rank"])
+            else:
+                earlier, later = find_conflicts_within_blocks(accesses)
             parents.append(earlier)
             children.append(later)
     return np.concatenate(parents), np.concatenate(children)
-
-
-def _find_conflicts_in(rows: Columns, base: Int64Array) -> Edges:
-    """Conflicts if the buffers of a rank begin at `base`: int64[ranks, 3]."""
-    accesses = find_accesses(rows, rows["rank"], base)
-    # If there are too many accesses to analyse, the complete order of each rank is kept.
-    if accesses is None:
-        return _chain_entries(rows["rank"])
-    return find_conflicts_within_blocks(accesses)
-
-
-def _find_program_order(rows: Columns) -> Edges:
-    """Order of the steps in each declared thread block."""
-    has_lane = np.flatnonzero(rows["lane"] >= 0)
-    lane = rows["lane"][has_lane]
-    lanes = int(rows["lane"].max(initial=0)) + 1
-    # One number per thread block of a rank.
-    parents, children = _chain_entries(rows["rank"][has_lane] * lanes + lane)
-    return has_lane[parents], has_lane[children]
 
 
 def _chain_entries(key: Int64Array) -> Edges:

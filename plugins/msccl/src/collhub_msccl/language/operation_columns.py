@@ -126,7 +126,16 @@ class _BlockAssignment:
 
         Raises `InputError` for conflicting peers or channels.
         """
-        self._check_peers(message)
+        # A thread block sends to one rank and receives from one rank.
+        sender, receiver = message.sender, message.receiver
+        for word, peers, block, (peer, _) in (
+            ("sends to", self.send_peer, sender, receiver),
+            ("receives from", self.receive_peer, receiver, sender),
+        ):
+            known = peers.setdefault(block, peer)
+            if known != peer:
+                conflict = f"{word} rank {known} already, and here rank {peer}"
+                self._refuse(message, block, conflict)
         sender_root, receiver_root = (
             self._find_root(message.sender),
             self._find_root(message.receiver),
@@ -142,18 +151,6 @@ class _BlockAssignment:
         self.joined[receiver_root] = sender_root
         if channels:
             self.channels[sender_root] = channels[0]
-
-    def _check_peers(self, message: _BlockMessage) -> None:
-        """Record the peers of both thread blocks; raise `InputError` if they have others."""
-        sender, receiver = message.sender, message.receiver
-        for word, peers, block, (peer, _) in (
-            ("sends to", self.send_peer, sender, receiver),
-            ("receives from", self.receive_peer, receiver, sender),
-        ):
-            known = peers.setdefault(block, peer)
-            if known != peer:
-                conflict = f"{word} rank {known} already, and here rank {peer}"
-                self._refuse(message, block, conflict)
 
     def get_channel(self, message: _BlockMessage) -> int:
         """Channel of a message; 0 if no message of its set gives one."""
@@ -217,7 +214,15 @@ class Instances:
         self._columns = columns
         # Chunks per cell of every rank and buffer, numbered as in the trace.
         self._cell = self._compute_cells()
-        self._base, self.scratch_units = self._lay_out_scratch()
+        # Start of every buffer in the hub's buffer (int64[ranks, buffers]), and scratch
+        # of every rank.
+        base = np.zeros_like(self._cell)
+        total = np.zeros(self.trace.num_ranks, np.int64)
+        for rank, sizes in enumerate(self.trace.scratch_sizes):
+            stops = np.cumsum(np.asarray(sizes, np.int64)) * self.number
+            total[rank] = stops[-1] if len(stops) else 0
+            base[rank, FIRST_SCRATCH : FIRST_SCRATCH + len(sizes)] = _compute_starts(stops.tolist())
+        self._base, self.scratch_units = base, total
 
     def compute_offsets(
         self, rank: Int64Array, buffer: Int64Array, index: Int64Array, copy: int
@@ -288,22 +293,24 @@ class Instances:
     def _compute_cells(self) -> Int64Array:
         """Chunks per cell, int64[ranks, buffers]."""
         trace = self.trace
-        cells = np.maximum(_list_buffer_sizes(trace), 1)
+        # Chunks of every buffer; 1 for scratch buffers that a rank does not have.
+        max_scratch_buffers = max(map(len, trace.scratch_sizes), default=0)
+        rows = []
+        for rank, scratch in enumerate(trace.scratch_sizes):
+            padding = [1] * (max_scratch_buffers - len(scratch))
+            rows.append([trace.input_sizes[rank], trace.output_sizes[rank], *scratch, *padding])
+        cells = np.maximum(np.asarray(rows, np.int64), 1)
         if trace.kind in _SPLIT_BY_RANK and trace.chunk_factor:
             cells[:, :FIRST_SCRATCH] = trace.chunk_factor
         if trace.is_interleaved or self._has_uneven_aliases():
-            cells[:, :FIRST_SCRATCH] = self._compute_common_cell(cells[:, :FIRST_SCRATCH].ravel())
+            # The largest cell that divides all buffers and that no reference crosses.
+            numbers = [cells[:, :FIRST_SCRATCH].ravel()]
+            for side in _SIDES:
+                is_chunk = self._columns[f"{side}_buffer"] < FIRST_SCRATCH
+                numbers.append(self._columns[f"{side}_index"][is_chunk])
+                numbers.append(self._columns["size"][is_chunk])
+            cells[:, :FIRST_SCRATCH] = int(np.gcd.reduce(np.concatenate(numbers)))
         return cells
-
-    def _compute_common_cell(self, sizes: Int64Array) -> int:
-        """Largest cell that divides all of `sizes` and that no reference to input or output
-        crosses."""
-        numbers = [sizes]
-        for side in _SIDES:
-            is_chunk = self._columns[f"{side}_buffer"] < FIRST_SCRATCH
-            numbers.append(self._columns[f"{side}_index"][is_chunk])
-            numbers.append(self._columns["size"][is_chunk])
-        return int(np.gcd.reduce(np.concatenate(numbers)))
 
     def _has_uneven_aliases(self) -> bool:
         """Whether input and output are one memory with different lengths.
@@ -313,27 +320,6 @@ class Instances:
         trace = self.trace
         is_aliased = trace.kind == "custom" and trace.is_in_place
         return is_aliased and trace.input_sizes != trace.output_sizes
-
-    def _lay_out_scratch(self) -> tuple[Int64Array, Int64Array]:
-        """Start of every buffer in the hub's buffer (int64[ranks, buffers]), and scratch of
-        every rank."""
-        base = np.zeros_like(self._cell)
-        total = np.zeros(self.trace.num_ranks, np.int64)
-        for rank, sizes in enumerate(self.trace.scratch_sizes):
-            stops = np.cumsum(np.asarray(sizes, np.int64)) * self.number
-            total[rank] = stops[-1] if len(stops) else 0
-            base[rank, FIRST_SCRATCH : FIRST_SCRATCH + len(sizes)] = _compute_starts(stops.tolist())
-        return base, total
-
-
-def _list_buffer_sizes(trace: Trace) -> Int64Array:
-    """Chunks of every buffer: int64[ranks, buffers]; 1 for scratch buffers that a rank lacks."""
-    max_scratch_buffers = max(map(len, trace.scratch_sizes), default=0)
-    rows = []
-    for rank, scratch in enumerate(trace.scratch_sizes):
-        padding = [1] * (max_scratch_buffers - len(scratch))
-        rows.append([trace.input_sizes[rank], trace.output_sizes[rank], *scratch, *padding])
-    return np.asarray(rows, np.int64)
 
 
 def _compute_starts(stops: Sequence[int]) -> list[int]:

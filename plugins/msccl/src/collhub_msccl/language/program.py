@@ -92,19 +92,6 @@ class MSCCLProgram:
             )
         self._file = find_calling_file()
         self._line = calling_line(self._file)
-        self.buffers = self._build_initial_buffers()
-        # Copies: the program changes the lists in `buffers`.
-        self._initial = [_copy_buffers(buffers) for buffers in self.buffers]
-        self._numbers: list[dict[Hashable, int]] = [
-            {Buffer.input: INPUT, Buffer.output: OUTPUT} for _ in self.buffers
-        ]
-        self._operations: list[tuple[int, ...]] = []
-
-    def _build_initial_buffers(self) -> list[RankBuffers]:
-        """Buffers of the collective, with an empty scratch for every rank.
-
-        Raises `ValueError` if a user-defined collective does not give an input for every rank.
-        """
         buffers = self.collective.init_buffers()
         has_inputs = all(Buffer.input in of_rank for of_rank in buffers)
         if len(buffers) != self.num_ranks or not has_inputs:
@@ -112,7 +99,15 @@ class MSCCLProgram:
                 f"init_buffers of {type(self.collective).__name__} "
                 "must give Buffer.input for every rank"
             )
-        return [{**of_rank, Buffer.scratch: []} for of_rank in buffers]
+        self.buffers = [{**of_rank, Buffer.scratch: []} for of_rank in buffers]
+        # Copies: the program changes the lists in `buffers`.
+        self._initial = [
+            {name: list(slots) for name, slots in buffers.items()} for buffers in self.buffers
+        ]
+        self._numbers: list[dict[Hashable, int]] = [
+            {Buffer.input: INPUT, Buffer.output: OUTPUT} for _ in self.buffers
+        ]
+        self._operations: list[tuple[int, ...]] = []
 
     def __enter__(self) -> None:
         if _CURRENT.get() is not None:
@@ -358,11 +353,6 @@ class MSCCLProgram:
             )
         if not 0 <= rank < self.num_ranks:
             raise IndexError(f"rank {rank} is not one of ranks 0..{self.num_ranks - 1}")
-
-
-def _copy_buffers(buffers: RankBuffers) -> RankBuffers:
-    """Copy of the lists; the values are shared."""
-    return {name: list(slots) for name, slots in buffers.items()}
 
 
 def _has_two_buffers(buffers: RankBuffers) -> bool:

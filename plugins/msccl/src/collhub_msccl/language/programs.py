@@ -79,21 +79,16 @@ def _exchange_all(num_nodes: int, gpus_per_node: int, is_spread: bool) -> None:
     for source in range(num_nodes):
         for destination in range(num_nodes):
             if source == destination:
-                _exchange_within(source, gpus_per_node)
+                # GPUs of one host exchange their chunks directly.
+                ranks = range(source * gpus_per_node, (source + 1) * gpus_per_node)
+                for sender in ranks:
+                    for receiver in ranks:
+                        part = _require_chunk(sender, Buffer.input, receiver)
+                        _copy_chunk(part, receiver, Buffer.output, sender)
             elif is_spread:
                 _send_through_one_gpu(source, destination, gpus_per_node)
             else:
                 _send_through_equal_gpus(source, destination, gpus_per_node)
-
-
-def _exchange_within(node: int, gpus: int) -> None:
-    """Exchange the chunks of the GPUs of one host."""
-    ranks = range(node * gpus, (node + 1) * gpus)
-    for sender in ranks:
-        for receiver in ranks:
-            _copy_chunk(
-                _require_chunk(sender, Buffer.input, receiver), receiver, Buffer.output, sender
-            )
 
 
 def _send_through_equal_gpus(source: int, destination: int, gpus: int) -> None:

@@ -162,7 +162,14 @@ def distributed_fully_connected(
     name = (
         f"DistributedFullyConnected(local={local.name},copies={num_copies},bw={remote_bandwidth})"
     )
-    return Topology(name, links, _copy_switches(local, num_copies))
+    switches: list[Switch] = []
+    for copy in range(num_copies):
+        first = copy * size
+        for srcs, dsts, bandwidth, switch_name in local.switches:
+            sources = [first + node for node in srcs]
+            destinations = [first + node for node in dsts]
+            switches.append((sources, destinations, bandwidth, f"copy_{copy}_{switch_name}"))
+    return Topology(name, links, switches)
 
 
 def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
@@ -180,18 +187,6 @@ def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth
         ]
     name = f"DistributedHubAndSpoke(local={local.name},copies={num_copies},bw={remote_bandwidth})"
     return Topology(name, joined.links, switches)
-
-
-def _copy_switches(local: Topology, num_copies: int) -> list[Switch]:
-    """Switches of every copy."""
-    switches: list[Switch] = []
-    for copy in range(num_copies):
-        first = copy * local.num_nodes()
-        for srcs, dsts, bandwidth, name in local.switches:
-            sources = [first + node for node in srcs]
-            destinations = [first + node for node in dsts]
-            switches.append((sources, destinations, bandwidth, f"copy_{copy}_{name}"))
-    return switches
 
 
 def amd4() -> Topology:

@@ -320,17 +320,12 @@ def _find_origins(collective: Collective, initial: Sequence[RankBuffers]) -> dic
             is_at_origin = (rank, index) == (value.origin_rank, value.origin_index)
             if is_at_origin or id(value) not in origins:
                 origins[id(value)] = rank, index
-        _check_output(rank, buffers, collective.inplace)
+        inputs = buffers[Buffer.input]
+        for index, value in enumerate(buffers.get(Buffer.output, ())):
+            is_shared = collective.inplace and index < len(inputs) and inputs[index] is value
+            if value is not None and not is_shared:
+                raise ValueError(
+                    f"init_buffers: data in Buffer.output[{index}] of rank {rank}, "
+                    "expected in Buffer.input"
+                )
     return origins
-
-
-def _check_output(rank: int, buffers: RankBuffers, in_place: bool) -> None:
-    """Raise `ValueError` for data in an output slot that is not also an input slot."""
-    inputs = buffers[Buffer.input]
-    for index, value in enumerate(buffers.get(Buffer.output, ())):
-        is_shared = in_place and index < len(inputs) and inputs[index] is value
-        if value is not None and not is_shared:
-            raise ValueError(
-                f"init_buffers: data in Buffer.output[{index}] of rank {rank}, "
-                "expected in Buffer.input"
-            )

@@ -79,7 +79,7 @@ def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> It
     stops = np.append(tags[1:], end)
     # Reading eight bytes must not exceed the end of the file.
     count = int(np.searchsorted(stops, len(content) - _WORD_BYTES, "right"))
-    is_step = words[tags[:count]] & _MASKS[len(_TAG)] == _to_word(_TAG)
+    is_step = words[tags[:count]] & _MASKS[len(_TAG)] == np.uint64(int.from_bytes(_TAG, "little"))
     steps = np.flatnonzero(is_step)
     if len(steps) < _MIN_RUN_STEPS:
         return
@@ -158,8 +158,3 @@ def _decode_values(values: Words) -> list[str] | None:
         return None
     decoded = [text.decode("ascii") for text in texts]
     return decoded if all(text.isprintable() for text in decoded) else None
-
-
-def _to_word(text: bytes) -> np.uint64:
-    """Up to eight bytes as a little-endian word."""
-    return np.uint64(int.from_bytes(text, "little"))

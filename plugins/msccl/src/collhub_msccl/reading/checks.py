@@ -19,7 +19,7 @@ from collhub_msccl.thread_block_program import (
     StepType,
     ThreadBlockProgram,
 )
-from hub_core.columns import BoolArray, Int64Array, run_mask, run_starts
+from hub_core.columns import Int64Array, run_mask, run_starts
 
 # MSCCL_MAX_COUNT is 72 in all three runtimes, and a count must be less.
 _MAX_COUNT = 71
@@ -40,16 +40,6 @@ class _Direction(NamedTuple):
     types: tuple[StepType, ...]
 
 
-def _build_sending(program: ThreadBlockProgram) -> _Direction:
-    """Sending side of all thread blocks."""
-    return _Direction("sending", "to", "send", program.send, SENDING)
-
-
-def _build_receiving(program: ThreadBlockProgram) -> _Direction:
-    """Receiving side of all thread blocks."""
-    return _Direction("receiving", "from", "recv", program.recv, RECEIVING)
-
-
 def check_program(
     program: ThreadBlockProgram,
     header: AlgoHeader,
@@ -59,13 +49,40 @@ def check_program(
     _check_block_ids(program, findings)
     _check_peers("send", program.send, program, findings)
     _check_peers("recv", program.recv, program, findings)
-    _check_channels(program, findings)
-    for direction in (_build_sending(program), _build_receiving(program)):
+    # Record negative channels; the maximum depends on the runtime.
+    ids, channel = program.block_id, program.channel
+    findings.add_errors_at(
+        "channel-range",
+        channel < 0,
+        program.block_line,
+        lambda row: f"thread block {ids[row]}: chan {channel[row]} is negative",
+        rank=program.block_rank,
+    )
+    for direction in (
+        _Direction("sending", "to", "send", program.send, SENDING),
+        _Direction("receiving", "from", "recv", program.recv, RECEIVING),
+    ):
         _check_connections(direction, program, findings)
-    _check_counts(program, findings)
+    # Record steps with a count below 1, except nops.
+    # The count of a nop is ignored: it moves no data.
+    is_empty = (program.count < 1) & ~program.is_type(StepType.NOP)
+
+    def message(step: int) -> str:
+        return f"{program.name(step)}: cnt {program.count[step]} moves no data, expected 1 or more"
+
+    findings.add_errors_at("count-range", is_empty, program.line, message, rank=program.rank)
     _check_dependencies(program, findings)
     _warn_of_step_limits(program, findings)
-    _warn_of_channels(program, header, findings)
+    # Warn of channels of `nchannels` or more: the runtimes open connections only for
+    # 0..nchannels-1, unchecked.
+    channel = program.channel
+    findings.warn_at(
+        "channel-count",
+        channel >= header.channel_count,
+        program.block_line,
+        lambda row: f"chan {channel[row]} needs nchannels of {channel[row] + 1} or more",
+        rank=program.block_rank,
+    )
 
 
 def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> None:
@@ -90,17 +107,12 @@ def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> Non
         """Message for a thread block: its id and the expected id."""
         return f"thread block ids must be 0, 1, 2, ...: found {ids[row]}, expected {expected[row]}"
 
-    is_first = _select_first_of_rank(is_gap, rank)
-    findings.add_errors_at("thread-block-gap", is_first, line, message, rank=rank)
-
-
-def _select_first_of_rank(mask: BoolArray, rank: Int64Array) -> BoolArray:
-    """Mask of the first marked row of each rank: one missing id shifts all later ids."""
-    rows = np.flatnonzero(mask)
-    result = np.zeros(len(mask), np.bool_)
+    # Mask of the first marked row of each rank: one missing id shifts all later ids.
+    rows = np.flatnonzero(is_gap)
+    is_first = np.zeros(len(is_gap), np.bool_)
     # Thread blocks are sorted by rank.
-    result[rows[run_starts(rank[rows])]] = True
-    return result
+    is_first[rows[run_starts(rank[rows])]] = True
+    findings.add_errors_at("thread-block-gap", is_first, line, message, rank=rank)
 
 
 def _check_peers(
@@ -132,18 +144,6 @@ def _check_peers(
     )
 
 
-def _check_channels(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Record negative channels; the maximum depends on the runtime."""
-    ids, channel = program.block_id, program.channel
-    findings.add_errors_at(
-        "channel-range",
-        channel < 0,
-        program.block_line,
-        lambda row: f"thread block {ids[row]}: chan {channel[row]} is negative",
-        rank=program.block_rank,
-    )
-
-
 def _check_connections(
     direction: _Direction,
     program: ThreadBlockProgram,
@@ -163,9 +163,21 @@ def _check_connections(
         partial(_describe_missing_peer, direction, program),
         rank=program.rank,
     )
+    # Mask of thread blocks that use a connection (rank, peer, channel) of an earlier thread
+    # block.
+    # A thread block that declares a peer but never uses it is harmless.
+    uses = np.bincount(program.block[is_message], minlength=len(peer))
+    users = np.flatnonzero((uses > 0) & (peer >= 0))
+    rank, channel = program.block_rank, program.channel
+    order = np.lexsort((users, channel[users], peer[users], rank[users]))
+    users = users[order]
+    # Sorted by connection, so a second owner directly follows the first.
+    is_second = ~run_mask(rank[users], peer[users], channel[users])
+    shared = np.zeros(len(rank), np.bool_)
+    shared[users[is_second]] = True
     findings.add_errors_at(
         "shared-connection",
-        _find_second_owners(program, is_message, peer),
+        shared,
         program.block_line,
         partial(_describe_shared_connection, direction, program),
         rank=program.block_rank,
@@ -197,41 +209,6 @@ def _describe_shared_connection(
         f"thread block {program.block_id[block]} is the second one that is {usage}"
         f" on channel {program.channel[block]}"
     )
-
-
-def _find_second_owners(
-    program: ThreadBlockProgram,
-    is_message: BoolArray,
-    peer: Int64Array,
-) -> BoolArray:
-    """Mask of thread blocks that use a connection (rank, peer, channel) of an earlier thread
-    block."""
-    # A thread block that declares a peer but never uses it is harmless.
-    uses = np.bincount(program.block[is_message], minlength=len(peer))
-    users = np.flatnonzero((uses > 0) & (peer >= 0))
-    rank, channel = program.block_rank, program.channel
-    order = np.lexsort((users, channel[users], peer[users], rank[users]))
-    users = users[order]
-    # Sorted by connection, so a second owner directly follows the first.
-    is_second = ~run_mask(rank[users], peer[users], channel[users])
-    shared = np.zeros(len(rank), np.bool_)
-    shared[users[is_second]] = True
-    return shared
-
-
-def _check_counts(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Record steps with a count below 1, except nops.
-
-    The parsers accept a count of 0, which moves no data and makes one runtime read at negative
-    offsets.
-    """
-    # The count of a nop is ignored: it moves no data.
-    is_empty = (program.count < 1) & ~program.is_type(StepType.NOP)
-
-    def message(step: int) -> str:
-        return f"{program.name(step)}: cnt {program.count[step]} moves no data, expected 1 or more"
-
-    findings.add_errors_at("count-range", is_empty, program.line, message, rank=program.rank)
 
 
 def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> None:
@@ -297,20 +274,3 @@ def _describe_step(
 ) -> str:
     """Message that begins with the step's name."""
     return f"{program.name(step)}: {text}"
-
-
-def _warn_of_channels(
-    program: ThreadBlockProgram,
-    header: AlgoHeader,
-    findings: FileFindings,
-) -> None:
-    """Warn of channels of `nchannels` or more: the runtimes open connections only for
-    0..nchannels-1, unchecked."""
-    channel = program.channel
-    findings.warn_at(
-        "channel-count",
-        channel >= header.channel_count,
-        program.block_line,
-        lambda row: f"chan {channel[row]} needs nchannels of {channel[row] + 1} or more",
-        rank=program.block_rank,
-    )

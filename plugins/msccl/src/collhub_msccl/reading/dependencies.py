@@ -222,38 +222,8 @@ def _find_steps_before_nops(
     The latest step of a thread block covers all earlier ones. Raises `InputError` if more than 4
     million entries would result, or for a cycle.
     """
-    before = _find_predecessors(program, waits)
-    steps_before_nop: dict[int, dict[int, int]] = {}
-    forwarded = 0
-    for nop in _order_nops(program, before, findings):
-        steps_before_nop[nop] = _find_latest_steps(program, before[nop], steps_before_nop)
-        forwarded += len(steps_before_nop[nop])
-        if forwarded > _MAX_FORWARDED:
-            message = f"nops forward more than {_MAX_FORWARDED} dependencies"
-            findings.add_error("too-many-dependencies", message, int(program.line[nop]))
-            findings.raise_errors()
-    return steps_before_nop
-
-
-def _find_latest_steps(
-    program: ThreadBlockProgram,
-    steps: list[int],
-    steps_before_nop: dict[int, dict[int, int]],
-) -> dict[int, int]:
-    """Latest step per thread block among `steps`; a nop counts as its entry in `behind`."""
-    latest: dict[int, int] = {}
-    for step in steps:
-        reached = steps_before_nop.get(step)
-        if reached is None:
-            reached = {int(program.block[step]): step}
-        for block, candidate in reached.items():
-            latest[block] = max(candidate, latest.get(block, -1))
-    return latest
-
-
-def _find_predecessors(program: ThreadBlockProgram, waits: _Waits) -> dict[int, list[int]]:
-    """For every nop its direct predecessors: the previous step of its thread block and its
-    parents."""
+    # For every nop its direct predecessors: the previous step of its thread block and its
+    # parents.
     before: dict[int, list[int]] = {}
     for nop in np.flatnonzero(waits.is_nop).tolist():
         is_first = program.position[nop] == 0
@@ -261,7 +231,25 @@ def _find_predecessors(program: ThreadBlockProgram, waits: _Waits) -> dict[int, 
     for step, child in zip(waits.parent.tolist(), waits.waiting.tolist(), strict=True):
         if child in before:
             before[child].append(step)
-    return before
+    steps_before_nop: dict[int, dict[int, int]] = {}
+    forwarded = 0
+    for nop in _order_nops(program, before, findings):
+        # Latest step per thread block among `steps`; a nop counts as its entry in
+        # `behind`.
+        latest: dict[int, int] = {}
+        for step in before[nop]:
+            reached = steps_before_nop.get(step)
+            if reached is None:
+                reached = {int(program.block[step]): step}
+            for block, candidate in reached.items():
+                latest[block] = max(candidate, latest.get(block, -1))
+        steps_before_nop[nop] = latest
+        forwarded += len(steps_before_nop[nop])
+        if forwarded > _MAX_FORWARDED:
+            message = f"nops forward more than {_MAX_FORWARDED} dependencies"
+            findings.add_error("too-many-dependencies", message, int(program.line[nop]))
+            findings.raise_errors()
+    return steps_before_nop
 
 
 def _order_nops(

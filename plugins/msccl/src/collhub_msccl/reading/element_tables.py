@@ -164,7 +164,13 @@ class ElementRows:
         """Append an element. `pairs`: alternating names and values (expat's ordered attributes)."""
         names = pairs[::2]
         if names != self._layout:
-            self._change_layout(names)
+            # Store the layout of an element; a missing known attribute gets position
+            # -1.
+            position = {name: index for index, name in enumerate(names)}
+            order = [position.get(attribute, -1) for attribute in self.attributes]
+            is_ours = order == list(range(len(names)))
+            self._layout = names
+            self._order = None if is_ours else order
         texts: list[str | None] = pairs[1::2]  # type: ignore[assignment]
         # Rare: most files have exactly the known attributes in one order.
         if self._order is not None:
@@ -197,14 +203,6 @@ class ElementRows:
         first_child = np.asarray([*self.first_child, child_rows], np.int64)
         lines = np.asarray(self.lines, np.int64)
         return ElementTable(self.attributes, codes, lines, first_child)
-
-    def _change_layout(self, names: list[str]) -> None:
-        """Store the layout of an element; a missing known attribute gets position -1."""
-        position = {name: index for index, name in enumerate(names)}
-        order = [position.get(attribute, -1) for attribute in self.attributes]
-        is_ours = order == list(range(len(names)))
-        self._layout = names
-        self._order = None if is_ours else order
 
     def _count_unknown(self, names: list[str]) -> None:
         """Count the attributes that no runtime knows in `unknown`."""

@@ -235,7 +235,9 @@ def find_possible_roots(
         connected = _find_mother_vertices(source, target, num_ranks)
         is_one_buffer = is_aliased and kind is CollectiveKind.BROADCAST
         # Forwarding ranks read their buffer too, but only data that was written before.
-        evident = _find_input_readers(columns, is_one_buffer)
+        reads = _find_input_accesses(columns, _READS_SRC, "src", is_one_buffer)
+        writes = _find_input_accesses(columns, _WRITES_DST, "dst", is_one_buffer)
+        evident = {rank for rank, _ in reads - writes}
     else:
         connected = _find_mother_vertices(target, source, num_ranks)
         # In place, every rank of a reduce may keep partial sums in its output.
@@ -243,13 +245,6 @@ def find_possible_roots(
         evident = set() if is_one_buffer else _find_output_writers(columns)
     # Without evidence the connections decide, which may leave several ranks.
     return sorted(connected & evident or connected)
-
-
-def _find_input_readers(columns: Columns, is_output_too: bool) -> set[int]:
-    """Ranks that read input at an offset where none of their steps writes."""
-    reads = _find_input_accesses(columns, _READS_SRC, "src", is_output_too)
-    writes = _find_input_accesses(columns, _WRITES_DST, "dst", is_output_too)
-    return {rank for rank, _ in reads - writes}
 
 
 def _find_input_accesses(
@@ -292,24 +287,16 @@ def _find_mother_vertices(
     for sender, receiver in set(zip(source, target, strict=True)):
         forward[sender].append(receiver)
         backward[receiver].append(sender)
-    last_start = _find_last_start(forward)
-    if len(_find_reachable(forward, last_start, set())) < num_ranks:
-        return set()
-    return _find_reachable(backward, last_start, set())
-
-
-def _find_last_start(forward: list[list[int]]) -> int:
-    """The last rank that no search from an earlier rank reached.
-
-    If any rank reaches all ranks, this one does: no earlier search reached it.
-    """
+    # The last rank that no search from an earlier rank reached.
     seen: set[int] = set()
     last_start = 0
     for start in range(len(forward)):
         if start not in seen:
             last_start = start
             seen |= _find_reachable(forward, start, seen)
-    return last_start
+    if len(_find_reachable(forward, last_start, set())) < num_ranks:
+        return set()
+    return _find_reachable(backward, last_start, set())
 
 
 def _find_reachable(

@@ -103,18 +103,8 @@ def lower(
     # Plain rows of each step: 0, 1 or 2.
     width = _TRAITS.rows[program.type]
     regions = _choose_operands(program, slot, is_dsl_reading)
-    return Lowered(
-        _build_rows(_build_first_rows(program, regions), program, width),
-        _build_data_edges(declared, width),
-        _build_program_order(program, width),
-        program.block_indptr,
-        scratch_units,
-    )
-
-
-def _build_data_edges(declared: Edges, width: Int64Array) -> Edges:
-    """Declared dependencies between rows, and an edge from the first to the second row of fused
-    steps."""
+    # Declared dependencies between rows, and an edge from the first to the second row of
+    # fused steps.
     parents, children = declared
     first = first_positions(width)
     last = first + width - 1
@@ -122,18 +112,32 @@ def _build_data_edges(declared: Edges, width: Int64Array) -> Edges:
     # The flag is raised after the last row of a step, and a wait delays the first row.
     parent_rows = np.concatenate([last[parents], second - 1])
     child_rows = np.concatenate([first[children], second])
-    return parent_rows, child_rows
-
-
-def _build_program_order(program: ThreadBlockProgram, width: Int64Array) -> Edges:
-    """Edges from each step to the next one of its thread block, nops skipped."""
+    # Edges from each step to the next one of its thread block, nops skipped.
     first = first_positions(width)
     last = first + width - 1
     # Nops have no rows: the steps around them follow each other.
     moves = np.flatnonzero(width)
     before, after = moves[:-1], moves[1:]
     is_together = program.block[before] == program.block[after]
-    return last[before[is_together]], first[after[is_together]]
+    # Columns of all rows: the second row of a step sends the data that the first row stored.
+    rows = {
+        name: np.repeat(column, width)
+        for name, column in _build_first_rows(program, regions).items()
+    }
+    second = first_positions(width)[width == 2] + 1
+    rows["kind"][second] = StepKind.SEND
+    # The second row differs in kind, peer and source.
+    rows["peer"][second] = program.send[program.block[width == 2]]
+    for part, unused in (("buffer", Buffer.UNKNOWN), ("offset", 0)):
+        rows[f"src_{part}"][second] = rows[f"dst_{part}"][second]
+        rows[f"dst_{part}"][second] = unused
+    return Lowered(
+        rows,
+        (parent_rows, child_rows),
+        (last[before[is_together]], first[after[is_together]]),
+        program.block_indptr,
+        scratch_units,
+    )
 
 
 def _allocate_slots(
@@ -236,20 +240,3 @@ def _build_first_rows(
         "lane": program.block_id[block],
         "source_line": program.line,
     }
-
-
-def _build_rows(
-    first: dict[str, Int64Array],
-    program: ThreadBlockProgram,
-    width: Int64Array,
-) -> dict[str, Int64Array]:
-    """Columns of all rows: the second row of a step sends the data that the first row stored."""
-    rows = {name: np.repeat(column, width) for name, column in first.items()}
-    second = first_positions(width)[width == 2] + 1
-    rows["kind"][second] = StepKind.SEND
-    # The second row differs in kind, peer and source.
-    rows["peer"][second] = program.send[program.block[width == 2]]
-    for part, unused in (("buffer", Buffer.UNKNOWN), ("offset", 0)):
-        rows[f"src_{part}"][second] = rows[f"dst_{part}"][second]
-        rows[f"dst_{part}"][second] = unused
-    return rows

@@ -56,8 +56,29 @@ def read_thread_blocks(
         "dst_buffer": _read_words("dstbuf", BUFFER_NAMES, document, findings),
     }
     # The texts are checked; now check the values.
-    _check_gpus(gpus, document.gpus.line, header, findings)
-    _check_flags(steps["hasdep"], document, findings)
+    # Record invalid rank ids and negative sizes of `<gpu>` elements.
+    _check_ranks(gpus["id"], document.gpus.line, header, findings)
+    io_chunks = np.minimum(gpus["i_chunks"], gpus["o_chunks"])
+    smallest = np.minimum(io_chunks, gpus["s_chunks"])
+    findings.add_errors_at(
+        "attribute-range",
+        smallest < 0,
+        document.gpus.line,
+        lambda row: f"a size of the <gpu> with id {gpus['id'][row]} is negative",
+    )
+    # Record values of `hasdep` other than 0 and 1, which the runtimes' parsers refuse.
+    has_dependents = steps["hasdep"]
+
+    def message(row: int) -> str:
+        return f"{document.name('step', row)}: hasdep {has_dependents[row]} is not 0 or 1"
+
+    findings.add_errors_at(
+        "attribute-range",
+        (has_dependents < 0) | (has_dependents > 1),
+        document.steps.line,
+        message,
+        rank=document.ranks("step"),
+    )
     findings.raise_errors()
     return _build_program(document, gpus, blocks, {**steps, **words})
 
@@ -164,24 +185,6 @@ def _read_words(
     return positions
 
 
-def _check_gpus(
-    gpus: Mapping[str, Int64Array],
-    line: Int64Array,
-    header: AlgoHeader,
-    findings: FileFindings,
-) -> None:
-    """Record invalid rank ids and negative sizes of `<gpu>` elements."""
-    _check_ranks(gpus["id"], line, header, findings)
-    io_chunks = np.minimum(gpus["i_chunks"], gpus["o_chunks"])
-    smallest = np.minimum(io_chunks, gpus["s_chunks"])
-    findings.add_errors_at(
-        "attribute-range",
-        smallest < 0,
-        line,
-        lambda row: f"a size of the <gpu> with id {gpus['id'][row]} is negative",
-    )
-
-
 def _check_ranks(
     ids: Int64Array,
     line: Int64Array,
@@ -210,38 +213,15 @@ def _check_ranks(
     # Count only existing ranks: a file may claim an arbitrarily large ngpus.
     present = int(np.count_nonzero(~outside & ~is_repeated))
     if present < expected:
+        # Smallest number from 0 on that is not in `ids`, without a table of all ngpus.
+        is_present = np.zeros(len(ids) + 1, np.bool_)
+        small = ids[(ids >= 0) & (ids < len(ids))]
+        is_present[small] = True
         message = (
             f"ngpus is {expected}, but only {present} ranks have a <gpu>;"
-            f" the first one missing is {_find_first_missing(ids)}"
+            f" the first one missing is {int(np.argmin(is_present))}"
         )
         findings.add_error("missing-rank", message, header.line)
-
-
-def _find_first_missing(ids: Int64Array) -> int:
-    """Smallest number from 0 on that is not in `ids`, without a table of all ngpus."""
-    is_present = np.zeros(len(ids) + 1, np.bool_)
-    small = ids[(ids >= 0) & (ids < len(ids))]
-    is_present[small] = True
-    return int(np.argmin(is_present))
-
-
-def _check_flags(
-    has_dependents: Int64Array,
-    document: ScannedXml,
-    findings: FileFindings,
-) -> None:
-    """Record values of `hasdep` other than 0 and 1, which the runtimes' parsers refuse."""
-
-    def message(row: int) -> str:
-        return f"{document.name('step', row)}: hasdep {has_dependents[row]} is not 0 or 1"
-
-    findings.add_errors_at(
-        "attribute-range",
-        (has_dependents < 0) | (has_dependents > 1),
-        document.steps.line,
-        message,
-        rank=document.ranks("step"),
-    )
 
 
 def _build_program(
@@ -369,14 +349,7 @@ def insert_copies(
         column = added.get(name, np.full(number, COLUMN_DEFAULTS.get(name, 0)))
         columns[name] = np.concatenate([getattr(steps, name), column])
     # Copies precede all steps, so that readers of OUTPUT see their data.
-    control = _find_first_step_edges(steps, copies)
-    existing = steps.control_edges
-    edges = tuple(np.concatenate(pair) for pair in zip(existing, control, strict=True))
-    return StepTable.from_columns(steps.num_ranks, columns, steps.data_edges, (edges[0], edges[1]))
-
-
-def _find_first_step_edges(steps: StepTable, copies: Copies) -> tuple[Int64Array, Int64Array]:
-    """Edges (copy row, step) from each copy to all steps of its rank that have no predecessor."""
+    # Edges (copy row, step) from each copy to all steps of its rank that have no predecessor.
     waits = np.zeros(len(steps), np.bool_)
     for _, child in (steps.data_edges, steps.control_edges):
         waits[child] = True
@@ -384,4 +357,7 @@ def _find_first_step_edges(steps: StepTable, copies: Copies) -> tuple[Int64Array
     first = np.flatnonzero(~waits)
     is_of = steps.rank[first][None, :] == copies.rank[:, None]
     copy, index = np.nonzero(is_of)
-    return len(steps) + copy, first[index]
+    control = len(steps) + copy, first[index]
+    existing = steps.control_edges
+    edges = tuple(np.concatenate(pair) for pair in zip(existing, control, strict=True))
+    return StepTable.from_columns(steps.num_ranks, columns, steps.data_edges, (edges[0], edges[1]))

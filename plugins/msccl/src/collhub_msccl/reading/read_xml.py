@@ -55,7 +55,14 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
         steps,
         lowered.scratch_units,
         _build_provenance(file, content, options),
-        extensions={"msccl": _build_extension(header, program)},
+        extensions={
+            "msccl": {
+                "algo": dict(header.written),
+                "i_chunks": _to_compact_json(program.input_chunks),
+                "o_chunks": _to_compact_json(program.output_chunks),
+                "s_chunks": _to_compact_json(program.scratch_chunks),
+            }
+        },
     )
 
 
@@ -74,18 +81,8 @@ def _read_parts(
     """
     findings = FileFindings(source.name, source.report)
     # Errors are raised after each phase, because the next phase relies on its checks.
-    scanned = scan_xml(_read_content(source), source.name, findings)
-    document = complete_header(scanned, collective, source.name)
-    header = read_header(document, findings)
-    findings.raise_errors()
-    program = read_thread_blocks(document, header, findings)
-    check_program(program, header, findings)
-    findings.raise_errors()
-    return header, program, document
-
-
-def _read_content(source: Source) -> bytes:
-    """Bytes of the source. Raises `InputError`, before reading, if its size exceeds `MAX_BYTES`."""
+    # Bytes of the source. Raises `InputError`, before reading, if its size exceeds
+    # `MAX_BYTES`.
     for part in source.parts:
         if part.size is not None and part.size > MAX_BYTES:
             message = (
@@ -93,7 +90,14 @@ def _read_content(source: Source) -> bytes:
                 f" MSCCL-IR files up to {MAX_BYTES} bytes are read"
             )
             raise InputError(message, code="too-large")
-    return source.content()
+    scanned = scan_xml(source.content(), source.name, findings)
+    document = complete_header(scanned, collective, source.name)
+    header = read_header(document, findings)
+    findings.raise_errors()
+    program = read_thread_blocks(document, header, findings)
+    check_program(program, header, findings)
+    findings.raise_errors()
+    return header, program, document
 
 
 def _build_collective(
@@ -193,20 +197,6 @@ def _build_provenance(
         changed_options["root"] = str(options.root)
     # Without the folder: a file gives the same trace in every folder.
     return build_provenance(PurePath(name).name, content, changed_options)
-
-
-def _build_extension(header: AlgoHeader, program: ThreadBlockProgram) -> JsonValue:
-    """Extension `msccl`: facts of the file that the model does not represent.
-
-    `algo`: attributes verbatim; `i_chunks`, `o_chunks`, `s_chunks` as declared: one number, or one
-    per rank. Kept small, because every trace file contains it.
-    """
-    return {
-        "algo": dict(header.written),
-        "i_chunks": _to_compact_json(program.input_chunks),
-        "o_chunks": _to_compact_json(program.output_chunks),
-        "s_chunks": _to_compact_json(program.scratch_chunks),
-    }
 
 
 def _to_compact_json(sizes: Int64Array) -> JsonValue:

@@ -203,7 +203,16 @@ class _Scanner:
             self._gpus.first_child.append(len(self._thread_blocks.lines))
             self._gpus.add(attributes, line)
         elif inside == _DOCUMENT:
-            self._start_algo(name, attributes, line)
+            # Store the attributes of <algo>.
+            if name != "algo":
+                message = f"the root element is <{_shorten(name)}>; MSCCL-IR XML starts with <algo>"
+                self._fail("wrong-root", message, line)
+            self._algo = dict(zip(attributes[::2], attributes[1::2], strict=True))
+            self._algo_line = line
+            for key, text in self._algo.items():
+                if len(key) + len(text) > _MAX_HEADER_TEXT:
+                    message = f"attribute {_shorten(key)!r} of <algo> has {len(text)} characters"
+                    self._fail("too-long", message, line)
         elif name == "op" and inside == "tb":
             self._is_short = True
             self._steps.add(to_step(attributes, self._file, line), line)
@@ -211,55 +220,24 @@ class _Scanner:
             if (name, inside) == ("copy", "gpu"):
                 copy = dict(zip(attributes[::2], attributes[1::2], strict=True))
                 self._copies.append((len(self._gpus.lines) - 1, copy, line))
-            name = self._ignore_element(name, inside, line)
+            # Return the empty name of an element that is ignored with its contents,
+            # as the runtimes do.
+            if inside == _IGNORED:
+                name = _IGNORED
+            else:
+                if name == "algo" or name in _PARENT:
+                    parent = _PARENT.get(name, "the file itself")
+                    message = f"<{name}> is inside <{inside}>; it belongs in {parent}"
+                    self._fail("misplaced-element", message, line)
+                self._ignored[_shorten(name)] += 1
+                # The report gives the line of the first one.
+                self._ignored_line = self._ignored_line or line
+                name = _IGNORED
         self._open.append(name)
 
     def _handle_end(self, _name: str) -> None:
         """Handle an end tag."""
         self._open.pop()
-
-    def _start_algo(
-        self,
-        name: str,
-        attributes: list[str],
-        line: int,
-    ) -> None:
-        """Store the attributes of <algo>.
-
-        Refuse a different root element and attributes that are too long.
-        """
-        if name != "algo":
-            message = f"the root element is <{_shorten(name)}>; MSCCL-IR XML starts with <algo>"
-            self._fail("wrong-root", message, line)
-        self._algo = dict(zip(attributes[::2], attributes[1::2], strict=True))
-        self._algo_line = line
-        for key, text in self._algo.items():
-            if len(key) + len(text) > _MAX_HEADER_TEXT:
-                message = f"attribute {_shorten(key)!r} of <algo> has {len(text)} characters"
-                self._fail("too-long", message, line)
-
-    def _ignore_element(
-        self,
-        name: str,
-        inside: str,
-        line: int,
-    ) -> str:
-        """Return the empty name of an element that is ignored with its contents, as the runtimes
-        do.
-
-        Raises `InputError` for a known element with a wrong parent: its steps would be lost
-        silently.
-        """
-        if inside == _IGNORED:
-            return _IGNORED
-        if name == "algo" or name in _PARENT:
-            parent = _PARENT.get(name, "the file itself")
-            message = f"<{name}> is inside <{inside}>; it belongs in {parent}"
-            self._fail("misplaced-element", message, line)
-        self._ignored[_shorten(name)] += 1
-        # The report gives the line of the first one.
-        self._ignored_line = self._ignored_line or line
-        return _IGNORED
 
     def _refuse_doctype(self, *_declaration: object) -> None:
         """Raise `InputError`: entities could be expanded without limit."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from collhub_msccl.options import ReadOptions
 from collhub_msccl.reading.read_xml import read
-from collhub_msccl.runtimes.fifo_safety import FifoSafety, compute_fifo_safety
+from collhub_msccl.runtimes.fifo_safety import compute_fifo_safety
 from collhub_msccl.runtimes.known_runtimes import (
     DEFAULT_MAX_BYTES,
     FIFO_CAPACITY,
@@ -63,7 +63,15 @@ def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
     calls = tuple(_find_calls(algo, runtime))
     _add_doubts_of_program(source, algo, calls, refusals)
     doubts = _find_selection_doubts(source, algo, runtime, calls)
-    return _report_accepted(runtime, calls, (*refusals, *doubts))
+    # Report for a file that the runtime loads; `ok` if at least one call uses it.
+    uses = "uses it for these calls" if calls else "loads it, but uses it for no call"
+    return CheckReport(
+        ok=bool(calls),
+        verdict=f"{runtime.name} {uses}",
+        diagnostics=(*refusals, *doubts),
+        calls=calls,
+        facts={"is_accepted": True},
+    )
 
 
 def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckReport:
@@ -73,22 +81,6 @@ def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckRe
         verdict=f"{runtime.name} refuses it",
         diagnostics=tuple(findings),
         facts={"is_accepted": False},
-    )
-
-
-def _report_accepted(
-    runtime: Runtime,
-    calls: tuple[LoadableCall, ...],
-    findings: tuple[Diagnostic, ...],
-) -> CheckReport:
-    """Report for a file that the runtime loads; `ok` if at least one call uses it."""
-    uses = "uses it for these calls" if calls else "loads it, but uses it for no call"
-    return CheckReport(
-        ok=bool(calls),
-        verdict=f"{runtime.name} {uses}",
-        diagnostics=findings,
-        calls=calls,
-        facts={"is_accepted": True},
     )
 
 
@@ -186,7 +178,13 @@ def _add_doubts_of_program(
     # Safe even if every transfer moves a single chunk: safe at every size.
     if safety.min_units == 1:
         return
-    largest = _compute_safe_bytes(algo, runtime, safety)
+    # Maximum size in bytes at which no FIFO can fill up; 0 if there is none.
+    if not safety.min_units:
+        largest = 0
+    else:
+        slice_bytes = runtime.slice_bytes[algo.attributes["proto"]]
+        chunks = read_number(algo.attributes["nchunksperloop"])
+        largest = chunks * (slice_bytes // safety.min_units)
     if any(call.max_bytes is None or call.max_bytes > largest for call in calls):
         refusals.warn(
             "fifo-deadlock",
@@ -199,19 +197,8 @@ def _add_doubts_of_program(
 def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, refusals: Refusals) -> None:
     """Add errors of the reader as warnings about a file that loads, with rank, thread block and
     step."""
-    names = _build_line_names(algo)
-    for error in errors:
-        line = error.location.line or algo.line
-        where = f"{names[line]}: " if line in names else ""
-        # Remove the step's name from the reader's message, because `where` contains it.
-        reason = error.message.removeprefix(where.partition(", ")[2])
-        message = f"{where}loads, but cannot run as intended: {reason}"
-        refusals.warn(error.code, message, line, error.cure, cause=error.code)
-
-
-def _build_line_names(algo: RawElement) -> dict[int, str]:
-    """Names of the lines of thread blocks and steps: rank, thread block and, for a step, its
-    `s`."""
+    # Names of the lines of thread blocks and steps: rank, thread block and, for a step, its
+    # `s`.
     names: dict[int, str] = {}
     for gpu in algo.children:
         for block in gpu.children:
@@ -221,21 +208,10 @@ def _build_line_names(algo: RawElement) -> dict[int, str]:
             names |= {
                 step.line: f"{name}, step {step.attributes.get('s')}" for step in block.children
             }
-    return names
-
-
-def _compute_safe_bytes(
-    algo: RawElement,
-    runtime: Runtime,
-    safety: FifoSafety,
-) -> int:
-    """Maximum size in bytes at which no FIFO can fill up; 0 if there is none.
-
-    A transfer moves as many chunks as fit into a slice, so larger calls have fewer chunks per
-    transfer.
-    """
-    if not safety.min_units:
-        return 0
-    slice_bytes = runtime.slice_bytes[algo.attributes["proto"]]
-    chunks = read_number(algo.attributes["nchunksperloop"])
-    return chunks * (slice_bytes // safety.min_units)
+    for error in errors:
+        line = error.location.line or algo.line
+        where = f"{names[line]}: " if line in names else ""
+        # Remove the step's name from the reader's message, because `where` contains it.
+        reason = error.message.removeprefix(where.partition(", ")[2])
+        message = f"{where}loads, but cannot run as intended: {reason}"
+        refusals.warn(error.code, message, line, error.cure, cause=error.code)

@@ -30,25 +30,24 @@ _REQUIRED_OF_ALGO = {True: ("outofplace", "minBytes", "maxBytes"), False: ("name
 
 def check_algo(algo: RawElement, refusals: Refusals) -> None:
     """Check the attributes of `<algo>` and the number of ranks."""
-    _check_header(algo, refusals)
-    _check_collective(algo, refusals)
-    _check_protocol(algo, refusals)
-    _check_sizes(algo, refusals)
-    _check_channels(algo, refusals)
-    if len(algo.children) > MAX_CHILDREN:
-        message = f"{len(algo.children)} <gpu>; more than {MAX_CHILDREN} overrun an array"
-        refusals.refuse("too-many-elements", message, algo.line)
-    _check_ranks(algo, refusals)
-
-
-def _check_header(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse an `<algo>` without the attributes that the runtime requires."""
     runtime = refusals.runtime
     cure = f"'collhub convert -O runtime={runtime.name}' adds it"
     for name in (*_REQUIRED["algo"], *_REQUIRED_OF_ALGO[runtime.has_both_modes]):
         if name not in algo.attributes:
             message = f"<algo> has no attribute {name!r}, which {runtime.title} requires"
             refusals.refuse_once("missing-attribute", f"algo {name}", message, algo.line, cure)
+    _check_collective(algo, refusals)
+    # A missing `proto` is refused above.
+    protocol = algo.attributes.get("proto")
+    if protocol is not None and protocol not in FIFO_CAPACITY:
+        message = f"proto {protocol!r} is not one of Simple, LL, LL128"
+        refusals.refuse("unknown-protocol", message, algo.line)
+    _check_sizes(algo, refusals)
+    _check_channels(algo, refusals)
+    if len(algo.children) > MAX_CHILDREN:
+        message = f"{len(algo.children)} <gpu>; more than {MAX_CHILDREN} overrun an array"
+        refusals.refuse("too-many-elements", message, algo.line)
+    _check_ranks(algo, refusals)
 
 
 def _check_collective(algo: RawElement, refusals: Refusals) -> None:
@@ -64,14 +63,6 @@ def _check_collective(algo: RawElement, refusals: Refusals) -> None:
         algo.line,
         f"'collhub convert -O runtime={runtime.name}' uses its spelling",
     )
-
-
-def _check_protocol(algo: RawElement, refusals: Refusals) -> None:
-    """Refuse an unknown `proto`; `_check_header` reports a missing one."""
-    name = algo.attributes.get("proto")
-    if name is not None and name not in FIFO_CAPACITY:
-        message = f"proto {name!r} is not one of Simple, LL, LL128"
-        refusals.refuse("unknown-protocol", message, algo.line)
 
 
 def _check_sizes(algo: RawElement, refusals: Refusals) -> None:
@@ -125,8 +116,25 @@ def check_gpu(
         refusals.refuse("attribute-range", message, gpu.line)
     if not refusals.runtime.has_both_modes:
         _check_chunks(gpu, algo, refusals)
-    _check_number_of_elements(gpu, rank, algo, refusals)
-    _check_block_ids(gpu, rank, refusals)
+    # Refuse more elements than fit into the parser's array of nodes.
+    blocks = gpu.children
+    # The parser skips the contents of the other ranks' <gpu> elements, but counts the elements.
+    steps = sum(len(block.children) for block in blocks)
+    nodes = 1 + len(algo.children) + len(blocks) + steps
+    if nodes > MAX_NODES:
+        message = f"rank {rank} reads {nodes} elements, more than {MAX_NODES}"
+        refusals.refuse("too-many-elements", message, gpu.line)
+    # Refuse a rank whose thread block ids are not 0..n-1, each once, in any order of the
+    # blocks.
+    runtime, blocks = refusals.runtime, gpu.children
+    ids = sorted(read_number(block.attributes.get("id", "")) for block in blocks)
+    if ids != list(range(len(blocks))):
+        message = f"rank {rank}: the ids of its thread blocks are not 0, 1, 2, ..."
+        refusals.refuse("thread-block-gap", message, gpu.line)
+    if len(blocks) > runtime.max_blocks:
+        limit = f"the {runtime.max_blocks} of {runtime.title}"
+        message = f"rank {rank} has {len(blocks)} thread blocks, more than {limit}"
+        refusals.refuse("too-many-thread-blocks", message, gpu.line)
     ranks = read_number(algo.attributes.get("ngpus", "0"))
     # Thread blocks seen so far by (send or recv, channel).
     usage: Counter[tuple[str, int]] = Counter()
@@ -154,42 +162,6 @@ def _check_chunks(
             refusals.refuse("chunks-inconsistent", message, gpu.line, cure)
 
 
-def _check_number_of_elements(
-    gpu: RawElement,
-    rank: int,
-    algo: RawElement,
-    refusals: Refusals,
-) -> None:
-    """Refuse more elements than fit into the parser's array of nodes."""
-    blocks = gpu.children
-    # The parser skips the contents of the other ranks' <gpu> elements, but counts the elements.
-    steps = sum(len(block.children) for block in blocks)
-    nodes = 1 + len(algo.children) + len(blocks) + steps
-    if nodes > MAX_NODES:
-        message = f"rank {rank} reads {nodes} elements, more than {MAX_NODES}"
-        refusals.refuse("too-many-elements", message, gpu.line)
-
-
-def _check_block_ids(
-    gpu: RawElement,
-    rank: int,
-    refusals: Refusals,
-) -> None:
-    """Refuse a rank whose thread block ids are not 0..n-1, each once, in any order of the blocks.
-
-    Also refuses more thread blocks than the runtime's `max_blocks`. A missing id counts as 0.
-    """
-    runtime, blocks = refusals.runtime, gpu.children
-    ids = sorted(read_number(block.attributes.get("id", "")) for block in blocks)
-    if ids != list(range(len(blocks))):
-        message = f"rank {rank}: the ids of its thread blocks are not 0, 1, 2, ..."
-        refusals.refuse("thread-block-gap", message, gpu.line)
-    if len(blocks) > runtime.max_blocks:
-        limit = f"the {runtime.max_blocks} of {runtime.title}"
-        message = f"rank {rank} has {len(blocks)} thread blocks, more than {limit}"
-        refusals.refuse("too-many-thread-blocks", message, gpu.line)
-
-
 def _check_block(
     block: RawElement,
     gpu: RawElement,
@@ -200,24 +172,8 @@ def _check_block(
     """Check one thread block and its steps; `usage` is updated."""
     rank = read_number(gpu.attributes["id"])
     name = f"rank {rank}, thread block {block.attributes['id']}"
-    _check_channel(block, name, refusals)
-    for side in ("send", "recv"):
-        _check_peer(block, side, name, rank, ranks, refusals)
-        _count_use(block, side, rank, usage, refusals)
-    for step in block.children:
-        if _has_all_attributes(step, refusals):
-            check_step(step, gpu, block, name, refusals)
-    # Checks all steps, because it requires no attribute.
-    check_chains(block, name, refusals)
-
-
-def _check_channel(
-    block: RawElement,
-    name: str,
-    refusals: Refusals,
-) -> None:
-    """Refuse channels above the limit, and warn of the limit itself, which the parsers accept by
-    mistake."""
+    # Refuse channels above the limit, and warn of the limit itself, which the parsers accept
+    # by mistake.
     runtime = refusals.runtime
     channel = read_number(block.attributes["chan"])
     if channel > runtime.max_channels or channel < 0:
@@ -227,46 +183,28 @@ def _check_channel(
     elif channel == runtime.max_channels:
         message = f"{name}: chan {channel} passes the test, but indexes past an array"
         refusals.warn("channel-range", message, block.line)
-
-
-def _check_peer(
-    block: RawElement,
-    side: str,
-    name: str,
-    rank: int,
-    ranks: int,
-    refusals: Refusals,
-) -> None:
-    """Refuse `send` or `recv` that is neither -1 nor a different rank.
-
-    Only microsoft/msccl compares with ngpus.
-    """
-    peer = read_number(block.attributes[side])
-    # The other runtimes index out of bounds silently.
-    is_beyond = peer >= ranks and not refusals.runtime.has_both_modes
-    if peer == rank or peer < -1 or is_beyond:
-        refusals.refuse("peer-range", f"{name}: {side} {peer} is not another rank", block.line)
-
-
-def _count_use(
-    block: RawElement,
-    side: str,
-    rank: int,
-    usage: Counter[tuple[str, int]],
-    refusals: Refusals,
-) -> None:
-    """Refuse more than 32 peers of a rank on one channel and side; reported once.
-
-    `usage` is updated.
-    """
-    if read_number(block.attributes[side]) < 0:
-        return
-    channel = read_number(block.attributes["chan"])
-    usage[side, channel] += 1
-    # Reported only when the limit is exceeded first.
-    if usage[side, channel] == MAX_BLOCKS_PER_CHANNEL + 1:
-        excess = f"more than {MAX_BLOCKS_PER_CHANNEL} thread blocks {side} on channel {channel}"
-        refusals.refuse("too-many-thread-blocks", f"rank {rank}: {excess}", block.line)
+    for side in ("send", "recv"):
+        # Refuse `send` or `recv` that is neither -1 nor a different rank.
+        peer = read_number(block.attributes[side])
+        # The other runtimes index out of bounds silently.
+        is_beyond = peer >= ranks and not refusals.runtime.has_both_modes
+        if peer == rank or peer < -1 or is_beyond:
+            refusals.refuse("peer-range", f"{name}: {side} {peer} is not another rank", block.line)
+        # Refuse more than 32 peers of a rank on one channel and side; reported once.
+        if read_number(block.attributes[side]) >= 0:
+            channel = read_number(block.attributes["chan"])
+            usage[side, channel] += 1
+            # Reported only when the limit is exceeded first.
+            if usage[side, channel] == MAX_BLOCKS_PER_CHANNEL + 1:
+                excess = (
+                    f"more than {MAX_BLOCKS_PER_CHANNEL} thread blocks {side} on channel {channel}"
+                )
+                refusals.refuse("too-many-thread-blocks", f"rank {rank}: {excess}", block.line)
+    for step in block.children:
+        if _has_all_attributes(step, refusals):
+            check_step(step, gpu, block, name, refusals)
+    # Checks all steps, because it requires no attribute.
+    check_chains(block, name, refusals)
 
 
 def _has_all_attributes(element: RawElement, refusals: Refusals) -> bool:

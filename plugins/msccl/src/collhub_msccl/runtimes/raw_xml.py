@@ -170,10 +170,8 @@ class _Parser:
             shown = rest[:_MAX_SHOWN_CHARACTERS]
             message = f"text {shown!r} between elements, which the runtimes' parser does not accept"
             self._fail("not-xml", message)
-        self._refuse_tag(rest.partition(">")[0])
-
-    def _refuse_tag(self, tag: str) -> NoReturn:
-        """Raise `InputError` with the defect of a tag."""
+        # Raise `InputError` with the defect of a tag.
+        tag = rest.partition(">")[0]
         if "'" in tag:
             message = "a value in single quotes; the runtimes' parser accepts only double quotes"
             self._fail("single-quote", message)

@@ -44,7 +44,17 @@ def check_step(
     # The parsers check neither for a nop.
     if attributes["type"] != "nop":
         _check_numbers(step, name, refusals)
-        _check_peers_of_step(step, block, name, refusals)
+        # Refuse a step that sends or receives if its thread block has no peer for it.
+        kind = step.attributes["type"]
+        for side, types, words in (
+            ("send", _SENDING, "sends"),
+            ("recv", _RECEIVING, "receives"),
+        ):
+            peer = block.attributes[side]
+            if kind in types and read_number(peer) < 0:
+                message = f"{name}: {kind!r} {words}, but its thread block has {side}={peer!r}"
+                cure = f"name the other rank in {side} of the thread block"
+                refusals.refuse("no-peer", message, step.line, cure, cause=(block.line, side))
     if read_number(attributes["depid"]) > MAX_DEPENDENCY_BLOCK:
         stored = f"stored in 8 bits, and so corrupted above {MAX_DEPENDENCY_BLOCK}"
         message = f"{name}: depid {attributes['depid']} is {stored}"
@@ -66,25 +76,6 @@ def _check_numbers(
     if read_number(attributes["hasdep"]) not in (0, 1):
         message = f"{name}: hasdep {attributes['hasdep']} is not 0 or 1"
         refusals.refuse("attribute-range", message, step.line)
-
-
-def _check_peers_of_step(
-    step: RawElement,
-    block: RawElement,
-    name: str,
-    refusals: Refusals,
-) -> None:
-    """Refuse a step that sends or receives if its thread block has no peer for it."""
-    kind = step.attributes["type"]
-    for side, types, words in (
-        ("send", _SENDING, "sends"),
-        ("recv", _RECEIVING, "receives"),
-    ):
-        peer = block.attributes[side]
-        if kind in types and read_number(peer) < 0:
-            message = f"{name}: {kind!r} {words}, but its thread block has {side}={peer!r}"
-            cure = f"name the other rank in {side} of the thread block"
-            refusals.refuse("no-peer", message, step.line, cure, cause=(block.line, side))
 
 
 def _check_type(

@@ -100,9 +100,10 @@ class _Assembly:
                 continue
             program = self._emit(replace(blocks, channel=channel))
             length = np.bincount(program.block, minlength=len(blocks))
-            reason = _describe_excess_steps(length, self._limits)
-            if not reason:
+            longest, limit = int(length.max(initial=0)), self._limits.max_steps
+            if longest <= limit:
                 return program
+            reason = f"a thread block has {longest} steps, more than the {limit} that it accepts"
             if not self._may_cut:
                 break
             self._cut_more(blocks, length)
@@ -194,26 +195,20 @@ class _Assembly:
         is_long = length > self._limits.max_steps
         messages, local = self._cuts.messages.copy(), self._cuts.local.copy()
         for lane in np.unique(blocks.lane[is_long]).tolist():
-            required = _count_required_blocks(int(total[lane]), float(share[lane]), self._limits)
+            # Required thread blocks of a lane with this number of steps, for messages
+            # and for local steps.
+            steps = int(total[lane])
+            local_share = float(share[lane])
+            # Cutting adds waits at the borders, and therefore nops.
+            room = max(self._limits.max_steps - 2, 1)
+            in_messages = -(-int(steps * (1 - local_share)) // room)
+            in_local = -(-int(steps * local_share) // room)
+            required = in_messages, in_local
             present = int(messages[lane]), int(local[lane])
             messages[lane], local[lane] = _increase_cuts(
                 present, required, has_local=share[lane] > 0
             )
         self._cuts = Cuts(messages, local)
-
-
-def _count_required_blocks(
-    steps: int,
-    local_share: float,
-    limits: Runtime,
-) -> tuple[int, int]:
-    """Required thread blocks of a lane with this number of steps, for messages and for local
-    steps."""
-    # Cutting adds waits at the borders, and therefore nops.
-    room = max(limits.max_steps - 2, 1)
-    in_messages = -(-int(steps * (1 - local_share)) // room)
-    in_local = -(-int(steps * local_share) // room)
-    return in_messages, in_local
 
 
 def _increase_cuts(
@@ -249,17 +244,6 @@ def _are_usable(blocks: Blocks, limit: int) -> bool:
     return True
 
 
-def _describe_excess_steps(length: Int64Array, limits: Runtime) -> str:
-    """Reason if a thread block exceeds the limit of steps, else empty.
-
-    `length`: int64 per block.
-    """
-    longest = int(length.max(initial=0))
-    if longest <= limits.max_steps:
-        return ""
-    return f"a thread block has {longest} steps, more than the {limits.max_steps} that it accepts"
-
-
 def _describe_excess(program: ThreadBlockProgram, limits: Runtime) -> str:
     """Reason if the program exceeds a limit other than that of steps, else empty."""
     per_rank = np.diff(program.block_indptr)
@@ -277,17 +261,13 @@ def _describe_excess(program: ThreadBlockProgram, limits: Runtime) -> str:
             return f"rank {rank} needs {needed}, more than the {limit} that it accepts"
     if int(program.depid.max(initial=0)) > MAX_DEPENDENCY_BLOCK:
         return f"steps wait for thread blocks above {MAX_DEPENDENCY_BLOCK}, which it cannot name"
-    highest = _find_highest_offset(program)
-    if highest > MAX_OFFSET:
-        return f"chunk {highest} is beyond the {MAX_OFFSET} that its offsets reach"
-    return ""
-
-
-def _find_highest_offset(program: ThreadBlockProgram) -> int:
-    """Maximum end of a buffer, used or declared, in chunks."""
+    # Maximum end of a buffer, used or declared, in chunks.
     buffer_ends = (
         program.src_offset + program.count,
         program.dst_offset + program.count,
         program.scratch_chunks,
     )
-    return max(int(column.max(initial=0)) for column in buffer_ends)
+    highest = max(int(column.max(initial=0)) for column in buffer_ends)
+    if highest > MAX_OFFSET:
+        return f"chunk {highest} is beyond the {MAX_OFFSET} that its offsets reach"
+    return ""

@@ -188,25 +188,7 @@ def _divide_local_rows(
     order = np.lexsort((position, lanes.of_row))
     lane, local = lanes.of_row[order], is_local[order]
     first = np.searchsorted(lane, lane)
-    local_part = _assign_local_blocks(lane, local, first, cuts)
-    with_message = _find_preceding_parts(part[order], local, first)
-    target_part = np.where(local_part >= 0, local_part + int(part.max(initial=0)) + 1, with_message)
-    part = part.copy()
-    part[order[local]] = target_part[local]
-    return part
-
-
-def _assign_local_blocks(
-    lane: Int64Array,
-    local: BoolArray,
-    first: Int64Array,
-    cuts: Cuts,
-) -> Int64Array:
-    """Number of the separate block for local steps of each row, -1 if its lane has none.
-
-    Arrays are sorted by lane and time; `first`: index of the first row of the lane. The result is
-    valid only for local rows.
-    """
+    # Number of the separate block for local steps of each row, -1 if its lane has none.
     number = np.cumsum(local)
     before_lane: Int64Array = (number - local)[first]
     ordinal = number - 1 - before_lane
@@ -214,7 +196,12 @@ def _assign_local_blocks(
     total = np.bincount(lane[local], minlength=len(cuts.local))
     blocks = np.minimum(cuts.local, total)[lane]
     block_number = ordinal * blocks // np.maximum(total[lane], 1)
-    return np.where(blocks > 0, block_number, -1)
+    local_part = np.where(blocks > 0, block_number, -1)
+    with_message = _find_preceding_parts(part[order], local, first)
+    target_part = np.where(local_part >= 0, local_part + int(part.max(initial=0)) + 1, with_message)
+    part = part.copy()
+    part[order[local]] = target_part[local]
+    return part
 
 
 def _find_preceding_parts(
@@ -340,31 +327,21 @@ def _group_connections(blocks: Blocks) -> tuple[list[_Group], list[int]]:
         if incoming_group.has_conflict(outgoing_group):
             conflicting_blocks.append(block)
         else:
-            _merge(incoming_group, outgoing_group, group_of)
-    return _sort_groups(group_of), conflicting_blocks
-
-
-def _merge(
-    first: _Group,
-    second: _Group,
-    group_of: list[_Group],
-) -> None:
-    """Merge two groups and update `group_of`.
-
-    The smaller group moves, so that each part moves rarely.
-    """
-    is_first_smaller = len(first.members) < len(second.members)
-    into, group = (second, first) if is_first_smaller else (first, second)
-    into.add(group)
-    for member in group.members:
-        group_of[member] = into
-
-
-def _sort_groups(group_of: list[_Group]) -> list[_Group]:
-    """Distinct groups in the order of their first member; members are sorted ascending in place."""
+            # Merge two groups and update `group_of`.
+            is_first_smaller = len(incoming_group.members) < len(outgoing_group.members)
+            into, group = (
+                (outgoing_group, incoming_group)
+                if is_first_smaller
+                else (incoming_group, outgoing_group)
+            )
+            into.add(group)
+            for member in group.members:
+                group_of[member] = into
+    # Distinct groups in the order of their first member; members are sorted ascending in
+    # place.
     groups: dict[int, _Group] = {}
     for group in group_of:
         groups.setdefault(id(group), group)
     for group in groups.values():
         group.members.sort()
-    return list(groups.values())
+    return list(groups.values()), conflicting_blocks

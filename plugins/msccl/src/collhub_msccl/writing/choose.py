@@ -137,7 +137,11 @@ class _Chooser:
         self._task = task
         self._reason = "the order of its connections makes steps wait for each other in a circle"
         self._is_deadlock = False
-        self._source_blocks = _count_source_blocks(task.algorithm.steps)
+        # Maximum number of lanes of a rank; 0 without lanes.
+        has_lane = task.algorithm.steps.lane >= 0
+        pairs = np.stack([task.algorithm.steps.rank[has_lane], task.algorithm.steps.lane[has_lane]])
+        ranks = np.unique(pairs, axis=1)[0]
+        self._source_blocks = int(np.bincount(ranks).max(initial=0))
 
     def try_attempt(self, attempt: Attempt) -> ChosenProgram | None:
         """Program of an attempt; None if it exceeds a limit or deadlocks at every size."""
@@ -180,14 +184,6 @@ class _Chooser:
             else "let receives come before further sends",
             code="fifo-deadlock",
         )
-
-
-def _count_source_blocks(steps: StepTable) -> int:
-    """Maximum number of lanes of a rank; 0 without lanes."""
-    has_lane = steps.lane >= 0
-    pairs = np.stack([steps.rank[has_lane], steps.lane[has_lane]])
-    ranks = np.unique(pairs, axis=1)[0]
-    return int(np.bincount(ranks).max(initial=0))
 
 
 def _list_fusing_options(task: WritingTask) -> tuple[bool, ...]:

@@ -29,7 +29,6 @@ from hub_core.model import (
     InputError,
     Location,
     StepKind,
-    StepTable,
     connection_keys,
     match_messages,
 )
@@ -139,7 +138,9 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
     partner = np.full(len(steps), -1, np.int64)
     partner[messages.send] = messages.receive
     partner[messages.receive] = messages.send
-    parents, children = steps.edges() if with_control else _get_data_edges(steps)
+    parents, children = (
+        steps.edges() if with_control else (steps.data_indices, group_of_entry(steps.data_indptr))
+    )
     return StepDraft(
         num_ranks=steps.num_ranks,
         partner=partner,
@@ -147,11 +148,6 @@ def build_draft(algorithm: Algorithm, with_control: bool) -> StepDraft:
         children=children,
         **{name: getattr(steps, name).astype(np.int64) for name in STEP_COLUMNS},
     )
-
-
-def _get_data_edges(steps: StepTable) -> Edges:
-    """Pairs (parent, child) of the data dependencies only."""
-    return steps.data_indices, group_of_entry(steps.data_indptr)
 
 
 def _refuse_opaque(algorithm: Algorithm) -> None:
@@ -256,7 +252,13 @@ def arrange(
     fused pair as one node, and drops the pairs in a cycle; a round is linear in pairs, and in
     practice there are few rounds.
     """
-    all_parents, all_children = _collect_waits(draft, parents, children)
+    # All pairs (earlier row, later row) of the program.
+    sends = np.flatnonzero(draft.sends)
+    receives = draft.partner[sends]
+    earlier, later = _find_connection_order(draft)
+    # A message is an order too: its receive follows its send.
+    all_parents = np.concatenate([draft.parents, sends, earlier, parents])
+    all_children = np.concatenate([draft.children, receives, later, children])
     into, fused = fusable
     while True:
         node = np.arange(len(draft))
@@ -275,21 +277,6 @@ def arrange(
         if bool(is_kept.all()):
             return None
         into, fused = into[is_kept], fused[is_kept]
-
-
-def _collect_waits(
-    draft: StepDraft,
-    parents: Int64Array,
-    children: Int64Array,
-) -> Edges:
-    """All pairs (earlier row, later row) of the program."""
-    sends = np.flatnonzero(draft.sends)
-    receives = draft.partner[sends]
-    earlier, later = _find_connection_order(draft)
-    # A message is an order too: its receive follows its send.
-    all_parents = np.concatenate([draft.parents, sends, earlier, parents])
-    all_children = np.concatenate([draft.children, receives, later, children])
-    return all_parents, all_children
 
 
 def _drop_inner_pairs(from_node: Int64Array, to_node: Int64Array) -> Edges:

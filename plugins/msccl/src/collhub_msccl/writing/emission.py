@@ -73,7 +73,12 @@ def emit(
     several steps.
     """
     heads = _find_heads(blocks, arrangement)
-    step_of_row = _map_rows_to_steps(heads, arrangement)
+    # Step of every row: a fused row has the step of the row into which it is fused.
+    fused_into = arrangement.fused_into
+    step_of_row = np.empty(len(fused_into), np.int64)
+    step_of_row[heads] = np.arange(len(heads))
+    fused = np.flatnonzero(fused_into >= 0)
+    step_of_row[fused] = step_of_row[fused_into[fused]]
     block = blocks.of_row[heads]
     ordinal = np.arange(len(heads)) - np.searchsorted(block, block)
     time = arrangement.position[heads]
@@ -81,8 +86,34 @@ def emit(
     # Waits do not depend on the location of SCRATCH, but decide where SCRATCH can be reused.
     knowledge = find_waits(block, ordinal, time, step_of_row, edges)
     is_slot = find_forwarded_sums(draft, arrangement)
-    draft, scratch = _allocate_scratch(draft, arrangement, is_slot, memory, knowledge)
-    steps = _build_main_steps(draft, arrangement, heads, is_slot)
+    # The draft with final SCRATCH offsets, and the SCRATCH units of every rank.
+    fused_into = arrangement.fused_into
+    # The sum of an `rrs` is not stored: neither its receive nor its send accesses SCRATCH.
+    no_source = (fused_into >= 0) & is_slot[fused_into]
+    if memory.is_compact:
+        draft, scratch = allocate_scratch(draft, no_source, is_slot, knowledge)
+    else:
+        minimum_chunks = count_scratch_units(draft, no_source, is_slot)
+        draft, scratch = draft, np.maximum(memory.scratch_chunks, minimum_chunks)
+    # One step per head row, fused with its send if it has one.
+    send = np.full(len(draft), -1, np.int64)
+    fused = np.flatnonzero(draft.sends & (arrangement.fused_into >= 0))
+    send[arrangement.fused_into[fused]] = fused
+    send_of_head = send[heads]
+    columns = {name: getattr(draft, name)[heads] for name in (*REGION, "count")}
+    columns |= _build_documented_sides(draft, heads, send_of_head, is_slot)
+    # Step type of every head, from its kind, whether a send is fused, and whether it is an
+    # `rrs`.
+    # A send is never the head of a fused step, so fused heads are receives.
+    plain = _PLAIN[draft.kind[heads]]
+    with_send = np.where(
+        plain == StepType.RECV,
+        StepType.RECV_COPY_SEND,
+        StepType.RECV_REDUCE_COPY_SEND,
+    )
+    types = np.where(send_of_head >= 0, with_send, plain)
+    columns["type"] = np.where(is_slot[heads], StepType.RECV_REDUCE_SEND, types)
+    steps = Steps(columns, np.arange(len(heads)), np.full(len(heads), 1))
     if not has_fused_steps:
         steps, scratch = unfuse_reducing_receives(steps, block, blocks.rank, scratch, memory.bases)
     steps = _append_reductions(steps, draft, arrangement, step_of_row)
@@ -97,68 +128,6 @@ def _find_heads(blocks: Blocks, arrangement: Arrangement) -> Int64Array:
     # Within a thread block, document order is the order of execution.
     order = np.lexsort((arrangement.position[heads], blocks.of_row[heads]))
     return heads[order]
-
-
-def _map_rows_to_steps(heads: Int64Array, arrangement: Arrangement) -> Int64Array:
-    """Step of every row: a fused row has the step of the row into which it is fused."""
-    fused_into = arrangement.fused_into
-    result = np.empty(len(fused_into), np.int64)
-    result[heads] = np.arange(len(heads))
-    fused = np.flatnonzero(fused_into >= 0)
-    result[fused] = result[fused_into[fused]]
-    return result
-
-
-def _allocate_scratch(
-    draft: StepDraft,
-    arrangement: Arrangement,
-    is_slot: BoolArray,
-    memory: Memory,
-    knowledge: Knowledge,
-) -> tuple[StepDraft, Int64Array]:
-    """The draft with final SCRATCH offsets, and the SCRATCH units of every rank."""
-    fused_into = arrangement.fused_into
-    # The sum of an `rrs` is not stored: neither its receive nor its send accesses SCRATCH.
-    no_source = (fused_into >= 0) & is_slot[fused_into]
-    if memory.is_compact:
-        return allocate_scratch(draft, no_source, is_slot, knowledge)
-    minimum_chunks = count_scratch_units(draft, no_source, is_slot)
-    return draft, np.maximum(memory.scratch_chunks, minimum_chunks)
-
-
-def _build_main_steps(
-    draft: StepDraft,
-    arrangement: Arrangement,
-    heads: Int64Array,
-    is_slot: BoolArray,
-) -> Steps:
-    """One step per head row, fused with its send if it has one."""
-    send = np.full(len(draft), -1, np.int64)
-    fused = np.flatnonzero(draft.sends & (arrangement.fused_into >= 0))
-    send[arrangement.fused_into[fused]] = fused
-    send_of_head = send[heads]
-    columns = {name: getattr(draft, name)[heads] for name in (*REGION, "count")}
-    columns |= _build_documented_sides(draft, heads, send_of_head, is_slot)
-    columns["type"] = _choose_types(draft.kind[heads], send_of_head >= 0, is_slot[heads])
-    return Steps(columns, np.arange(len(heads)), np.full(len(heads), 1))
-
-
-def _choose_types(
-    kind: Int64Array,
-    is_fused: BoolArray,
-    is_slot: BoolArray,
-) -> Int64Array:
-    """Step type of every head, from its kind, whether a send is fused, and whether it is an
-    `rrs`."""
-    # A send is never the head of a fused step, so fused heads are receives.
-    plain = _PLAIN[kind]
-    with_send = np.where(
-        plain == StepType.RECV,
-        StepType.RECV_COPY_SEND,
-        StepType.RECV_REDUCE_COPY_SEND,
-    )
-    types = np.where(is_fused, with_send, plain)
-    return np.where(is_slot, StepType.RECV_REDUCE_SEND, types)
 
 
 def _build_documented_sides(

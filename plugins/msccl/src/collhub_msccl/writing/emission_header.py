@@ -88,8 +88,21 @@ def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
     Raises `UsageError` for options, and `InputError` for algorithms, that the runtime does not
     support.
     """
-    imported = _get_imported_attributes(algorithm)
-    runtime = _choose_runtime(algorithm, options, imported)
+    # Attributes of `<algo>` stored by the reader of this plugin.
+    extension = algorithm.extensions.get("msccl")
+    written = extension.get("algo") if isinstance(extension, dict) else None
+    if not isinstance(written, dict):
+        imported = {}
+    else:
+        imported = {name: text for name, text in written.items() if isinstance(text, str)}
+    # The runtime of the option.
+    if options.runtime is not None:
+        runtime = RUNTIMES[options.runtime]
+    else:
+        is_custom = algorithm.collective.kind is CollectiveKind.CUSTOM
+        name = options.collective or imported.get("coll", "")
+        executor, msccl = RUNTIMES["executor"], RUNTIMES["msccl"]
+        runtime = msccl if is_custom and name not in executor.collectives else executor
     collective = _choose_modes(algorithm.collective, runtime, options)
     spelling = _choose_spelling(algorithm, runtime, options, imported)
     protocol = options.proto or imported.get("proto", "Simple")
@@ -105,23 +118,6 @@ def choose_target(algorithm: Algorithm, options: WriteOptions) -> Target:
         max_bytes=largest,
         imported=imported,
     )
-
-
-def _choose_runtime(
-    algorithm: Algorithm,
-    options: WriteOptions,
-    imported: Mapping[str, str],
-) -> Runtime:
-    """The runtime of the option.
-
-    By default the executor, or msccl for custom collectives unknown to it.
-    """
-    if options.runtime is not None:
-        return RUNTIMES[options.runtime]
-    is_custom = algorithm.collective.kind is CollectiveKind.CUSTOM
-    name = options.collective or imported.get("coll", "")
-    executor, msccl = RUNTIMES["executor"], RUNTIMES["msccl"]
-    return msccl if is_custom and name not in executor.collectives else executor
 
 
 def compute_largest_size(
@@ -158,18 +154,6 @@ def _get_location(algorithm: Algorithm) -> Location:
     return Location(algorithm.provenance.source_name or None)
 
 
-def _get_imported_attributes(algorithm: Algorithm) -> Mapping[str, str]:
-    """Attributes of `<algo>` stored by the reader of this plugin.
-
-    Other extension values are ignored.
-    """
-    extension = algorithm.extensions.get("msccl")
-    written = extension.get("algo") if isinstance(extension, dict) else None
-    if not isinstance(written, dict):
-        return {}
-    return {name: text for name, text in written.items() if isinstance(text, str)}
-
-
 def _choose_modes(
     collective: Collective,
     runtime: Runtime,
@@ -182,7 +166,12 @@ def _choose_modes(
     mode = options.mode
     if mode is None and not runtime.has_both_modes:
         # No option, and one file cannot serve both modes.
-        mode = _choose_single_mode(collective)
+        # Mode for a runtime with one mode per file: in place, if the algorithm claims it.
+        is_all_to_all = collective.kind is CollectiveKind.ALL_TO_ALL
+        if is_all_to_all and collective.out_of_place:
+            mode = "out-of-place"
+        else:
+            mode = "in-place" if collective.in_place else "out-of-place"
     if mode is None:
         return collective
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}
@@ -194,15 +183,6 @@ def _choose_modes(
         in_place=mode == "in-place",
         out_of_place=mode == "out-of-place",
     )
-
-
-def _choose_single_mode(collective: Collective) -> str:
-    """Mode for a runtime with one mode per file: in place, if the algorithm claims it."""
-    is_all_to_all = collective.kind is CollectiveKind.ALL_TO_ALL
-    # `ncclAllToAll` of microsoft/msccl refuses calls in place.
-    if is_all_to_all and collective.out_of_place:
-        return "out-of-place"
-    return "in-place" if collective.in_place else "out-of-place"
 
 
 def _choose_spelling(
@@ -219,7 +199,15 @@ def _choose_spelling(
     has neither a name for the kind nor one for custom collectives.
     """
     if options.collective is not None:
-        return _check_spelling(options.collective, runtime)
+        # Check that the runtime knows a spelling, and return it. Raises `UsageError`
+        # otherwise.
+        if options.collective in runtime.collectives:
+            return options.collective
+        known = ", ".join(sorted(runtime.collectives))
+        raise UsageError(
+            f"option collective: {runtime.title} knows no {options.collective!r}",
+            cure=f"use one of {known}",
+        )
     kind = algorithm.collective.kind
     if kind is CollectiveKind.CUSTOM and imported.get("coll") in runtime.collectives:
         return imported["coll"]
@@ -233,17 +221,6 @@ def _choose_spelling(
             code="unknown-collective",
         )
     return spelling
-
-
-def _check_spelling(spelling: str, runtime: Runtime) -> str:
-    """Check that the runtime knows a spelling, and return it. Raises `UsageError` otherwise."""
-    if spelling in runtime.collectives:
-        return spelling
-    known = ", ".join(sorted(runtime.collectives))
-    raise UsageError(
-        f"option collective: {runtime.title} knows no {spelling!r}",
-        cure=f"use one of {known}",
-    )
 
 
 def _choose_declared_chunks(
@@ -296,22 +273,18 @@ def _choose_sizes(options: WriteOptions, imported: Mapping[str, str]) -> tuple[i
     if smallest is None:
         smallest = _parse_size(imported.get("minBytes", "")) or 0
     if largest is None:
-        largest = _read_imported_largest(imported)
+        # Maximum size that the imported file served; None for no limit.
+        max_bytes = _parse_size(imported.get("maxBytes", "")) or 0
+        if max_bytes <= 0:
+            largest = None
+        else:
+            largest = max_bytes if "outofplace" in imported else max_bytes - 1
     if largest is not None and largest < smallest:
         raise UsageError(
             f"no size is at least {smallest} and at most {largest} bytes",
             cure="give min_bytes and max_bytes",
         )
     return smallest, largest
-
-
-def _read_imported_largest(imported: Mapping[str, str]) -> int | None:
-    """Maximum size that the imported file served; None for no limit."""
-    max_bytes = _parse_size(imported.get("maxBytes", "")) or 0
-    if max_bytes <= 0:
-        return None
-    # Files without outofplace are for microsoft/msccl, which excludes maxBytes itself.
-    return max_bytes if "outofplace" in imported else max_bytes - 1
 
 
 def _parse_size(text: str) -> int | None:

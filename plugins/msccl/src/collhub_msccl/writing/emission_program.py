@@ -41,16 +41,26 @@ def build_program(
     """
     block = knowledge.block[steps.row]
     position = np.arange(len(block)) - np.searchsorted(block, block)
-    last = _find_last_steps(steps, len(knowledge.block))
+    last_rows = np.flatnonzero(np.diff(steps.row))
+    last = np.append(last_rows, len(steps.row) - 1)[: len(knowledge.block)]
     rank_borders = np.arange(len(sizes[2]) + 1)
     block_indptr = np.searchsorted(blocks.rank, rank_borders).astype(np.int64)
     block_id = np.arange(len(blocks)) - block_indptr[blocks.rank]
-    depid, deps = _resolve_waits(steps.columns["wait"], last, block_id[block], position)
+    # `depid` and `deps` of every step, -1 for no wait.
+    wait = steps.columns["wait"]
+    is_waiting = wait >= 0
+    target = last[wait[is_waiting]]
+    depid = np.full(len(wait), -1, np.int64)
+    depid[is_waiting] = block_id[block][target]
+    deps = np.full(len(wait), -1, np.int64)
+    deps[is_waiting] = position[target]
     has_dependents = np.zeros(len(block), np.bool_)
     has_dependents[last[knowledge.parents]] = True
     # The column `wait` is replaced by depid and deps.
     columns = {name: steps.columns[name] for name in (*REGION, "count", "type")}
     has_dependents |= _find_unwanted_fusions(columns, block, depid, has_dependents)
+    numbers = np.arange(len(blocks))
+    steps_before = np.searchsorted(block, numbers)
     return ThreadBlockProgram(
         input_chunks=sizes[0],
         output_chunks=sizes[1],
@@ -61,42 +71,16 @@ def build_program(
         send=blocks.send,
         recv=blocks.recv,
         channel=blocks.find_channels_of_blocks(),
-        block_line=_compute_block_lines(blocks, block),
+        block_line=(steps_before + 2 * numbers + 2 * blocks.rank + 3),
         block=block,
         position=position,
         number=position,
         depid=depid,
         deps=deps,
-        line=_compute_step_lines(blocks, block),
+        line=np.arange(len(block)) + 2 * block + 2 * blocks.rank[block] + 4,
         has_dependents=has_dependents,
         **columns,
     )
-
-
-def _resolve_waits(
-    wait: Int64Array,
-    last: Int64Array,
-    block_id: Int64Array,
-    position: Int64Array,
-) -> tuple[Int64Array, Int64Array]:
-    """`depid` and `deps` of every step, -1 for no wait.
-
-    `wait`, `block_id`, `position`: int64 per step; `last`: last step of each head, whose flag is
-    raised when all steps of the head are finished.
-    """
-    is_waiting = wait >= 0
-    target = last[wait[is_waiting]]
-    depid = np.full(len(wait), -1, np.int64)
-    depid[is_waiting] = block_id[target]
-    deps = np.full(len(wait), -1, np.int64)
-    deps[is_waiting] = position[target]
-    return depid, deps
-
-
-def _find_last_steps(steps: Steps, heads: int) -> Int64Array:
-    """Last step of each head."""
-    last_rows = np.flatnonzero(np.diff(steps.row))
-    return np.append(last_rows, len(steps.row) - 1)[:heads]
 
 
 def _find_unwanted_fusions(
@@ -132,22 +116,6 @@ def _is_full(joins: BoolArray) -> BoolArray:
     length: Int64Array = index - last_apart
     is_full: BoolArray = joins & (length % MAX_OPERANDS == 0)
     return is_full
-
-
-def _compute_block_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
-    """Line of every `<tb>` in the file that `emission_text` writes.
-
-    One element per line, including closing tags. Before a `<tb>` are `<algo>`, two lines for each
-    earlier rank and thread block, its `<gpu>`, and all earlier steps.
-    """
-    numbers = np.arange(len(blocks))
-    steps_before = np.searchsorted(block, numbers)
-    return steps_before + 2 * numbers + 2 * blocks.rank + 3
-
-
-def _compute_step_lines(blocks: Blocks, block: Int64Array) -> Int64Array:
-    """Line of every `<step>` in that file: after its `<tb>` and the steps before it."""
-    return np.arange(len(block)) + 2 * block + 2 * blocks.rank[block] + 4
 
 
 _STEP = (
@@ -349,21 +317,12 @@ def _not_known_before(
         kept.append(index)
         parent_history = histories.get(parent_block)
         learned = parent_history.clock_at(wanted) if parent_history is not None else {}
-        history.add(at, _merged(clock, learned, parent_block, wanted))
+        # Clock after also waiting for step `wanted` of block `parent_block`, whose clock
+        # was `learned`.
+        # A copy: the clocks of earlier steps must not change.
+        merged = dict(clock)
+        for other, step in learned.items():
+            merged[other] = max(step, merged.get(other, -1))
+        merged[parent_block] = max(wanted, merged.get(parent_block, -1))
+        history.add(at, merged)
     return kept, histories
-
-
-def _merged(
-    clock: Clock,
-    learned: Clock,
-    parent_block: int,
-    wanted: int,
-) -> Clock:
-    """Clock after also waiting for step `wanted` of block `parent_block`, whose clock was
-    `learned`."""
-    # A copy: the clocks of earlier steps must not change.
-    merged = dict(clock)
-    for other, step in learned.items():
-        merged[other] = max(step, merged.get(other, -1))
-    merged[parent_block] = max(wanted, merged.get(parent_block, -1))
-    return merged

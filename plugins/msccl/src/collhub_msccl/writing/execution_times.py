@@ -25,7 +25,7 @@ from collhub_msccl.accesses import Edges
 from collhub_msccl.findings import FileFindings
 from collhub_msccl.reading.dependencies import find_first_flagged, fuse_reductions
 from collhub_msccl.thread_block_program import RECEIVING, SENDING, StepType, ThreadBlockProgram
-from hub_core.columns import BoolArray, Int64Array, topological_levels
+from hub_core.columns import Int64Array, topological_levels
 from hub_core.model import (
     Algorithm,
     Diagnostic,
@@ -72,24 +72,7 @@ def compute_block_figures(program: ThreadBlockProgram) -> BlockFigures:
     is_fused = program.is_type(
         StepType.RECV_COPY_SEND, StepType.RECV_REDUCE_SEND, StepType.RECV_REDUCE_COPY_SEND
     )
-    begin = compute_begin_times(duration, waits, _match_messages(program))
-    return BlockFigures(
-        makespan=int((begin + duration).max(initial=0)),
-        blocks=int(np.diff(program.block_indptr).max(initial=0)),
-        channels=len(np.unique(program.channel[_has_peer(program)])),
-        longest=int(np.bincount(program.block).max(initial=0)),
-        executed=int(np.count_nonzero(~is_nop & ~fusion.joins)),
-        fused=int(np.count_nonzero(is_fused) + np.count_nonzero(fusion.joins)),
-    )
-
-
-def _has_peer(program: ThreadBlockProgram) -> BoolArray:
-    """Mask of the thread blocks that send or receive."""
-    return (program.send >= 0) | (program.recv >= 0)
-
-
-def _match_messages(program: ThreadBlockProgram) -> Edges:
-    """(sending, receiving) step of every message, as two int64 columns."""
+    # (sending, receiving) step of every message, as two int64 columns.
     block, rank = program.block, program.rank
     sends = np.flatnonzero(program.is_type(*SENDING))
     receives = np.flatnonzero(program.is_type(*RECEIVING))
@@ -98,7 +81,15 @@ def _match_messages(program: ThreadBlockProgram) -> Edges:
     channel = program.channel[block[np.concatenate([sends, receives])]]
     keys = connection_keys(source, destination, channel)
     messages = pair_in_order(sends, receives, keys[: len(sends)], keys[len(sends) :])
-    return messages.send, messages.receive
+    begin = compute_begin_times(duration, waits, (messages.send, messages.receive))
+    return BlockFigures(
+        makespan=int((begin + duration).max(initial=0)),
+        blocks=int(np.diff(program.block_indptr).max(initial=0)),
+        channels=len(np.unique(program.channel[((program.send >= 0) | (program.recv >= 0))])),
+        longest=int(np.bincount(program.block).max(initial=0)),
+        executed=int(np.count_nonzero(~is_nop & ~fusion.joins)),
+        fused=int(np.count_nonzero(is_fused) + np.count_nonzero(fusion.joins)),
+    )
 
 
 def compute_begin_times(duration: Int64Array, ends: Edges, messages: Edges) -> Int64Array:
@@ -204,7 +195,12 @@ class _LinkRun:
         while self._events:
             self._now, _, step, is_to_rank = heapq.heappop(self._events)
             if is_to_rank:
-                self._deliver(step)
+                # Finish a send, and its receive if that has begun.
+                receiver = self._steps.partner[step]
+                self._arrived[receiver] = True
+                if self._begun[receiver]:
+                    self._finish_step(receiver)
+                self._finish_step(step)
             else:
                 receiver = self._steps.partner[step]
                 self._queue_crossing(self._to_rank, self._steps.rank[receiver], step)
@@ -227,14 +223,6 @@ class _LinkRun:
         free[rank] = max(free[rank], self._now) + self._steps.time[step]
         event = free[rank] + self._latency, next(self._numbers), step, free is self._to_rank
         heapq.heappush(self._events, event)
-
-    def _deliver(self, step: int) -> None:
-        """Finish a send, and its receive if that has begun."""
-        receiver = self._steps.partner[step]
-        self._arrived[receiver] = True
-        if self._begun[receiver]:
-            self._finish_step(receiver)
-        self._finish_step(step)
 
     def _finish_step(self, step: int) -> None:
         """Finish a step, and make its children ready that wait for no further step."""

@@ -114,17 +114,7 @@ def place_chains(
     `begin`: begin of each node if it had a separate block, but shared links.
     """
     placer = _Placer(graph, begin, limits)
-    if not all(placer.add(chain) for chain in _find_chains(graph, begin)):
-        return None
-    receiving, sending = np.asarray(placer.sides, np.int64).reshape(-1, 2).T
-    node = graph.node_of_row
-    block = np.where(draft.sends, sending[node], receiving[node])
-    channel = np.asarray(placer.channel, np.int64)
-    return Placement(block, np.where(draft.partner >= 0, channel[node], 0))
-
-
-def _find_chains(graph: WorkGraph, begin: list[int]) -> list[list[int]]:
-    """All chains in the order in which they are placed."""
+    # All chains in the order in which they are placed.
     chains = []
     for first in range(len(graph)):
         if graph.source[first] >= 0:
@@ -133,7 +123,16 @@ def _find_chains(graph: WorkGraph, begin: list[int]) -> list[list[int]]:
         while graph.target[chain[-1]] >= 0:
             chain.append(graph.target[chain[-1]])
         chains.append(chain)
-    return sorted(chains, key=lambda chain: (begin[chain[0]], -graph.tail[chain[0]]))
+    if not all(
+        placer.add(chain)
+        for chain in sorted(chains, key=lambda chain: (begin[chain[0]], -graph.tail[chain[0]]))
+    ):
+        return None
+    receiving, sending = np.asarray(placer.sides, np.int64).reshape(-1, 2).T
+    node = graph.node_of_row
+    block = np.where(draft.sends, sending[node], receiving[node])
+    channel = np.asarray(placer.channel, np.int64)
+    return Placement(block, np.where(draft.partner >= 0, channel[node], 0))
 
 
 class _Placer:
@@ -177,7 +176,17 @@ class _Placer:
                 break
         if best is None:
             return False
-        self._place_chain(chain, ready, best)
+        # Place a chain as tried.
+        trial = self._try_chain(chain, ready, best.channel, None) or best
+        self._ledger.keep()
+        work = sum(self._graph.duration[node] for node in chain)
+        self._load[trial.channel] = self._load.get(trial.channel, 0) + work
+        for node, sides, end in zip(chain, trial.sides, trial.finish_times, strict=True):
+            present = self._of_rank.setdefault(self._graph.rank[node], [])
+            present += sorted(set(sides).difference(present))
+            self.sides[node] = sides
+            self.channel[node] = trial.channel
+            self._end[node] = end
         return True
 
     def _is_perfect(self, trial: _Trial) -> bool:
@@ -251,7 +260,10 @@ class _Placer:
 
     def _put_node(self, trial: _Trial, node: int, begin: int) -> int:
         """Put a node on blocks; begin of the step that sends."""
-        incoming, outgoing = self._find_owners(node, trial.channel)
+        # Blocks that own the sides of a node's connections, -1 if there is none.
+        graph, rank = self._graph, self._graph.rank[node]
+        incoming = self._owner.get((rank, graph.recv[node], trial.channel, _RECV), NONE)
+        outgoing = self._owner.get((rank, graph.send[node], trial.channel, _SEND), NONE)
         duration = self._graph.duration[node]
         if self._is_one_block(node, incoming, outgoing):
             block = self._claim_block(trial, node, max(incoming, outgoing), (_RECV, _SEND))
@@ -276,13 +288,6 @@ class _Placer:
         trial.finish_times.append(start + duration)
         return start
 
-    def _find_owners(self, node: int, channel: int) -> tuple[int, int]:
-        """Blocks that own the sides of a node's connections, -1 if there is none."""
-        graph, rank = self._graph, self._graph.rank[node]
-        incoming = self._owner.get((rank, graph.recv[node], channel, _RECV), NONE)
-        outgoing = self._owner.get((rank, graph.send[node], channel, _SEND), NONE)
-        return incoming, outgoing
-
     def _is_one_block(self, node: int, incoming: int, outgoing: int) -> bool:
         """Whether one block can execute both sides of a step, given the current owners."""
         if self._graph.recv[node] == NONE or self._graph.send[node] == NONE:
@@ -301,7 +306,14 @@ class _Placer:
         peers = {_RECV: self._graph.recv[node], _SEND: self._graph.send[node]}
         used = [side for side in sides if peers[side] != NONE]
         if block == NONE and self._limits.is_tight:
-            block = self._find_spare_block(rank, trial.channel, used)
+            # Block without peers on these sides that becomes free first, or -1.
+            fitting = [
+                block
+                for block in self._of_rank.get(rank, ())
+                if self._channel_of.get(block, trial.channel) == trial.channel
+                and not any((block, side) in self._peer for side in used)
+            ]
+            block = min(fitting, key=self._free.__getitem__, default=NONE)
         if block == NONE:
             block = self._add_block(rank)
             trial.new_blocks += 1
@@ -317,29 +329,6 @@ class _Placer:
             self._ledger.set(self._crowd, crowd, number)
             trial.is_over |= number > MAX_BLOCKS_PER_CHANNEL
         return block
-
-    def _find_spare_block(self, rank: int, channel: int, sides: list[int]) -> int:
-        """Block without peers on these sides that becomes free first, or -1."""
-        fitting = [
-            block
-            for block in self._of_rank.get(rank, ())
-            if self._channel_of.get(block, channel) == channel
-            and not any((block, side) in self._peer for side in sides)
-        ]
-        return min(fitting, key=self._free.__getitem__, default=NONE)
-
-    def _place_chain(self, chain: list[int], ready: list[int], best: _Trial) -> None:
-        """Place a chain as tried."""
-        trial = self._try_chain(chain, ready, best.channel, None) or best
-        self._ledger.keep()
-        work = sum(self._graph.duration[node] for node in chain)
-        self._load[trial.channel] = self._load.get(trial.channel, 0) + work
-        for node, sides, end in zip(chain, trial.sides, trial.finish_times, strict=True):
-            present = self._of_rank.setdefault(self._graph.rank[node], [])
-            present += sorted(set(sides).difference(present))
-            self.sides[node] = sides
-            self.channel[node] = trial.channel
-            self._end[node] = end
 
     def _add_block(self, rank: int) -> int:
         """Number of a new block."""

@@ -152,7 +152,18 @@ def unfuse_reducing_receives(
     """
     reducing = np.flatnonzero(steps.columns["type"] == StepType.RECV_REDUCE_COPY)
     receive_columns = {name: column[reducing] for name, column in steps.columns.items()}
-    is_one, is_apart = _compare_operands(receive_columns, block_rank[block[reducing]], bases)
+    # Mask of equal source and destination in every mode, and mask of disjoint ones in every
+    # mode.
+    rank = block_rank[block[reducing]]
+    is_one = np.ones(len(rank), np.bool_)
+    is_apart = np.ones(len(rank), np.bool_)
+    for base in bases:
+        # Addresses, so that buffers aliased in a mode count as the same memory.
+        target = base[rank, receive_columns["dst_buffer"]] + receive_columns["dst_offset"]
+        source = base[rank, receive_columns["src_buffer"]] + receive_columns["src_offset"]
+        distance = target - source
+        is_one &= distance == 0
+        is_apart &= np.abs(distance) >= receive_columns["count"]
     # Neither in all modes: only a separate slot is correct in each.
     is_copied = ~is_one & ~is_apart
     slot, scratch = _allocate_slots(
@@ -180,25 +191,6 @@ def _set_type(columns: dict[str, Int64Array], step_type: StepType) -> dict[str, 
     """Copy of the columns with one type for all steps."""
     types = np.full(len(columns["count"]), step_type, np.int64)
     return {**columns, "type": types}
-
-
-def _compare_operands(
-    columns: dict[str, Int64Array],
-    rank: Int64Array,
-    bases: tuple[Int64Array, ...],
-) -> tuple[BoolArray, BoolArray]:
-    """Mask of equal source and destination in every mode, and mask of disjoint ones in every
-    mode."""
-    is_one = np.ones(len(rank), np.bool_)
-    is_apart = np.ones(len(rank), np.bool_)
-    for base in bases:
-        # Addresses, so that buffers aliased in a mode count as the same memory.
-        target = base[rank, columns["dst_buffer"]] + columns["dst_offset"]
-        source = base[rank, columns["src_buffer"]] + columns["src_offset"]
-        distance = target - source
-        is_one &= distance == 0
-        is_apart &= np.abs(distance) >= columns["count"]
-    return is_one, is_apart
 
 
 def _allocate_slots(

@@ -199,22 +199,13 @@ def _find_free_range(
     fitting = [memory_range for memory_range in ranges if memory_range.size >= size]
     fitting.sort(key=lambda memory_range: (memory_range.size, memory_range.start))
     for memory_range in fitting[:_MAX_RANGES_TRIED]:
-        if _is_done(memory_range.last, first, knowledge):
+        if all(
+            knowledge.is_before(last_block, last_ordinal, first_block, first_ordinal)
+            for last_block, last_ordinal in memory_range.last.items()
+            for first_block, first_ordinal in first.items()
+        ):
             return memory_range
     return None
-
-
-def _is_done(
-    last: dict[int, int],
-    first: dict[int, int],
-    knowledge: Knowledge,
-) -> bool:
-    """Whether all of these last accesses are finished before any of these first ones begins."""
-    return all(
-        knowledge.is_before(last_block, last_ordinal, first_block, first_ordinal)
-        for last_block, last_ordinal in last.items()
-        for first_block, first_ordinal in first.items()
-    )
 
 
 def rename_scratch_values(algorithm: Algorithm) -> Algorithm | None:

@@ -37,20 +37,17 @@ def arrange_freely(draft: StepDraft, joined: Edges, is_free: bool) -> Arrangemen
 def compute_ideal_begins(graph: WorkGraph, is_free: bool) -> list[int]:
     """Time at which every node begins if it has a separate block."""
     if is_free:
-        graph = replace(graph, channel=_number_chains(graph))
+        # Separate channel number for every message together with the steps that forward
+        # it.
+        numbers = list(range(len(graph)))
+        # Nodes are in a possible order of execution, so senders come first.
+        for node, source in enumerate(graph.source):
+            if source >= 0:
+                numbers[node] = numbers[source]
+        graph = replace(graph, channel=numbers)
     nodes = list(range(len(graph)))
     scheduler = ListScheduler(graph, nodes, len(nodes), len(nodes))
     return graph.start if scheduler.schedule() is None else scheduler.begin
-
-
-def _number_chains(graph: WorkGraph) -> list[int]:
-    """Separate channel number for every message together with the steps that forward it."""
-    numbers = list(range(len(graph)))
-    # Nodes are in a possible order of execution, so senders come first.
-    for node, source in enumerate(graph.source):
-        if source >= 0:
-            numbers[node] = numbers[source]
-    return numbers
 
 
 class Fusing(Enum):
@@ -81,39 +78,32 @@ def find_fusable_pairs(draft: StepDraft, is_free: bool, fusing: Fusing, latency:
     )
     if unfused is not None:
         graph = build_work_graph(draft, unfused, latency)
-        is_pair &= _find_harmless_fusions(draft, graph, compute_ideal_begins(graph, is_free))
-        runs = find_reduction_chains(draft, first, second, _compute_operand_times(draft, graph))
+        # Mask of the dependencies (receive, send) whose fusion delays no other step.
+        start = np.asarray(compute_ideal_begins(graph, is_free), np.int64)[graph.node_of_row]
+        duration = np.asarray(graph.duration, np.int64)[graph.node_of_row]
+        # A receive takes one crossing of a link, a send two.
+        end_of_both = start + 3 * duration
+        is_early: BoolArray = start[draft.children] < end_of_both[draft.parents]
+        early = np.bincount(draft.parents[is_early], minlength=len(draft))
+        # No early step except possibly the send itself.
+        is_harmless: BoolArray = early[draft.parents] == is_early
+        is_pair &= is_harmless
+        # Times for which a chain may begin no later than when its first operand is ready.
+        end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
+        parents, children = draft.parents, draft.children
+        is_sum = draft.is_kind(StepKind.REDUCE)[parents]
+        for column in (draft.dst_buffer, draft.dst_offset):
+            is_sum &= column[parents] == column[children]
+        ready = np.zeros(len(draft), np.int64)
+        np.maximum.at(ready, children[~is_sum], end[graph.node_of_row[parents[~is_sum]]])
+        runs = find_reduction_chains(
+            draft,
+            first,
+            second,
+            RunTimes(ready, begin=ready, end=ready, needed=np.full(len(draft), NEVER)),
+        )
     forwarded = match_one_to_one(first[is_pair], second[is_pair])
     return np.concatenate([runs[0], forwarded[0]]), np.concatenate([runs[1], forwarded[1]])
-
-
-def _find_harmless_fusions(draft: StepDraft, graph: WorkGraph, begin: list[int]) -> BoolArray:
-    """Mask of the dependencies (receive, send) whose fusion delays no other step.
-
-    The other steps that wait for the receive would then wait for the send. Valid only for
-    forwarding pairs; `graph`: with one node per row.
-    """
-    start = np.asarray(begin, np.int64)[graph.node_of_row]
-    duration = np.asarray(graph.duration, np.int64)[graph.node_of_row]
-    # A receive takes one crossing of a link, a send two.
-    end_of_both = start + 3 * duration
-    is_early: BoolArray = start[draft.children] < end_of_both[draft.parents]
-    early = np.bincount(draft.parents[is_early], minlength=len(draft))
-    # No early step except possibly the send itself.
-    is_harmless: BoolArray = early[draft.parents] == is_early
-    return is_harmless
-
-
-def _compute_operand_times(draft: StepDraft, graph: WorkGraph) -> RunTimes:
-    """Times for which a chain may begin no later than when its first operand is ready."""
-    end = np.asarray(graph.start, np.int64) + np.asarray(graph.duration, np.int64)
-    parents, children = draft.parents, draft.children
-    is_sum = draft.is_kind(StepKind.REDUCE)[parents]
-    for column in (draft.dst_buffer, draft.dst_offset):
-        is_sum &= column[parents] == column[children]
-    ready = np.zeros(len(draft), np.int64)
-    np.maximum.at(ready, children[~is_sum], end[graph.node_of_row[parents[~is_sum]]])
-    return RunTimes(ready, begin=ready, end=ready, needed=np.full(len(draft), NEVER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +147,24 @@ def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Dis
     if placement is None:
         return None
     placed = replace(draft, channel=placement.channel)
-    joined = _select_inside(_get_fused_pairs(ideal), placement.block)
+    first, second = _get_fused_pairs(ideal)
+    is_inside = placement.block[first] == placement.block[second]
+    joined = first[is_inside], second[is_inside]
     arrangement = arrange_freely(placed, joined, limits.is_free)
     if arrangement is None:
         return None
-    order = _schedule_rows(placed, placement, arrangement, distribution)
+    # Position of each row's step among all steps by list scheduling; None if it fails.
+    graph = build_work_graph(placed, arrangement, distribution.latency)
+    block = np.zeros(len(graph), np.int64)
+    block[graph.node_of_row] = placement.block
+    blocks = int(placement.block.max(initial=-1)) + 1
+    nodes = ListScheduler(graph, block.tolist(), blocks, distribution.capacity).schedule()
+    if nodes is None:
+        order = None
+    else:
+        position_of_node = np.empty(len(graph), np.int64)
+        position_of_node[nodes] = np.arange(len(nodes))
+        order = position_of_node[graph.node_of_row]
     if order is None:
         # The existing row order with the connections' order is always possible.
         lanes = number_lanes(placed, placement.block, is_given=False)
@@ -169,36 +172,10 @@ def distribute_steps(draft: StepDraft, distribution: DistributionOptions) -> Dis
     return _sort_rows(placed, placement, _get_fused_pairs(arrangement), order)
 
 
-def _select_inside(joined: Edges, block: Int64Array) -> Edges:
-    """Pairs whose rows are in one block."""
-    first, second = joined
-    is_inside = block[first] == block[second]
-    return first[is_inside], second[is_inside]
-
-
 def _get_fused_pairs(arrangement: Arrangement) -> Edges:
     """Pairs (row, row fused into it) of an arrangement."""
     second = np.flatnonzero(arrangement.fused_into >= 0)
     return arrangement.fused_into[second], second
-
-
-def _schedule_rows(
-    draft: StepDraft,
-    placement: Placement,
-    arrangement: Arrangement,
-    distribution: DistributionOptions,
-) -> Int64Array | None:
-    """Position of each row's step among all steps by list scheduling; None if it fails."""
-    graph = build_work_graph(draft, arrangement, distribution.latency)
-    block = np.zeros(len(graph), np.int64)
-    block[graph.node_of_row] = placement.block
-    blocks = int(placement.block.max(initial=-1)) + 1
-    nodes = ListScheduler(graph, block.tolist(), blocks, distribution.capacity).schedule()
-    if nodes is None:
-        return None
-    position_of_node = np.empty(len(graph), np.int64)
-    position_of_node[nodes] = np.arange(len(nodes))
-    return position_of_node[graph.node_of_row]
 
 
 def _sort_rows(

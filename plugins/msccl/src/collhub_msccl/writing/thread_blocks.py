@@ -106,7 +106,9 @@ def find_given_lanes(draft: StepDraft) -> Lanes | None:
     lanes = number_lanes(draft, draft.lane, True)
     connection, _ = draft.connections
     for side in (draft.sends, draft.receives):
-        if not _is_one_to_one(lanes.of_row[side], connection[side]):
+        first = lanes.of_row[side]
+        second = connection[side]
+        if not (_is_function(first, second) and _is_function(second, first)):
             return None
     # A thread block has one channel for both directions.
     is_message = connection >= 0
@@ -130,57 +132,32 @@ def assign_lanes(
     """
     connection, _ = draft.connections
     fed = draft.find_forwarding() if forwarded is None else forwarded
-    lane = _assign_message_lanes(draft, connection, is_tight, fed)
-    lane = _assign_local_lanes(draft, lane, is_tight, is_merging)
-    return number_lanes(draft, lane, False)
-
-
-def _assign_message_lanes(
-    draft: StepDraft,
-    connection: Int64Array,
-    is_tight: bool,
-    fed: Edges,
-) -> Int64Array:
-    """Lane of every message row; -1 for local rows.
-
-    Twice the connection's number on the receiving side, one more on the sending side, unless the
-    two are joined.
-    """
+    # Lane of every message row; -1 for local rows.
     # Joining these saves most: their receives and sends can be fused.
-    pairs = _find_feeding_pairs(connection, fed)
-    if is_tight:
-        pairs += _list_all_pairs(draft, connection)
-    lane_of_outgoing = np.arange(int(connection.max(initial=-1)) + 1) * 2 + 1
-    for outgoing, incoming in _match_connections(pairs).items():
-        lane_of_outgoing[outgoing] = incoming * 2
-    lane = np.where(draft.receives, connection * 2, -1)
-    sends = draft.sends
-    lane[sends] = lane_of_outgoing[connection[sends]]
-    return lane
-
-
-def _find_feeding_pairs(connection: Int64Array, fed: Edges) -> list[tuple[int, int]]:
-    """(incoming, outgoing) connections whose receives provide the sends' data, most messages
-    first."""
+    # (incoming, outgoing) connections whose receives provide the sends' data, most messages
+    # first.
     receive, send = fed
     incoming, outgoing = connection[receive].tolist(), connection[send].tolist()
     messages = Counter(zip(incoming, outgoing, strict=True))
     ordered = sorted(messages.items(), key=lambda item: (-item[1], item[0]))
-    return [pair for pair, _ in ordered]
-
-
-def _match_connections(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    """Incoming connection with which each outgoing one is joined.
-
-    A greedy matching: the first pairs win, and no connection is joined twice.
-    """
+    pairs = [pair for pair, _ in ordered]
+    if is_tight:
+        pairs += _list_all_pairs(draft, connection)
+    lane_of_outgoing = np.arange(int(connection.max(initial=-1)) + 1) * 2 + 1
+    # Incoming connection with which each outgoing one is joined.
     joined: dict[int, int] = {}
     taken: set[int] = set()
     for incoming, outgoing in pairs:
         if outgoing not in joined and incoming not in taken:
             joined[outgoing] = incoming
             taken.add(incoming)
-    return joined
+    for outgoing, incoming in joined.items():
+        lane_of_outgoing[outgoing] = incoming * 2
+    lane = np.where(draft.receives, connection * 2, -1)
+    sends = draft.sends
+    lane[sends] = lane_of_outgoing[connection[sends]]
+    lane = _assign_local_lanes(draft, lane, is_tight, is_merging)
+    return number_lanes(draft, lane, False)
 
 
 def _list_all_pairs(draft: StepDraft, connection: Int64Array) -> list[tuple[int, int]]:
@@ -291,11 +268,6 @@ def number_lanes(
     width = int(lane.max(initial=0)) + 1
     _, number = np.unique(draft.rank * width + lane, return_inverse=True)
     return Lanes(number.astype(np.int64).reshape(-1), is_given)
-
-
-def _is_one_to_one(first: Int64Array, second: Int64Array) -> bool:
-    """Whether no value on either side has two partners."""
-    return _is_function(first, second) and _is_function(second, first)
 
 
 def _is_function(keys: Int64Array, values: Int64Array) -> bool:

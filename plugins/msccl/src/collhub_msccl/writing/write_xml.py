@@ -16,7 +16,6 @@ from collhub_msccl.runtimes.known_runtimes import (
     MAX_CHILDREN,
     MAX_COUNT,
     MAX_OFFSET,
-    Runtime,
     describe_versions,
 )
 from collhub_msccl.writing.choose import ChosenProgram, WritingTask, choose_program
@@ -34,7 +33,6 @@ from hub_core.model import (
     Location,
     Loss,
     ReduceOp,
-    StepTable,
 )
 from hub_core.plugin_api import Artifact, WriteResult
 from hub_core.verification import common_unit
@@ -53,7 +51,16 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
     """
     coarse = _convert_to_larger_units(algorithm)
     target = choose_target(coarse, options)
-    _check_size(coarse, target.runtime)
+    # Raise `InputError` for sizes that no assignment of steps can fit into the runtime.
+    location = Location(coarse.provenance.source_name or None)
+    for number, limit, noun in (
+        (coarse.num_ranks, MAX_CHILDREN, "ranks"),
+        (coarse.collective.unit_count, _MAX_UNITS, "chunks"),
+    ):
+        if number > limit:
+            excess = f"{number} {noun}, more than the {limit} that it accepts"
+            message = f"cannot be written for {target.runtime.title}: {excess}"
+            raise InputError(message, location=location, code="runtime-limit")
     chosen = choose_program(_build_task(coarse, target, options))
     largest = compute_largest_size(coarse, target, chosen.safety)
     content = format_xml(target.build_attributes(chosen.program, largest), chosen.program)
@@ -67,7 +74,11 @@ def write(algorithm: Algorithm, options: WriteOptions) -> WriteResult:
 def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
     """The algorithm in the largest unit that divides all sizes, if counts or offsets are too
     large for the format; else unchanged."""
-    if _is_representable(algorithm.steps):
+    # Whether the format can represent all counts and offsets.
+    source_end = algorithm.steps.src_offset + algorithm.steps.count
+    target_end = algorithm.steps.dst_offset + algorithm.steps.count
+    reach = max(int(source_end.max(initial=0)), int(target_end.max(initial=0)))
+    if int(algorithm.steps.count.max(initial=0)) <= MAX_COUNT and reach <= MAX_OFFSET:
         return algorithm
     unit = common_unit(algorithm)
     contract = algorithm.collective.contract
@@ -76,25 +87,8 @@ def _convert_to_larger_units(algorithm: Algorithm) -> Algorithm:
         return algorithm
     steps = algorithm.steps
     columns = {name: getattr(steps, name) // unit for name in ("src_offset", "dst_offset", "count")}
-    return replace(
-        algorithm,
-        collective=_scale_collective(algorithm.collective, unit),
-        steps=replace(steps, **columns),
-        scratch_units=algorithm.scratch_units // unit,
-    )
-
-
-def _is_representable(steps: StepTable) -> bool:
-    """Whether the format can represent all counts and offsets."""
-    source_end = steps.src_offset + steps.count
-    target_end = steps.dst_offset + steps.count
-    reach = max(int(source_end.max(initial=0)), int(target_end.max(initial=0)))
-    return int(steps.count.max(initial=0)) <= MAX_COUNT and reach <= MAX_OFFSET
-
-
-def _scale_collective(collective: Collective, unit: int) -> Collective:
-    """The same collective in units that are `unit` times as large."""
-    contract = collective.contract
+    # The same collective in units that are `unit` times as large.
+    contract = algorithm.collective.contract
     if contract is not None:
         contract = replace(
             contract,
@@ -102,21 +96,13 @@ def _scale_collective(collective: Collective, unit: int) -> Collective:
             output_units=contract.output_units // unit,
         )
     # The model requires at least one unit.
-    unit_count = max(1, collective.unit_count // unit)
-    return replace(collective, unit_count=unit_count, contract=contract)
-
-
-def _check_size(algorithm: Algorithm, runtime: Runtime) -> None:
-    """Raise `InputError` for sizes that no assignment of steps can fit into the runtime."""
-    location = Location(algorithm.provenance.source_name or None)
-    for number, limit, noun in (
-        (algorithm.num_ranks, MAX_CHILDREN, "ranks"),
-        (algorithm.collective.unit_count, _MAX_UNITS, "chunks"),
-    ):
-        if number > limit:
-            excess = f"{number} {noun}, more than the {limit} that it accepts"
-            message = f"cannot be written for {runtime.title}: {excess}"
-            raise InputError(message, location=location, code="runtime-limit")
+    unit_count = max(1, algorithm.collective.unit_count // unit)
+    return replace(
+        algorithm,
+        collective=replace(algorithm.collective, unit_count=unit_count, contract=contract),
+        steps=replace(steps, **columns),
+        scratch_units=algorithm.scratch_units // unit,
+    )
 
 
 def _build_task(

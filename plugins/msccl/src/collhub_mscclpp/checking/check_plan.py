@@ -101,7 +101,12 @@ def check_plan(
     story = Story(plan, execution, findings)
     for number, result in enumerate(results):
         story.tell(result, number)
-    return _report(findings, verdicts[0], _worst(verdicts), results[0].order)
+    return _report(
+        findings,
+        verdicts[0],
+        max(verdicts, key=[OK, WRONG, RACE, DEADLOCK].index),
+        results[0].order,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +146,11 @@ def prepare_plan(
     check_relaxed_signals(plan, findings)
     check_block_barriers(plan, ranges, findings)
     proxies = lagging_proxies(plan)
-    _check_actors(plan, proxies)
+    # Raise `InputError` if the clocks of all actors need too much memory.
+    actors = len(plan.blocks) + plan.num_ranks + proxies.count
+    if actors > _MOST_ACTORS:
+        message = f"{actors} thread blocks, ranks and lagging port channels; at most {_MOST_ACTORS}"
+        raise InputError(message, cure="check a plan for fewer ranks", code="plan-size")
     program = program_of(plan, counters, proxies, ranges)
     return PreparedPlan(plan, memory, program, counters, proxies, contents_of(memory))
 
@@ -175,14 +184,6 @@ def launch_plan(prepared: PreparedPlan, launches: int) -> tuple[Execution, list[
         late |= new_counters
 
 
-def _check_actors(plan: Plan, proxies: Proxies) -> None:
-    """Raise `InputError` if the clocks of all actors need too much memory."""
-    actors = len(plan.blocks) + plan.num_ranks + proxies.count
-    if actors > _MOST_ACTORS:
-        message = f"{actors} thread blocks, ranks and lagging port channels; at most {_MOST_ACTORS}"
-        raise InputError(message, cure="check a plan for fewer ranks", code="plan-size")
-
-
 def _report(findings: PlanFindings, verdict: str, relaunch: str, order: Int64Array) -> PlanReport:
     """Build the report. Findings about loading come first, because they are found first."""
     is_fragment = not has_contract(findings.plan)
@@ -206,11 +207,6 @@ def _judge_launch(result: LaunchResult, findings: PlanFindings) -> str:
     if result.wrong.any() or any(findings.found.has(code) for code in _WRONG_CODES):
         return WRONG
     return OK
-
-
-def _worst(verdicts: list[str]) -> str:
-    """Return the most severe verdict of several launches."""
-    return max(verdicts, key=[OK, WRONG, RACE, DEADLOCK].index)
 
 
 _WORDS = {
@@ -276,7 +272,17 @@ def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
     """
     header = plan.header
     largest = None if header.max_bytes == MOST_BYTES else header.max_bytes
-    largest = _limit_by_slices(plan, largest)
+    # Limit the largest message to the number of slices that the executor can count.
+    table = plan.operations
+    rows = np.flatnonzero(table.slice_bytes > 0)
+    if not len(rows):
+        largest = largest
+    else:
+        chunk = int((MOST_SLICES * table.slice_bytes[rows] // table.slice_chunks[rows]).min())
+        is_output = plan.header.collective == "allgather"
+        counts = [gpu.output_chunks if is_output else gpu.input_chunks for gpu in plan.gpus]
+        possible = chunk * min(counts)
+        largest = possible if largest is None else min(largest, possible)
     if largest is not None and largest < header.min_bytes:
         return
     counts = sorted({gpu.input_chunks for gpu in plan.gpus})
@@ -293,16 +299,3 @@ def _list_calls(plan: Plan) -> Iterator[LoadableCall]:
         largest,
         conditions,
     )
-
-
-def _limit_by_slices(plan: Plan, largest: int | None) -> int | None:
-    """Limit the largest message to the number of slices that the executor can count."""
-    table = plan.operations
-    rows = np.flatnonzero(table.slice_bytes > 0)
-    if not len(rows):
-        return largest
-    chunk = int((MOST_SLICES * table.slice_bytes[rows] // table.slice_chunks[rows]).min())
-    is_output = plan.header.collective == "allgather"
-    counts = [gpu.output_chunks if is_output else gpu.input_chunks for gpu in plan.gpus]
-    possible = chunk * min(counts)
-    return possible if largest is None else min(largest, possible)

@@ -114,7 +114,20 @@ class Execution:
         state, last = self.state, self._program.block_first[1:]
         blocked = state.position[state.position < last]
         if not len(blocked):
-            self._end()
+            # Let the host read the outputs of each rank after all its thread blocks.
+            self._join_ranks(2 * self._launch + 2)
+            self._host(Buffer.OUTPUT, 2 * self._launch + 2, False)
+            # Record puts whose source the caller may overwrite before the proxy has
+            # read it.
+            from collhub_mscclpp.checking.kernel import late_reads
+
+            for buffer in (Buffer.INPUT, Buffer.OUTPUT):
+                rank, cells = buffer_cells(self.memory, buffer)
+                for host_rank in range(self._plan.num_ranks):
+                    late_reads(
+                        self.state, cells[rank == host_rank], self._blocks + host_rank, self._launch
+                    )
+            self._free_clocks()
         wrong = self.contents.wrong(state.value, state.is_defined)
         # Contents are copied only for error messages.
         shown = slice(None) if wrong.any() else slice(0)
@@ -145,13 +158,6 @@ class Execution:
         self._join_ranks(2 * self._launch + 1)
         self._host(Buffer.INPUT, 2 * self._launch + 1, True)
 
-    def _end(self) -> None:
-        """Let the host read the outputs of each rank after all its thread blocks."""
-        self._join_ranks(2 * self._launch + 2)
-        self._host(Buffer.OUTPUT, 2 * self._launch + 2, False)
-        self._note_late_reads()
-        self._free_clocks()
-
     def _join_ranks(
         self,
         time: int,
@@ -178,19 +184,10 @@ class Execution:
         rank, cells = buffer_cells(self.memory, buffer)
         for host_rank in range(self._plan.num_ranks):
             mine = cells[rank == host_rank]
-            self._reserve_reads(len(mine))
+            lacking = len(mine) - int(self.state.scalars[FREE_READS])
+            if lacking > 0:
+                self._more_reads(max(lacking, len(self.state.read_next)))
             host_access(self.state, mine, self._blocks + host_rank, time, self._launch, is_write)
-
-    def _note_late_reads(self) -> None:
-        """Record puts whose source the caller may overwrite before the proxy has read it."""
-        from collhub_mscclpp.checking.kernel import late_reads
-
-        for buffer in (Buffer.INPUT, Buffer.OUTPUT):
-            rank, cells = buffer_cells(self.memory, buffer)
-            for host_rank in range(self._plan.num_ranks):
-                late_reads(
-                    self.state, cells[rank == host_rank], self._blocks + host_rank, self._launch
-                )
 
     def _run(self) -> int:
         """Run to the end, with larger pools if needed; return the number of executed operations."""
@@ -201,31 +198,20 @@ class Execution:
         while True:
             reason, done = run(self._program, self.state, self._launch, done)
             if reason == POOL_OF_CLOCKS:
-                self._more_clocks()
+                clocks = self.state.kept
+                rows = len(clocks)
+                free = np.zeros(2 * rows, np.int64)
+                left = int(self.state.scalars[FREE_CLOCKS])
+                free[:left] = self.state.free_clocks[:left]
+                free[left : left + rows] = np.arange(rows, 2 * rows)
+                self.state.scalars[FREE_CLOCKS] = left + rows
+                self.state = self.state._replace(
+                    kept=np.concatenate([clocks, np.zeros_like(clocks)]), free_clocks=free
+                )
             elif reason == POOL_OF_READS:
                 self._more_reads(len(self.state.read_next))
             else:
                 return done
-
-    def _more_clocks(self) -> None:
-        clocks = self.state.kept
-        rows = len(clocks)
-        free = np.zeros(2 * rows, np.int64)
-        left = int(self.state.scalars[FREE_CLOCKS])
-        free[:left] = self.state.free_clocks[:left]
-        free[left : left + rows] = np.arange(rows, 2 * rows)
-        self.state.scalars[FREE_CLOCKS] = left + rows
-        self.state = self.state._replace(
-            kept=np.concatenate([clocks, np.zeros_like(clocks)]), free_clocks=free
-        )
-
-    def _reserve_reads(
-        self,
-        count: int,
-    ) -> None:
-        lacking = count - int(self.state.scalars[FREE_READS])
-        if lacking > 0:
-            self._more_reads(max(lacking, len(self.state.read_next)))
 
     def _more_reads(
         self,

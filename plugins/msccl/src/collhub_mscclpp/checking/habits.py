@@ -307,22 +307,18 @@ def check_block_barriers(plan: Plan, ranges: Ranges, findings: PlanFindings) -> 
         elif operation.role in (Role.WAIT, Role.ACQUIRE):
             unmet.waits.append(row)
         elif operation.role in (Role.SIGNAL, Role.RELEASE):
-            _check_announcement(plan, row, unmet, findings)
+            # A block barrier must separate a signal or release from the data that it announces.
+            channel_types = plan.operations.channel_type
+            # A proxy executes the requests of a port channel in order: signals follow their puts.
+            is_port = channel_types[row] == _PORT
+            moves = [move for move in unmet.moves if not (is_port and channel_types[move] == _PORT)]
+            if moves:
+                message = f"no nop since the {_name(plan, moves[-1])} that it announces"
+                findings.at("missing-nop", row, message, _CURE)
+                unmet.moves.clear()
         elif operation.role is Role.DATA:
             _check_data(plan, row, unmet, items, accesses, findings)
             unmet.moves.append(row)
-
-
-def _check_announcement(plan: Plan, row: int, unmet: _Unmet, findings: PlanFindings) -> None:
-    """Report a signal or release without a block barrier after the data that it announces."""
-    channel_types = plan.operations.channel_type
-    # A proxy executes requests of a port channel in order, so a signal follows earlier puts.
-    is_port = channel_types[row] == _PORT
-    moves = [move for move in unmet.moves if not (is_port and channel_types[move] == _PORT)]
-    if moves:
-        message = f"no nop since the {_name(plan, moves[-1])} that it announces"
-        findings.at("missing-nop", row, message, _CURE)
-        unmet.moves.clear()
 
 
 def _check_data(

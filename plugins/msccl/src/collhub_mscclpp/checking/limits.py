@@ -22,20 +22,7 @@ def check_limits(
     findings: PlanFindings,
 ) -> None:
     """Report numbers that exceed a table of the executor (`execution_common.hpp`)."""
-    _check_blocks(plan, findings)
-    _check_ranges(plan, findings)
-    _check_items(plan, findings)
-    for row in np.flatnonzero(plan.operations.barrier >= MOST_BARRIERS).tolist():
-        barrier = int(plan.operations.barrier[row])
-        message = f"barrier {barrier}, but there are barriers 0..{MOST_BARRIERS - 1}"
-        findings.refuse_at("limit-barriers", row, message, "number barriers of a rank from 0")
-
-
-def _check_blocks(
-    plan: Plan,
-    findings: PlanFindings,
-) -> None:
-    """Report thread blocks that exceed the table of operations."""
+    # Report thread blocks that exceed the table of operations.
     count = np.bincount(plan.operations.block, minlength=len(plan.blocks))
     for number, block in enumerate(plan.blocks):
         name = f"thread block {block.position}"
@@ -44,6 +31,20 @@ def _check_blocks(
             cure = "go on in another thread block behind a semaphore"
             findings.refuse_rank("limit-operations", block.rank, message, cure)
         _check_tables(block, name, findings)
+    # Report operations whose sources or destinations exceed the table of ranges.
+    operands = plan.operands
+    # Sources and destinations have separate tables.
+    for side, key in ((0, "src_buff"), (1, "dst_buff")):
+        rows = operands.operation[operands.is_dst == side]
+        count = np.bincount(rows, minlength=len(plan.operations))
+        for row in np.flatnonzero(count > MOST_RANGES).tolist():
+            message = f"{count[row]} ranges in {key}, at most {MOST_RANGES} fit"
+            findings.refuse_at("limit-ranges", row, message, "divide the operation")
+    _check_items(plan, findings)
+    for row in np.flatnonzero(plan.operations.barrier >= MOST_BARRIERS).tolist():
+        barrier = int(plan.operations.barrier[row])
+        message = f"barrier {barrier}, but there are barriers 0..{MOST_BARRIERS - 1}"
+        findings.refuse_at("limit-barriers", row, message, "number barriers of a rank from 0")
 
 
 def _check_tables(
@@ -66,21 +67,6 @@ def _check_tables(
                 f" at most {MOST_REMOTE_BUFFERS} fit"
             )
             findings.refuse_rank("limit-remote-buffers", block.rank, message, cure)
-
-
-def _check_ranges(
-    plan: Plan,
-    findings: PlanFindings,
-) -> None:
-    """Report operations whose sources or destinations exceed the table of ranges."""
-    operands = plan.operands
-    # Sources and destinations have separate tables.
-    for side, key in ((0, "src_buff"), (1, "dst_buff")):
-        rows = operands.operation[operands.is_dst == side]
-        count = np.bincount(rows, minlength=len(plan.operations))
-        for row in np.flatnonzero(count > MOST_RANGES).tolist():
-            message = f"{count[row]} ranges in {key}, at most {MOST_RANGES} fit"
-            findings.refuse_at("limit-ranges", row, message, "divide the operation")
 
 
 def _check_items(

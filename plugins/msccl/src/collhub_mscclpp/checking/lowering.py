@@ -358,19 +358,11 @@ class _Pairing:
         self._connections: set[tuple[int, str, int, int]] = set()
         for rank, gpu in enumerate(plan.gpus):
             for kind, peers in gpu.peers.items():
-                self._add_rank(rank, kind, peers)
-
-    def _add_rank(
-        self,
-        rank: int,
-        kind: str,
-        peers: tuple[int, ...],
-    ) -> None:
-        seen: dict[int, int] = defaultdict(int)
-        for channel, peer in enumerate(peers):
-            self._ends[rank, kind, channel] = (peer, seen[peer])
-            self._connections.add((rank, kind, peer, seen[peer]))
-            seen[peer] += 1
+                seen: dict[int, int] = defaultdict(int)
+                for channel, peer in enumerate(peers):
+                    self._ends[rank, kind, channel] = (peer, seen[peer])
+                    self._connections.add((rank, kind, peer, seen[peer]))
+                    seen[peer] += 1
 
     def counter(
         self,

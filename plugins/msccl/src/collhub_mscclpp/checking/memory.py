@@ -154,7 +154,9 @@ def _custom(
     output_cells = np.asarray([gpu.output_chunks * cells for gpu in plan.gpus], np.int64)
     expected = None
     if plan.header.collective == "sendrecv" and not counts_defect(plan):
-        expected = _from_previous_rank(output_cells)
+        rank = group_of_entry(np.concatenate([[0], np.cumsum(output_cells)]))
+        offset = counted_positions(output_cells)
+        expected = Contributions(rank, offset, (rank - 1) % len(output_cells), offset)
     defined = np.ones(plan.num_ranks, np.bool_)
     contract = CustomContract(input_cells, output_cells, defined, expected)
     max_cells = max(1, int(input_cells.max()), int(output_cells.max()))
@@ -166,13 +168,6 @@ def _custom(
         out_of_place=not plan.header.in_place,
         contract=contract,
     )
-
-
-def _from_previous_rank(output_cells: Int64Array) -> Contributions:
-    """Build the result of sendrecv: every rank has the input of the previous rank, cyclically."""
-    rank = group_of_entry(np.concatenate([[0], np.cumsum(output_cells)]))
-    offset = counted_positions(output_cells)
-    return Contributions(rank, offset, (rank - 1) % len(output_cells), offset)
 
 
 def buffer_cells(

@@ -166,10 +166,24 @@ class Story:
                 self._tell_race(race)
         for race in result.exposed:
             if self._is_new(race.other):
-                self._tell_exposed(race)
+                message = (
+                    f"the kernel may end before the proxy has read {self._place(race.cell)}:"
+                    " a caller that then overwrites it sends wrong data"
+                )
+                self._findings.warn_at("unflushed-put", race.other, message, _FLUSH_CURE)
         # Outputs are incomplete if the launch does not end.
         if not len(result.blocked):
-            self._tell_contents(result, number)
+            # Report outputs that differ from the expected result.
+            contents = self._execution.contents
+            cells = self._execution.memory.cells_per_chunk
+            for row in np.flatnonzero(result.wrong).tolist():
+                rank, chunk = int(contents.rank[row]), int(contents.offset[row]) // cells
+                if not self._is_new(rank, chunk):
+                    continue
+                defect = contents.describe(row, result.value, result.is_defined)
+                message = f"output chunk {chunk} {defect} after launch {number + 1}"
+                cure = f"see what {self._plan.header.collective} promises"
+                self._findings.on_rank("wrong-output", rank, message, cure)
 
     def _is_new(self, *key: int) -> bool:
         is_new = key not in self._told
@@ -197,14 +211,6 @@ class Story:
             cure = _FLUSH_CURE
         self._findings.on_rank("race", rank, message, cure)
 
-    def _tell_exposed(self, race: Race) -> None:
-        """Warn of a put whose source the caller may overwrite before the proxy has read it."""
-        message = (
-            f"the kernel may end before the proxy has read {self._place(race.cell)}: a caller that"
-            " then overwrites it sends wrong data"
-        )
-        self._findings.warn_at("unflushed-put", race.other, message, _FLUSH_CURE)
-
     def _party(self, race: Race, row: int) -> str:
         """Describe an operation or the host that takes part in a race."""
         if row >= 0:
@@ -227,20 +233,3 @@ class Story:
             offset %= int(memory.half[rank])
         chunk = offset // memory.cells_per_chunk
         return f"chunk {chunk} of buffer {BUFFER_TYPES[buffer]!r} of rank {rank}"
-
-    def _tell_contents(
-        self,
-        result: LaunchResult,
-        number: int,
-    ) -> None:
-        """Report outputs that differ from the expected result."""
-        contents = self._execution.contents
-        cells = self._execution.memory.cells_per_chunk
-        for row in np.flatnonzero(result.wrong).tolist():
-            rank, chunk = int(contents.rank[row]), int(contents.offset[row]) // cells
-            if not self._is_new(rank, chunk):
-                continue
-            defect = contents.describe(row, result.value, result.is_defined)
-            message = f"output chunk {chunk} {defect} after launch {number + 1}"
-            cure = f"see what {self._plan.header.collective} promises"
-            self._findings.on_rank("wrong-output", rank, message, cure)

@@ -97,7 +97,17 @@ def check_operations(plan: Plan, findings: PlanFindings) -> bool:
     is_whole = not plan.unknown_names
     is_whole &= _check_sizes(plan, findings)
     is_whole &= _check_groups(plan, findings)
-    is_whole &= _check_port_channels(plan, findings)
+    # Check that destination k of a port operation has a channel k; return whether all have.
+    table, operands = plan.operations, plan.operands
+    is_port = table.channel_type == _PORT
+    targets = np.bincount(operands.operation[operands.is_dst == 1], minlength=len(table))
+    channels = np.bincount(plan.items.operation, minlength=len(table))
+    lacking = np.flatnonzero(is_port & (targets > channels))
+    for row in lacking.tolist():
+        message = f"{targets[row]} ranges in dst_buff go through {channels[row]} channels"
+        cure = "list one channel in channel_ids for each range"
+        findings.refuse_at("port-channels", row, message, cure)
+    is_whole &= not len(lacking)
     return is_whole & _check_bounds(plan, findings)
 
 
@@ -168,20 +178,6 @@ def _check_groups(
     return is_right
 
 
-def _check_port_channels(plan: Plan, findings: PlanFindings) -> bool:
-    """Check that destination k of a port operation has a channel k; return whether all have."""
-    table, operands = plan.operations, plan.operands
-    is_port = table.channel_type == _PORT
-    targets = np.bincount(operands.operation[operands.is_dst == 1], minlength=len(table))
-    channels = np.bincount(plan.items.operation, minlength=len(table))
-    lacking = np.flatnonzero(is_port & (targets > channels))
-    for row in lacking.tolist():
-        message = f"{targets[row]} ranges in dst_buff go through {channels[row]} channels"
-        cure = "list one channel in channel_ids for each range"
-        findings.refuse_at("port-channels", row, message, cure)
-    return not len(lacking)
-
-
 def check_offsets(plan: Plan, memory: PlanMemory, findings: PlanFindings) -> None:
     """Report ranges for which the executor computes a wrong address in place.
 
@@ -230,7 +226,16 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
     is_far = (operands.buffer[operand] == BUFFER_TYPES.index("s")) & (owner != executing_rank)
     pairs = np.unique(np.stack([executing_rank, owner], axis=1)[is_far], axis=0)
     is_right = True
-    for ranks in _joined_ranks(plan.num_ranks, pairs.tolist()):
+    # List the connected components of the ranks under the pairs, in ascending order.
+    group = list(range(plan.num_ranks))
+    for first, second in pairs.tolist():
+        low, high = sorted((group[first], group[second]))
+        if low != high:
+            group = [low if number == high else number for number in group]
+    for ranks in [
+        [rank for rank in range(plan.num_ranks) if group[rank] == number]
+        for number in sorted(set(group))
+    ]:
         by_size: dict[int, list[int]] = {}
         for rank in ranks:
             by_size.setdefault(plan.gpus[rank].scratch_chunks, []).append(rank)
@@ -247,19 +252,6 @@ def check_halves(plan: Plan, findings: PlanFindings) -> bool:
             findings.on_plan("scratch-halves", message, f"state {max(by_size)} on all of them")
             is_right = False
     return is_right
-
-
-def _joined_ranks(num_ranks: int, pairs: list[list[int]]) -> list[list[int]]:
-    """List the connected components of the ranks under the pairs, in ascending order."""
-    group = list(range(num_ranks))
-    for first, second in pairs:
-        low, high = sorted((group[first], group[second]))
-        if low != high:
-            group = [low if number == high else number for number in group]
-    return [
-        [rank for rank in range(num_ranks) if group[rank] == number]
-        for number in sorted(set(group))
-    ]
 
 
 def check_counters(

@@ -213,15 +213,14 @@ def _find_block_defects(
         lowered = insert_data_barriers_as_package(lowered)
     yield from _find_list_defects(program, recorded, fused, lowered)
     bodies = zip(
-        *(_collect_bodies(operations) for operations in (recorded, fused, lowered)), strict=True
+        *(
+            [operation.body for operation in operations if operation.name == "pipeline"]
+            for operations in (recorded, fused, lowered)
+        ),
+        strict=True,
     )
     for lists in bodies:
         yield from _find_list_defects(program, *lists)
-
-
-def _collect_bodies(operations: Sequence[Recorded]) -> list[list[Recorded]]:
-    """List the operations of each pipeline."""
-    return [operation.body for operation in operations if operation.name == "pipeline"]
 
 
 def _find_list_defects(
@@ -236,9 +235,23 @@ def _find_list_defects(
     for operation in fused:
         yield from _find_operation_defects(operation, program.instances)
         if exceeds_tables(operation) and not is_long:
-            yield "size", _describe_excess(operation)
+            # Describe a fused operation that exceeds the executor's tables.
+            ranges = max(len(operation.src), len(operation.dst))
+            channels = len(operation.channels) if lists_channels(operation) else 0
+            text = f"neighbours become one {operation.name} of {channels} channels, {ranges} ranges"
+            limits = f"{MAX_CHANNELS}, {MAX_RANGES} and {MAX_SEMAPHORES}"
+            counts = (
+                f"and {len(operation.semaphores)} semaphores there, and executors have room for"
+            )
+            yield "size", f"{text} {counts} {limits}: {_SEPARATE}"
     if program.instr_fusion:
-        yield from _find_sum_defects(recorded)
+        # The package fuses sums even if the second one adds the result of the first.
+        for first, second in pairwise(recorded):
+            joined = fuse_as_package([first, second])
+            is_sum = first.name == second.name and first.name in SUMS
+            if is_sum and len(joined) == 1 and reads_sum(first, second):
+                text = f"two neighbouring {first.name} become one there, which reads a chunk before"
+                yield "sum", f"{text} the first one has written it: {_SEPARATE}"
     pair = find_missing_barrier(lowered, program.locate) if program.auto_sync else None
     if pair is not None:
         first, second = pair
@@ -263,23 +276,3 @@ def _find_operation_defects(operation: Recorded, instances: int) -> Iterator[tup
     if operation.reduce_op not in ("", ReduceOperationType.sum.value):
         text = f"{name} names the operator {operation.reduce_op}, and executors always add"
         yield "operator", f"{text}: use the operator sum"
-
-
-def _describe_excess(operation: Recorded) -> str:
-    """Describe a fused operation that exceeds the executor's tables."""
-    ranges = max(len(operation.src), len(operation.dst))
-    channels = len(operation.channels) if lists_channels(operation) else 0
-    text = f"neighbours become one {operation.name} of {channels} channels, {ranges} ranges"
-    limits = f"{MAX_CHANNELS}, {MAX_RANGES} and {MAX_SEMAPHORES}"
-    counts = f"and {len(operation.semaphores)} semaphores there, and executors have room for"
-    return f"{text} {counts} {limits}: {_SEPARATE}"
-
-
-def _find_sum_defects(recorded: Sequence[Recorded]) -> Iterator[tuple[str, str]]:
-    """Yield sums that the package fuses although the second one adds the result of the first."""
-    for first, second in pairwise(recorded):
-        joined = fuse_as_package([first, second])
-        is_sum = first.name == second.name and first.name in SUMS
-        if is_sum and len(joined) == 1 and reads_sum(first, second):
-            text = f"two neighbouring {first.name} become one there, which reads a chunk before the"
-            yield "sum", f"{text} first one has written it: {_SEPARATE}"

@@ -109,19 +109,13 @@ class OperationReader:
         if operation is None:
             self._unknown[row] = name
             return
-        self._read_items(value, operation, row, context)
+        for item in _items(value, operation, context):
+            self._items["operation"].append(row)
+            self._items["item"].append(item)
         self._read_operands(value, operation, row, context)
         if operation.role is Role.PIPELINE:
             inner = _Context(context.block, context.number, context.gpu, row)
             self._read_list(value.member("ops"), inner)
-
-    def _read_items(
-        self, value: JsonValue, operation: Operation, row: int, context: _Context
-    ) -> None:
-        """Add the channels or semaphores of the operation."""
-        for item in _items(value, operation, context):
-            self._items["operation"].append(row)
-            self._items["item"].append(item)
 
     def _read_operands(
         self,
@@ -146,22 +140,17 @@ class OperationReader:
             for position, entry in enumerate(entries):
                 scope = scope_of(operation, is_dst, position)
                 operand = _read_operand(entry, scope, value, context)
-                self._add_operand(row, is_dst, position, scope, operand)
+                row_values = {
+                    "operation": row,
+                    "is_dst": int(is_dst),
+                    "position": position,
+                    "scope": int(scope),
+                }
+                for column, number in {**row_values, **operand}.items():
+                    self._operands[column].append(number)
         if operation.is_each and lengths[0] != lengths[1]:
             message = f"{lengths[0]} ranges in src_buff, {lengths[1]} in dst_buff"
             raise value.fail(message, "list one destination for every source")
-
-    def _add_operand(
-        self, row: int, is_dst: bool, position: int, scope: Scope, operand: Mapping[str, int]
-    ) -> None:
-        row_values = {
-            "operation": row,
-            "is_dst": int(is_dst),
-            "position": position,
-            "scope": int(scope),
-        }
-        for column, number in {**row_values, **operand}.items():
-            self._operands[column].append(number)
 
 
 class _Context:

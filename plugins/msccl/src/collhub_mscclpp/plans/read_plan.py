@@ -102,7 +102,15 @@ class _PlanParser:
         def parse() -> ThreadBlock:
             _check_id(value, position, "the thread block")
             value.member("ops").items()
-            channels = _parse_channels_of_block(value, gpu)
+            # Parse the rank-level ids of the channels of a thread block, by type.
+            ids_by_type: dict[str, list[int]] = {name: [] for name in CHANNEL_TYPES}
+            for entry in value.member("channels", "write an empty list").items():
+                kind = entry.member("channel_type").choice(CHANNEL_TYPES)
+                cure = f"the rank has {gpu.channel_count(kind)} {kind} channels"
+                maximum = gpu.channel_count(kind) - 1
+                ids = entry.member("channel_ids").items()
+                ids_by_type[kind] += [channel.integer(0, maximum, cure) for channel in ids]
+            channels = {name: tuple(ids) for name, ids in ids_by_type.items()}
             return ThreadBlock(rank, position, channels, _parse_buffers_of_block(value, gpu))
 
         return self._parse_or_note(parse)
@@ -252,21 +260,6 @@ def _parse_semaphores(value: JsonValue) -> tuple[int, ...]:
 
 def _parse_integers(value: JsonValue) -> list[int]:
     return [number.integer(0, MAX_CHUNKS) for number in value.items()]
-
-
-def _parse_channels_of_block(
-    value: JsonValue,
-    gpu: Gpu,
-) -> Mapping[str, tuple[int, ...]]:
-    """Parse the rank-level ids of the channels of a thread block, by type."""
-    ids_by_type: dict[str, list[int]] = {name: [] for name in CHANNEL_TYPES}
-    for entry in value.member("channels", "write an empty list").items():
-        kind = entry.member("channel_type").choice(CHANNEL_TYPES)
-        cure = f"the rank has {gpu.channel_count(kind)} {kind} channels"
-        maximum = gpu.channel_count(kind) - 1
-        ids = entry.member("channel_ids").items()
-        ids_by_type[kind] += [channel.integer(0, maximum, cure) for channel in ids]
-    return {name: tuple(ids) for name, ids in ids_by_type.items()}
 
 
 def _parse_buffers_of_block(

@@ -28,7 +28,13 @@ class PlanFollower:
         self._counters = counters
         self._places = places.places
         self._moves = _collect_moves(plan, ranges)
-        self._items = _collect_counters(plan, counters)
+        # List the counters of every operation that has counters.
+        counters_by_operation: dict[int, list[int]] = {}
+        for row, counter in zip(
+            plan.items.operation.tolist(), counters.of_item.tolist(), strict=True
+        ):
+            counters_by_operation.setdefault(row, []).append(counter)
+        self._items = counters_by_operation
         self._rank_of_block = block_ranks(plan).tolist()
         self._blocks_of_rank = np.bincount(self._rank_of_block, minlength=plan.num_ranks).tolist()
         # By thread block: its last step, and steps of its rank that its next step waits for.
@@ -56,22 +62,31 @@ class PlanFollower:
         if kind is None:
             return
         if kind.role in (Role.WAIT, Role.ACQUIRE):
-            self._follow_wait(operation, block)
+            # Let the next step of the block wait for the steps that the awaited
+            # signals announced.
+            for counter in self._items.get(operation, ()):
+                announced = self._announced[counter]
+                for step in announced.popleft() if announced else ():
+                    self._pending[block].append(step)
+                    self.steps.take_lane(step, self._plan.blocks[block].position)
         elif kind.role in (Role.SIGNAL, Role.RELEASE):
             self._follow_signal(operation, block)
         elif kind.role is Role.BARRIER:
-            self._follow_barrier(operation, block)
+            # Let a thread block that leaves a barrier wait for the earlier steps of
+            # all its users.
+            barrier = self._barrier_of[operation]
+            if not self._leaving[barrier]:
+                # The first block leaves when all have arrived, so their last steps are known now.
+                users = self._users[barrier]
+                self._met[barrier] = [
+                    step for user in users for step in self._list_predecessors(user)
+                ]
+                self._leaving[barrier] = len(users)
+            self._leaving[barrier] -= 1
+            self._pending[block].extend(self._met[barrier])
         elif kind.role is Role.DATA:
             self._follow_move(operation, block)
             self._follow_signal(operation, block)
-
-    def _follow_wait(self, operation: int, block: int) -> None:
-        """Let the next step of the block wait for the steps that the awaited signals announced."""
-        for counter in self._items.get(operation, ()):
-            announced = self._announced[counter]
-            for step in announced.popleft() if announced else ():
-                self._pending[block].append(step)
-                self.steps.take_lane(step, self._plan.blocks[block].position)
 
     def _follow_signal(self, operation: int, block: int) -> None:
         """Announce steps of the thread block to the waiting rank of each signalled counter.
@@ -90,17 +105,6 @@ class PlanFollower:
             else:
                 steps, self._unannounced[block, target] = self._unannounced[block, target], []
             self._announced[counter].append(steps)
-
-    def _follow_barrier(self, operation: int, block: int) -> None:
-        """Let a thread block that leaves a barrier wait for the earlier steps of all its users."""
-        barrier = self._barrier_of[operation]
-        if not self._leaving[barrier]:
-            # The first block leaves when all have arrived, so their last steps are known now.
-            users = self._users[barrier]
-            self._met[barrier] = [step for user in users for step in self._list_predecessors(user)]
-            self._leaving[barrier] = len(users)
-        self._leaving[barrier] -= 1
-        self._pending[block].extend(self._met[barrier])
 
     def _list_predecessors(self, block: int) -> list[int]:
         """List the steps that precede the next step of the thread block."""
@@ -213,11 +217,3 @@ def _collect_moves(plan: Plan, ranges: Ranges) -> _Moves:
     for (owner, _), entry in entries.items():
         moves.setdefault(owner, []).append(entry)
     return moves
-
-
-def _collect_counters(plan: Plan, counters: Counters) -> dict[int, list[int]]:
-    """List the counters of every operation that has counters."""
-    counters_by_operation: dict[int, list[int]] = {}
-    for row, counter in zip(plan.items.operation.tolist(), counters.of_item.tolist(), strict=True):
-        counters_by_operation.setdefault(row, []).append(counter)
-    return counters_by_operation

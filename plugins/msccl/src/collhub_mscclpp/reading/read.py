@@ -15,7 +15,7 @@ from collhub_packing.warming import warm_check
 from collhub_mscclpp.checking.check_plan import check_plan
 from collhub_mscclpp.checking.lowering import counters_of, ranges_of
 from collhub_mscclpp.checking.memory import plan_memory
-from collhub_mscclpp.checking.report import OK, WRONG, PlanReport
+from collhub_mscclpp.checking.report import OK, WRONG
 from collhub_mscclpp.plans.read_plan import parse_plan
 from collhub_mscclpp.plans.records import Plan
 from collhub_mscclpp.reading.follow import PlanFollower
@@ -44,11 +44,21 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     del options
     plan = parse_plan(source.content(), source.name)
     report = check_plan(plan)
-    _raise_errors(report)
+    # Raise `InputError` for errors that leave the result of the first launch undefined.
+    is_followed = report.verdict in (OK, WRONG)
+    passed = {*_REPORTED_ELSEWHERE, *(_LATER_LAUNCH_CODES if is_followed else ())}
+    errors = [finding for finding in report.errors if finding.code not in passed]
+    if errors:
+        raise InputError(errors)
     for finding in report.diagnostics:
         if finding.code not in _REPORTED_ELSEWHERE:
             source.report(_to_warning(finding))
-    _report_switches(plan, source)
+    # Report a note if the plan has operations of switches, which are read as messages.
+    names = _count_operations(plan)
+    if any(name in names for name in _SWITCH):
+        message = "operations of switches are read as messages from and to every rank of the group"
+        location = Location(source.name)
+        source.report(Diagnostic("switch-operations", message, Severity.NOTE, location))
     memory = plan_memory(plan)
     counters, ranges = counters_of(plan), ranges_of(plan, memory)
     places = places_of(memory, ranges)
@@ -64,32 +74,11 @@ def read(source: Source, options: NoOptions) -> Algorithm:
     )
 
 
-def _raise_errors(report: PlanReport) -> None:
-    """Raise `InputError` for errors that leave the result of the first launch undefined."""
-    is_followed = report.verdict in (OK, WRONG)
-    passed = {*_REPORTED_ELSEWHERE, *(_LATER_LAUNCH_CODES if is_followed else ())}
-    errors = [finding for finding in report.errors if finding.code not in passed]
-    if errors:
-        raise InputError(errors)
-
-
 def _to_warning(finding: Diagnostic) -> Diagnostic:
     """Return an error as a warning: it concerns later launches; the first launch is correct."""
     if finding.severity is Severity.ERROR:
         return replace(finding, severity=Severity.WARNING)
     return finding
-
-
-def _report_switches(
-    plan: Plan,
-    source: Source,
-) -> None:
-    """Report a note if the plan has operations of switches, which are read as messages."""
-    names = _count_operations(plan)
-    if any(name in names for name in _SWITCH):
-        message = "operations of switches are read as messages from and to every rank of the group"
-        location = Location(source.name)
-        source.report(Diagnostic("switch-operations", message, Severity.NOTE, location))
 
 
 def _count_operations(plan: Plan) -> dict[str, int]:
@@ -139,6 +128,16 @@ def _build_gpu(rank: int) -> dict[str, object]:
     """Build one rank: a thread block that receives and one that sends."""
     # Both ranks list the connection 0 -> 1 first, so that channels with equal ids are paired.
     sending, receiving = rank, 1 - rank
+    # Build the operations that put the input into the outputs of both ranks.
+    nop: dict[str, object] = {"name": "nop"}
+    put: dict[str, object] = {
+        "name": "put",
+        "channel_type": "memory",
+        "src_buff": _INPUT,
+        "dst_buff": [{"buffer_id": 0, "index": rank, "size": 1}],
+    }
+    local_output = [{"type": "o", "index": rank, "size": 1}]
+    copy: dict[str, object] = {"name": "copy", "src_buff": _INPUT, "dst_buff": local_output}
     return {
         "id": rank,
         "input_chunks": 1,
@@ -153,7 +152,12 @@ def _build_gpu(rank: int) -> dict[str, object]:
                 [],
                 [_build_signal("rlxsignal"), _build_signal("wait"), {"name": "nop"}],
             ),
-            _build_block(1, sending, [0], _build_sends(rank)),
+            _build_block(
+                1,
+                sending,
+                [0],
+                [_build_signal("rlxwait"), nop, put, nop, _build_signal("signal"), nop, copy],
+            ),
         ],
     }
 
@@ -172,20 +176,6 @@ def _build_block(
 
 def _build_signal(name: str) -> dict[str, object]:
     return {"name": name, "channel_type": "memory", "channel_ids": [0]}
-
-
-def _build_sends(rank: int) -> list[dict[str, object]]:
-    """Build the operations that put the input into the outputs of both ranks."""
-    nop: dict[str, object] = {"name": "nop"}
-    put: dict[str, object] = {
-        "name": "put",
-        "channel_type": "memory",
-        "src_buff": _INPUT,
-        "dst_buff": [{"buffer_id": 0, "index": rank, "size": 1}],
-    }
-    local_output = [{"type": "o", "index": rank, "size": 1}]
-    copy: dict[str, object] = {"name": "copy", "src_buff": _INPUT, "dst_buff": local_output}
-    return [_build_signal("rlxwait"), nop, put, nop, _build_signal("signal"), nop, copy]
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:

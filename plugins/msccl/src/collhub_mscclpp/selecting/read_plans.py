@@ -45,7 +45,19 @@ def read(source: Source) -> Sequence[ServedCalls]:
     for name, content in contents.items():
         if name != REGISTER:
             try:
-                plans[name] = _parse_correct_plan(name, content)
+                # Parse and check a plan. Raises `InputError` for errors and for
+                # unknown collectives.
+                plan = parse_plan(content, name)
+                report = check_plan(plan)
+                if not report.ok:
+                    raise InputError(report.errors)
+                if plan.header.collective not in _KINDS:
+                    expected = ", ".join(sorted(_KINDS))
+                    message = (
+                        f"{name}: collective {plan.header.collective!r}, expected one of {expected}"
+                    )
+                    raise InputError(message, code="collective")
+                plans[name] = plan
             except InputError as error:
                 for diagnostic in error.diagnostics:
                     source.report(diagnostic)
@@ -64,19 +76,6 @@ def read(source: Source) -> Sequence[ServedCalls]:
     for name in sorted(set(plans) - registered):
         source.report(Diagnostic("not-registered", f"{name}: {REGISTER} does not name it"))
     return list(_list_served_calls(source, registration, plans))
-
-
-def _parse_correct_plan(name: str, content: bytes) -> Plan:
-    """Parse and check a plan. Raises `InputError` for errors and for unknown collectives."""
-    plan = parse_plan(content, name)
-    report = check_plan(plan)
-    if not report.ok:
-        raise InputError(report.errors)
-    if plan.header.collective not in _KINDS:
-        expected = ", ".join(sorted(_KINDS))
-        message = f"{name}: collective {plan.header.collective!r}, expected one of {expected}"
-        raise InputError(message, code="collective")
-    return plan
 
 
 def _list_served_calls(
@@ -158,7 +157,16 @@ def _find_answer_defects(
         file = registration.choose(collective, in_place, size)
         tally[file is not None] += 1
         if file is not None and file in plans:
-            reason = _find_refusal(plans[file], collective, size, registration.num_ranks)
+            # Return why the loader throws for a call of this size, or None
+            # (`checkMessageSize`).
+            plan = plans[file]
+            reasons = (
+                _find_buffer_refusal(plan, input_bytes, output_bytes)
+                for input_bytes, output_bytes in _list_buffer_bytes(
+                    collective, size, registration.num_ranks
+                )
+            )
+            reason = next(filter(None, reasons), None)
             if reason is not None:
                 yield f"{file}: a call of {collective} with {size} bytes throws: {reason}"
 
@@ -176,15 +184,6 @@ def _list_queries(registration: Registration, rows: Sequence[RegisteredPlan]) ->
         for step in (-size, 0, size)
     }
     return sorted(size for size in {*_ODD_SIZES, *around} if size > 0)
-
-
-def _find_refusal(plan: Plan, collective: str, size: int, num_ranks: int) -> str | None:
-    """Return why the loader throws for a call of this size, or None (`checkMessageSize`)."""
-    reasons = (
-        _find_buffer_refusal(plan, input_bytes, output_bytes)
-        for input_bytes, output_bytes in _list_buffer_bytes(collective, size, num_ranks)
-    )
-    return next(filter(None, reasons), None)
 
 
 def _list_buffer_bytes(collective: str, size: int, num_ranks: int) -> Iterator[tuple[int, int]]:

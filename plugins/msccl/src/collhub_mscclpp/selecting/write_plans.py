@@ -95,24 +95,26 @@ def parse_register_text(content: bytes) -> Registration:
         }
         plans = tuple(RegisteredPlan(*row) for row in values["PLANS"])
         registration = Registration(values["RANKS"], values["RANKS_PER_NODE"], plans)
-        is_known = _is_typed(registration) and register_text(registration) == text
+        # Whether the values have the expected types; a changed program may contain any
+        # values.
+        numbers = [registration.num_ranks, registration.per_node]
+        numbers += [
+            number for plan in registration.plans for number in (plan.min_bytes, plan.divisor)
+        ]
+        numbers += [plan.max_bytes for plan in registration.plans if plan.max_bytes is not None]
+        is_known = (
+            all(type(number) is int for number in numbers)
+            and all(
+                type(plan.collective) is str and type(plan.file) is str and plan.divisor > 0
+                for plan in registration.plans
+            )
+        ) and register_text(registration) == text
     except (ValueError, SyntaxError, TypeError, KeyError, RecursionError, MemoryError):
         is_known = False
     if not is_known:
         message = f"{REGISTER}: not as 'collhub tune' writes it: its answers are not known"
         raise InputError(message, cure="tune again into this folder", code="changed-program")
     return registration
-
-
-def _is_typed(registration: Registration) -> bool:
-    """Whether the values have the expected types; a changed program may contain any values."""
-    numbers = [registration.num_ranks, registration.per_node]
-    numbers += [number for plan in registration.plans for number in (plan.min_bytes, plan.divisor)]
-    numbers += [plan.max_bytes for plan in registration.plans if plan.max_bytes is not None]
-    return all(type(number) is int for number in numbers) and all(
-        type(plan.collective) is str and type(plan.file) is str and plan.divisor > 0
-        for plan in registration.plans
-    )
 
 
 def _list_targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.Name]:

@@ -117,7 +117,16 @@ def _group_steps(work: PlanWork) -> Int64Array:
     is_send = steps.sends.astype(np.int64)
     side = work.connection * 2 + is_send
     group[is_open] = open_group + 1 + of_connection[side[is_open]]
-    _assign_local_steps(work, group)
+    # Assign local steps without a lane to the group of the last step that they depend on.
+    steps = work.steps
+    is_local = steps.is_kind(StepKind.COPY, StepKind.REDUCE) & (work.lane < 0)
+    rows = np.flatnonzero(is_local)
+    in_order = rows[np.argsort(work.position[rows], kind="stable")]
+    for row in in_order.tolist():
+        first, last = steps.data_indptr[row], steps.data_indptr[row + 1]
+        if last > first:
+            parents = steps.data_indices[first:last]
+            group[row] = group[parents[np.argmax(work.position[parents])]]
     return group
 
 
@@ -160,19 +169,6 @@ def _is_further_term(steps: StepTable, parents: Int64Array, children: Int64Array
     return is_further
 
 
-def _assign_local_steps(work: PlanWork, group: Int64Array) -> None:
-    """Assign local steps without a lane to the group of the last step that they depend on."""
-    steps = work.steps
-    is_local = steps.is_kind(StepKind.COPY, StepKind.REDUCE) & (work.lane < 0)
-    rows = np.flatnonzero(is_local)
-    in_order = rows[np.argsort(work.position[rows], kind="stable")]
-    for row in in_order.tolist():
-        first, last = steps.data_indptr[row], steps.data_indptr[row + 1]
-        if last > first:
-            parents = steps.data_indices[first:last]
-            group[row] = group[parents[np.argmax(work.position[parents])]]
-
-
 _SEND = int(StepKind.SEND)
 
 
@@ -208,7 +204,14 @@ class Draft:
             raise UsageError(message, cure="choose -O protocol=Simple for several nodes")
         tables = build_tables(work, types, options.tbg)
         block = assign_blocks(work)
-        landing = _choose_landing(work, block, types, options)
+        # Choose where messages land, by protocol and by whether messages may be pulled.
+        if options.protocol == PACKETS:
+            landing = choose_packet_landing(work)
+        else:
+            nothing = np.zeros(len(work.steps), np.bool_)
+            landing = choose_landing(
+                work, find_pulled(work, block, types) if options.pull else nothing
+            )
         landing, stores = place_switch_stores(work, landing, is_packets=is_packets)
         if is_packets:
             landing = enlarge_scratch(work, landing)
@@ -322,13 +325,3 @@ class Draft:
     def writer(self, rank: int, part: int) -> BlockWriter:
         """Create the writer of an empty thread block."""
         return BlockWriter(self.tables[rank], part, self.parts)
-
-
-def _choose_landing(
-    work: PlanWork, block: Int64Array, types: Sequence[str], options: PlanWriteOptions
-) -> Landing:
-    """Choose where messages land, by protocol and by whether messages may be pulled."""
-    if options.protocol == PACKETS:
-        return choose_packet_landing(work)
-    nothing = np.zeros(len(work.steps), np.bool_)
-    return choose_landing(work, find_pulled(work, block, types) if options.pull else nothing)

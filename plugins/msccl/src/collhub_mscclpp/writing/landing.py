@@ -44,7 +44,12 @@ def choose_landing(work: PlanWork, is_pulled: BoolArray) -> Landing:
     is_direct = np.zeros(len(steps), np.bool_)
     target = steps.dst_buffer[receive].astype(np.int64)
     can_address = have_equal_offsets(work, send, receive, target)
-    is_direct[receive] = _find_direct(work)[receive] & can_address
+    # Select plain receives into chunks without data that no other step writes: bool[rows].
+    can = work.steps.is_kind(StepKind.RECV)
+    modes = zip(memory_layouts(work), find_coarse_regions(work), strict=True)
+    for layout, regions in modes:
+        can &= _is_untouched(work, layout, regions)
+    is_direct[receive] = can[receive] & can_address
     # A multicast stores to the same range on several ranks, which is chosen later.
     is_multicast = np.zeros(len(steps), np.bool_)
     is_multicast[receive] = work.switches.multicast[send] >= 0
@@ -117,15 +122,6 @@ def find_coarse_regions(work: PlanWork) -> Iterator[Regions]:
     """Yield the regions that every step reads and writes, in chunks, for each claimed mode."""
     for layout in memory_layouts(work):
         yield find_regions(work.algorithm, layout, np.ones(len(work.steps), np.bool_), work.unit)
-
-
-def _find_direct(work: PlanWork) -> BoolArray:
-    """Select plain receives into chunks without data that no other step writes: bool[rows]."""
-    can = work.steps.is_kind(StepKind.RECV)
-    modes = zip(memory_layouts(work), find_coarse_regions(work), strict=True)
-    for layout, regions in modes:
-        can &= _is_untouched(work, layout, regions)
-    return can
 
 
 def _is_untouched(work: PlanWork, layout: MemoryLayout, regions: Regions) -> BoolArray:

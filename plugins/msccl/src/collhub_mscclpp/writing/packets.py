@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from collhub_mscclpp.writing.block_writer import BlockWriter, Range
@@ -37,7 +36,17 @@ def write_packets(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     if draft.work.switches.multicast[group.row] >= 0:
-        _store_packets(draft, writer, group.row)
+        # Write packets to the local scratch and store them through a switch on all
+        # members.
+        store = draft.stores.multicasts[int(draft.work.switches.multicast[group.row])]
+        scratch = replace(draft.landing_range(group.row), rank=-1)
+        target = draft.group_range(store.group, store.index, group.row)
+        for chunk, slot in zip(
+            draft.split_range(draft.source(group.row)), draft.split_range(scratch), strict=True
+        ):
+            writer.move("cpkt", [chunk], [slot])
+        for slot, stored in zip(draft.split_range(scratch), draft.split_range(target), strict=True):
+            writer.move("gstorepkt", [slot], [stored], SWITCH)
         return
     pairs: list[tuple[Range, Range]] = []
     for row in group.rows:
@@ -50,35 +59,20 @@ def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
         )
 
 
-def _store_packets(draft: Draft, writer: BlockWriter, row: int) -> None:
-    """Write packets to the local scratch and store them through a switch on all members."""
-    store = draft.stores.multicasts[int(draft.work.switches.multicast[row])]
-    scratch = replace(draft.landing_range(row), rank=-1)
-    target = draft.group_range(store.group, store.index, row)
-    for chunk, slot in zip(
-        draft.split_range(draft.source(row)), draft.split_range(scratch), strict=True
-    ):
-        writer.move("cpkt", [chunk], [slot])
-    for slot, stored in zip(draft.split_range(scratch), draft.split_range(target), strict=True):
-        writer.move("gstorepkt", [slot], [stored], SWITCH)
-
-
 def _receive(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Forward packets as they arrive, and unpack them."""
     landed = draft.landing_range(group.row)
     # Forwarding comes first because the next rank waits for the packets.
     if group.sends:
-        _forward(draft, writer, landed, group.sends)
+        columns = [draft.split_range(draft.landing_range(row)) for row in group.sends]
+        for packet, targets in zip(
+            draft.split_range(landed), zip(*columns, strict=True), strict=True
+        ):
+            writer.move("rppkt", [packet], targets, MEMORY)
     for packet, chunk in zip(
         draft.split_range(landed), draft.split_range(draft.target(group.row)), strict=True
     ):
         writer.move("upkt", [packet], [chunk])
-
-
-def _forward(draft: Draft, writer: BlockWriter, landed: Range, sends: Sequence[int]) -> None:
-    columns = [draft.split_range(draft.landing_range(row)) for row in sends]
-    for packet, targets in zip(draft.split_range(landed), zip(*columns, strict=True), strict=True):
-        writer.move("rppkt", [packet], targets, MEMORY)
 
 
 def _receive_reduce(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:

@@ -35,7 +35,18 @@ def write_simple(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
 def _send(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Put the data that is not pulled, and announce all messages."""
     if draft.channel_type(group.row) == PORT:
-        _put_by_port(draft, writer, group.row)
+        # Put by the proxy: the last put signals, and a flush waits until the proxy has
+        # read all data.
+        channel = draft.channel(group.row, writer.part)
+        sources, targets = (
+            draft.split_range(draft.port_source(group.row)),
+            draft.split_range(draft.landing_range(group.row)),
+        )
+        writer.add_barrier()
+        for source, target in zip(sources[:-1], targets[:-1], strict=True):
+            writer.move("put", [source], [target], PORT, [channel])
+        writer.move("pws", sources[-1:], targets[-1:], PORT, [channel])
+        writer.flush(channel, targets[-1])
         return
     writer.add_barrier()
     sends = group.rows
@@ -73,47 +84,25 @@ def _put(
         writer.move("put", [chunk for chunk, _ in batch], [landed for _, landed in batch], MEMORY)
 
 
-def _put_by_port(draft: Draft, writer: BlockWriter, row: int) -> None:
-    """Put by the proxy: the last put signals, and a flush waits until the proxy has read all data.
-
-    Without the flush, later steps, or the caller after the end of the kernel, could overwrite the
-    source too early. The flush is a separate operation because `pwsf` of released executors passes
-    the address of the table of offsets to the proxy in place of the offset (`handlePut`).
-    """
-    channel = draft.channel(row, writer.part)
-    sources, targets = (
-        draft.split_range(draft.port_source(row)),
-        draft.split_range(draft.landing_range(row)),
-    )
-    writer.add_barrier()
-    for source, target in zip(sources[:-1], targets[:-1], strict=True):
-        writer.move("put", [source], [target], PORT, [channel])
-    writer.move("pws", sources[-1:], targets[-1:], PORT, [channel])
-    writer.flush(channel, targets[-1])
-
-
 def begin_launch(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
     """Signal to senders that this launch has begun, and wait until receivers of puts have too."""
     steps = draft.work.steps
     for row in group.rows:
         if int(steps.kind[row]) in _RECEIVING:
-            _greet_sender(draft, writer, row)
+            # Signal to the sender, once per channel; for pulled messages this is done
+            # at the end.
+            channel_type, channel = draft.channel_type(row), draft.channel(row, writer.part)
+            if draft.landing.is_pulled[row]:
+                writer.pulled[channel] = None
+            elif channel not in writer.greeted[channel_type]:
+                writer.greeted[channel_type].add(channel)
+                writer.greet(channel_type, channel)
         elif int(steps.kind[row]) == _SEND and not draft.landing.is_pulled[row]:
             # Once per channel: the receiver may still read data of the last launch.
             channel_type, channel = draft.channel_type(row), draft.channel(row, writer.part)
             if channel not in writer.waited_for[channel_type]:
                 writer.waited_for[channel_type].add(channel)
                 writer.wait("rlxwait", channel_type, channel)
-
-
-def _greet_sender(draft: Draft, writer: BlockWriter, row: int) -> None:
-    """Signal to the sender, once per channel; for pulled messages this is done at the end."""
-    channel_type, channel = draft.channel_type(row), draft.channel(row, writer.part)
-    if draft.landing.is_pulled[row]:
-        writer.pulled[channel] = None
-    elif channel not in writer.greeted[channel_type]:
-        writer.greeted[channel_type].add(channel)
-        writer.greet(channel_type, channel)
 
 
 def _wait_for_messages(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:

@@ -179,7 +179,9 @@ def find_switch_steps(
         if 1 < len(attached) <= max_messages:
             switches.add_multicast(attached)
     receive_of = dict(zip(messages.send.tolist(), messages.receive.tolist(), strict=True))
-    parents = _collect_parents(steps)
+    parents: dict[int, set[int]] = defaultdict(set)
+    for parent, child in zip(*(column.tolist() for column in steps.edges()), strict=True):
+        parents[child].add(parent)
     if has_sums:
         for rows in _split(groups.sums):
             is_whole = len(rows) <= max_messages and any(
@@ -213,13 +215,6 @@ def _select_attached(
         if is_near and members.issuperset(pair):
             send_of_pair.setdefault(pair, row)
     return list(send_of_pair.values())
-
-
-def _collect_parents(steps: StepTable) -> dict[int, set[int]]:
-    parents: dict[int, set[int]] = defaultdict(set)
-    for parent, child in zip(*(column.tolist() for column in steps.edges()), strict=True):
-        parents[child].add(parent)
-    return parents
 
 
 def _order_chain(receives: list[int], parents: dict[int, set[int]]) -> list[int]:

@@ -78,7 +78,17 @@ def order_work(
     If operations of switches would wait in a cycle, they are removed until there is none.
     """
     steps = algorithm.steps
-    _refuse_unsupported(algorithm)
+    # Raise `InputError` for steps without contents, operators other than sum, and
+    # computation.
+    if not algorithm.has_contents:
+        reason = "the steps do not say which units they move"
+        raise _describe_refusal(algorithm, reason, "write plans from algorithms with contents")
+    if algorithm.collective.reduces and algorithm.collective.reduce_op is not ReduceOp.SUM:
+        raise _describe_refusal(algorithm, "the executor always sums", "write plans for sums")
+    if algorithm.steps.is_kind(StepKind.COMPUTE).any():
+        raise _describe_refusal(
+            algorithm, "plans have no computation", "leave the compute steps out"
+        )
     findings = Findings(algorithm.provenance.source_name or None)
     # Channels of plans are paired by order, so every message needs its partner.
     messages = match_messages(steps, findings)
@@ -142,19 +152,6 @@ def _collect_dependencies(steps: StepTable, switches: SwitchSteps) -> tuple[Int6
     parents, children = steps.edges()
     added_parents, added_children = switches.control_edges()
     return np.concatenate([parents, added_parents]), np.concatenate([children, added_children])
-
-
-def _refuse_unsupported(algorithm: Algorithm) -> None:
-    """Raise `InputError` for steps without contents, operators other than sum, and computation."""
-    if not algorithm.has_contents:
-        reason = "the steps do not say which units they move"
-        raise _describe_refusal(algorithm, reason, "write plans from algorithms with contents")
-    if algorithm.collective.reduces and algorithm.collective.reduce_op is not ReduceOp.SUM:
-        raise _describe_refusal(algorithm, "the executor always sums", "write plans for sums")
-    if algorithm.steps.is_kind(StepKind.COMPUTE).any():
-        raise _describe_refusal(
-            algorithm, "plans have no computation", "leave the compute steps out"
-        )
 
 
 def _describe_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:

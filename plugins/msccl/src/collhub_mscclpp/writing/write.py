@@ -11,9 +11,8 @@ import numpy as np
 from collhub_mscclpp.checking.limits import MOST_SLICES
 from collhub_mscclpp.options import ALIGNMENT, PACKETS, PlanWriteOptions
 from collhub_mscclpp.plans.records import BUFFER_TYPES
-from collhub_mscclpp.writing.block_writer import BlockWriter
 from collhub_mscclpp.writing.draft import Draft
-from collhub_mscclpp.writing.fusion import StepGroup, group_steps
+from collhub_mscclpp.writing.fusion import group_steps
 from collhub_mscclpp.writing.networks import find_network
 from collhub_mscclpp.writing.packets import write_packets
 from collhub_mscclpp.writing.segments import SWITCH, RankTables, Segment
@@ -142,17 +141,13 @@ def _check_options(algorithm: Algorithm, options: PlanWriteOptions) -> None:
         message = f"max_size={max_bytes} is less than min_size={min_bytes}"
         raise UsageError(message, cure="choose a window of sizes that is not empty")
     if options.slices is not None:
-        _check_slices(options, options.slices)
-
-
-def _check_slices(options: PlanWriteOptions, slices: int) -> None:
-    if options.protocol == PACKETS or options.tbg > 1:
-        # The executor divides neither packets nor parts of groups into slices.
-        message = "slices are for protocol=Simple and tbg=1"
-        raise UsageError(message, cure="omit one of the options")
-    if slices % ALIGNMENT:
-        message = f"slices={slices} is no multiple of {ALIGNMENT} bytes"
-        raise UsageError(message, cure="choose one, such as 64KiB")
+        if options.protocol == PACKETS or options.tbg > 1:
+            # The executor divides neither packets nor parts of groups into slices.
+            message = "slices are for protocol=Simple and tbg=1"
+            raise UsageError(message, cure="omit one of the options")
+        if options.slices % ALIGNMENT:
+            message = f"slices={options.slices} is no multiple of {ALIGNMENT} bytes"
+            raise UsageError(message, cure="choose one, such as 64KiB")
 
 
 def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
@@ -164,7 +159,16 @@ def write_thread_blocks(draft: Draft) -> list[list[Segment]]:
         for part in range(draft.options.tbg):
             writer = draft.writer(rank, part)
             for group in groups:
-                _write_group(draft, writer, group)
+                # Write a group of steps between the semaphores that it acquires
+                # and releases.
+                for row in group.rows:
+                    writer.acquire(draft.numbers(draft.semaphores.acquired, row, writer.part))
+                write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
+                write_steps(draft, writer, group)
+                released = [
+                    draft.numbers(draft.semaphores.released, row, writer.part) for row in group.rows
+                ]
+                writer.release([number for numbers in released for number in numbers])
             writer.finish()
             blocks[rank] += writer.segments
     return blocks
@@ -184,16 +188,6 @@ def _describe_blocks(draft: Draft, blocks: Sequence[Sequence[Segment]]) -> str:
         counts = f"{len(switches.multicasts)} multicasts and {len(switches.totals)} sums"
         note += f"; switch channels do {counts}"
     return note
-
-
-def _write_group(draft: Draft, writer: BlockWriter, group: StepGroup) -> None:
-    """Write a group of steps between the semaphores that it acquires and releases."""
-    for row in group.rows:
-        writer.acquire(draft.numbers(draft.semaphores.acquired, row, writer.part))
-    write_steps = write_packets if draft.options.protocol == PACKETS else write_simple
-    write_steps(draft, writer, group)
-    released = [draft.numbers(draft.semaphores.released, row, writer.part) for row in group.rows]
-    writer.release([number for numbers in released for number in numbers])
 
 
 UNSTATED_IN_PLACE = (CollectiveKind.GATHER, CollectiveKind.SCATTER)
