@@ -53,7 +53,11 @@ class UnitAccesses(ColumnTable):
     is_new: BoolArray
 
     def find_last_writes(self) -> Int64Array:
-        """Per access, the index of the latest earlier write to its (block, unit), or -1."""
+        """Return for each access the index of the latest earlier write to the same (block, unit).
+
+        int64; -1 without an earlier write. "Earlier" is by row, and the access itself does not
+        count.
+        """
         index = np.arange(len(self))
         latest_writes = np.maximum.accumulate(np.where(self.is_write, index, -1))
         last = np.concatenate([[-1], latest_writes[:-1]])
@@ -62,7 +66,10 @@ class UnitAccesses(ColumnTable):
         return np.where(last >= start, last, -1)
 
     def find_next_writes(self) -> Int64Array:
-        """Per access, the index of the first later write to its (block, unit), or -1."""
+        """Return for each access the index of the first later write to the same (block, unit).
+
+        int64; -1 without a later write. "Later" is by row, and the access itself does not count.
+        """
         size = len(self)
         index = np.arange(size)
         candidates = np.where(self.is_write, index, size)
@@ -79,10 +86,13 @@ def find_accesses(
     block: Int64Array,
     base: Int64Array,
 ) -> UnitAccesses | None:
-    """All accesses of the rows; None if there are too many. `block`: thread block of each row.
+    """List the memory accesses of step rows, one per (row, unit); None above about 4 million reads
+    or writes.
 
-    `base`: int64[ranks, 3], first address of each buffer; aliased buffers share addresses. One unit
-    of the result is the greatest common divisor of all addresses and counts.
+    `columns`: columns of a step table; `block`: int64, thread block of each row, unique across
+    ranks; `base`: int64[ranks, 3], first address of each buffer (INPUT, OUTPUT, SCRATCH); aliased
+    buffers share addresses. One unit of the result is the greatest common divisor of all addresses
+    and counts. A row that reads and writes a unit has only the write.
     """
     read_rows, read_address = _find_side_accesses(columns, base, _READS_SRC, "src")
     write_rows, write_address = _find_side_accesses(columns, base, _WRITES_DST, "dst")
@@ -98,14 +108,21 @@ def find_accesses(
     write_units = expanded_ranges(write_address // grain, writes)
     unit = np.concatenate([read_units, write_units])
     is_write = np.arange(len(row)) >= len(read_units)
-    return _sort_accesses(block[row], unit, row, is_write)
+    order = _order_accesses(block[row], unit, row, is_write)
+    row, unit, is_write = row[order], unit[order], is_write[order]
+    # Reads sort before writes, so the last access of a row to a unit is its write, if there is one.
+    # Keep the accesses that precede the first access of the next (row, unit).
+    is_kept = np.roll(run_mask(row, unit, block[row]), -1)
+    row, unit, is_write = row[is_kept], unit[is_kept], is_write[is_kept]
+    return UnitAccesses(block[row], unit, row, is_write, is_new=run_mask(unit, block[row]))
 
 
 def find_conflicts_within_blocks(accesses: UnitAccesses) -> Edges:
-    """Pairs (earlier row, later row) of a thread block that must keep their order.
+    """Find the pairs (earlier row, later row) of a thread block that must keep their order.
 
-    For every unit: a read after the last write; a write after the reads since the last write, or
-    after that write if there were none. These pairs imply all other conflicts of a thread block.
+    For every unit: the last write and each read after it; each read and the next write; two writes
+    without a read in between. These pairs imply all other conflicts of a thread block. Both arrays
+    are empty without conflicts.
     """
     row = accesses.row
     last_write, next_write = accesses.find_last_writes(), accesses.find_next_writes()
@@ -124,7 +141,11 @@ def _find_side_accesses(
     kinds: tuple[StepKind, ...],
     side: str,
 ) -> Edges:
-    """Rows that access memory on this side, and the first address of each within its rank."""
+    """Return the rows whose kind is in `kinds`, and the first address that each accesses on a side.
+
+    `side`: `src` or `dst`, which selects the columns of buffer and offset. Addresses are int64,
+    relative to the lowest buffer of the rank.
+    """
     # REDUCE also reads its destination; a read and a write of one step count as a write, so the
     # read is omitted.
     rows = np.flatnonzero(np.isin(columns["kind"], [int(kind) for kind in kinds]))
@@ -136,25 +157,12 @@ def _find_side_accesses(
 
 
 def _are_too_many(count: Int64Array, rows: int) -> bool:
-    """Whether the accesses exceed the limit; the sum is a float because integers could overflow."""
+    """Whether the sum of `count` exceeds 2^22 plus four per row of a table of `rows` rows.
+
+    The sum is a float because integers could overflow.
+    """
     total = float(count.sum(dtype=np.float64))
     return total > _MAX_UNITS + 4 * rows
-
-
-def _sort_accesses(
-    block: Int64Array,
-    unit: Int64Array,
-    row: Int64Array,
-    is_write: BoolArray,
-) -> UnitAccesses:
-    """Sort accesses, and drop the read if a row reads and writes a unit."""
-    order = _order_accesses(block, unit, row, is_write)
-    block, unit, row, is_write = block[order], unit[order], row[order], is_write[order]
-    # Reads sort before writes, so the last access of a row to a unit is its write, if there is one.
-    # Keep the accesses that precede the first access of the next (row, unit).
-    is_kept = np.roll(run_mask(row, unit, block), -1)
-    block, unit, row, is_write = block[is_kept], unit[is_kept], row[is_kept], is_write[is_kept]
-    return UnitAccesses(block, unit, row, is_write, is_new=run_mask(unit, block))
 
 
 def _order_accesses(
@@ -163,7 +171,10 @@ def _order_accesses(
     row: Int64Array,
     is_write: BoolArray,
 ) -> Int64Array:
-    """Indices that sort by (block, unit, row), a read before a write."""
+    """Return the indices that sort accesses by (block, unit, row), a read before a write.
+
+    Sorts by one combined key if it fits into 63 bits, else by four keys. Empty without accesses.
+    """
     if not len(row):
         return row
     low = int(unit.min())
@@ -194,25 +205,34 @@ class Clocks:
 
     @property
     def is_any(self) -> bool:
-        """Whether any row waits for another thread block."""
+        """Whether any row waits for another thread block; if not, rows of different blocks are
+        unordered.
+        """
         return bool(self.start.any())
 
     def find_last_before(self, row: Int64Array, lane: Int64Array) -> Int64Array:
-        """Last row of thread block `lane` that precedes `row`, or -1; int64 per query.
+        """Return per query the last row of thread block `lane` that precedes `row`; -1 if no row
+        does.
 
-        Not valid for the row's thread block itself, whose entry is not maintained.
+        `row`, `lane`: int64, equally long. Not valid for the row's thread block itself, whose entry
+        is not maintained.
         """
         known: Int64Array = self.known[self.start[row] + lane]
         return known
 
 
 def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
-    """Clocks of a table whose lanes are thread blocks 0..k-1 of each rank; None if they are too
-    large.
+    """Compute the clocks of a table from its data dependencies between thread blocks.
 
-    `block_indptr`: int64[ranks + 1], first thread block of each rank.
+    The lanes of the table are thread blocks 0..k-1 of each rank, and dependencies point backwards.
+    `block_indptr`: int64[ranks + 1], first thread block of each rank. None if the vectors of all
+    waiting rows have more than 2^24 entries.
     """
-    parents, children = _find_crossing_edges(table)
+    children = group_of_entry(table.data_indptr)
+    parents = table.data_indices
+    # Dependencies never leave the rank, so lanes distinguish thread blocks.
+    is_crossing = table.lane[parents] != table.lane[children]
+    parents, children = parents[is_crossing], children[is_crossing]
     # Pairs are sorted by child.
     first_parents = run_starts(children)
     waiting = children[first_parents]
@@ -233,15 +253,6 @@ def build_clocks(table: StepTable, block_indptr: Int64Array) -> Clocks | None:
     return Clocks(known, _find_vector_starts(block, waiting, starts))
 
 
-def _find_crossing_edges(table: StepTable) -> Edges:
-    """Data dependencies (parent, child) between different thread blocks, sorted by child."""
-    children = group_of_entry(table.data_indptr)
-    parents = table.data_indices
-    # Dependencies never leave the rank, so lanes distinguish thread blocks.
-    is_crossing = table.lane[parents] != table.lane[children]
-    return parents[is_crossing], children[is_crossing]
-
-
 @dataclass(slots=True)
 class _Past:
     """Waiting rows of a thread block so far, ascending, and the ranges of their vectors."""
@@ -250,7 +261,9 @@ class _Past:
     vectors: list[slice]
 
     def find_vector(self, row: int) -> slice | None:
-        """Range of the vector of `row`: of the last waiting row up to it; None before any wait."""
+        """Range of the vector of the last waiting row at or before `row`; None if no row has waited
+        by then.
+        """
         position = bisect_right(self.rows, row)
         return self.vectors[position - 1] if position else None
 
@@ -261,12 +274,11 @@ def _fill_vectors(
     block: Int64Array,
     lane: npt.NDArray[np.int32],
 ) -> None:
-    """Fill the vectors of waiting rows in `known`.
+    """Fill the vectors of waiting rows in `known`, in place.
 
-    `waits`: (row, start, end, parents), topologically ordered.
-
-    A vector is the maximum of the previous vector of the block, the parents' vectors, and the
-    parents themselves.
+    `waits`: (row, start, end, parents) of each waiting row in topological order; its vector is
+    `known[start:end]`. A vector is the element-wise maximum of the previous vector of its block,
+    the vectors of the parents, and the parents themselves in the entries of their blocks.
     """
     past_of_block: dict[int, _Past] = {}
     for row, start, end, parents in waits:
@@ -292,9 +304,10 @@ def _find_vector_starts(
     waiting: Int64Array,
     starts: Int64Array,
 ) -> Int64Array:
-    """Start of every row's vector: that of the last row of its thread block that waited.
+    """Return per row the start of its vector: that of the last waiting row of its block up to it.
 
-    0 is the empty vector, of rows before any wait of their block.
+    `block`: int64 per row; `waiting`, `starts`: rows with a vector of their own and its start. 0 is
+    the empty vector, of rows before any wait of their block.
     """
     order = np.argsort(block, kind="stable")
     start_of_row = np.zeros(len(block), np.int64)

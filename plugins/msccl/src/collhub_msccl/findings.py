@@ -23,10 +23,12 @@ def build_provenance(
     content: bytes | None = None,
     options: Mapping[str, str] | None = None,
 ) -> Provenance:
-    """Provenance with this distribution as producer, the file's name, its SHA-256 and the options.
+    """Build provenance with this distribution as producer, the file's name, its SHA-256 and the
+    options.
 
-    `content`: bytes of the file; None (empty digest) if there is no file. `given`: options and
-    their values.
+    `content`: bytes of the file; None if there is no file, which gives an empty digest. `options`:
+    values by option name; None for no options. The version is empty if the distribution is not
+    installed.
     """
     # Imported lazily: a program that prints its XML itself needs no digests.
     from hashlib import sha256
@@ -56,10 +58,11 @@ class NumberState(IntEnum):
 
 
 def parse_number(text: str) -> tuple[int, NumberState]:
-    """Value and state of a text: `12`, `-1`, `0x10` (16), `010` (octal, 8), `5x` (5, CUT).
+    """Parse a text as C's `strtol(text, NULL, 0)` does; return the value and how it was read.
 
-    The runtimes read a text without digits as 0 and truncate large values to 32 bits. Here both are
-    defects (NO_NUMBER, OUT_OF_RANGE: magnitude above 2^31 - 1) with the value 0.
+    `12`, `-1`, `0x10` (16), `010` (octal, 8), `5x` (5, state CUT). The runtimes read a text without
+    digits as 0 and truncate large values to 32 bits. Here both are defects with the value 0:
+    NO_NUMBER, and OUT_OF_RANGE for a magnitude above 2^31 - 1.
     """
     match = _NUMBER.match(text)
     if match is None:
@@ -74,7 +77,10 @@ def parse_number(text: str) -> tuple[int, NumberState]:
 
 
 def _compute_magnitude(digits: list[str | None]) -> int:
-    """Value of the only group of digits that matched; 2^31 for more than 40 digits."""
+    """Return the value of the only group of digits that is not None, in the base of its position.
+
+    An empty group is 0. More than 40 digits give 2^31, which is out of range.
+    """
     for base, group in zip(_BASES, digits, strict=True):
         if group is None:
             continue
@@ -91,8 +97,10 @@ _MAX_SHOWN_PER_RULE = 5
 
 
 class FileFindings:
-    """Errors, which `raise_errors` raises together, and warnings, which go to `report`
-    immediately."""
+    """Collection of a file's errors, which `raise_errors` raises together.
+
+    Warnings go to the function `report` immediately.
+    """
 
     def __init__(self, file: str, report: Callable[[Diagnostic], None]) -> None:
         self._file = file
@@ -100,7 +108,7 @@ class FileFindings:
         self._errors: list[Diagnostic] = []
 
     def get_location(self, line: int, rank: int | None = None) -> Location:
-        """Location of a 1-based line in the file."""
+        """Build the location of a 1-based line in the file, optionally with a rank."""
         return Location(self._file, line, None, rank)
 
     def add_error(
@@ -112,7 +120,7 @@ class FileFindings:
         rank: int | None = None,
         cure: str = "",
     ) -> None:
-        """Record a defect that makes the file unusable."""
+        """Record an error at a line; `raise_errors` raises it later. `cure`: how to fix it."""
         location = self.get_location(line, rank)
         self._errors.append(Diagnostic(code, message, Severity.ERROR, location, cure))
 
@@ -125,7 +133,9 @@ class FileFindings:
         rank: int | None = None,
         cure: str = "",
     ) -> None:
-        """Report a construct that is accepted, but that the user should know about."""
+        """Report a warning at a line immediately: the construct is accepted. `cure`: how to avoid
+        it.
+        """
         location = self.get_location(line, rank)
         self._report(Diagnostic(code, message, Severity.WARNING, location, cure))
 
@@ -139,12 +149,11 @@ class FileFindings:
         rank: Int64Array | None = None,
         cure: str = "",
     ) -> None:
-        """Record an error for each of the first 5 rows of `is_wrong`.
+        """Record an error for each of the first 5 rows where `is_wrong` is True; none if no row is.
 
-        The last one gives the number of further rows.
-
-        `is_wrong`, `line`, `rank`: one entry per row; negative ranks are unknown. `message` is
-        called only for the rows that are shown.
+        The last one gives the number of further rows. `is_wrong`, `line`, `rank`: one entry per
+        row; negative ranks are unknown. `message` is called with the row, only for rows that are
+        shown.
         """
         rows = np.flatnonzero(is_wrong)
         shown = rows[:_MAX_SHOWN_PER_RULE].tolist()
@@ -164,9 +173,9 @@ class FileFindings:
         rank: Int64Array | None = None,
         cure: str = "",
     ) -> None:
-        """Report the first row of `is_odd`, with the number of further rows.
+        """Report a warning for the first row where `is_odd` is True; no report if no row is.
 
-        No report if there is none.
+        The message gives the number of further rows. Arguments as in `add_errors_at`.
         """
         rows = np.flatnonzero(is_odd)
         if not len(rows):
@@ -188,7 +197,9 @@ def _format_more(number: int) -> str:
 
 
 def _get_rank(rank: Int64Array | None, row: int) -> int | None:
-    """Rank of a row; None without a rank column or if the rank's id is not a number."""
+    """Return the entry of a row in `rank`; None without a column, or if the entry is negative
+    (unknown).
+    """
     if rank is None or rank[row] < 0:
         return None
     return int(rank[row])

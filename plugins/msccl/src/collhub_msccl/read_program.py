@@ -64,9 +64,10 @@ _STAGED = (
 
 
 def samples() -> Sequence[Source]:
-    """In-place ring all-reduce of 3 ranks.
+    """Return two programs for the conformance kit.
 
-    All-to-all of 4 ranks via scratch with explicit thread blocks.
+    An in-place ring all-reduce of 3 ranks, and an all-to-all of 4 ranks in two instances, through
+    scratch and with explicit thread blocks.
     """
     ring = Source.of_bytes("ring.py", _START + _RING)
     staged = Source.of_bytes("staged.py", _START + _STAGED)
@@ -78,11 +79,13 @@ _CHILD = "collhub_msccl.language.child:main"
 
 
 def read(source: Source, options: ProgramOptions) -> Algorithm:
-    """Execute the program in a separate process and return the algorithm that it describes.
+    """Execute an MSCCLang program in a separate process and return the algorithm that it describes.
 
-    Output of the program, failed `Check()` calls and suspicious buffers are reported to
-    `source.report`. Raises `InputError`, with the line in the program, if the program fails. A file
-    that is no MSCCLang program is refused with `InputError` and not executed.
+    Output of the program, failed calls of `Check()` and suspicious buffers are reported as warnings
+    to `source.report`. Raises `InputError`, with the line in the program, if the program fails. A
+    file that neither imports `msccl` nor refers to `MSCCLProgram`, or that is a program of MSCCL++,
+    is refused with `InputError` and not executed. Raises `UsageError` if the program is selected
+    twice.
     """
     content = source.content()
     # Any file may be named *.py: a file that is not written in the language must not run.
@@ -97,7 +100,10 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
                 cure="run it with the package mscclpp, and convert the plan (JSON) that it writes",
                 code="mscclpp-program",
             )
-    if not any(_is_of_language(node) for node in ast.walk(tree)):
+    if not any(
+        imports_any(node, _PACKAGES) or (isinstance(node, ast.Name) and node.id == "MSCCLProgram")
+        for node in ast.walk(tree)
+    ):
         message = (
             "is no MSCCLang program: it neither imports msccl nor creates an MSCCLProgram;"
             " it was not executed"
@@ -111,24 +117,17 @@ def read(source: Source, options: ProgramOptions) -> Algorithm:
         message = f"Check() finds the program wrong: {check['lines'][0]}{more}"
         warn_at(source, "check-failed", message, check["line"])
     warn_of_output(source, report)
-    trace = _apply_mode(_parse_trace(source.name, report), options.mode)
-    _warn_of_two_buffers(source, trace)
-    # Provenance with this plugin, the file, and the options arguments, program and mode if
-    # set.
-    used_options: dict[str, str] = {}
-    if options.arguments is not None:
-        used_options["arguments"] = options.arguments
-    if options.program is not None:
-        used_options["program"] = options.program
+    trace = _parse_trace(source.name, report)
     if options.mode is not None:
-        used_options["mode"] = options.mode
+        trace = replace(trace, is_in_place=options.mode == "in-place")
+    _warn_of_two_buffers(source, trace)
+    recorded_options = {
+        "arguments": options.arguments,
+        "program": options.program,
+        "mode": options.mode,
+    }
+    used_options = {name: value for name, value in recorded_options.items() if value is not None}
     return lower(trace, source.name, build_provenance(source.name, content, used_options))
-
-
-def _is_of_language(node: ast.AST) -> bool:
-    """Whether a node imports `msccl` or `collhub_msccl`, or refers to `MSCCLProgram`."""
-    is_maker = isinstance(node, ast.Name) and node.id == "MSCCLProgram"
-    return is_maker or imports_any(node, _PACKAGES)
 
 
 def _select_program(
@@ -136,11 +135,12 @@ def _select_program(
     program_option: str | None,
     content: bytes,
 ) -> tuple[list[str], str | None]:
-    """Arguments for the program, and the name of the program to run if the file contains several.
+    """Return the arguments for the file, and the name of the program to run, or None for the only
+    one.
 
-    The name comes from option `program` (`stated`) or from a leading `--program NAME` in the
-    arguments, which is then removed. If the file itself contains `--program`, the arguments stay
-    unchanged. Raises `UsageError` if both are given.
+    The name is `program_option` or comes from a leading `--program NAME` in the arguments, which is
+    then removed. If the text of the file contains `--program`, the arguments stay unchanged because
+    the file parses them. Raises `UsageError` if the name is given in both places.
     """
     selects_program = arguments[:1] == ["--program"] and b"--program" not in content
     if not selects_program or len(arguments) == 1:
@@ -151,7 +151,9 @@ def _select_program(
 
 
 def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
-    """Warn if an in-place program gives separate input and output buffers."""
+    """Warn if the collective is in place, but input and output of the program are separate
+    lists.
+    """
     if not (trace.is_in_place and trace.has_two_buffers):
         return
     message = (
@@ -166,17 +168,12 @@ def _warn_of_two_buffers(source: Source, trace: Trace) -> None:
 
 
 def _parse_trace(name: str, report: Report) -> Trace:
-    """Parse the operations in a report.
+    """Parse the trace in the report of the child process, which is not trusted.
 
-    The child process is not trusted: raises `InputError` if they are malformed.
+    Raises `InputError` if the trace is missing or malformed.
     """
     try:
         return Trace.from_json(report["trace"])
     except (KeyError, TypeError) as error:
         message = f"the program's process sent no trace: {error!r}"
         raise InputError(message, location=Location(name)) from None
-
-
-def _apply_mode(trace: Trace, mode: str | None) -> Trace:
-    """The trace with the mode of option `mode`, if set, in place of the collective's mode."""
-    return trace if mode is None else replace(trace, is_in_place=mode == "in-place")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from collhub_msccl.options import SelectionOptions, WriteOptions
 from collhub_msccl.runtimes.known_runtimes import RUNTIMES, Runtime, describe_versions
 from collhub_msccl.runtimes.load_check import check_executor, check_msccl, check_rccl
-from collhub_msccl.runtimes.raw_xml import RawElement, parse_raw, read_number
+from collhub_msccl.runtimes.raw_xml import parse_raw, read_number
 from collhub_msccl.writing.write_xml import write as write_xml
 from hub_core import verify
 from hub_core.model import (
@@ -50,7 +50,9 @@ _MODES = ("in-place", "out-of-place")
 
 @dataclass(slots=True)
 class _Folder:
-    """Files written so far, with losses and notes."""
+    """Files chosen so far for a runtime, with losses and notes. `protocol`: of all files; None:
+    default.
+    """
 
     runtime: Runtime
     protocol: str | None
@@ -59,13 +61,15 @@ class _Folder:
     notes: list[str] = field(default_factory=list)
 
     def add_loss(self, feature: str, where: str, consequence: str) -> None:
-        """Record a property of the selection that the files cannot represent."""
+        """Record a property of the selection that the files cannot represent, with place and
+        consequence.
+        """
         self.losses.append(Loss(feature, where, consequence))
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A window of a collective. `mode`: the mode that its files serve, None for both."""
+    """A window of sizes of a collective. `mode`: the mode that its files serve, None for both."""
 
     selected: SelectedCollective
     window: SelectedWindow
@@ -78,50 +82,67 @@ class _Task:
 
     @property
     def size_of_steps(self) -> int:
-        """Size in bytes for which the steps are synthesized: the middle measured size of the
-        window."""
+        """Size in bytes for which steps are synthesized: the middle one of the window's measured
+        sizes.
+        """
         return self.window.sizes[len(self.window.sizes) // 2]
 
     def iterate_candidates(self) -> Iterator[str]:
-        """Yield the algorithm of the window, then the remaining ones that fit its sizes, fastest
-        first."""
+        """Yield the names of algorithms to try: the window's choice, then the others, fastest
+        first.
+
+        Only algorithms that were measured at the sizes of the window.
+        """
         yield self.window.algorithm
         slowdowns = self.selected.slowdowns(self.window.sizes)
         yield from (name for name in slowdowns if name != self.window.algorithm)
 
     def describe_sizes(self, first: int) -> str:
-        """Name of the window from size `first` on: `all-reduce, 16 KiB to below 512 KiB`."""
+        """Describe the window from size `first` (bytes) on: `all-reduce, 16 KiB to below 512 KiB`.
+
+        `all-reduce, from 16 KiB` if the window has no upper limit.
+        """
         last = self.window.max_bytes
         if last is None:
             return f"{self.kind}, from {format_bytes(first)}"
         return f"{self.kind}, {format_bytes(first)} to below {format_bytes(last + 1)}"
 
     def build_file_name(self, first: int, largest: int | None) -> str:
-        """File name such as `all-reduce-0-16383.xml`, with the mode if the file serves only one."""
+        """Build a file name such as `all-reduce-0-16383.xml`, with the mode if there is one.
+
+        `first`, `largest`: sizes in bytes; no limit (None) is written as `inf`.
+        """
         parts = (str(self.kind), str(first), str(largest or "inf"), self.mode)
         return "-".join(part for part in parts if part) + ".xml"
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One program, and the maximum size for which its runtime uses it; None for no limit."""
+    """One program, and the maximum size in bytes for which its runtime uses it (None: no limit)."""
 
     content: bytes
     largest: int | None
 
 
 def write(selection: Selection, options: SelectionOptions) -> WriteResult:
-    """Write the folder, below a folder with the runtime's name; the runtime accepts each file.
+    """Write a selection as programs in a folder with the runtime's name; the runtime accepts each
+    file.
 
     If the fastest algorithm cannot be written for a window, or not for its larger sizes, the next
-    fastest is used; sizes without a writable algorithm are left to the runtime. Both are reported
-    as losses.
+    fastest is used; sizes without a writable algorithm are left to the runtime. Collectives with a
+    root, or unknown to the runtime, are left to it as well. All these are reported as losses. Files
+    are returned, not written to disk.
     """
     folder = _Folder(RUNTIMES[options.runtime], options.proto)
     for selected in selection.collectives:
-        reason = _explain_refusal(selected, folder.runtime)
-        if reason:
-            folder.add_loss("collective", str(selected.collective.kind), reason)
+        kind, title = selected.collective.kind, folder.runtime.title
+        if kind.traits.is_rooted:
+            # The header has no root, and the runtimes do not compare it with the root of the call.
+            reason = f"a file would be used for calls with any root; {title} handles them"
+            folder.add_loss("collective", str(kind), reason)
+            continue
+        if kind not in folder.runtime.spelling:
+            folder.add_loss("collective", str(kind), f"{title} has no such collective")
             continue
         for mode in _choose_modes(selected, folder):
             for window in selected.windows(None):
@@ -137,21 +158,12 @@ def write(selection: Selection, options: SelectionOptions) -> WriteResult:
     return WriteResult(folder.files, folder.losses, (), notes)
 
 
-def _explain_refusal(selected: SelectedCollective, runtime: Runtime) -> str:
-    """Reason why a collective is left to the runtime; empty if it is written."""
-    kind = selected.collective.kind
-    if kind.traits.is_rooted:
-        # The header has no root, and the runtimes do not compare it with the root of the call.
-        return f"a file would be used for calls with any root; {runtime.title} handles them"
-    if kind not in runtime.spelling:
-        return f"{runtime.title} has no such collective"
-    return ""
-
-
 def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | None]:
-    """Modes of the required files; None for one file that serves both modes.
+    """List the modes for which a collective needs a file each; None is one file for both.
 
-    Records a loss for in-place all-to-all, which microsoft/msccl refuses.
+    Runtimes that read both modes get one file if the collective claims both. Others get one file
+    per claimed mode; for in-place all-to-all, which microsoft/msccl refuses, a loss is recorded
+    instead.
     """
     collective = selected.collective
     claims = {"in-place": collective.in_place, "out-of-place": collective.out_of_place}
@@ -166,7 +178,13 @@ def _choose_modes(selected: SelectedCollective, folder: _Folder) -> list[str | N
 
 
 def _add_window(folder: _Folder, task: _Task) -> None:
-    """Add files for all sizes of a window, with the fastest algorithms that can be written."""
+    """Add files for all sizes of a window to the folder, with the fastest algorithms that can be
+    written.
+
+    A file may serve only the smaller sizes of the window; the next candidate then begins at the
+    first size that it does not serve. Candidates that failed, and sizes that no file serves, become
+    losses.
+    """
     first: int | None = task.window.min_bytes
     refused: dict[tuple[str, str], list[str]] = {}
     takers: dict[str, str] = {}
@@ -199,7 +217,11 @@ def _add_window(folder: _Folder, task: _Task) -> None:
 
 
 def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
-    """Program for a window from size `first` on that the runtime accepts. Raises `HubError`."""
+    """Write one algorithm for the sizes of a window from `first` (bytes) on, and check it.
+
+    Raises `HubError` if it cannot be written, if the runtime does not use it for every required
+    mode, or if no measured float32 size is a multiple of its chunks.
+    """
     algorithm = task.selected.made(name, task.size_of_steps)
     is_open = task.window.max_bytes is None and folder.runtime.has_both_modes
     # Otherwise a missing maxBytes means a default, and 0 means no size.
@@ -237,7 +259,10 @@ def _write_file(folder: _Folder, task: _Task, name: str, first: int) -> _File:
 
 
 def _add_file(folder: _Folder, task: _Task, name: str, program_file: _File, first: int) -> None:
-    """Add a file; record a loss if its steps differ from those measured at other sizes."""
+    """Add a file and a note; record a loss if the steps at the extreme sizes of the window differ.
+
+    The steps of the file are those for the middle size.
+    """
     file = task.build_file_name(first, program_file.largest)
     folder.files.append(Artifact(f"{folder.runtime.name}/{file}", program_file.content))
     size = format_bytes(task.size_of_steps)
@@ -258,10 +283,10 @@ _NO_LIMIT = 1 << 62
 
 
 def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
-    """Calls for which the runtime uses a file; at least one.
+    """Return the calls for which the runtime uses a file; at least one.
 
-    Raises `InputError` with the findings if the runtime refuses it, uses it for no call, or warns
-    of it.
+    Raises `InputError` with the findings if the runtime refuses the file, uses it for no call, or
+    warns of it.
     """
     report = _CHECKS[runtime.name](CheckRequest(source.name, source=source), NoOptions())
     # A program that loads but cannot run as intended causes a warning, and does not belong in a
@@ -275,9 +300,10 @@ def judge_file(source: Source, runtime: Runtime) -> tuple[LoadableCall, ...]:
 
 
 def read(source: Source) -> Sequence[ServedCalls]:
-    """Calls served by every file of a folder; each subfolder is named after its runtime.
+    """Return the calls served by every file of a folder, whose subfolders are named after runtimes.
 
-    A file that is not loaded, or is incorrect, is reported as an error and serves no calls.
+    A file in another folder, one that its runtime does not use, or one with incorrect steps is
+    reported as an error to `source.report` and serves no calls.
     """
     served_calls: list[ServedCalls] = []
     for part in source.parts:
@@ -300,7 +326,11 @@ def read(source: Source) -> Sequence[ServedCalls]:
 
 
 def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedCalls:
-    """Calls served by one file, whose steps are verified. Raises `InputError` if it is unusable."""
+    """Return the calls that one file serves: kind, modes, sizes in bytes, and the divisor of
+    elements.
+
+    Checks the file for its runtime and verifies its steps. Raises `InputError` if either fails.
+    """
     # Imported lazily: a check of the header reads no steps.
     from collhub_msccl.options import ReadOptions
     from collhub_msccl.reading.read_xml import read as read_xml
@@ -315,6 +345,7 @@ def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedC
     if not verdict.ok:
         raise InputError(verdict.diagnostics)
     algo = parse_raw(content.decode("latin-1"), part.name)
+    name = algo.attributes.get("name", "a program")
     # All calls of a file have the same size window.
     largest = calls[0].max_bytes
     return ServedCalls(
@@ -323,11 +354,6 @@ def _read_served_calls(part: SourcePart, file: str, runtime: Runtime) -> ServedC
         out_of_place=any(not call.in_place for call in calls),
         min_bytes=calls[0].min_bytes,
         max_bytes=None if largest is None or largest >= _NO_LIMIT else largest,
-        by=f"{file}: {_get_name(algo)} of {calls[0].num_ranks} ranks",
+        by=f"{file}: {name} of {calls[0].num_ranks} ranks",
         element_multiple=read_number(algo.attributes["nchunksperloop"]),
     )
-
-
-def _get_name(algo: RawElement) -> str:
-    """Name of the algorithm, or `a program`."""
-    return algo.attributes.get("name", "a program")

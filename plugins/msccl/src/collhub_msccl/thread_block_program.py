@@ -88,21 +88,21 @@ class ThreadBlockProgram:
 
     @property
     def rank(self) -> Int64Array:
-        """Rank of every step, int64 per step."""
+        """Rank of every step: int64 per step."""
         return self.block_rank[self.block]
 
     def is_type(self, *types: StepType) -> BoolArray:
-        """Mask (bool per step) of the steps with one of these types."""
+        """Return a mask (bool per step): whether the type of the step is one of `types`."""
         # A table needs one look-up per step for any number of types; `np.isin` would sort.
         is_requested = np.zeros(len(StepType), np.bool_)
         is_requested[list(types)] = True
         return is_requested[self.type]
 
     def name(self, step: int) -> str:
-        """Name of a step for messages: `thread block ID, step POSITION`."""
+        """Name of a step for messages, such as `thread block 3, step 0` (in document order)."""
         block_id = self.block_id[self.block[step]]
         return f"thread block {block_id}, step {self.position[step]}"
 
     def with_counts(self, count: Int64Array) -> ThreadBlockProgram:
-        """Copy of the program with `count` (int64 per step) replaced."""
+        """Return a copy of the program with the column `count` (int64 per step) replaced."""
         return replace(self, count=count)

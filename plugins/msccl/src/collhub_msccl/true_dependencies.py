@@ -45,11 +45,13 @@ def find_conflicts_between_blocks(
     clocks: Clocks,
     table: StepTable,
 ) -> Edges | None:
-    """Pairs (earlier row, later row) of different thread blocks of a rank that are ordered.
+    """Find pairs (earlier row, later row) of different thread blocks of a rank that conflict in
+    order.
 
-    For each access, the latest write of every other block that precedes it; for each read, the
-    first write of every other block that follows it. Pairs implied by these and by conflicts within
-    blocks are omitted. None if there are too many accesses to compare.
+    For each access: the latest write of every other block that precedes it by the clocks; for each
+    read: also the first write of every other block that follows it. Pairs implied by these and by
+    conflicts within blocks are omitted. None if there are more than 2^23 pairs of an access and
+    another block that accesses its unit.
     """
     queries = _find_queries(accesses, clocks, table)
     if queries is None:
@@ -95,7 +97,10 @@ def _find_queries(
     clocks: Clocks,
     table: StepTable,
 ) -> _Queries | None:
-    """All queries, ordered by access; None if there are too many."""
+    """Pair each access with every other thread block that accesses its unit of the rank.
+
+    Ordered by access; without units that only one block accesses. None above 2^23 pairs.
+    """
     pair = np.cumsum(accesses.is_new) - 1
     row_of_pair = accesses.row[accesses.is_new]
     unit_of_pair = accesses.unit[accesses.is_new]
@@ -125,9 +130,10 @@ def _find_edges_after_writes(
     queries: _Queries,
     clocks: Clocks,
 ) -> Edges:
-    """Edges from the latest known write of another block to each access.
+    """Return edges from the latest write of another block that precedes an access to that access.
 
-    Omitted if the last write of the access's block already knew that write: then it is implied.
+    One per query, both as rows. Omitted if no such write exists, or if the last write of the
+    access's own block to the unit is already after it: then the edge is implied.
     """
     writes = np.flatnonzero(accesses.is_write)
     width = int(accesses.row.max(initial=0)) + 2
@@ -151,10 +157,11 @@ def _find_edges_after_reads(
     queries: _Queries,
     rows: int,
 ) -> Edges:
-    """Edges from each read to the first write of another block that knows it.
+    """Return edges from each read to the first write of another block that is ordered after it.
 
-    Omitted if a write of the read's block comes in between. Uses the queries of the writes: a write
-    that queries a block knows all its rows up to `known`.
+    `rows`: number of rows of the table. Omitted if the read's block writes the unit in between,
+    because the order of the two writes implies the edge. Empty if no write is ordered after a row
+    of another block.
     """
     is_write = accesses.is_write[queries.access]
     by_write = np.flatnonzero(is_write & (queries.known >= 0))
@@ -178,11 +185,11 @@ def _find_first_knowing(
     by_write: Int64Array,
     rows: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Accesses that read, and for each the query of the first write that knows it.
+    """Return the accesses that read, and for each the query of the first write ordered after it.
 
-    A group is (pair of the write, pair that it queries). Within a group later writes know more, so
-    one sorted key, (group, known), finds the first that knows enough. Reads without such a write
-    are omitted.
+    `by_read`, `by_write`: queries of reads and of writes. A group is (pair of the write, pair that
+    it queries). Within a group later writes know more, so one sorted key, (group, known row), finds
+    the first that knows enough. Reads without such a write are omitted.
     """
     pair = queries.pair[queries.access]
     pairs = int(queries.pair[-1]) + 1
@@ -236,7 +243,7 @@ def insert_true_dependencies(
 
 
 def list_claimed_modes(collective: Collective) -> list[bool]:
-    """Modes that the collective claims, in place (True) first; each has different aliases."""
+    """List the modes that the collective claims: True (in place), then False (out of place)."""
     modes = []
     if collective.in_place:
         modes.append(True)
@@ -251,7 +258,12 @@ def _find_conflicts(
     clocks: Clocks | None,
     block_indptr: Int64Array,
 ) -> list[Edges] | None:
-    """Conflicts in one mode, whose buffers begin at `base`; None if there are too many."""
+    """Find the conflicts of a table in one mode, as one or two lists of edges.
+
+    `base`: int64[ranks, 3], first address of each buffer in this mode. The first list is for pairs
+    within thread blocks; the second, for pairs between blocks, is omitted if no block waits for
+    another. None if there are too many accesses, queries or clocks (`clocks` is None) to analyse.
+    """
     if clocks is None:
         return None
     block = block_indptr[table.rank] + table.lane
@@ -267,10 +279,10 @@ def _find_conflicts(
 
 
 def _get_columns(table: StepTable) -> dict[str, Int64Array]:
-    """Columns of a table by name."""
+    """Return the columns of a table as a dictionary by column name."""
     return {name: getattr(table, name) for name in COLUMN_DTYPES}
 
 
 def _expand_edges(indptr: Int64Array, indices: Int64Array) -> Edges:
-    """Pairs (parent, child) of a CSR table of parents."""
+    """Return the pairs (parent, child) of a CSR table of parents; children are the row numbers."""
     return indices, group_of_entry(indptr)

@@ -41,7 +41,8 @@ __all__ = [
 
 
 def chunk(rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
-    """Reference to `size` chunks of a buffer of a rank, from `index` on, in the current program.
+    """Return a reference to `size` chunks of a buffer of a rank, from `index` on, in the current
+    program.
 
     None if the slot `index` was never written. Raises `KeyError` for an unknown buffer, and
     `IndexError` for a rank or slot out of range.
@@ -55,13 +56,16 @@ def create_scratch(rank: int, name: Hashable) -> None:
 
 
 def XML() -> None:  # noqa: N802
-    """Print the program as MSCCL-IR XML; no effect if `collhub` reads the program."""
+    """Print the current program as MSCCL-IR XML; no effect if `collhub` reads the program."""
     program = current_program()
     CURRENT_HOST.get().show_xml(program)
 
 
 def Check() -> bool:  # noqa: N802
-    """Verify the program and print one line per error; True if there are none."""
+    """Verify the current program and return whether it is correct.
+
+    Prints one line per error; if `collhub` reads the program, the errors are reported instead.
+    """
     program = current_program()
     return CURRENT_HOST.get().show_check(program)
 

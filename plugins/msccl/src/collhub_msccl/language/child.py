@@ -68,7 +68,11 @@ _MODULES: dict[str, tuple[ModuleType, Sequence[str]]] = {
 
 
 def install_modules() -> None:
-    """Insert `msccl` and its modules into `sys.modules`."""
+    """Insert the package `msccl` and its public modules into `sys.modules`, replacing existing
+    ones.
+
+    Each module has the names that the public package exports, defined by this implementation.
+    """
     mirrors = {"msccl": ModuleType("msccl", "MSCCLang as collhub-msccl implements it.")}
     for name, (ours, exported) in _MODULES.items():
         public = {attribute: getattr(ours, attribute) for attribute in exported}
@@ -105,18 +109,24 @@ class _ProgramRecorder(Host):
         self.empty_slot = ""
 
     def record_program(self, program: MSCCLProgram) -> None:
-        """Record the program."""
+        """Append the program to `programs`."""
         self.programs.append(program)
 
     def record_empty_slot(self, what: str) -> None:
-        """Record the slot: the program may use the None that it received as a reference."""
+        """Remember the description of an empty slot: the program may use the None that it got as a
+        chunk.
+        """
         self.empty_slot = what
 
     def show_xml(self, program: MSCCLProgram) -> None:
-        """No effect: the reader lowers the trace."""
+        """No effect: the reader of programs lowers the trace itself."""
 
     def show_check(self, program: MSCCLProgram) -> bool:
-        """Record the errors with the line of the call; True if there are none."""
+        """Verify the program and return whether it has no errors.
+
+        Errors are recorded with the line of the call and the first 5 lines, including lines that a
+        user-defined collective prints. Nothing is printed.
+        """
         # A user-defined collective may print the errors that its check detects.
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             errors = program.findings()
@@ -146,15 +156,17 @@ class _MscclLanguage:
         install_modules()
 
     def has_result(self) -> bool:
-        """Whether the file defined a program."""
+        """Whether the file defined at least one program."""
         return self._recorder.programs != []
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """Report with the trace of the chosen program, or with the reason why there is none."""
+        """Report the trace of the chosen program, or an error that explains why there is none."""
         return _build_report(self._recorder, end, chosen)
 
     def message(self, error: BaseException) -> str:
-        """Explanation of an error caused by using an empty slot; empty for other errors."""
+        """Explain an `AttributeError` on None after an empty slot was requested; empty for other
+        errors.
+        """
         slot = self._recorder.empty_slot
         if isinstance(error, AttributeError) and "'NoneType'" in str(error) and slot:
             return f"uses a chunk that was never written: {slot} is empty"
@@ -162,12 +174,18 @@ class _MscclLanguage:
 
 
 def main() -> None:
-    """Run the job on standard input."""
+    """Read a job from standard input, execute its program, and write the report to standard
+    output.
+    """
     run_job(_MscclLanguage())
 
 
 def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | None) -> Report:
-    """Report of a file that finished: trace and checks of the chosen program, or an error."""
+    """Build the report of a file that finished: `trace` and `checks` of the chosen program.
+
+    An error report instead if the file defined no program, if `chosen` does not select exactly one,
+    or if tracing fails (the user-defined collective may raise any exception).
+    """
     if not recorder.programs:
         line = outcome.get("exit_line")
         ending = "" if line is None else f": it called sys.exit in line {line}"
@@ -189,7 +207,9 @@ def _build_report(recorder: _ProgramRecorder, outcome: Report, chosen: str | Non
 
 
 def _report_ambiguous_program(programs: list[MSCCLProgram], chosen: str | None) -> Report:
-    """Error report that lists the programs if `chosen` does not select exactly one."""
+    """Build the error report that lists up to 40 programs if `chosen` does not select exactly
+    one.
+    """
     described = [
         f"{number} {program.name!r} ({find_kind(program.collective)} of {program.num_ranks} ranks,"
         f" line {program._line})"

@@ -232,7 +232,10 @@ def _build(
     address: Callable[[int], int] = _get_same_address,
     runtime_name: str = "custom",
 ) -> ChunkSets:
-    """Chunk sets from tests for the nodes that have a chunk before and after."""
+    """Build the chunk sets of a collective of `nodes` nodes and `chunks` chunks.
+
+    `before`, `after`: tests (node, chunk) whether the node has, or must get, the chunk.
+    """
     return ChunkSets(
         name,
         nodes,

@@ -75,7 +75,7 @@ class ReduceChunk:
 
     @classmethod
     def from_parts(cls, creation_rank: int, *parts: Value) -> ReduceChunk:
-        """Sum of parts, whose list of chunks is computed on demand.
+        """Build the sum of parts (chunks or sums), whose list of chunks is computed on demand.
 
         Along a ring the lists of all partial sums would grow quadratically.
         """
@@ -86,14 +86,16 @@ class ReduceChunk:
 
     @property
     def chunks(self) -> list[Chunk]:
-        """The chunks of the sum, each as often as it was added; computed once."""
+        """The chunks of the sum in no particular order, each as often as it was added; computed
+        once.
+        """
         if self._chunks is None:
             self._chunks = list(self._walk())
             self._parts = ()
         return self._chunks
 
     def _walk(self) -> Iterator[Chunk]:
-        """Yield the chunks of all nested parts."""
+        """Yield the chunks of all nested parts, each as often as it occurs."""
         # A stack instead of recursion: a ring of a thousand ranks nests a thousand deep.
         waiting: list[Value] = [self]
         while waiting:
@@ -129,7 +131,7 @@ Value = Chunk | ReduceChunk
 
 
 def list_chunks(value: Value | None) -> list[Chunk]:
-    """Chunks in a slot; empty list for an empty slot."""
+    """List the chunks that are added up in a slot: all chunks of a sum, a single chunk, or none."""
     if value is None:
         return []
     if isinstance(value, Chunk):
@@ -156,13 +158,12 @@ class Ref:
         recvtb: int = -1,
         ch: int = -1,
     ) -> Ref | None:
-        """Copy to rank `dst`.
+        """Copy the chunks to rank `dst`, and record the operation.
 
-        Reference to the copy, or None if source and destination are identical.
-
-        Without `buffer` and `index`: to the same buffer and index; with only a scratch buffer: to
-        its end. `sendtb`, `recvtb`: thread blocks on the source's and the destination's rank; `ch`:
-        channel.
+        Returns a reference to the copy, or None if source and destination are identical. Without
+        `buffer` and `index`: to the same buffer and index; with only a scratch buffer: to its end.
+        `sendtb`, `recvtb`: thread blocks on the source's and the destination's rank; `ch`: channel;
+        -1: not given.
         """
         return self.prog.copy(self, dst, buffer, index, (sendtb, recvtb, ch))
 
@@ -171,9 +172,9 @@ class Ref:
         return self.prog.reduce(self, other, (sendtb, recvtb, ch))
 
     def split(self, num: int) -> list[Ref]:
-        """Split into `num` references of equal size.
+        """Split the reference into `num` consecutive references of equal size.
 
-        Raises `AssertionError` if the size is not divisible.
+        Raises `AssertionError` if the size is not a multiple of `num`, or `num` is below 1.
         """
         # Assertions in the public language too.
         assert num in range(1, self.size + 1), f"{num} parts cannot be made of {self.size} chunks"
@@ -187,9 +188,9 @@ class Ref:
         ]
 
     def group(self, other: Ref) -> Ref:
-        """Reference from the lower start to the higher end of both references.
+        """Return the reference from the lower start to the higher end of both references.
 
-        Raises `ValueError` if they refer to different buffers.
+        It includes chunks between the two. Raises `ValueError` for different ranks or buffers.
         """
         if (self.rank, self.buffer) != (other.rank, other.buffer):
             raise ValueError(f"{self} and {other} are in different buffers and cannot be grouped")
@@ -219,7 +220,10 @@ class Ref:
         print(self.prog.value(self, index))
 
     def _get_chunk(self, index: int) -> Chunk:
-        """The chunk at `index`. Raises `TypeError` for a sum, and `ValueError` if it is empty."""
+        """Return the chunk in slot `index` of this reference.
+
+        Raises `TypeError` if the slot contains a sum, and `ValueError` if it is empty.
+        """
         value = self.prog.value(self, index)
         if not isinstance(value, Chunk):
             raise TypeError(

@@ -74,10 +74,10 @@ class Collective:
         self.name = "custom"
 
     def init_buffers(self) -> list[RankBuffers]:
-        """For every rank a dictionary with `Buffer.input` and `Buffer.output` as lists of `Chunk`
-        or None.
+        """Return the initial buffers: for every rank a dictionary from buffers to lists of slots.
 
-        Raises `TypeError` if the subclass does not override it.
+        The dictionary contains `Buffer.input`, and usually `Buffer.output`, as lists of `Chunk` or
+        None. Raises `TypeError` if the subclass does not override it.
         """
         # Not an abstract method: Python's message for those would not explain what is missing.
         raise TypeError(
@@ -85,8 +85,9 @@ class Collective:
         )
 
     def check(self, prog: HasBuffers) -> bool | None:
-        """Whether `prog.buffers` have the required contents after the program; None if
-        undefined."""
+        """Return whether `prog.buffers` have the required contents; None if the class defines no
+        result.
+        """
         return None
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
@@ -114,7 +115,10 @@ class _TabulatedCollective(Collective, ABC):
         return [self._build_rank_buffers(rank) for rank in self._ranks()]
 
     def check(self, prog: HasBuffers) -> bool:
-        """Whether the result is correct; one line is printed per wrong slot."""
+        """Return whether every required slot contains its chunks, each exactly once.
+
+        Prints one line per wrong slot.
+        """
         is_right = True
         for rank, buffer, index, origins in self._iterate_expected():
             value = prog.buffers[rank][buffer][index]
@@ -139,13 +143,18 @@ class _TabulatedCollective(Collective, ABC):
         return range(self.num_ranks)
 
     def _build_buffer_pair(self, data: Slots, output_size: int) -> RankBuffers:
-        """Both buffers of a rank: one shared list in place, else `data` and an empty output."""
+        """Build both buffers of a rank: one shared list in place, else `data` and an empty output.
+
+        The output has `output_size` slots.
+        """
         # The same list, so that data written under one name is read under the other.
         output = data if self.inplace else _build_empty_slots(output_size)
         return {Buffer.input: data, Buffer.output: output}
 
     def _to_input(self, buffer: Hashable) -> Hashable:
-        """The buffer, with output replaced by input if the collective is in place."""
+        """Return `Buffer.input` for the output of an in-place collective, else the buffer
+        itself.
+        """
         if self.inplace and buffer is Buffer.output:
             return Buffer.input
         return buffer
@@ -216,13 +225,18 @@ class AllGather(_TabulatedCollective):
         return {Buffer.input: data, Buffer.output: output}
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """In place, the input of a rank is its part of the output."""
+        """Map the input of a rank to its part of the output if in place, else return the slot
+        itself.
+        """
         if self.inplace and buffer is Buffer.input:
             return Buffer.output, rank * self.chunk_factor + index
         return buffer, index
 
     def get_destination(self, source: int, rank: int, buffer: Hashable, index: int) -> Place:
-        """In place, the sender's part of the output of `rank`."""
+        """Map a copy to an input to the part of rank `source` in the output of `rank`, if in place.
+
+        Otherwise the slot itself.
+        """
         # Programs write `c.copy(peer, Buffer.input, k)` for the sender's part of the peer's output:
         # the language has always mapped this with the sender's rank.
         return self.get_buffer_index(source, buffer, index)
@@ -284,7 +298,9 @@ class ReduceScatter(_TabulatedCollective):
         return {Buffer.input: data, Buffer.output: _build_empty_slots(share)}
 
     def get_buffer_index(self, rank: int, buffer: Hashable, index: int) -> Place:
-        """In place, the output of a rank is its part of the input."""
+        """Map the output of a rank to its part of the input if in place, else return the slot
+        itself.
+        """
         if self.inplace and buffer is Buffer.output:
             return Buffer.input, rank * self.chunk_factor + index
         return buffer, index

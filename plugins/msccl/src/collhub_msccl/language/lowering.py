@@ -31,7 +31,7 @@ from hub_core.model import (
 
 
 def xml_text(algorithm: Algorithm) -> str:
-    """Text for the writer's default runtime.
+    """Return the text that the writer of MSCCL-IR XML produces for its default runtime.
 
     Raises `HubError` for algorithms that it cannot write.
     """
@@ -47,11 +47,12 @@ def xml_text(algorithm: Algorithm) -> str:
 def compute_execution_order(
     operations: int, parents: Int64Array, children: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Order of the operations, and the depth of every operation, both int64.
+    """Order operations by the longest chains of their dependencies.
 
-    The depth is the number of operations in the longest chain before an operation. The order is by
-    depth, then by the longest chain after it, then by program order, like the heap in MSCCLang's
-    scheduler. `parents`, `children`: pairs of operations, in program order. The order is a valid
+    Returns the order (operations, int64), and the depth of every operation: the number of
+    operations in the longest chain before it. The order is by depth, then by the longest chain
+    after it (longest first), then by program order, like the heap in MSCCLang's scheduler.
+    `parents`, `children`: pairs of operations, numbered in program order. The order is a valid
     sequential run, and equal on both sides of every connection, so messages cannot deadlock. Cost:
     n log n in the number of pairs.
     """
@@ -66,7 +67,11 @@ def compute_execution_order(
 def _compute_longest_chains(
     operations: int, parents: Int64Array, children: Int64Array
 ) -> Int64Array:
-    """Number of operations in the longest chain before each operation."""
+    """Return for each operation the number of operations in the longest chain before it; 0 without
+    parents.
+
+    `parents`, `children`: pairs, in which each parent has a lower number than its child.
+    """
     by_child = np.lexsort((parents, children))
     pairs = zip(parents[by_child].tolist(), children[by_child].tolist(), strict=True)
     chain = [0] * operations
@@ -78,8 +83,9 @@ def _compute_longest_chains(
 
 
 def lower_collective(trace: Trace, instances: Instances) -> Collective:
-    """Collective of all instances together.
+    """Build the collective of all instances together.
 
+    Units are the chunks of all instances; for a custom collective, those of the longest buffer.
     Raises `ValueError` for a custom one without contract.
     """
     kind = CollectiveKind(trace.kind)
@@ -101,7 +107,11 @@ def lower_collective(trace: Trace, instances: Instances) -> Collective:
 
 
 def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
-    """Contract of a user-defined collective, for all instances."""
+    """Build the contract of a user-defined collective for all instances; one chunk is one unit.
+
+    The result is undefined (None) if the traced contract defines none. Raises `ValueError` without
+    one.
+    """
     stated = trace.contract
     if stated is None:
         raise ValueError("the trace of a custom collective has no contract")
@@ -115,7 +125,9 @@ def _build_contract(trace: Trace, instances: Instances) -> CustomContract:
 
 
 def _build_expected(rows: list[list[int]], instances: Instances) -> Contributions:
-    """Result of all instances, from that of one: see `TracedContract.expected`."""
+    """Build the required result of all instances from the rows of one: see
+    `TracedContract.expected`.
+    """
     rank, index, source_rank, source_index = np.asarray(rows, np.int64).reshape(-1, 4).T
     output, source = np.full_like(rank, OUTPUT), np.full_like(rank, INPUT)
     copies = range(instances.number)
@@ -141,8 +153,10 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
     """Convert a trace to an algorithm with all its instances.
 
     Messages match in row order; the rows of a rank follow the longest chains of the dataflow, as in
-    the public compiler. Lanes and control dependencies exist only if the program assigns thread
-    blocks. Raises `InputError` with the line if these are invalid.
+    the public compiler, and at equal depth sends precede receives. Lanes and control dependencies
+    exist only if the program assigns thread blocks. Raises `InputError` with the line if these are
+    invalid. The extension `msccl` has the name and protocol for the file, and marks a program
+    without channels.
     """
     table = np.asarray(trace.operations, np.int64).reshape(-1, len(OPERATION_FIELDS))
     columns = dict(zip(OPERATION_FIELDS, table.T, strict=True))
@@ -159,7 +173,13 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
     columns = {name: column[order] for name, column in columns.items()}
     instances = Instances(trace, columns, trace.instances)
     collective = lower_collective(trace, instances)
-    rows = _build_steps(instances.replicate(columns))
+    columns = instances.replicate(columns)
+    rows, operation = _build_rows(columns)
+    # Operations of equal depth are independent. Sends precede receives, which puts a receive next
+    # to the send that forwards its data, so that the runtimes can fuse the two.
+    is_receive = np.isin(rows["kind"], (StepKind.RECV, StepKind.RECV_REDUCE))
+    order = np.lexsort((is_receive, columns["depth"][operation]))
+    rows = {name: column[order] for name, column in rows.items()}
     data = _find_conflicts(rows, collective, instances.scratch_units)
     # Steps of a declared thread block are executed in order.
     has_lane = np.flatnonzero(rows["lane"] >= 0)
@@ -168,42 +188,25 @@ def lower(trace: Trace, file: str, provenance: Provenance | None = None) -> Algo
     # One number per thread block of a rank.
     parents, children = _chain_entries(rows["rank"][has_lane] * lanes + lane)
     control = has_lane[parents], has_lane[children]
+    extension: dict[str, JsonValue] = {"algo": {"name": trace.name, "proto": trace.protocol}}
+    channel = OPERATION_FIELDS.index("channel")
+    if not trace.is_manual and all(operation[channel] < 0 for operation in trace.operations):
+        # The writer may choose channels.
+        extension["channels"] = "unstated"
     return Algorithm(
         collective,
         StepTable.from_columns(trace.num_ranks, rows, data, control, file),
         instances.scratch_units,
         provenance or build_provenance(file),
-        extensions={"msccl": _build_extension(trace)},
+        extensions={"msccl": extension},
     )
 
 
-def _build_extension(trace: Trace) -> JsonValue:
-    """Extension `msccl`: attributes of the file to write, and whether the writer may choose
-    channels."""
-    header: JsonValue = {"name": trace.name, "proto": trace.protocol}
-    channel = OPERATION_FIELDS.index("channel")
-    states_any = any(operation[channel] >= 0 for operation in trace.operations)
-    if trace.is_manual or states_any:
-        return {"algo": header}
-    return {"algo": header, "channels": "unstated"}
-
-
-def _build_steps(columns: Columns) -> Columns:
-    """Step columns of operations; among equal depths, sends precede receives.
-
-    Operations of equal depth are independent. This order puts a receive next to the send that
-    forwards its data, so that the runtimes can fuse the two.
-    """
-    rows, operation = _build_rows(columns)
-    is_receive = np.isin(rows["kind"], (StepKind.RECV, StepKind.RECV_REDUCE))
-    order = np.lexsort((is_receive, columns["depth"][operation]))
-    return {name: column[order] for name, column in rows.items()}
-
-
 def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
-    """Step columns of operations in order, and the operation of each row.
+    """Build step columns of operations in order, and the operation of each row.
 
-    A message has two rows, the sender's first; a local operation has one.
+    A message has two rows, the sender's first; a local operation has one. Columns without a meaning
+    for a kind are -1, 0 or `Buffer.UNKNOWN`.
     """
     is_message = columns["src_rank"] != columns["dst_rank"]
     operation = group_of_entry(row_pointer(1 + is_message))
@@ -219,7 +222,9 @@ def _build_rows(columns: Columns) -> tuple[Columns, Int64Array]:
 
 
 def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
-    """Columns of sends and of local operations."""
+    """Build the columns of sends (of messages) and of local copies and reductions, one per
+    operation.
+    """
     is_copy = columns["kind"] == COPY
     local = np.where(is_copy, StepKind.COPY, StepKind.REDUCE)
     return {
@@ -235,7 +240,7 @@ def _build_first_rows(columns: Columns, is_message: BoolArray) -> Columns:
 
 
 def _build_second_rows(columns: Columns) -> Columns:
-    """Columns of receives."""
+    """Build the columns of receives, one per operation; valid only for messages."""
     is_copy = columns["kind"] == COPY
     return {
         "rank": columns["dst_rank"],
@@ -251,9 +256,11 @@ def _build_second_rows(columns: Columns) -> Columns:
 
 
 def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64Array) -> Edges:
-    """Pairs (earlier row, later row) of a rank that access the same memory, at least one writing.
+    """Find pairs (earlier row, later row) of a rank that access the same memory, at least one
+    writing.
 
-    Considers every mode that the collective claims.
+    Considers every mode that the collective claims; pairs implied by others are omitted. If there
+    are too many accesses to analyse, all consecutive rows of a rank are pairs.
     """
     parents, children = [], []
     for in_place, is_claimed in ((True, collective.in_place), (False, collective.out_of_place)):
@@ -271,7 +278,7 @@ def _find_conflicts(rows: Columns, collective: Collective, scratch_units: Int64A
 
 
 def _chain_entries(key: Int64Array) -> Edges:
-    """Pairs of consecutive entries with equal keys."""
+    """Return the pairs (earlier, later) of consecutive entries with equal keys, as indices."""
     order = np.argsort(key, kind="stable")
     # A stable sort keeps the order of entries with equal keys.
     is_same = key[order[1:]] == key[order[:-1]]

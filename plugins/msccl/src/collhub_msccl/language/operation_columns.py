@@ -9,7 +9,7 @@ thread blocks and channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -27,24 +27,19 @@ RankBlock = tuple[int, int]
 
 
 def assign_blocks(columns: Columns, is_manual: bool, file: str) -> Columns:
-    """Columns of operations with a channel everywhere.
+    """Return the columns of operations with a channel everywhere, and with valid thread blocks.
 
-    Thread blocks are kept only if the program assigns them (`is_manual`). A thread block has one
-    send peer, one receive peer and one channel; a message without channel takes that of its thread
-    blocks. Operations without thread block share one block of their rank. Raises `InputError` with
-    the line of an operation that its thread block cannot execute.
+    Unless the program assigns thread blocks (`is_manual`), all blocks are -1, and a missing channel
+    is 0. A thread block has one send peer, one receive peer and one channel; a message without
+    channel takes that of its thread blocks, or 0. Operations without thread block share one block
+    of their rank. Raises `InputError` with the line of an operation that its thread block cannot
+    execute.
     """
     if not is_manual:
         nowhere = np.full(len(columns["kind"]), -1, np.int64)
         channel = np.maximum(columns["channel"], 0)
         return columns | {"send_block": nowhere, "receive_block": nowhere, "channel": channel}
     columns = columns | _complete_blocks(columns)
-    channel = _assign_channels(columns, file)
-    return columns | {"channel": np.maximum(channel, 0)}
-
-
-def _assign_channels(columns: Columns, file: str) -> Int64Array:
-    """Channel of every operation, from the given channels of its thread blocks' messages."""
     assignment = _BlockAssignment(file)
     messages = list(_iterate_messages(columns))
     # Three rounds, because a later message may determine the channel of an earlier one.
@@ -55,13 +50,14 @@ def _assign_channels(columns: Columns, file: str) -> Int64Array:
         channel[message.operation] = assignment.get_channel(message)
     for message in messages:
         assignment.connect(message, int(channel[message.operation]))
-    return channel
+    return columns | {"channel": np.maximum(channel, 0)}
 
 
 def _complete_blocks(columns: Columns) -> Columns:
-    """Columns of thread blocks.
+    """Return the two columns of thread blocks, complete.
 
-    Operations without one get the first unused number of their rank.
+    Operations without a block get the first unused number of their rank. A local operation uses
+    only its send block; its receive block is -1.
     """
     sender, receiver = columns["src_rank"], columns["dst_rank"]
     send, receive = columns["send_block"], columns["receive_block"]
@@ -91,7 +87,7 @@ class _BlockMessage:
 
 
 def _iterate_messages(columns: Columns) -> Iterator[_BlockMessage]:
-    """Yield the messages among the operations in program order."""
+    """Yield the operations between different ranks, in program order."""
     rows = np.flatnonzero(columns["src_rank"] != columns["dst_rank"])
     table = np.stack([columns[name][rows] for name in OPERATION_FIELDS], axis=1)
     for operation, values in zip(rows.tolist(), table.tolist(), strict=True):
@@ -122,27 +118,25 @@ class _BlockAssignment:
     connections: dict[tuple[str, int, int, int], RankBlock] = field(default_factory=dict)
 
     def add(self, message: _BlockMessage) -> None:
-        """Record a message's peers, and join the sets of its thread blocks.
+        """Record a message's peers, and unite the sets of its thread blocks.
 
-        Raises `InputError` for conflicting peers or channels.
+        The united set has the channel of either set or of the message. Raises `InputError` if these
+        channels differ, or if a thread block has a different peer already.
         """
         # A thread block sends to one rank and receives from one rank.
-        sender, receiver = message.sender, message.receiver
-        for word, peers, block, (peer, _) in (
-            ("sends to", self.send_peer, sender, receiver),
-            ("receives from", self.receive_peer, receiver, sender),
-        ):
+        sides = (
+            ("sends to", self.send_peer, message.sender, message.receiver),
+            ("receives from", self.receive_peer, message.receiver, message.sender),
+        )
+        for word, peers, block, (peer, _) in sides:
             known = peers.setdefault(block, peer)
             if known != peer:
                 conflict = f"{word} rank {known} already, and here rank {peer}"
                 self._refuse(message, block, conflict)
-        sender_root, receiver_root = (
-            self._find_root(message.sender),
-            self._find_root(message.receiver),
-        )
-        channels = [
-            self.channels[root] for root in (sender_root, receiver_root) if root in self.channels
-        ]
+        sender_root = self._find_root(message.sender)
+        receiver_root = self._find_root(message.receiver)
+        roots = (sender_root, receiver_root)
+        channels = [self.channels[root] for root in roots if root in self.channels]
         if message.channel >= 0:
             channels.append(message.channel)
         if len(set(channels)) > 1:
@@ -157,8 +151,10 @@ class _BlockAssignment:
         return self.channels.get(self._find_root(message.sender), 0)
 
     def connect(self, message: _BlockMessage, channel: int) -> None:
-        """Record the connection of a message, which must belong to one thread block on each
-        side."""
+        """Record the connection of a message on `channel`.
+
+        Raises `InputError` if a different thread block of the same rank sends or receives on it.
+        """
         source, destination = message.sender[0], message.receiver[0]
         for side, block in (("send", message.sender), ("receive", message.receiver)):
             owner = self.connections.setdefault((side, source, destination, channel), block)
@@ -171,7 +167,7 @@ class _BlockAssignment:
                 )
 
     def _find_root(self, block: RankBlock) -> RankBlock:
-        """Representative of the set of a thread block; shortens the path to it."""
+        """Return the representative of the set of a thread block; shortens the path to it."""
         root = block
         while self.joined.get(root, root) != root:
             root = self.joined[root]
@@ -214,29 +210,31 @@ class Instances:
         self._columns = columns
         # Chunks per cell of every rank and buffer, numbered as in the trace.
         self._cell = self._compute_cells()
-        # Start of every buffer in the hub's buffer (int64[ranks, buffers]), and scratch
-        # of every rank.
-        base = np.zeros_like(self._cell)
-        total = np.zeros(self.trace.num_ranks, np.int64)
-        for rank, sizes in enumerate(self.trace.scratch_sizes):
-            stops = np.cumsum(np.asarray(sizes, np.int64)) * self.number
-            total[rank] = stops[-1] if len(stops) else 0
-            base[rank, FIRST_SCRATCH : FIRST_SCRATCH + len(sizes)] = _compute_starts(stops.tolist())
-        self._base, self.scratch_units = base, total
+        # Start of every buffer in the hub's buffer: the scratch buffers of a rank are consecutive.
+        self._base = np.zeros_like(self._cell)
+        self.scratch_units = np.zeros(trace.num_ranks, np.int64)
+        for rank, sizes in enumerate(trace.scratch_sizes):
+            stops = np.cumsum([0, *sizes]) * number
+            self.scratch_units[rank] = stops[-1]
+            self._base[rank, FIRST_SCRATCH : FIRST_SCRATCH + len(sizes)] = stops[:-1]
 
     def compute_offsets(
         self, rank: Int64Array, buffer: Int64Array, index: Int64Array, copy: int
     ) -> Int64Array:
-        """Offset in the hub's INPUT, OUTPUT or SCRATCH of chunks of instance `copy`."""
+        """Return the offsets in the hub's INPUT, OUTPUT or SCRATCH of chunks of instance `copy`.
+
+        `rank`, `buffer`, `index`: int64 per chunk; buffers are numbered as in the trace.
+        """
         cell = self._cell[rank, buffer]
         first_of_cell = (index // cell * self.number + copy) * cell
         offset: Int64Array = self._base[rank, buffer] + first_of_cell + index % cell
         return offset
 
     def replicate(self, columns: Columns) -> Columns:
-        """Operations of all instances in the hub's buffers.
+        """Return the operations of all instances, with indices in the hub's buffers.
 
-        They keep the given order, with the instances of an operation in a row.
+        They keep the given order; the instances of an operation follow each other. Operations are
+        cut where a cell ends.
         """
         # A single instance has only one copy of each cell, so no operation must be cut.
         parts = columns if self.number == 1 else self._cut_operations(columns)
@@ -245,7 +243,12 @@ class Instances:
         return {name: np.stack([copy[name] for copy in copies], axis=1).ravel() for name in parts}
 
     def _build_instance(self, columns: Columns, copy: int, channels: int) -> Columns:
-        """Operations as executed by instance `copy` of a program with `channels` channels."""
+        """Return the operations as instance `copy` executes them; a program has `channels`
+        channels.
+
+        Thread blocks, channels and chunks of instances are separate; all scratch buffers become
+        one.
+        """
         moved = dict(columns)
         for side in _SIDES:
             rank = columns[f"{side}_rank"]
@@ -262,23 +265,10 @@ class Instances:
         return moved
 
     def _cut_operations(self, columns: Columns) -> Columns:
-        """Cut operations where a cell ends on either side.
+        """Cut operations where a cell ends on either side, into parts of equal size.
 
         The chunks of each part then stay contiguous in every instance.
         """
-        size = columns["size"]
-        part_size = self._compute_part_sizes(columns)
-        # The size of a part divides that of its operation.
-        part_count = size // part_size
-        part = counted_positions(part_count)
-        cut = {name: np.repeat(column, part_count) for name, column in columns.items()}
-        cut["size"] = np.repeat(part_size, part_count)
-        for side in _SIDES:
-            cut[f"{side}_index"] = cut[f"{side}_index"] + part * cut["size"]
-        return cut
-
-    def _compute_part_sizes(self, columns: Columns) -> Int64Array:
-        """Chunks per part of every operation."""
         size = columns["size"]
         part_size = size.copy()
         for side in _SIDES:
@@ -288,10 +278,17 @@ class Instances:
             # Parts of this size begin and end at cell borders.
             fitting = np.gcd(np.gcd(part_size, cell), index)
             part_size = np.where(crosses, fitting, part_size)
-        return part_size
+        # The size of a part divides that of its operation.
+        part_count = size // part_size
+        part = counted_positions(part_count)
+        cut = {name: np.repeat(column, part_count) for name, column in columns.items()}
+        cut["size"] = np.repeat(part_size, part_count)
+        for side in _SIDES:
+            cut[f"{side}_index"] = cut[f"{side}_index"] + part * cut["size"]
+        return cut
 
     def _compute_cells(self) -> Int64Array:
-        """Chunks per cell, int64[ranks, buffers]."""
+        """Return the chunks per cell, int64[ranks, buffers]; see the class."""
         trace = self.trace
         # Chunks of every buffer; 1 for scratch buffers that a rank does not have.
         max_scratch_buffers = max(map(len, trace.scratch_sizes), default=0)
@@ -302,7 +299,11 @@ class Instances:
         cells = np.maximum(np.asarray(rows, np.int64), 1)
         if trace.kind in _SPLIT_BY_RANK and trace.chunk_factor:
             cells[:, :FIRST_SCRATCH] = trace.chunk_factor
-        if trace.is_interleaved or self._has_uneven_aliases():
+        # Input and output that are one memory with different lengths: cells of the full buffers
+        # would divide it differently.
+        is_aliased = trace.kind == "custom" and trace.is_in_place
+        has_uneven_aliases = is_aliased and trace.input_sizes != trace.output_sizes
+        if trace.is_interleaved or has_uneven_aliases:
             # The largest cell that divides all buffers and that no reference crosses.
             numbers = [cells[:, :FIRST_SCRATCH].ravel()]
             for side in _SIDES:
@@ -311,17 +312,3 @@ class Instances:
                 numbers.append(self._columns["size"][is_chunk])
             cells[:, :FIRST_SCRATCH] = int(np.gcd.reduce(np.concatenate(numbers)))
         return cells
-
-    def _has_uneven_aliases(self) -> bool:
-        """Whether input and output are one memory with different lengths.
-
-        Cells of the full buffers would then divide it differently.
-        """
-        trace = self.trace
-        is_aliased = trace.kind == "custom" and trace.is_in_place
-        return is_aliased and trace.input_sizes != trace.output_sizes
-
-
-def _compute_starts(stops: Sequence[int]) -> list[int]:
-    """Starts of consecutive ranges, from their ends."""
-    return [0, *stops[:-1]][: len(stops)]

@@ -41,7 +41,7 @@ Lanes = tuple[int, int, int]
 
 
 def current_program() -> MSCCLProgram:
-    """The program whose `with` block is active. Raises `RuntimeError` if there is none."""
+    """Return the program whose `with` block is active. Raises `RuntimeError` if there is none."""
     program = _CURRENT.get()
     if program is None:
         raise RuntimeError("No Program in context")
@@ -124,7 +124,12 @@ class MSCCLProgram:
         _CURRENT.set(None)
 
     def get_ref(self, rank: int, buffer: Hashable, index: int, size: int = 1) -> Ref | None:
-        """Implementation of `chunk(...)`: a reference, or None if the slot `index` is empty."""
+        """Return a reference for `chunk(...)`, after mapping in-place slots; None if slot `index`
+        is empty.
+
+        Only the first slot must be filled. Raises `KeyError` for an unknown buffer and `IndexError`
+        for a rank or slot out of range.
+        """
         self._check_rank(rank)
         buffer, index = self.collective.get_buffer_index(rank, buffer, index)
         if buffer not in self.buffers[rank]:
@@ -139,7 +144,11 @@ class MSCCLProgram:
         return reference
 
     def copy(self, source: Ref, dst: int, buffer: Hashable, index: int, lanes: Lanes) -> Ref | None:
-        """Implementation of `Ref.copy`: move the data and record the operation."""
+        """Move the data of `Ref.copy` and record the operation; return a reference to the copy.
+
+        None if source and destination are the same reference. Not recorded if both are the same
+        slots under two names. Raises `ValueError` if they overlap partly or a source slot is empty.
+        """
         self._check_rank(dst)
         buffer, index = self._find_destination(source, dst, buffer, index)
         target = Ref(dst, buffer, index, source.size, self)
@@ -158,7 +167,11 @@ class MSCCLProgram:
         return target
 
     def reduce(self, target: Ref, other: Ref, lanes: Lanes) -> Ref:
-        """Implementation of `Ref.reduce`: add the data and record the operation."""
+        """Replace the chunks of `target` by sums with those of `other`, and record the operation.
+
+        Returns `target`. Raises `ValueError` for different sizes, overlapping references or an
+        empty slot.
+        """
         if not isinstance(other, Ref):
             raise TypeError(f"reduce takes a reference, not {type(other).__name__}")
         if target.size != other.size:
@@ -177,12 +190,16 @@ class MSCCLProgram:
         return target
 
     def _is_overlapping(self, read: Ref, written: Ref, slots: Slots) -> bool:
-        """Whether two references of equal size share slots. `slots`: the list that is written."""
+        """Whether two references of equal size share a slot. `slots`: the list that `written`
+        refers to.
+        """
         is_one_list = slots is self.buffers[read.rank][read.buffer]
         return is_one_list and abs(written.index - read.index) < read.size
 
     def value(self, reference: Ref, index: int = 0) -> Value:
-        """Content of slot `index` of a reference. Raises `ValueError` if it is empty."""
+        """Return the content of slot `index` of a reference. Raises `ValueError` if it is empty or
+        outside.
+        """
         slots = self.buffers[reference.rank].get(reference.buffer, [])
         position = reference.index + index
         # Negative indices would count from the end.
@@ -195,7 +212,7 @@ class MSCCLProgram:
         return value
 
     def create_scratch(self, rank: int, name: Hashable) -> None:
-        """Create a named scratch buffer on a rank, as the first copy into it does.
+        """Create a named scratch buffer on a rank; an existing one stays unchanged.
 
         The public language has this function, but it fails there.
         """
@@ -203,7 +220,7 @@ class MSCCLProgram:
         self.buffers[rank].setdefault(name, [])
 
     def check(self) -> bool:
-        """Verify the program and print the errors; True if there are none.
+        """Verify the program, print its errors, and return whether there are none.
 
         Verifies the lowered steps (matching, deadlock, races, contents); the public language checks
         only contents, before lowering. For user-defined collectives their `check` counts too.
@@ -214,7 +231,10 @@ class MSCCLProgram:
         return not errors
 
     def findings(self) -> list[str]:
-        """Errors of the program, one line each."""
+        """Return the errors of the program, one line each; empty if it is correct.
+
+        If the `check` of a user-defined collective refuses the result, this is the only error.
+        """
         # Imported lazily: most programs are only recorded.
         from hub_core.model import Severity
         from hub_core.verification import verify
@@ -239,7 +259,11 @@ class MSCCLProgram:
         return xml_text(self.lower())
 
     def trace(self) -> Trace:
-        """The recorded operations and their context."""
+        """Return the recorded operations and their context; computes the contract of a custom
+        collective.
+
+        Raises `ValueError` if the custom collective refuses the result.
+        """
         collective = self.collective
         kind = find_kind(collective)
         is_custom = kind == "custom"
@@ -264,7 +288,9 @@ class MSCCLProgram:
         )
 
     def _list_scratch_sizes(self, rank: int) -> list[int]:
-        """Lengths of the scratch buffers of a rank that operations use, in order of first use."""
+        """List the lengths of the scratch buffers of a rank that operations use, in order of first
+        use.
+        """
         buffers = self.buffers[rank]
         names = list(self._numbers[rank])[FIRST_SCRATCH:]
         return [len(buffers[name]) for name in names]
@@ -275,9 +301,11 @@ class MSCCLProgram:
         return list_instructions(self._operations, self._numbers)
 
     def _find_destination(self, source: Ref, rank: int, buffer: Hashable, index: int) -> Place:
-        """Actual (buffer, index) of a copy from the arguments of `Ref.copy`.
+        """Return the actual (buffer, index) of a copy to `rank`, from the arguments of `Ref.copy`.
 
-        Raises `ValueError` or `IndexError` for invalid combinations.
+        Without a buffer: the place of the source; without an index (-1): the end of a scratch
+        buffer. The collective then maps in-place slots. Raises `ValueError` for an index without a
+        buffer, or an input or output without an index, and `IndexError` for a negative index.
         """
         if buffer is None:
             # The public language would create a scratch named None.
@@ -300,7 +328,8 @@ class MSCCLProgram:
         return [self.value(reference, part) for part in range(reference.size)]
 
     def _prepare_slots(self, target: Ref) -> Slots:
-        """Slots of the target's buffer; a scratch buffer is extended to the required length.
+        """Return the slots of the target's buffer; a scratch buffer is extended to the required
+        length.
 
         Raises `KeyError` or `IndexError` for an input or output that is missing or too short.
         """
@@ -323,7 +352,12 @@ class MSCCLProgram:
         return slots
 
     def _record(self, kind: int, source: Ref, target: Ref, lanes: Lanes) -> None:
-        """Append an operation to the trace, as a row of `OPERATION_FIELDS`."""
+        """Append an operation to the trace, as a row of `OPERATION_FIELDS` with the program's
+        current line.
+
+        Raises `AssertionError` if the topology has no link between the ranks, and `ValueError` for
+        a thread block or channel below -1.
+        """
         if source.rank != target.rank:
             assert self.topo.link(source.rank, target.rank), (
                 f"No link from {source.rank} to {target.rank}"
@@ -337,14 +371,18 @@ class MSCCLProgram:
         self._operations.append((kind, *operands, source.size, *lanes, line))
 
     def _locate(self, reference: Ref) -> Iterable[int]:
-        """Rank, number of the buffer and index of a reference."""
+        """Return rank, number of the buffer and index of a reference; an unused scratch buffer is
+        numbered.
+        """
         numbers = self._numbers[reference.rank]
         # Scratch buffers are numbered by first use.
         number = numbers.setdefault(reference.buffer, len(numbers))
         return reference.rank, number, reference.index
 
     def _check_rank(self, rank: int) -> None:
-        """Raise `TypeError` or `IndexError` if `rank` is not a rank of the program."""
+        """Raise `TypeError` if `rank` is not a number, `IndexError` if it is not a rank of the
+        program.
+        """
         # Programs for older releases pass the buffer first.
         if not isinstance(rank, int):
             raise TypeError(
@@ -356,7 +394,7 @@ class MSCCLProgram:
 
 
 def _has_two_buffers(buffers: RankBuffers) -> bool:
-    """Whether a rank has an output that is a different list than its input."""
+    """Whether a rank has an output that is not the same list as its input."""
     output = buffers.get(Buffer.output)
     return output is not None and output is not buffers[Buffer.input]
 
@@ -367,6 +405,6 @@ def _format_buffer(buffer: Hashable) -> str:
 
 
 def _describe_out_of_range(rank: int, buffer: Hashable, index: int, size: int, length: int) -> str:
-    """Message for a reference outside of its buffer."""
+    """Build the message for a reference of `size` slots outside of its buffer of `length` slots."""
     indices = f"index {index}" if size == 1 else f"indices {index}..{index + size - 1}"
     return f"rank {rank}: {_format_buffer(buffer)} has {length} chunks, {indices} is outside"

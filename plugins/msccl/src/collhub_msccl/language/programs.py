@@ -21,9 +21,9 @@ __all__ = [
 
 
 def allreduce_ring(size: int, channels: int = 1) -> None:
-    """In-place all-reduce of `size` chunks on a ring of `size` ranks.
+    """Add an in-place all-reduce of `size` chunks on a ring of `size` ranks.
 
-    Chunk k uses channel k mod `channels`.
+    Chunk k starts at rank k and uses channel and thread block k mod `channels`.
     """
     for index in range(size):
         lane = index % channels
@@ -36,9 +36,10 @@ def allreduce_ring(size: int, channels: int = 1) -> None:
 
 
 def allreduce_allpairs(size: int) -> None:
-    """In-place all-reduce of `size` * `size` chunks on `size` ranks.
+    """Add an in-place all-reduce of `size` * `size` chunks on `size` ranks.
 
-    Every rank collects and sums its part, then sends it to all other ranks.
+    Every rank collects and sums part r (`size` chunks) of all ranks, then sends the sum to all
+    others.
     """
     for owner in range(size):
         for peer in _list_peers(owner, size):
@@ -75,7 +76,10 @@ def alltoall_three_step(num_nodes: int, gpus_per_node: int) -> None:
 
 
 def _exchange_all(num_nodes: int, gpus_per_node: int, is_spread: bool) -> None:
-    """Move the data of every ordered pair of hosts; `is_spread`: through one GPU per pair."""
+    """Add an all-to-all over hosts: move the data of every ordered pair of hosts, and within hosts.
+
+    `is_spread`: through one GPU per pair of hosts, else through the GPUs with equal local numbers.
+    """
     for source in range(num_nodes):
         for destination in range(num_nodes):
             if source == destination:
@@ -92,7 +96,11 @@ def _exchange_all(num_nodes: int, gpus_per_node: int, is_spread: bool) -> None:
 
 
 def _send_through_equal_gpus(source: int, destination: int, gpus: int) -> None:
-    """Send from host to host, from each GPU to the GPU with the same local number."""
+    """Send the data of a host to another host, collected on the GPU with the receiver's local
+    number.
+
+    `gpus`: GPUs per host; each message has one chunk per sending GPU.
+    """
     for gpu in range(gpus):
         collector, receiver = source * gpus + gpu, destination * gpus + gpu
         for number in range(gpus):
@@ -103,7 +111,12 @@ def _send_through_equal_gpus(source: int, destination: int, gpus: int) -> None:
 
 
 def _send_through_one_gpu(source: int, destination: int, gpus: int) -> None:
-    """Send from host to host, with one GPU on each side."""
+    """Send the data of a host to another host in one message, collected and distributed by one GPU
+    each.
+
+    `gpus`: GPUs per host. The local numbers of the two GPUs are the number of the other host modulo
+    `gpus`, so that pairs of hosts are distributed over the GPUs.
+    """
     # The pairs of hosts are distributed over the GPUs.
     out = source * gpus + destination % gpus
     into = destination * gpus + source % gpus
@@ -127,7 +140,9 @@ def _list_peers(rank: int, size: int) -> Iterable[int]:
 
 
 def _require_chunk(rank: int, buffer: object, index: int, size: int = 1) -> Ref:
-    """Reference to chunks that must exist. Raises `ValueError` if the slot is empty."""
+    """Return a reference to chunks of the current program. Raises `ValueError` if the slot is
+    empty.
+    """
     reference = chunk(rank, buffer, index, size)
     if reference is None:
         raise ValueError(f"rank {rank}: {buffer}[{index}] was never written")
@@ -135,18 +150,21 @@ def _require_chunk(rank: int, buffer: object, index: int, size: int = 1) -> Ref:
 
 
 def _copy_chunk(reference: Ref, rank: int, buffer: object, index: int, lane: int = -1) -> Ref:
-    """The copy of a reference, or the reference itself if it is already at the destination."""
+    """Copy a reference and return the copy, or the reference itself if it is already at the
+    destination.
+
+    `lane`: thread block on both sides and channel; -1: not given.
+    """
     return reference.copy(rank, buffer, index, sendtb=lane, recvtb=lane, ch=lane) or reference
 
 
 def allgather_ring_inplace(
     gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0
 ) -> None:
-    """Pass chunk k of the k-th rank around the ring, in the same slot of `Buffer.input` on all
-    ranks.
+    """Add an all-gather around a ring: chunk k of the k-th rank is passed to all ranks.
 
-    `gpus`: number of ranks, starting at `gpu_offset`, or the ranks relative to it; the slots start
-    at `index_offset`.
+    It is in the same slot of `Buffer.input` on all ranks, at `index_offset` + k. `gpus`: number of
+    ranks, starting at `gpu_offset`, or the ranks relative to it; `ch`: channel.
     """
     ranks = _list_ranks(gpus, gpu_offset)
     for start in range(len(ranks)):
@@ -157,9 +175,9 @@ def allgather_ring_inplace(
 def allreduce_ring_inplace(
     gpus: Sequence[int] | int, gpu_offset: int = 0, index_offset: int = 0, ch: int = 0
 ) -> None:
-    """All-reduce one chunk per rank, from slot `index_offset` on, around the ring.
+    """Add an all-reduce of one chunk per rank, from slot `index_offset` on, around the ring.
 
-    Ranks and slots as in `allgather_ring_inplace`.
+    Ranks, slots and channel as in `allgather_ring_inplace`.
     """
     ranks = _list_ranks(gpus, gpu_offset)
     size = len(ranks)
@@ -175,7 +193,9 @@ def allreduce_ring_inplace(
 
 
 def _forward_around(reference: Ref, ranks: Sequence[int], start: int, ch: int) -> None:
-    """Forward the referenced chunk around the ring, from position `start` to all other ranks."""
+    """Copy a chunk around the ring to all other ranks, in the slot that it has at position
+    `start`.
+    """
     for step in range(1, len(ranks)):
         peer = ranks[(start + step) % len(ranks)]
         copy = reference.copy(peer, reference.buffer, reference.index, ch=ch)

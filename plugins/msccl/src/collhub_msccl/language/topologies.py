@@ -86,12 +86,14 @@ def _build_links(num_nodes: int, bandwidth: Callable[[int, int], int]) -> list[l
 
 
 def fully_connected(num_nodes: int) -> Topology:
-    """A link with bandwidth 1 between any two nodes."""
+    """Build a topology with a link of bandwidth 1 between any two nodes."""
     return Topology(f"FullyConnected(n={num_nodes})", _build_links(num_nodes, lambda src, dst: 1))
 
 
 def hub_and_spoke(num_nodes: int) -> Topology:
-    """All nodes are connected by one hub; the total bandwidth of each node and direction is 1."""
+    """Build a topology in which one hub connects all nodes; each node sends and receives at
+    most 1.
+    """
     switches: list[Switch] = []
     for node in range(num_nodes):
         peers = [peer for peer in range(num_nodes) if peer != node]
@@ -105,20 +107,23 @@ def hub_and_spoke(num_nodes: int) -> Topology:
 
 
 def ring(num_nodes: int) -> Topology:
-    """Links to both neighbours in a cycle."""
+    """Build a topology with links of bandwidth 1 to both neighbours in a cycle."""
     neighbours = (1, num_nodes - 1)
     links = _build_links(num_nodes, lambda src, dst: int((src - dst) % num_nodes in neighbours))
     return Topology(f"Ring(n={num_nodes})", links)
 
 
 def line(num_nodes: int) -> Topology:
-    """Links to both neighbours on a line."""
+    """Build a topology with links of bandwidth 1 to both neighbours on a line."""
     links = _build_links(num_nodes, lambda src, dst: int(abs(src - dst) == 1))
     return Topology(f"Line(n={num_nodes})", links)
 
 
 def star(num_nodes: int, non_blocking: bool = True) -> Topology:
-    """Node 0 in the centre; unless `non_blocking`, its total bandwidth per direction is 1."""
+    """Build a topology with links of bandwidth 1 between node 0 and all others.
+
+    Unless `non_blocking`, the total bandwidth of node 0 per direction is 1 too.
+    """
     leaves = list(range(1, num_nodes))
     links = _build_links(num_nodes, lambda src, dst: int(0 in (src, dst)))
     if non_blocking:
@@ -128,7 +133,7 @@ def star(num_nodes: int, non_blocking: bool = True) -> Topology:
 
 
 def reverse_topology(topology: Topology) -> Topology:
-    """The topology with all links and switches reversed."""
+    """Return the topology with the direction of all links and switches reversed."""
     nodes = topology.nodes()
     links = [[topology.link(dst, src) for src in nodes] for dst in nodes]
     switches = [
@@ -139,7 +144,7 @@ def reverse_topology(topology: Topology) -> Topology:
 
 
 def binarize_topology(topology: Topology) -> Topology:
-    """The topology with bandwidth 1 on every link and without switches."""
+    """Return the topology with bandwidth 1 on every link and without switches."""
     links = [[int(bandwidth > 0) for bandwidth in row] for row in topology.links]
     return Topology(f"Binarized{topology.name}", links)
 
@@ -147,8 +152,10 @@ def binarize_topology(topology: Topology) -> Topology:
 def distributed_fully_connected(
     local: Topology, num_copies: int, remote_bandwidth: int
 ) -> Topology:
-    """Local links inside each copy, and `remote_bandwidth` between any two nodes of different
-    copies."""
+    """Connect copies of a topology: `remote_bandwidth` between any two nodes of different copies.
+
+    Links and switches inside each copy stay; node k of copy c has number c * nodes + k.
+    """
     size = local.num_nodes()
 
     def get_bandwidth(src: int, dst: int) -> int:
@@ -173,7 +180,11 @@ def distributed_fully_connected(
 
 
 def distributed_hub_and_spoke(local: Topology, num_copies: int, remote_bandwidth: int) -> Topology:
-    """The same, but all sends of a copy share `remote_bandwidth`, and so do all its receives."""
+    """Connect copies of a topology, where all sends of a copy share `remote_bandwidth`.
+
+    So do all its receives. As `distributed_fully_connected`, with two switches per copy; a single
+    copy has none.
+    """
     joined = distributed_fully_connected(local, num_copies, remote_bandwidth)
     size = local.num_nodes()
     switches = list(joined.switches)
@@ -203,7 +214,9 @@ def amd8() -> Topology:
 
 
 def _get_amd8_bandwidth(src: int, dst: int) -> int:
-    """Bandwidth between two GPUs, 0 from a GPU to itself."""
+    """Bandwidth between two GPUs: 6 in the same module (pairs 0-1, 2-3, ...), else 5; 0 to
+    itself.
+    """
     if src == dst:
         return 0
     # The GPUs of a module have numbers that differ in the last bit.
@@ -226,9 +239,10 @@ def dgx_a100() -> Topology:
 
 
 def nvlink_only(nvidia_smi_topo: str | None = None) -> Topology:
-    """NVLinks of a host, from the text of `nvidia-smi topo -m`; default: run it on this host.
+    """Build the topology of a host's NVLinks from the text of `nvidia-smi topo -m`.
 
-    Raises `ValueError` for a different text.
+    None runs this command on this host. The bandwidth is the number of NVLinks; other connections
+    are no links. Raises `ValueError` for a text without the table.
     """
     text = _run_nvidia_smi() if nvidia_smi_topo is None else nvidia_smi_topo
     lines = [line for line in text.splitlines() if re.match(r"\s*GPU\d+\s+\S", line)]
@@ -251,6 +265,6 @@ def _run_nvidia_smi() -> str:
 
 
 def _parse_link_count(cell: str) -> int:
-    """Number of NVLinks in a cell of the table."""
+    """Number of NVLinks in a cell of the table, such as 2 for `NV2`; 0 for other cells."""
     match = re.fullmatch(r"NV(\d+)", cell)
     return int(match[1]) if match else 0

@@ -36,7 +36,10 @@ _PACKAGE_FOLDER = str(Path(__file__).parent)
 
 
 def find_calling_file() -> str:
-    """Path of the file of the nearest caller outside of this package."""
+    """Return the path of the file of the nearest caller outside of this package.
+
+    The outermost file if all callers are in the package.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
         frame = frame.f_back
@@ -131,7 +134,10 @@ class Trace:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Trace:
-        """Trace from the result of `to_json`. Raises `TypeError` or `KeyError` for other values."""
+        """Build a trace from the result of `to_json`.
+
+        Raises `TypeError` or `KeyError` if a field is missing, unknown or has no fields of its own.
+        """
         contract = value["contract"]
         stated = None if contract is None else TracedContract(**contract)
         return cls(**{**value, "contract": stated})
@@ -215,9 +221,10 @@ BufferNames = list[dict[int, Hashable]]
 def list_instructions(
     operations: Sequence[tuple[int, ...]], numbers: Sequence[dict[Hashable, int]]
 ) -> list[Op]:
-    """Instructions of operations: one `Op` for a local operation, two for a message.
+    """List the instructions of operations: one `Op` for a local operation, two for a message.
 
-    `numbers`: for each rank, mapping from buffers to their numbers in the trace.
+    `operations`: rows of `OPERATION_FIELDS`; `numbers`: for each rank, the numbers of its buffers
+    in the trace.
     """
     # Each number denotes one buffer of a rank, so the tables can be inverted.
     names = [{number: buffer for buffer, number in of_rank.items()} for of_rank in numbers]
@@ -225,7 +232,11 @@ def list_instructions(
 
 
 def _build_instructions(operation: tuple[int, ...], names: BufferNames) -> list[Op]:
-    """Instructions of one operation, given as a row of `OPERATION_FIELDS`."""
+    """Build the instructions of one operation, given as a row of `OPERATION_FIELDS`.
+
+    A copy or reduction within a rank is one instruction, with the operation's send block. A message
+    is a send, then a receive that copies or reduces.
+    """
     # In the order of `OPERATION_FIELDS`.
     (
         kind,
@@ -264,28 +275,27 @@ _MEANING_METHODS = ("init_buffers", "check", "get_buffer_index", "get_destinatio
 
 
 def find_kind(collective: Collective) -> str:
-    """The hub's kind of a collective.
+    """Return the hub's kind of a collective, such as `all-reduce`.
 
-    `custom` for all other classes, and for a class derived from a known one that changes its
-    meaning.
+    `custom` for all other classes, and for a class derived from a known one that overrides a method
+    that defines its meaning (`init_buffers`, `check`, `get_buffer_index`, `get_destination`).
     """
     # A derived class may rename things or set defaults.
     for known, kind in _KINDS.items():
-        if isinstance(collective, known) and _has_same_meaning(type(collective), known):
+        if isinstance(collective, known) and all(
+            getattr(type(collective), method) is getattr(known, method)
+            for method in _MEANING_METHODS
+        ):
             return kind
     return "custom"
 
 
-def _has_same_meaning(derived: type[Collective], known: type[Collective]) -> bool:
-    """Whether a class overrides none of the methods that define a collective."""
-    return all(getattr(derived, method) is getattr(known, method) for method in _MEANING_METHODS)
-
-
 def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> TracedContract:
-    """Contract of a collective that only its `check` method defines.
+    """Build the contract of a collective that only its `check` method defines.
 
-    If that check accepts the final buffers of the program, every run must produce these contents.
-    `initial`: buffers of every rank before. Raises `ValueError` if it refuses them, or if data is
+    If `check` accepts the final buffers of the program, every run must produce the contents of the
+    outputs, one row per chunk of a sum; if it returns None, the result is undefined. `initial`:
+    buffers of every rank before. Raises `ValueError` if `check` refuses the buffers, or if data is
     initially outside of `Buffer.input`.
     """
     origins = _find_origins(program.collective, initial)
@@ -306,10 +316,12 @@ def build_contract(program: MSCCLProgram, initial: Sequence[RankBuffers]) -> Tra
 
 
 def _find_origins(collective: Collective, initial: Sequence[RankBuffers]) -> dict[int, Origin]:
-    """Initial (rank, index) in the input of every chunk object, by its `id`.
+    """Map the `id` of every chunk object to its initial (rank, index) in the inputs.
 
     Identity counts, not equality: `init_buffers` of a program may give equal chunks to several
-    ranks, and copies move the objects. Raises `ValueError` for data in the output.
+    ranks, and copies move the objects. A chunk in several slots counts where its own fields locate
+    it, else at the first slot. Raises `ValueError` for data in an output slot that is not the same
+    input slot.
     """
     origins: dict[int, Origin] = {}
     for rank, buffers in enumerate(initial):

@@ -50,12 +50,11 @@ class StepRun:
 
 
 def find_step_runs(content: bytes) -> Iterator[StepRun]:
-    """Yield the runs in file order.
+    """Yield runs of at least 8 consecutive steps that differ only in values, in file order.
 
-    None for files below 64 KiB or with apostrophes, CR or zero bytes.
-
-    If a parser accepts the first step of a run as a complete element, then all steps of the run are
-    elements with the same attribute names.
+    Values have at most 8 bytes of printable ASCII without `&`. Yields no run for files below 64
+    KiB, or with apostrophes, CR or zero bytes. If a parser accepts the first step of a run as a
+    complete element, then all steps of the run are elements with the same attribute names.
     """
     if len(content) < _MIN_FILE_BYTES or any(byte in content for byte in _UNSUPPORTED_BYTES):
         return
@@ -71,9 +70,9 @@ def find_step_runs(content: bytes) -> Iterator[StepRun]:
 
 
 def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> Iterator[StepRun]:
-    """Yield the runs of at least 8 steps between two byte offsets.
+    """Yield the runs of at least 8 steps between two byte offsets of a file.
 
-    All match the first step there.
+    All match the first step there; `words`: the eight bytes from every offset on, as a number.
     """
     tags = _find_byte(content, begin, end, b"<")
     stops = np.append(tags[1:], end)
@@ -101,15 +100,18 @@ def _find_runs_between(content: bytes, words: Words, begin: int, end: int) -> It
 
 
 def _find_byte(content: bytes, begin: int, end: int, byte: bytes) -> Int64Array:
-    """Offsets in the file of a byte value between offsets `begin` and `end`."""
+    """Return the offsets in the file of a byte value between offsets `begin` and `end`,
+    ascending.
+    """
     piece = np.frombuffer(content, np.uint8, end - begin, begin)
     return np.flatnonzero(piece == ord(byte)) + begin
 
 
 def _find_quotes(quotes: Int64Array, begins: Int64Array, stops: Int64Array) -> Int64Array:
-    """Offsets of the quotes of each step, int64[steps, quotes of the first step].
+    """Return the offsets of the quotes of each step, int64[steps, quotes of the first step].
 
-    A row is -1 if the step has a different number of quotes.
+    `begins`, `stops`: range of each step. A row is -1 if the step has a different number of quotes,
+    or an odd one.
     """
     first = np.searchsorted(quotes, begins)
     counts = np.searchsorted(quotes, stops) - first
@@ -125,7 +127,9 @@ def _match_first_step(
     begins: Int64Array,
     stops: Int64Array,
 ) -> npt.NDArray[np.bool_]:
-    """Mask of steps equal to the first step outside values, with values of at most 8 bytes."""
+    """Return a mask of the steps that equal the first step outside values, with values of at most 8
+    bytes.
+    """
     starts = np.column_stack([begins, quotes[:, 1::2]])
     lengths = np.column_stack([quotes[:, ::2] + 1, stops]) - starts
     is_alike: npt.NDArray[np.bool_] = (lengths == lengths[:1]).all(1)
@@ -144,7 +148,10 @@ def _match_first_step(
 
 
 def _find_distinct_values(words: Words, quotes: Int64Array) -> tuple[Words, Int64Array]:
-    """Sorted distinct values (as words), and the index of each value, int64[steps, attributes]."""
+    """Return the sorted distinct values (as words), and the index of each value in them.
+
+    The indices are int64[steps, attributes].
+    """
     starts = quotes[:, ::2] + 1
     read = words[starts] & _MASKS[quotes[:, 1::2] - starts]
     values = np.unique(read)
@@ -152,7 +159,7 @@ def _find_distinct_values(words: Words, quotes: Int64Array) -> tuple[Words, Int6
 
 
 def _decode_values(values: Words) -> list[str] | None:
-    """Decode the values; None if one is not printable ASCII or contains `&` (an XML entity)."""
+    """Decode values from words to texts; None if any is not printable ASCII or contains `&`."""
     texts = [int(value).to_bytes(_WORD_BYTES, "little").rstrip(b"\0") for value in values]
     if any(not text.isascii() or b"&" in text for text in texts):
         return None

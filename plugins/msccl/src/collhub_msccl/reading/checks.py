@@ -45,11 +45,14 @@ def check_program(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> None:
-    """Record every defect of thread blocks and steps in `findings`; raises no exception."""
+    """Record the defects of thread blocks and steps as errors in `findings`; raises no exception.
+
+    Constructs with a clear meaning that the runtimes refuse or misinterpret become warnings.
+    """
     _check_block_ids(program, findings)
     _check_peers("send", program.send, program, findings)
     _check_peers("recv", program.recv, program, findings)
-    # Record negative channels; the maximum depends on the runtime.
+    # The maximum channel depends on the runtime.
     ids, channel = program.block_id, program.channel
     findings.add_errors_at(
         "channel-range",
@@ -63,7 +66,6 @@ def check_program(
         _Direction("receiving", "from", "recv", program.recv, RECEIVING),
     ):
         _check_connections(direction, program, findings)
-    # Record steps with a count below 1, except nops.
     # The count of a nop is ignored: it moves no data.
     is_empty = (program.count < 1) & ~program.is_type(StepType.NOP)
 
@@ -73,9 +75,7 @@ def check_program(
     findings.add_errors_at("count-range", is_empty, program.line, message, rank=program.rank)
     _check_dependencies(program, findings)
     _warn_of_step_limits(program, findings)
-    # Warn of channels of `nchannels` or more: the runtimes open connections only for
-    # 0..nchannels-1, unchecked.
-    channel = program.channel
+    # The runtimes open connections only for channels 0..nchannels-1, unchecked.
     findings.warn_at(
         "channel-count",
         channel >= header.channel_count,
@@ -86,8 +86,11 @@ def check_program(
 
 
 def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Record ids of a rank's thread blocks other than 0, 1, 2, ...: the runtimes use them as
-    indices."""
+    """Record an error for repeated ids of a rank's thread blocks, and for the first gap in 0, 1, 2,
+    ...
+
+    The runtimes use ids as indices. Gaps of a rank with repeated ids are not reported.
+    """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     # Thread blocks are sorted by id, so dense ids count up from the first of the rank.
     expected = np.arange(len(ids)) - program.block_indptr[rank]
@@ -104,10 +107,9 @@ def _check_block_ids(program: ThreadBlockProgram, findings: FileFindings) -> Non
     is_gap = (ids != expected) & (repeats_in_rank == 0)[rank]
 
     def message(row: int) -> str:
-        """Message for a thread block: its id and the expected id."""
         return f"thread block ids must be 0, 1, 2, ...: found {ids[row]}, expected {expected[row]}"
 
-    # Mask of the first marked row of each rank: one missing id shifts all later ids.
+    # Only the first gap of each rank: one missing id shifts all later ids.
     rows = np.flatnonzero(is_gap)
     is_first = np.zeros(len(is_gap), np.bool_)
     # Thread blocks are sorted by rank.
@@ -121,9 +123,11 @@ def _check_peers(
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:
-    """Record values of `send` or `recv` that are neither -1 nor the id of a different rank.
+    """Record an error for values of `send` or `recv` that are neither -1 nor the id of a different
+    rank.
 
-    Two of the three runtimes test no upper limit.
+    `name`: the attribute; `peer`: its values, per thread block. Two of the three runtimes test no
+    upper limit.
     """
     rank, ids, line = program.block_rank, program.block_id, program.block_line
     num_ranks = program.num_ranks
@@ -149,9 +153,11 @@ def _check_connections(
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:
-    """Record message steps without peer, and connections used by two thread blocks of a rank.
+    """Record an error for message steps without peer, and for connections of two thread blocks of a
+    rank.
 
-    Two owners of a connection would corrupt its FIFO.
+    Two owners of a connection (rank, peer, channel) would corrupt its FIFO; a thread block that
+    never uses its peer does not count.
     """
     peer = direction.peer
     is_message = program.is_type(*direction.types)
@@ -163,8 +169,6 @@ def _check_connections(
         partial(_describe_missing_peer, direction, program),
         rank=program.rank,
     )
-    # Mask of thread blocks that use a connection (rank, peer, channel) of an earlier thread
-    # block.
     # A thread block that declares a peer but never uses it is harmless.
     uses = np.bincount(program.block[is_message], minlength=len(peer))
     users = np.flatnonzero((uses > 0) & (peer >= 0))
@@ -212,7 +216,8 @@ def _describe_shared_connection(
 
 
 def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Record dependencies on a missing thread block of the rank, or on a negative position.
+    """Record an error for a dependency on a missing thread block of the rank, or on a negative
+    position.
 
     A negative `depid` means that the step has no dependency.
     """
@@ -236,7 +241,11 @@ def _check_dependencies(program: ThreadBlockProgram, findings: FileFindings) -> 
 
 
 def _warn_of_step_limits(program: ThreadBlockProgram, findings: FileFindings) -> None:
-    """Warn of steps with a clear meaning that the runtimes refuse or misinterpret."""
+    """Warn of steps with a clear meaning that the runtimes refuse or misinterpret.
+
+    A `cnt` above 71, an `s` that differs from the position, a nop without dependency, a `depid`
+    above 127: one warning each, at the first such step.
+    """
     is_nop = program.is_type(StepType.NOP)
     rules = (
         (

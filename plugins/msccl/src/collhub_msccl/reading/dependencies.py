@@ -58,9 +58,10 @@ def find_first_flagged(
     fusion: Fusion,
     waiting: Int64Array,
 ) -> Int64Array:
-    """The step that finishes each wait, int64 per entry of `waiting`; -1 if there is none.
+    """Return the step that finishes each wait, int64 per entry of `waiting`; -1 if there is none.
 
-    One binary search in the flagged steps, which are already sorted by (thread block, flag).
+    It is the first step with `hasdep` of thread block `depid` whose flag is at least `deps`. One
+    binary search in the flagged steps, which are already sorted by (thread block, flag).
     """
     target = program.block_indptr[program.rank[waiting]] + program.depid[waiting]
     # Only steps with hasdep raise the flag.
@@ -77,7 +78,7 @@ def find_first_flagged(
 
 
 def _describe_wait(program: ThreadBlockProgram, step: int) -> str:
-    """Name of a step for messages, with the target of its wait."""
+    """Name of a step for messages, with the thread block and position that it waits for."""
     target = f"thread block {program.depid[step]}, step {program.deps[step]}"
     return f"{program.name(step)} waits for {target}"
 
@@ -88,7 +89,9 @@ def _report_endless_waits(
     is_endless: BoolArray,
     findings: FileFindings,
 ) -> None:
-    """Record the waits that no step finishes; `is_endless`: bool per entry of `waiting`."""
+    """Record an error for each wait that no step finishes; `is_endless`: bool per entry of
+    `waiting`.
+    """
 
     def message(row: int) -> str:
         """Message for row `row` of `waiting`."""
@@ -113,7 +116,10 @@ def _report_late_waits(
     is_late: BoolArray,
     findings: FileFindings,
 ) -> None:
-    """Warn of waits that only a later step than the declared one finishes."""
+    """Warn of waits that only a later step than the declared one finishes, with its position.
+
+    `parent`: the step that finishes each wait; `is_late`: bool per entry of `waiting`.
+    """
 
     def message(row: int) -> str:
         position = program.position[parent[row]]
@@ -147,8 +153,12 @@ def _replace_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> Edges:
-    """Replace nops on both sides of the waits by the steps that they represent."""
-    # The step that each wait delays.
+    """Replace nops on both sides of the waits by the steps that they represent.
+
+    A waiting nop becomes the next step that is neither a nop nor fused; a nop that is waited for
+    becomes the latest step of each thread block before it. Waits of nops at the end of a thread
+    block are dropped. Returns edges (step that finishes the wait, waiting step).
+    """
     owner = _find_delayed_steps(program, waits.is_nop | fusion.joins)[waits.waiting]
     _warn_of_unfinished_chains(program, owner, findings)
     for_nop = waits.is_nop[waits.parent]
@@ -174,7 +184,8 @@ def _warn_of_unfinished_chains(
 ) -> None:
     """Warn of steps that inherit a nop's wait and have no dependency themselves.
 
-    The runtimes' parsers refuse them ("chain of dependences").
+    The runtimes' parsers refuse them ("chain of dependences"). `owner`: the step that each wait
+    delays, or -1.
     """
     is_unfinished = np.zeros(len(program), np.bool_)
     is_unfinished[owner[owner >= 0]] = True
@@ -195,12 +206,11 @@ def _warn_of_unfinished_chains(
 
 
 def _find_delayed_steps(program: ThreadBlockProgram, passes_on: BoolArray) -> Int64Array:
-    """For every step, the first step from it on in its thread block that does not pass on its wait.
+    """Return for every step the first step from it on, in its thread block, that does not pass on
+    its wait.
 
-    Else -1.
-
-    `passes_on`: bool per step, nops and `re` fused to an earlier `re`. A fused `re` never has a
-    wait, so in effect only nops pass on waits.
+    -1 if all later steps pass it on. `passes_on`: bool per step, nops and `re` fused to an earlier
+    `re`. A fused `re` never has a wait, so in effect only nops pass on waits.
     """
     size = len(program)
     rows = np.arange(size, dtype=np.int64)
@@ -217,13 +227,12 @@ def _find_steps_before_nops(
     waits: _Waits,
     findings: FileFindings,
 ) -> dict[int, dict[int, int]]:
-    """For every nop the steps that must finish before it: {thread block: latest step}.
+    """Return for every nop the steps that must finish before it: {thread block: latest step}.
 
     The latest step of a thread block covers all earlier ones. Raises `InputError` if more than 4
-    million entries would result, or for a cycle.
+    million entries would result, or if the waits of nops form a cycle.
     """
-    # For every nop its direct predecessors: the previous step of its thread block and its
-    # parents.
+    # For every nop its direct predecessors: the previous step of its thread block, its parents.
     before: dict[int, list[int]] = {}
     for nop in np.flatnonzero(waits.is_nop).tolist():
         is_first = program.position[nop] == 0
@@ -234,8 +243,7 @@ def _find_steps_before_nops(
     steps_before_nop: dict[int, dict[int, int]] = {}
     forwarded = 0
     for nop in _order_nops(program, before, findings):
-        # Latest step per thread block among `steps`; a nop counts as its entry in
-        # `behind`.
+        # A preceding nop stands for the steps before it.
         latest: dict[int, int] = {}
         for step in before[nop]:
             reached = steps_before_nop.get(step)
@@ -244,7 +252,7 @@ def _find_steps_before_nops(
             for block, candidate in reached.items():
                 latest[block] = max(candidate, latest.get(block, -1))
         steps_before_nop[nop] = latest
-        forwarded += len(steps_before_nop[nop])
+        forwarded += len(latest)
         if forwarded > _MAX_FORWARDED:
             message = f"nops forward more than {_MAX_FORWARDED} dependencies"
             findings.add_error("too-many-dependencies", message, int(program.line[nop]))
@@ -257,9 +265,9 @@ def _order_nops(
     before: dict[int, list[int]],
     findings: FileFindings,
 ) -> list[int]:
-    """The nops in topological order of their waits (Kahn).
+    """Return the nops in topological order of their waits (Kahn).
 
-    Raises `InputError` if the waits of nops form a cycle.
+    `before`: direct predecessors of every nop. Raises `InputError` at the first nop of a cycle.
     """
     after: dict[int, list[int]] = {nop: [] for nop in before}
     # Number of unprocessed nops that each nop waits for.
@@ -276,21 +284,13 @@ def _order_nops(
             if not missing[later]:
                 order.append(later)
     if len(order) < len(before):
-        _refuse_cycle(program, min(set(before) - set(order)), findings)
+        cyclic = min(set(before) - set(order))
+        reason = "the dependencies form a cycle, so this nop can never end"
+        message = f"{program.name(cyclic)}: {reason}"
+        line, rank = int(program.line[cyclic]), int(program.rank[cyclic])
+        findings.add_error("cyclic-dependencies", message, line, rank=rank)
+        findings.raise_errors()
     return order
-
-
-def _refuse_cycle(
-    program: ThreadBlockProgram,
-    nop: int,
-    findings: FileFindings,
-) -> None:
-    """Raise `InputError` for a nop in a cycle of waits."""
-    reason = "the dependencies form a cycle, so this nop can never end"
-    message = f"{program.name(nop)}: {reason}"
-    line, rank = int(program.line[nop]), int(program.rank[nop])
-    findings.add_error("cyclic-dependencies", message, line, rank=rank)
-    findings.raise_errors()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -307,9 +307,8 @@ class Fusion:
 
 
 def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusion:
-    """Fuse each `re` to the previous `re` under the conditions of the runtimes.
-
-    Warn of invalid chains.
+    """Find the `re` steps that the runtimes execute as part of the previous `re`, and warn of bad
+    chains.
 
     A `re` joins the previous step (nops ignored) if that is a `re` without `hasdep` with the same
     dstbuf, dstoff and srcbuf, if it has no dependency itself, and if it is not the 17th `re` of its
@@ -335,7 +334,11 @@ def fuse_reductions(program: ThreadBlockProgram, findings: FileFindings) -> Fusi
 
 
 def _find_joins(program: ThreadBlockProgram, reductions: Int64Array) -> BoolArray:
-    """For every `re`, whether it is executed as part of the previous one."""
+    """Return for every `re` whether it is executed as part of the previous one; see
+    `fuse_reductions`.
+
+    `reductions`: the `re` steps, ascending.
+    """
     moves = np.flatnonzero(~program.is_type(StepType.NOP))
     # A nop between two `re` does not separate them: its wait is transferred to the next step that
     # is not fused.
@@ -360,7 +363,8 @@ def _warn_of_chains(
     length: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Warn of chains that the runtimes cannot store, or whose waits come too late.
+    """Warn of chains of more than 16 `re`, which the runtimes cannot store, and of nops inside a
+    chain.
 
     `first`, `last`: first and last step of each chain; `length`: number of `re` steps.
     """
@@ -392,7 +396,9 @@ def _warn_at_starts(
     program: ThreadBlockProgram,
     findings: FileFindings,
 ) -> None:
-    """Warn of the first chain marked in `is_odd`, at the step that begins it."""
+    """Warn of the first chain marked in `is_odd`, at the step that begins it, and count the
+    others.
+    """
     findings.warn_at(
         code,
         is_odd,

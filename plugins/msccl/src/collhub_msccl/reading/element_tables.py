@@ -47,7 +47,10 @@ class Texts:
 
     @cached_property
     def numbers(self) -> tuple[Int64Array, npt.NDArray[np.uint8]]:
-        """Value (int64) and `NumberState` (uint8) of every text, indexed by code."""
+        """Value (int64) and `NumberState` (uint8) of every text, indexed by code.
+
+        A missing attribute is NO_NUMBER with the value 0, as are texts that are no numbers.
+        """
         values: list[int] = []
         states: list[int] = []
         for text in self._texts:
@@ -57,7 +60,9 @@ class Texts:
         return np.asarray(values, np.int64), np.asarray(states, np.uint8)
 
     def positions_in(self, words: Sequence[str]) -> Int64Array:
-        """Index in `words` of every text, int64 by code; -1 if not included."""
+        """Return for every code the index of its text in `words`, int64; -1 if it is not one of
+        them.
+        """
         known: dict[str | None, int] = {word: index for index, word in enumerate(words)}
         return np.asarray([known.get(text, -1) for text in self._texts], np.int64)
 
@@ -106,7 +111,10 @@ class ScannedXml:
         return tables[tag]
 
     def name(self, tag: str, row: int) -> str:
-        """Name of a row for messages, with the ids as written."""
+        """Name of a row for messages: `<tb> with id 3`, or for a step `thread block 3, step 0`.
+
+        Ids are as written in the file; steps count from 0 in their thread block.
+        """
         if tag != "step":
             code = self.table(tag).column("id")[row]
             return f"<{tag}> with id {self.texts[code]}"
@@ -118,7 +126,9 @@ class ScannedXml:
         return f"thread block {self.texts[code]}, step {row - int(first_step[block])}"
 
     def ranks(self, tag: str) -> Int64Array:
-        """Rank of every row of a tag's table, int64; -1 if the id is not a number."""
+        """Rank of every row of a tag's table, int64: the id of its `<gpu>`; -1 if that is not a
+        number.
+        """
         values, states = self.texts.numbers
         ids = self.gpus.column("id")
         rank = np.where(states[ids] == NumberState.FINE, values[ids], -1)
@@ -161,11 +171,13 @@ class ElementRows:
         self._order: list[int] | None = None
 
     def add(self, pairs: list[str], line: int) -> None:
-        """Append an element. `pairs`: alternating names and values (expat's ordered attributes)."""
+        """Append an element. `pairs`: alternating names and values (expat's ordered attributes).
+
+        Unknown attributes are counted in `unknown` and dropped; missing ones are stored as None.
+        """
         names = pairs[::2]
         if names != self._layout:
-            # Store the layout of an element; a missing known attribute gets position
-            # -1.
+            # A missing known attribute gets position -1.
             position = {name: index for index, name in enumerate(names)}
             order = [position.get(attribute, -1) for attribute in self.attributes]
             is_ours = order == list(range(len(names)))
@@ -197,7 +209,7 @@ class ElementRows:
         self.lines.extend(lines.tolist())
 
     def build_table(self, child_rows: int) -> ElementTable:
-        """Table of all appended elements; `child_rows`: length of the child table."""
+        """Build the table of all appended elements; `child_rows`: length of the child table."""
         self._flush()
         codes = np.concatenate(self._pieces).reshape(-1, len(self.attributes))
         first_child = np.asarray([*self.first_child, child_rows], np.int64)
@@ -209,7 +221,7 @@ class ElementRows:
         self.unknown.update(name for name in names if name not in self.attributes)
 
     def _flush(self) -> None:
-        """Encode the pending texts and append their codes."""
+        """Encode the pending texts, append their codes, and clear the pending texts."""
         codes = map(self._codes.__getitem__, self._texts)
         self._pieces.append(np.fromiter(codes, np.int32, len(self._texts)))
         self._texts.clear()
@@ -222,9 +234,10 @@ _TACCL_NAME = "taccl"
 
 
 def to_step(attributes: list[str], file: str, line: int) -> list[str]:
-    """Attributes of an `<op>` as those of a `<step>`: alternating names and values.
+    """Convert the attributes of an `<op>` to those of a `<step>`, as alternating names and values.
 
-    Raises `InputError` for a local copy or reduction, which has two locations.
+    Both ends of the step get the one location of the `<op>`; missing attributes get defaults (cnt
+    1, no dependency). Raises `InputError` for a local copy or reduction, which has two locations.
     """
     given_attributes = dict(zip(attributes[::2], attributes[1::2], strict=True))
     kind = given_attributes.get("type", "")
@@ -244,12 +257,10 @@ def to_step(attributes: list[str], file: str, line: int) -> list[str]:
 
 
 def complete_header(document: ScannedXml, collective: str | None, file: str) -> ScannedXml:
-    """The document with the attributes of `<algo>` that the short form omits.
+    """Return the document with the attributes of `<algo>` that the short form omits.
 
-    Any other document unchanged.
-
-    `collective`: as in `coll`. Raises `InputError` if neither the file nor `collective` gives the
-    name.
+    Any other document is returned unchanged. `collective`: as in `coll`, used if the file names
+    none. Attributes in the file take precedence. Raises `InputError` if neither gives the name.
     """
     if not document.is_short:
         return document
@@ -276,6 +287,8 @@ def complete_header(document: ScannedXml, collective: str | None, file: str) -> 
 
 
 def _find_maximum(gpus: ElementTable, texts: Texts, attribute: str) -> int:
-    """Maximum of a numeric attribute, at least 1; later checks report texts that are no numbers."""
+    """Return the maximum of a numeric attribute of `<gpu>`, at least 1; texts without number count
+    as 0.
+    """
     values, _ = texts.numbers
     return int(np.max(values[gpus.column(attribute)], initial=1))

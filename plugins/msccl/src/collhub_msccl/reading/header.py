@@ -65,9 +65,9 @@ class AlgoHeader:
 
 
 def read_header(document: ScannedXml, findings: FileFindings) -> AlgoHeader:
-    """Read the header.
+    """Read the attributes of `<algo>`.
 
-    Defects are recorded in `findings`; invalid values are replaced by usable ones.
+    Defects are recorded in `findings`; invalid numbers become 1, unknown collectives CUSTOM.
     """
     reader = _AttributeReader(document, findings)
     kind = reader.read_collective()
@@ -102,7 +102,7 @@ class _AttributeReader:
     def read_number(self, name: str, minimum: int) -> int:
         """Read a required number.
 
-        Record an error and return `minimum` if it is missing or smaller.
+        If it is missing, no number, or below `minimum`: records an error and returns `minimum`.
         """
         if name not in self._algo:
             self._add_error("missing-attribute", f"<algo> has no attribute {name!r}")
@@ -116,9 +116,10 @@ class _AttributeReader:
         return value
 
     def read_modes(self) -> tuple[bool, bool]:
-        """Whether the file serves in-place calls, and whether it serves out-of-place calls.
+        """Return whether the file serves in-place calls, and whether it serves out-of-place calls.
 
-        Without `outofplace` the file serves exactly one mode; if both are 0, out of place.
+        Without `outofplace` the file serves exactly one mode; if both are 0, out of place (a
+        warning).
         """
         in_place = self._read_flag("inplace", False)
         if "inplace" not in self._algo:
@@ -136,8 +137,10 @@ class _AttributeReader:
         return in_place, out_of_place or not in_place
 
     def read_collective(self) -> CollectiveKind:
-        """The kind in `coll`; CUSTOM if it is missing (as in TACCL's broadcasts) or unknown (an
-        error)."""
+        """Return the kind in `coll`; CUSTOM if it is missing (a warning) or unknown (an error).
+
+        TACCL's broadcasts have no `coll`.
+        """
         name = self._algo.get("coll")
         if name is None:
             self._warn(
@@ -151,7 +154,7 @@ class _AttributeReader:
         return _COLLECTIVES.get(name, CollectiveKind.CUSTOM)
 
     def check_protocol(self) -> None:
-        """Record a missing protocol, or one that no runtime supports."""
+        """Record an error for a missing protocol, or one that is not Simple, LL or LL128."""
         name = self._algo.get("proto")
         if name is None:
             self._add_error("missing-attribute", "<algo> has no attribute 'proto'")
@@ -160,7 +163,10 @@ class _AttributeReader:
             self._add_error("unknown-protocol", f"proto {name!r} is not one of {known}")
 
     def check_sizes(self) -> None:
-        """Warn if minBytes is greater than maxBytes, so that no call matches."""
+        """Warn if minBytes is greater than maxBytes, so that no call matches.
+
+        Not checked if one of them is not a 32-bit number, or if maxBytes is 0 (no limit).
+        """
         lowest, lowest_state = parse_number(self._algo.get("minBytes", "0"))
         highest, highest_state = parse_number(self._algo.get("maxBytes", "0"))
         # Some writers use 64-bit sizes: compare only if both fit the runtimes' 32-bit numbers.
@@ -172,7 +178,10 @@ class _AttributeReader:
             self._warn("size-range", message)
 
     def _read_flag(self, name: str, default: bool) -> bool:
-        """Read an attribute with the values 0 and 1; `default` if it is missing."""
+        """Read an attribute with the values 0 and 1 as a bool; `default` if it is missing.
+
+        Any other value is an error and False.
+        """
         # The caller reports a missing attribute if that matters.
         if name not in self._algo:
             return default
@@ -183,7 +192,10 @@ class _AttributeReader:
         return value == 1
 
     def _parse(self, name: str) -> int | None:
-        """Value of an attribute; None and an error if it is not a number below 2^31."""
+        """Return the number in an attribute; None after an error if it is not a number below 2^31.
+
+        Warns of characters after the number, which are ignored.
+        """
         text = self._algo[name]
         shown = text[:_MAX_SHOWN_CHARACTERS]
         value, state = parse_number(text)
@@ -253,8 +265,11 @@ def _find_input_accesses(
     side: str,
     is_output_too: bool,
 ) -> set[tuple[int, int]]:
-    """(rank, first unit) of the accesses to INPUT (or OUTPUT, if included) on one side of these
-    steps."""
+    """Return (rank, first unit) of each step of `kinds` that accesses INPUT on a side, `src` or
+    `dst`.
+
+    `is_output_too`: accesses to OUTPUT count as well, because it is the same buffer.
+    """
     buffers = [Buffer.INPUT, Buffer.OUTPUT] if is_output_too else [Buffer.INPUT]
     is_kind = np.isin(columns["kind"], kinds)
     is_used = is_kind & np.isin(columns[f"{side}_buffer"], buffers)
@@ -264,7 +279,7 @@ def _find_input_accesses(
 
 
 def _find_output_writers(columns: Columns) -> set[int]:
-    """Ranks with a step that writes OUTPUT."""
+    """Return the ranks with a step that writes OUTPUT."""
     is_write = np.isin(columns["kind"], _WRITES_DST)
     is_write &= columns["dst_buffer"] == Buffer.OUTPUT
     return set(columns["rank"][is_write].tolist())
@@ -275,10 +290,11 @@ def _find_mother_vertices(
     target: list[int],
     num_ranks: int,
 ) -> set[int]:
-    """Ranks from which every rank can be reached by edges source -> target.
+    """Return the ranks from which every rank can be reached by edges source -> target; empty if
+    none.
 
     Search for a "mother vertex" of a directed graph: the last start of a sweep that visits every
-    rank once is one, if any exists; all ranks that reach it are mother vertices too. Three
+    rank once is one, if any exists; all ranks that reach it are mother vertices too. Cost: three
     searches.
     """
     forward: list[list[int]] = [[] for _ in range(num_ranks)]
@@ -304,7 +320,7 @@ def _find_reachable(
     start: int,
     known: set[int],
 ) -> set[int]:
-    """Ranks reachable from `start` (inclusive) without passing through `known` ranks."""
+    """Return the ranks reachable from `start` (included) without entering ranks in `known`."""
     reached = {start}
     # Breadth first; the list grows during iteration.
     queue = [start]

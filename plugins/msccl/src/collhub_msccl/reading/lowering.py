@@ -49,7 +49,7 @@ _TRAITS_OF_TYPE = {
 
 
 def _build_traits() -> _StepTraits:
-    """The table above as columns."""
+    """Convert the table of step types to columns, indexed by `StepType`."""
     rows, kind, *facts = zip(*(_TRAITS_OF_TYPE[step_type] for step_type in StepType), strict=True)
     masks = [np.asarray(fact, np.bool_) for fact in facts]
     return _StepTraits(np.asarray(rows, np.int64), np.asarray(kind, np.int64), *masks)
@@ -77,7 +77,7 @@ class Lowered:
         """Build the step table of a collective; its modes decide which memory is shared.
 
         Data edges are added for ordered accesses to the same memory (`insert_true_dependencies`).
-        Raises `InputError` for cycles.
+        Raises `InputError` at a line of `file` for cycles.
         """
         num_ranks = len(self.scratch_units)
         table = StepTable.from_columns(num_ranks, self.columns, self.data, self.control, file)
@@ -103,51 +103,44 @@ def lower(
     # Plain rows of each step: 0, 1 or 2.
     width = _TRAITS.rows[program.type]
     regions = _choose_operands(program, slot, is_dsl_reading)
-    # Declared dependencies between rows, and an edge from the first to the second row of
-    # fused steps.
-    parents, children = declared
     first = first_positions(width)
     last = first + width - 1
     second = last[width == 2]
-    # The flag is raised after the last row of a step, and a wait delays the first row.
-    parent_rows = np.concatenate([last[parents], second - 1])
-    child_rows = np.concatenate([first[children], second])
-    # Edges from each step to the next one of its thread block, nops skipped.
-    first = first_positions(width)
-    last = first + width - 1
-    # Nops have no rows: the steps around them follow each other.
+    # The flag is raised after the last row of a step, and a wait delays the first row. The second
+    # row of a fused step depends on the first.
+    parents, children = declared
+    data = (
+        np.concatenate([last[parents], second - 1]),
+        np.concatenate([first[children], second]),
+    )
+    # Program order within a thread block. Nops have no rows: the steps around them follow each
+    # other.
     moves = np.flatnonzero(width)
     before, after = moves[:-1], moves[1:]
     is_together = program.block[before] == program.block[after]
-    # Columns of all rows: the second row of a step sends the data that the first row stored.
+    control = last[before[is_together]], first[after[is_together]]
+    # The second row of a step sends the data that the first row stored.
     rows = {
         name: np.repeat(column, width)
         for name, column in _build_first_rows(program, regions).items()
     }
-    second = first_positions(width)[width == 2] + 1
     rows["kind"][second] = StepKind.SEND
-    # The second row differs in kind, peer and source.
     rows["peer"][second] = program.send[program.block[width == 2]]
     for part, unused in (("buffer", Buffer.UNKNOWN), ("offset", 0)):
         rows[f"src_{part}"][second] = rows[f"dst_{part}"][second]
         rows[f"dst_{part}"][second] = unused
-    return Lowered(
-        rows,
-        (parent_rows, child_rows),
-        (last[before[is_together]], first[after[is_together]]),
-        program.block_indptr,
-        scratch_units,
-    )
+    return Lowered(rows, data, control, program.block_indptr, scratch_units)
 
 
 def _allocate_slots(
     program: ThreadBlockProgram, findings: FileFindings
 ) -> tuple[Int64Array, Int64Array]:
-    """First unit of each thread block's slot, and scratch units of each rank, both int64.
+    """Return the first scratch unit of each thread block's slot, and the scratch units of each
+    rank.
 
-    A slot stores the values of `rrs` steps. The slots of a rank follow its declared scratch; each
-    is as large as the largest `rrs` of its thread block. Raises `InputError` if scratch accesses
-    overlap slots.
+    Both int64. A slot stores the values of `rrs` steps. The slots of a rank follow its declared
+    scratch; each is as large as the largest `rrs` of its thread block, 0 without one. Raises
+    `InputError` if declared scratch accesses overlap slots.
     """
     size = np.zeros(len(program.block_id), np.int64)
     is_rrs = program.is_type(StepType.RECV_REDUCE_SEND)
@@ -168,9 +161,9 @@ def _check_scratch(
     slots_of_rank: Int64Array,
     findings: FileFindings,
 ) -> None:
-    """Raise `InputError` for scratch accesses that would overlap slots.
+    """Raise `InputError` for steps that access scratch beyond `s_chunks`, in ranks with slots.
 
-    In ranks without slots `verify` reports them.
+    `slots_of_rank`: units of all slots. In ranks without slots, verification reports such steps.
     """
     rank = program.rank
     limit = program.scratch_chunks[rank]
@@ -197,7 +190,11 @@ def _choose_operands(
     slot: Int64Array,
     is_dsl_reading: bool,
 ) -> dict[str, Int64Array]:
-    """Source and destination of every step's first row; unused sides are cleared later."""
+    """Return source and destination (buffer, offset) of every step's first row.
+
+    An `rrs` writes to the slot of its thread block. Sides that a step does not use keep the values
+    of the file, which the caller clears.
+    """
     src_buffer, src_offset = program.src_buffer, program.src_offset
     if is_dsl_reading:
         # MSCCLang prints the sender's location in src and means dst = dst + received; the runtimes
@@ -218,7 +215,11 @@ def _build_first_rows(
     program: ThreadBlockProgram,
     regions: dict[str, Int64Array],
 ) -> dict[str, Int64Array]:
-    """Columns of the first plain step of every step."""
+    """Build the columns of the first plain step of every step; unused sides are UNKNOWN with offset
+    0.
+
+    `regions`: the result of `_choose_operands`.
+    """
     block, step_type = program.block, program.type
     uses_src = _TRAITS.uses_src[step_type]
     is_rrs = step_type == StepType.RECV_REDUCE_SEND

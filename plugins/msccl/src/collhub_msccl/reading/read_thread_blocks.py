@@ -42,10 +42,11 @@ def read_thread_blocks(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> ThreadBlockProgram:
-    """Convert texts to numbers, and sort ranks and thread blocks by id.
+    """Convert the texts of a scanned file to numbers, and sort ranks and thread blocks by id.
 
-    Raises `InputError` with all missing attributes, unknown words, non-numbers and invalid ranks.
-    Whether the values make sense for a runtime is not checked here, but in `check_program`.
+    Raises `InputError` with all missing attributes, unknown words, non-numbers, negative sizes and
+    invalid ranks. Whether the values make sense for a runtime is checked by `check_program`, not
+    here.
     """
     gpus = _read_numbers("gpu", document, findings)
     blocks = _read_numbers("tb", document, findings)
@@ -56,7 +57,6 @@ def read_thread_blocks(
         "dst_buffer": _read_words("dstbuf", BUFFER_NAMES, document, findings),
     }
     # The texts are checked; now check the values.
-    # Record invalid rank ids and negative sizes of `<gpu>` elements.
     _check_ranks(gpus["id"], document.gpus.line, header, findings)
     io_chunks = np.minimum(gpus["i_chunks"], gpus["o_chunks"])
     smallest = np.minimum(io_chunks, gpus["s_chunks"])
@@ -66,7 +66,7 @@ def read_thread_blocks(
         document.gpus.line,
         lambda row: f"a size of the <gpu> with id {gpus['id'][row]} is negative",
     )
-    # Record values of `hasdep` other than 0 and 1, which the runtimes' parsers refuse.
+    # The runtimes' parsers refuse values of `hasdep` other than 0 and 1.
     has_dependents = steps["hasdep"]
 
     def message(row: int) -> str:
@@ -88,9 +88,10 @@ def _read_numbers(
     document: ScannedXml,
     findings: FileFindings,
 ) -> dict[str, Int64Array]:
-    """Numeric columns of a tag's table by attribute, int64; 0 for a text that is not a number.
+    """Return the numeric columns of a tag's table by attribute, int64; 0 for a text that is not a
+    number.
 
-    Records missing attributes and invalid numbers.
+    Records missing attributes and invalid numbers as errors.
     """
     table = document.table(tag)
     values, states = document.texts.numbers
@@ -114,9 +115,9 @@ def _check_present(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """Record rows without an attribute.
+    """Record an error for rows without an attribute.
 
-    All are required, even for `nop`: the runtimes' parsers read them all.
+    All attributes are required, even for `nop`: the runtimes' parsers read them all.
     """
     table = document.table(tag)
     findings.add_errors_at(
@@ -134,9 +135,10 @@ def _check_numbers(
     document: ScannedXml,
     findings: FileFindings,
 ) -> None:
-    """Record values of an attribute that are not numbers.
+    """Record an error for values of an attribute that are no numbers below 2^31.
 
-    Warn of numbers with further characters.
+    Warns of numbers with further characters, which are ignored. Missing attributes are reported
+    elsewhere.
     """
     table, texts = document.table(tag), document.texts
     codes = table.column(attribute)
@@ -163,7 +165,10 @@ def _read_words(
     document: ScannedXml,
     findings: FileFindings,
 ) -> Int64Array:
-    """Index in `words` of an attribute of every step; -1 and an error for unknown words."""
+    """Return the index in `words` of an attribute of every step, int64.
+
+    -1 for a missing attribute, and, with an error, for an unknown word.
+    """
     codes = document.steps.column(attribute)
     positions = document.texts.positions_in(words)[codes]
     is_wrong = (positions < 0) & (codes != document.texts.missing)
@@ -191,9 +196,10 @@ def _check_ranks(
     header: AlgoHeader,
     findings: FileFindings,
 ) -> None:
-    """Record ids outside 0..ngpus-1, repeated ids and missing ranks.
+    """Record an error for ids outside 0..ngpus-1, repeated ids, and the first missing rank.
 
-    The runtimes would mix two `<gpu>` elements with one id into one program.
+    `ids`, `line`: per `<gpu>`. The runtimes would mix two `<gpu>` elements with one id into one
+    program.
     """
     expected = header.num_ranks
     outside = (ids < 0) | (ids >= expected)
@@ -230,14 +236,21 @@ def _build_program(
     blocks: Mapping[str, Int64Array],
     steps: Mapping[str, Int64Array],
 ) -> ThreadBlockProgram:
-    """Program with ranks and thread blocks sorted by id; steps keep the order of the file."""
+    """Build the program with ranks and thread blocks sorted by id; steps keep the order of the
+    file.
+
+    `gpus`, `blocks`, `steps`: columns by attribute, in the order of the file.
+    """
     gpu_count = len(document.gpus)
     rank_of_block = gpus["id"][group_of_entry(document.gpus.first_child)]
     by_rank = np.argsort(gpus["id"])
     # Stable: thread blocks with equal ids (reported later as an error) keep the order of the file.
     by_block = np.lexsort((blocks["id"], rank_of_block))
     block_rank = rank_of_block[by_block]
-    block, position, row = _arrange_steps(document, by_block)
+    first_child = document.thread_blocks.first_child
+    lengths = np.diff(first_child)[by_block]
+    # The steps of a thread block are contiguous in the scanned table, so its first row suffices.
+    row = expanded_ranges(first_child[by_block], lengths)
     block_indptr = np.searchsorted(block_rank, np.arange(gpu_count + 1))
     return ThreadBlockProgram(
         input_chunks=gpus["i_chunks"][by_rank],
@@ -250,8 +263,8 @@ def _build_program(
         recv=blocks["recv"][by_block],
         channel=blocks["chan"][by_block],
         block_line=document.thread_blocks.line[by_block],
-        block=block,
-        position=position,
+        block=group_of_entry(row_pointer(lengths)),
+        position=counted_positions(lengths),
         number=steps["s"][row],
         type=steps["type"][row],
         src_buffer=steps["src_buffer"][row],
@@ -264,19 +277,6 @@ def _build_program(
         has_dependents=steps["hasdep"][row] != 0,
         line=document.steps.line[row],
     )
-
-
-def _arrange_steps(
-    document: ScannedXml,
-    by_block: Int64Array,
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Thread block, position in it, and row in the scanned table of every step, in sorted order."""
-    first_child = document.thread_blocks.first_child
-    lengths = np.diff(first_child)[by_block]
-    block = group_of_entry(row_pointer(lengths))
-    # The steps of a thread block are contiguous in the scanned table, so its first row suffices.
-    row = expanded_ranges(first_child[by_block], lengths)
-    return block, counted_positions(lengths), row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,7 +295,11 @@ class Copies:
 def read_copies(
     document: ScannedXml, program: ThreadBlockProgram, findings: FileFindings
 ) -> Copies:
-    """Read the copies of a file. Raises `InputError` for offsets outside the declared buffers."""
+    """Read the `<copy>` elements of a file.
+
+    Raises `InputError` for an offset that is no number of at most 9 digits, or outside the declared
+    buffers.
+    """
     ids = [document.texts[code] for code in document.gpus.column("id")]
     rows = []
     for gpu, attributes, line in document.copies:
@@ -319,19 +323,19 @@ def _parse_offset(text: str) -> int:
 def insert_copies(
     steps: StepTable, copies: Copies, collective: Collective, program: ThreadBlockProgram
 ) -> StepTable:
-    """Steps with every rank's copies before its first steps, each copy in a separate lane.
+    """Return the steps with every rank's copies before its first steps, each copy in a separate
+    lane.
 
-    In place, copies within the shared buffer from a unit to itself are dropped. `copies` is not
-    changed.
+    If the collective is only in place, copies of a unit to itself are dropped. The arguments are
+    not changed.
     """
     if collective.in_place and not collective.out_of_place:
         layout = collective.memory_layout(True, program.scratch_chunks)
         read = layout.base[copies.rank, Buffer.INPUT] + copies.source
         written = layout.base[copies.rank, Buffer.OUTPUT] + copies.destination
         moves = np.flatnonzero(read != written)
-        copies = Copies(
-            copies.rank[moves], copies.source[moves], copies.destination[moves], copies.line[moves]
-        )
+        columns_of_copies = (copies.rank, copies.source, copies.destination, copies.line)
+        copies = Copies(*(column[moves] for column in columns_of_copies))
     number = len(copies.rank)
     added = {
         "rank": copies.rank,
@@ -348,12 +352,11 @@ def insert_copies(
     for name in COLUMN_DTYPES:
         column = added.get(name, np.full(number, COLUMN_DEFAULTS.get(name, 0)))
         columns[name] = np.concatenate([getattr(steps, name), column])
-    # Copies precede all steps, so that readers of OUTPUT see their data.
-    # Edges (copy row, step) from each copy to all steps of its rank that have no predecessor.
+    # Copies precede all steps of their rank, so that readers of OUTPUT see their data: edges to the
+    # steps that have no predecessor. The remaining steps wait through their predecessors.
     waits = np.zeros(len(steps), np.bool_)
     for _, child in (steps.data_edges, steps.control_edges):
         waits[child] = True
-    # The remaining steps wait for the copies through their predecessors.
     first = np.flatnonzero(~waits)
     is_of = steps.rank[first][None, :] == copies.rank[:, None]
     copy, index = np.nonzero(is_of)

@@ -34,13 +34,12 @@ _MAX_SHOWN_ROOTS = 8
 
 
 def read(source: Source, options: ReadOptions) -> Algorithm:
-    """Read a file with the semantics of the runtimes.
-
-    The plugin's documentation describes the mapping.
+    """Read an MSCCL-IR file as an algorithm, with the semantics of the runtimes.
 
     Raises `InputError` with every defect and its line. Constructs that the runtimes would refuse or
     misread, but that have a clear meaning, are reported to `source.report`. Raises `UsageError` if
-    the root is required and cannot be inferred.
+    the root is required and cannot be inferred. The extension `msccl` keeps the header and declared
+    sizes.
     """
     content, file = source.content(), source.name
     findings = FileFindings(file, source.report)
@@ -67,7 +66,10 @@ def read(source: Source, options: ReadOptions) -> Algorithm:
 
 
 def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
-    """Header and checked thread blocks of a file. Raises `InputError` with all defects."""
+    """Return the header and the checked thread blocks of a file, without lowering the steps.
+
+    Raises `InputError` with all defects; warnings go to `source.report`.
+    """
     header, program, _ = _read_parts(source)
     return header, program
 
@@ -75,14 +77,13 @@ def read_program(source: Source) -> tuple[AlgoHeader, ThreadBlockProgram]:
 def _read_parts(
     source: Source, collective: str | None = None
 ) -> tuple[AlgoHeader, ThreadBlockProgram, ScannedXml]:
-    """Header, checked thread blocks and scanned tables of a file.
+    """Return the header, the checked thread blocks and the scanned tables of a file.
 
-    `collective`: name for files in the short form, which do not contain it.
+    `collective`: name for files in the short form, which do not contain it. Raises `InputError` for
+    files above the size limit (before reading) and for defects, after each phase.
     """
     findings = FileFindings(source.name, source.report)
-    # Errors are raised after each phase, because the next phase relies on its checks.
-    # Bytes of the source. Raises `InputError`, before reading, if its size exceeds
-    # `MAX_BYTES`.
+    # Refuse a large file before it is read.
     for part in source.parts:
         if part.size is not None and part.size > MAX_BYTES:
             message = (
@@ -92,6 +93,7 @@ def _read_parts(
             raise InputError(message, code="too-large")
     scanned = scan_xml(source.content(), source.name, findings)
     document = complete_header(scanned, collective, source.name)
+    # Errors are raised after each phase, because the next phase relies on its checks.
     header = read_header(document, findings)
     findings.raise_errors()
     program = read_thread_blocks(document, header, findings)
@@ -116,6 +118,11 @@ def _build_collective(
     if stated_root is not None and not is_rooted:
         name = header.written.get("coll", "this file")
         raise UsageError(f"option root: the collective of {name!r} has no root")
+    contract = None
+    if header.kind is CollectiveKind.CUSTOM:
+        # All input is defined; the file does not define the required output.
+        is_defined = np.ones(header.num_ranks, np.bool_)
+        contract = CustomContract(program.input_chunks, program.output_chunks, is_defined)
     try:
         return Collective(
             header.kind,
@@ -124,7 +131,7 @@ def _build_collective(
             _choose_root(header, lowered, stated_root) if is_rooted else None,
             header.is_in_place,
             header.is_out_of_place,
-            contract=_build_contract(header, program),
+            contract=contract,
         )
     except InputError as error:
         # The model's error has no location: add the line of the header.
@@ -135,23 +142,14 @@ def _build_collective(
         ) from None
 
 
-def _build_contract(header: AlgoHeader, program: ThreadBlockProgram) -> CustomContract | None:
-    """Declared buffers of a custom collective; None for standard collectives."""
-    if header.kind is not CollectiveKind.CUSTOM:
-        return None
-    # All input is defined; the file does not define the required output.
-    is_defined = np.ones(header.num_ranks, np.bool_)
-    return CustomContract(program.input_chunks, program.output_chunks, is_defined)
-
-
 def _choose_root(
     header: AlgoHeader,
     lowered: Lowered,
     stated: int | None,
 ) -> int:
-    """The root given by the user, else the only rank that the steps permit.
+    """Return the root given by the user, else the only rank that the steps permit.
 
-    Raises `UsageError` if it is out of range, or cannot be inferred.
+    Raises `UsageError` if the given root is no rank, or if the steps permit no rank or several.
     """
     if stated is not None:
         if not 0 <= stated < header.num_ranks:
@@ -163,19 +161,13 @@ def _choose_root(
     candidates = find_possible_roots(header.kind, lowered.columns, header.num_ranks, is_aliased)
     if len(candidates) == 1:
         return candidates[0]
-    reason = f"ranks {_format_ranks(candidates)} can be" if candidates else "no rank can be"
+    more = ", ..." if len(candidates) > _MAX_SHOWN_ROOTS else ""
+    ranks = ", ".join(map(str, candidates[:_MAX_SHOWN_ROOTS])) + more
+    reason = f"ranks {ranks} can be" if candidates else "no rank can be"
     raise UsageError(
         f"the file does not name the root of its {header.kind}, and {reason} it",
         cure="specify it: -O root=RANK",
     )
-
-
-def _format_ranks(ranks: list[int]) -> str:
-    """The first 8 ranks of a list for messages, with ", ..." if there are more."""
-    shown = ", ".join(map(str, ranks[:_MAX_SHOWN_ROOTS]))
-    if len(ranks) > _MAX_SHOWN_ROOTS:
-        return f"{shown}, ..."
-    return shown
 
 
 def _build_provenance(
@@ -183,8 +175,11 @@ def _build_provenance(
     content: bytes,
     options: ReadOptions,
 ) -> Provenance:
-    """Provenance with this plugin, the file name, and the options that differ from their
-    defaults."""
+    """Build provenance with this plugin, the file name, and the options that differ from their
+    defaults.
+
+    The file name has no folder, so that a file gives the same trace in every folder.
+    """
     changed_options: dict[str, str] = {}
     # Defaults are omitted, so that traces do not change when options are added.
     if options.reading != ReadOptions().reading:
@@ -200,7 +195,7 @@ def _build_provenance(
 
 
 def _to_compact_json(sizes: Int64Array) -> JsonValue:
-    """One number if all ranks have the same size, else a list."""
+    """Return one number if all ranks have the same size, else the list of sizes."""
     if bool(np.all(sizes == sizes[0])):
         return int(sizes[0])
     return [int(size) for size in sizes]
@@ -260,9 +255,10 @@ _EXCHANGE_RANK = (
 
 
 def samples() -> Sequence[Source]:
-    """In-place ring all-reduce of 4 ranks with fused steps.
+    """Return two files for the conformance kit, which contain every step type.
 
-    Out-of-place exchange of 2 ranks via scratch.
+    An in-place ring all-reduce of 4 ranks with fused steps, and an out-of-place exchange of 2 ranks
+    through scratch.
     """
     texts = {
         "ring_4.xml": _RING + "".join(map(_format_ring_rank, range(_RANKS))),
@@ -272,7 +268,7 @@ def samples() -> Sequence[Source]:
 
 
 def _format_ring_rank(rank: int) -> str:
-    """The `<gpu>` element of one rank of the ring."""
+    """Format the `<gpu>` element of one rank of the ring."""
     after = (rank + 1) % _RANKS
     before = (rank - 1) % _RANKS
     lines = [_RING_RANK.format(rank=rank, after=after, before=before)]

@@ -41,10 +41,10 @@ def scan_xml(
     file: str,
     findings: FileFindings,
 ) -> ScannedXml:
-    """Parse `content` into tables; report ignored elements and attributes to `findings`.
+    """Parse `content` into tables; warn of ignored elements and attributes.
 
-    Raises `InputError` for files above 1 GiB, for malformed XML, for a DOCTYPE, for another root
-    element and for misplaced elements.
+    Raises `InputError` for files above 1 GiB, for malformed XML, for an unsupported encoding, for a
+    DOCTYPE, for another root element and for misplaced elements.
     """
     if len(content) > MAX_BYTES:
         message = f"the file has {len(content)} bytes, more than {MAX_BYTES}"
@@ -97,8 +97,11 @@ def _explain_syntax_error(
     content: bytes,
     file: str,
 ) -> InputError:
-    """Error with the reason in the user's terms: an empty file, a truncated file, or malformed
-    XML."""
+    """Build an `InputError` for a syntax error, with its line in the file.
+
+    The reason is an empty file, a truncated file (with the innermost open element), or malformed
+    XML.
+    """
     # Expat reports "no element found" for this, as for a file with only a comment.
     if not content.strip(b" \t\r\n\xef\xbb\xbf"):
         return InputError(
@@ -160,19 +163,24 @@ class _Scanner:
         return self._open[-1] if len(self._open) > 1 else ""
 
     def parse_step(self, element: memoryview) -> bool:
-        """Parse a text now; whether it was one complete step of a thread block."""
+        """Parse a text now, and return whether it was one complete step of a thread block.
+
+        It may also be inside a comment, or where no step is allowed.
+        """
         # The text may be inside a comment, or at a position where no step is allowed.
         rows = len(self._steps.lines)
         self.parser.Parse(element, False)
         return len(self._steps.lines) == rows + 1 and self.innermost == "tb"
 
     def add_run(self, run: StepRun) -> None:
-        """Add the steps of a run except the first, which the parser has seen."""
+        """Add the steps of a run except the first, which the parser has seen; count their lines."""
         self._steps.add_run(run)
         self.unseen_lines += run.lines * (len(run.codes) - 1)
 
     def build_document(self, findings: FileFindings) -> ScannedXml:
-        """Tables of the scanned file, after its end was parsed; reports ignored elements."""
+        """Build the tables of the scanned file, after its end was parsed; warn of ignored
+        elements.
+        """
         self._report_ignored(findings)
         steps = self._steps.build_table(0)
         thread_blocks = self._thread_blocks.build_table(len(steps))
@@ -191,7 +199,11 @@ class _Scanner:
         )
 
     def _handle_start(self, name: str, attributes: list[str]) -> None:
-        """Handle a start tag. The most frequent element comes first: this is the hot loop."""
+        """Handle a start tag: add the element to its table, or ignore it with its contents.
+
+        The most frequent element comes first: this is the hot loop. Raises `InputError` for another
+        root element, a misplaced element or a header attribute above 4 096 characters.
+        """
         inside = self._open[-1]
         line = self.parser.CurrentLineNumber + self.unseen_lines
         if name == "step" and inside == "tb":
@@ -203,7 +215,6 @@ class _Scanner:
             self._gpus.first_child.append(len(self._thread_blocks.lines))
             self._gpus.add(attributes, line)
         elif inside == _DOCUMENT:
-            # Store the attributes of <algo>.
             if name != "algo":
                 message = f"the root element is <{_shorten(name)}>; MSCCL-IR XML starts with <algo>"
                 self._fail("wrong-root", message, line)
@@ -220,11 +231,8 @@ class _Scanner:
             if (name, inside) == ("copy", "gpu"):
                 copy = dict(zip(attributes[::2], attributes[1::2], strict=True))
                 self._copies.append((len(self._gpus.lines) - 1, copy, line))
-            # Return the empty name of an element that is ignored with its contents,
-            # as the runtimes do.
-            if inside == _IGNORED:
-                name = _IGNORED
-            else:
+            # The element is ignored with its contents, as the runtimes do.
+            if inside != _IGNORED:
                 if name == "algo" or name in _PARENT:
                     parent = _PARENT.get(name, "the file itself")
                     message = f"<{name}> is inside <{inside}>; it belongs in {parent}"
@@ -232,7 +240,7 @@ class _Scanner:
                 self._ignored[_shorten(name)] += 1
                 # The report gives the line of the first one.
                 self._ignored_line = self._ignored_line or line
-                name = _IGNORED
+            name = _IGNORED
         self._open.append(name)
 
     def _handle_end(self, _name: str) -> None:
@@ -240,7 +248,7 @@ class _Scanner:
         self._open.pop()
 
     def _refuse_doctype(self, *_declaration: object) -> None:
-        """Raise `InputError`: entities could be expanded without limit."""
+        """Raise `InputError` for a DOCTYPE: entities could be expanded without limit."""
         line = self.parser.CurrentLineNumber + self.unseen_lines
         message = "a DOCTYPE is not accepted: entities could be expanded without bound"
         self._fail("doctype", message, line, "remove it")
@@ -255,7 +263,9 @@ class _Scanner:
         raise InputError(message, location=Location(self._file, line), code=code, cure=cure)
 
     def _report_ignored(self, findings: FileFindings) -> None:
-        """Warn of elements and attributes that no runtime reads."""
+        """Warn of elements and attributes that no runtime reads, with the 5 most frequent names
+        each.
+        """
         if self._ignored:
             most_common = self._ignored.most_common(_MAX_SHOWN_NAMES)
             names = ", ".join(f"{number} <{name}>" for name, number in most_common)
@@ -271,7 +281,7 @@ class _Scanner:
 
 
 def _shorten(name: str) -> str:
-    """Name shortened to at most 40 characters for messages."""
+    """Return the name, shortened to 40 characters with "..." at the end if it is longer."""
     if len(name) <= _MAX_SHOWN_NAME_CHARACTERS:
         return name
     return name[: _MAX_SHOWN_NAME_CHARACTERS - 3] + "..."

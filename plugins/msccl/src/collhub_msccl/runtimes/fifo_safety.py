@@ -31,12 +31,12 @@ class FifoSafety:
 
 
 def compute_fifo_safety(algorithm: Algorithm, capacity: int) -> FifoSafety:
-    """Find the minimum number of units per transfer such that it and no larger number causes a
-    deadlock.
+    """Find the minimum number of units per transfer from which on no number causes a deadlock.
 
-    Tries each distinct partition of the counts into transfers once, from the largest transfers
-    down. A step of c units in transfers of u units is ceil(c / u) transfers. Raises `InputError`
-    for algorithms with unmatched messages.
+    `capacity`: transfers that a connection holds. Tries each distinct partition of the counts into
+    transfers once, from the largest transfers down, until one deadlocks. A step of c units in
+    transfers of u units is ceil(c / u) transfers. Raises `InputError` for algorithms with unmatched
+    messages.
     """
     findings = Findings()
     messages = match_messages(algorithm.steps, findings)
@@ -71,7 +71,7 @@ def _iterate_distinct_splits(counts: list[int]) -> Iterator[int]:
 
 
 def _iterate_splits(count: int) -> Iterator[int]:
-    """Yield the minimum u for every value of ceil(count / u), descending from count to 1."""
+    """Yield the minimum u for every value of ceil(count / u), descending from `count` to 1."""
     units = count
     while units >= 1:
         transfer_count = -(-count // units)

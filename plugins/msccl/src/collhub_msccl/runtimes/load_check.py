@@ -30,8 +30,9 @@ def check_msccl(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def check_executor(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Check whether the default build of Azure/msccl-executor-nccl loads the file, and which
-    calls use it."""
+    """Check whether the default build of Azure/msccl-executor-nccl loads the file, and which calls
+    use it.
+    """
     return _check_runtime(request, RUNTIMES["executor"])
 
 
@@ -43,7 +44,7 @@ def check_rccl(request: CheckRequest, options: NoOptions) -> CheckReport:
 def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
     """Report whether a runtime loads a file, the calls that use it, and warnings about them.
 
-    Raises `UsageError` if the request has no file.
+    `ok` only if at least one call uses it. Raises `UsageError` if the request has no file.
     """
     source = request.source
     if source is None:
@@ -62,8 +63,7 @@ def _check_runtime(request: CheckRequest, runtime: Runtime) -> CheckReport:
         return _report_refused(runtime, refusals)
     calls = tuple(_find_calls(algo, runtime))
     _add_doubts_of_program(source, algo, calls, refusals)
-    doubts = _find_selection_doubts(source, algo, runtime, calls)
-    # Report for a file that the runtime loads; `ok` if at least one call uses it.
+    doubts = [] if calls else [_explain_unused_file(source, algo, runtime)]
     uses = "uses it for these calls" if calls else "loads it, but uses it for no call"
     return CheckReport(
         ok=bool(calls),
@@ -85,7 +85,7 @@ def _report_refused(runtime: Runtime, findings: Iterable[Diagnostic]) -> CheckRe
 
 
 def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
-    """Yield the calls that use the file, one per mode."""
+    """Yield the calls that use the file, one per mode; none if no size is served."""
     sizes = _read_sizes(algo, runtime)
     if sizes is None:
         return
@@ -97,7 +97,10 @@ def _find_calls(algo: RawElement, runtime: Runtime) -> Iterator[LoadableCall]:
 
 
 def _read_modes(algo: RawElement, runtime: Runtime) -> list[bool]:
-    """Modes of the calls that use the file: True for in place."""
+    """List the modes of the calls that use the file: True for in place, False for out of place.
+
+    A runtime that reads both attributes may use the file for no mode.
+    """
     # The runtimes treat every number except 1 as 0.
     in_place = read_number(algo.attributes["inplace"]) == 1
     if not runtime.has_both_modes:
@@ -112,7 +115,7 @@ def _read_modes(algo: RawElement, runtime: Runtime) -> list[bool]:
 
 
 def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | None:
-    """Minimum and maximum size in bytes (both inclusive); None if no size is served.
+    """Return the minimum and maximum size in bytes (both inclusive); None if no size is served.
 
     A maximum of None means no limit. `maxBytes="0"` means "no limit" to two runtimes, but "never"
     to microsoft/msccl, which compares with "less than".
@@ -127,8 +130,9 @@ def _read_sizes(algo: RawElement, runtime: Runtime) -> tuple[int, int | None] | 
 
 
 def _describe_conditions(collective: str, algo: RawElement) -> Iterator[str]:
-    """Yield further conditions on calls, as text: divisibility of the size, and reduction
-    operators."""
+    """Yield further conditions on calls as texts: divisibility of the number of elements,
+    operators.
+    """
     chunks = read_number(algo.attributes["nchunksperloop"])
     if chunks > 1:
         count = "elements of all ranks" if collective in _TOTAL_SIZES else "elements"
@@ -137,15 +141,8 @@ def _describe_conditions(collective: str, algo: RawElement) -> Iterator[str]:
         yield _OPERATORS
 
 
-def _find_selection_doubts(
-    source: Source,
-    algo: RawElement,
-    runtime: Runtime,
-    calls: tuple[LoadableCall, ...],
-) -> Iterator[Diagnostic]:
-    """Yield a diagnostic with the reason if no call uses the file; none if `calls` is not empty."""
-    if calls:
-        return
+def _explain_unused_file(source: Source, algo: RawElement, runtime: Runtime) -> Diagnostic:
+    """Explain why no call uses a file that loads: no size is served, or else no mode is."""
     location = Location(source.name, algo.line)
     reason = f"{runtime.title} loads the file but never uses it"
     if _read_sizes(algo, runtime) is None:
@@ -155,7 +152,7 @@ def _find_selection_doubts(
     else:
         message = f"{reason}: inplace and outofplace are both 0"
         cure = 'write outofplace="1" or inplace="1"'
-    yield Diagnostic("never-selected", message, location=location, cure=cure)
+    return Diagnostic("never-selected", message, location=location, cure=cure)
 
 
 def _add_doubts_of_program(
@@ -164,7 +161,7 @@ def _add_doubts_of_program(
     calls: tuple[LoadableCall, ...],
     refusals: Refusals,
 ) -> None:
-    """Add warnings to `found` if the program is invalid or can deadlock at sizes that it serves."""
+    """Add warnings to `refusals` if the program is invalid, or can deadlock at sizes of `calls`."""
     protocol, runtime = algo.attributes["proto"], refusals.runtime
     try:
         parts = Source.of_bytes(source.name, source.content()).parts
@@ -178,7 +175,7 @@ def _add_doubts_of_program(
     # Safe even if every transfer moves a single chunk: safe at every size.
     if safety.min_units == 1:
         return
-    # Maximum size in bytes at which no FIFO can fill up; 0 if there is none.
+    # Maximum size in bytes at which no FIFO can fill up; 0 if every size can deadlock.
     if not safety.min_units:
         largest = 0
     else:
@@ -196,9 +193,9 @@ def _add_doubts_of_program(
 
 def _add_errors(errors: Iterable[Diagnostic], algo: RawElement, refusals: Refusals) -> None:
     """Add errors of the reader as warnings about a file that loads, with rank, thread block and
-    step."""
-    # Names of the lines of thread blocks and steps: rank, thread block and, for a step, its
-    # `s`.
+    step.
+    """
+    # By line: rank, thread block and, for a step, its `s`.
     names: dict[int, str] = {}
     for gpu in algo.children:
         for block in gpu.children:
