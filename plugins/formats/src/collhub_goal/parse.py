@@ -59,7 +59,14 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
     while block := BLOCK.match(text, offset):
         # Lines are counted while the text is processed, which costs linear time.
         line += text.count(b"\n", offset, block.start(2))
-        _check_rank(file, line, int(block[1]), ranks)
+        rank = int(block[1])
+        if rank != ranks:
+            _fail(
+                file,
+                line,
+                f"found rank {rank}, expected rank {ranks}",
+                "list all ranks in ascending order",
+            )
         columns.add(ranks, block[2], line)
         line += text.count(b"\n", block.start(2), block.end())
         offset = block.end()
@@ -108,17 +115,6 @@ def _parse_head(text: bytes, file: str) -> tuple[int, int]:
     if not 1 <= num_ranks <= MAX_RANKS:
         _fail(file, 1, f"num_ranks {num_ranks} is not in 1..{MAX_RANKS}")
     return num_ranks, head.end()
-
-
-def _check_rank(file: str, line: int, rank: int, expected: int) -> None:
-    """Raise `InputError` unless the block of rank `stated` is the expected one."""
-    if rank != expected:
-        _fail(
-            file,
-            line,
-            f"found rank {rank}, expected rank {expected}",
-            "list all ranks in ascending order",
-        )
 
 
 def _check_end(text: bytes, offset: int, line: int, file: str) -> None:
@@ -233,23 +229,19 @@ class _ScheduleColumns:
         """Append dependencies. `texts`: awaited label, waiting label and keyword of each."""
         earlier, later, word = texts
         for names in (earlier, later):
-            self._check_labels(names, rows, lines)
+            # A dependency may precede the operations of its labels, so the block must be complete.
+            unknown = set(names) - rows.keys()
+            if unknown:
+                first = next(index for index, name in enumerate(names) if name in unknown)
+                label = names[first].decode()[:80]
+                message = f"no operation of this rank has the label {label}"
+                _fail(self._file, int(lines[first]), message)
         parent, child = _look_up_rows(earlier, rows), _look_up_rows(later, rows)
         is_early = np.asarray(word) == b"irequires"
         self._columns["parent"].append(parent[~is_early])
         self._columns["child"].append(child[~is_early])
         self._columns["early_parent"].append(parent[is_early])
         self._columns["early_child"].append(child[is_early])
-
-    def _check_labels(self, names: Texts, rows: Mapping[bytes, int], lines: Int64Array) -> None:
-        """Raise `InputError` for a dependency on a label that the block does not contain."""
-        # A dependency may precede the operations of its labels: here the complete block is known.
-        unknown = set(names) - rows.keys()
-        if unknown:
-            first = next(index for index, name in enumerate(names) if name in unknown)
-            label = names[first].decode()[:80]
-            message = f"no operation of this rank has the label {label}"
-            _fail(self._file, int(lines[first]), message)
 
     def _check(self, is_wrong: BoolArray, lines: Int64Array, message: str) -> None:
         """Raise `InputError` at the line of the first operation marked in `is_wrong`."""

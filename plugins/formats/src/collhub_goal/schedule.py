@@ -176,7 +176,8 @@ def assign_tags(steps: StepTable) -> Int64Array:
             )
     tags = steps.channel.astype(np.int64)
     # txt2bin interprets -1 as any tag, and accepts no other negative number.
-    if _has_equal_messages(sends) or int(tags.min(initial=0)) < 0:
+    is_distinct = run_mask(sends.source, sends.destination, sends.channel)
+    if (not bool(is_distinct.all())) or int(tags.min(initial=0)) < 0:
         number = np.arange(len(sends.row))
         tags[sends.row] = number
         tags[receives.row] = number
@@ -269,12 +270,6 @@ def _sort_sides(
         destination[row],
         steps.channel[row],
     )
-
-
-def _has_equal_messages(sides: _MessageSides) -> bool:
-    """Whether two messages have equal source, destination and channel."""
-    is_distinct = run_mask(sides.source, sides.destination, sides.channel)
-    return not bool(is_distinct.all())
 
 
 def _fold_numbers(rank: Int32Array, number: Int64Array) -> Int64Array:

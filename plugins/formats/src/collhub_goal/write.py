@@ -121,7 +121,15 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
     represent.
     """
     steps = algorithm.steps
-    sizes = _compute_sizes(algorithm, size)
+    # Bytes of every step, for `size` bytes in total.
+    count, unit_count = algorithm.steps.count, algorithm.collective.unit_count
+    # In Python's integers, because the product may exceed int64.
+    if int(count.max(initial=0)) * size // unit_count > MAX_BYTES:
+        raise UsageError(
+            "a message has more bytes than GOAL can represent",
+            cure="choose a smaller size",
+        )
+    sizes = message_bytes(size, unit_count, count)
     work_ns = work_times_ns(steps, sizes, options.reduce_bandwidth, options.copy_bandwidth)
     tags = assign_tags(steps)
     rows = _OperationRows.of(steps)
@@ -194,18 +202,6 @@ def find_losses(
         if changed & parts:
             yield Loss(feature, "the entire schedule", consequence)
     yield from _find_step_losses(algorithm.steps, options)
-
-
-def _compute_sizes(algorithm: Algorithm, size: int) -> Int64Array:
-    """Bytes of every step, for `size` bytes in total. Raises `UsageError` above 18 digits."""
-    count, unit_count = algorithm.steps.count, algorithm.collective.unit_count
-    # In Python's integers, because the product may exceed int64.
-    if int(count.max(initial=0)) * size // unit_count > MAX_BYTES:
-        raise UsageError(
-            "a message has more bytes than GOAL can represent",
-            cure="choose a smaller size",
-        )
-    return message_bytes(size, unit_count, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +292,10 @@ def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[L
             "every dependency is written as requires, and read back as data",
         )
     yield from _find_resource_losses(steps, options)
-    untimed = np.count_nonzero(_has_untimed_work(steps))
+    # A reducing receive is both a message and local work.
+    is_only_message = steps.sends | steps.is_kind(StepKind.RECV)
+    has_no_time: BoolArray = steps.duration_ns < 0
+    untimed = np.count_nonzero(~is_only_message & has_no_time)
     if untimed:
         yield Loss(
             "duration",
@@ -319,11 +318,3 @@ def _find_resource_losses(steps: StepTable, options: GoalWriteOptions) -> Iterat
     if options.nic == "channel" and is_moved.any():
         where = f"{np.count_nonzero(is_moved)} messages"
         yield Loss("nic", where, _RENUMBERED.format("nic", "channels"))
-
-
-def _has_untimed_work(steps: StepTable) -> BoolArray:
-    """Whether a step does local work without a duration; bool by step."""
-    # A reducing receive is both a message and local work.
-    is_only_message = steps.sends | steps.is_kind(StepKind.RECV)
-    has_no_time: BoolArray = steps.duration_ns < 0
-    return ~is_only_message & has_no_time

@@ -172,7 +172,14 @@ class _StepReader:
         units = self._kind.traits.parts(ranks) * self._parts
         collective = Collective(self._kind, ranks, units, root=self._root)
         chunks = Chunks.cut(collective, np.ones(self._parts, np.int64))
-        self._check_addresses()
+        # Refuse a send of an address that the collective does not have.
+        number = count_addresses(self._kind, self._document.ranks) * self._parts
+        beyond = np.flatnonzero(self._document.sends.address >= number)
+        if len(beyond):
+            address = int(self._document.sends.address[beyond[0]])
+            step = int(self._document.sends.step[beyond[0]])
+            message = f"a send moves address {address}, the collective has {number}"
+            raise self._build_error(f"$.steps[{step}]: {message}", "send what the collective has")
         stated: dict[str, JsonValue] = {
             "name": document.name,
             "dialect": "taccl" if document.is_taccl else "sccl",
@@ -195,47 +202,30 @@ class _StepReader:
                 continue
             # msccl-tools describes the undivided collective, TACCL the divided one.
             for parts in sorted({1, document.divisions}):
-                root = self._find_root(kind)
+                first = next(iter(self._document.chunks))
+                ranks = first.before if kind.traits.from_root else first.after
+                root = min(ranks, default=0) if kind.traits.is_rooted else None
                 # Compare the numbers before any chunk is built: the header is not trusted.
                 if self._count_chunks(kind, parts) != document.chunks.total():
                     continue
                 expected = iterate_chunks(kind, document.ranks, root, parts)
                 if all(document.chunks.get(chunk) for chunk in expected):
-                    return kind, root, self._count_parts(kind, parts)
+                    highest = int(self._document.sends.address.max(initial=0))
+                    is_undivided = parts == 1 and highest >= count_addresses(
+                        kind, self._document.ranks
+                    )
+                    return kind, root, self._document.divisions if is_undivided else parts
         raise self._build_error(
             "the chunks match none of the hub's collectives",
             "use one of broadcast, scatter, gather, allgather, alltoall, reduce, allreduce and "
             "reduce_scatter, with chunks in their order",
         )
 
-    def _find_root(self, kind: CollectiveKind) -> int | None:
-        """Root according to the first chunk, for collectives with a root."""
-        first = next(iter(self._document.chunks))
-        ranks = first.before if kind.traits.from_root else first.after
-        return min(ranks, default=0) if kind.traits.is_rooted else None
-
     def _count_chunks(self, kind: CollectiveKind, parts: int) -> int:
         """Number of chunks of a collective with `parts` per address."""
         ranks = self._document.ranks
         contributors = ranks if kind.traits.reduces else 1
         return count_addresses(kind, ranks) * parts * contributors
-
-    def _count_parts(self, kind: CollectiveKind, parts: int) -> int:
-        """Parts of an address: the declared divisions if the steps use addresses beyond the
-        chunks."""
-        highest = int(self._document.sends.address.max(initial=0))
-        is_undivided = parts == 1 and highest >= count_addresses(kind, self._document.ranks)
-        return self._document.divisions if is_undivided else parts
-
-    def _check_addresses(self) -> None:
-        """Raise `InputError` for a send of an address that the collective does not have."""
-        number = count_addresses(self._kind, self._document.ranks) * self._parts
-        beyond = np.flatnonzero(self._document.sends.address >= number)
-        if len(beyond):
-            address = int(self._document.sends.address[beyond[0]])
-            step = int(self._document.sends.step[beyond[0]])
-            message = f"a send moves address {address}, the collective has {number}"
-            raise self._build_error(f"$.steps[{step}]: {message}", "send what the collective has")
 
     def _build_transfers(self) -> Transfers:
         """One transfer per send, in the order of time."""
@@ -245,10 +235,18 @@ class _StepReader:
         rows = np.stack([sends.step.astype(np.float64), sends.time], axis=1)
         _, inverse = np.unique(rows, axis=0, return_inverse=True)
         moment: Int64Array = inverse.ravel().astype(np.int64)
-        chunk = self._find_chunks(sends.address)
+        # Find the chunk of every address.
+        number = count_addresses(self._kind, self._document.ranks)
+        ranks = self._document.ranks
+        share = np.asarray(
+            [find_share(self._kind, base, ranks) for base in range(number)], np.int64
+        )
+        base, part = np.divmod(sends.address, self._parts)
+        chunk: Int64Array = share[base] * self._parts + part
         reduces = sends.reduces
         if reduces is None:
-            reduces = self._find_reducing(sends)
+            # All ranks contribute to every address, so a reducing collective has no empty slot.
+            reduces = np.full(len(sends.step), self._kind.traits.reduces, np.bool_)
         self._check_slots(sends, moment, reduces)
         link = sends.source * document.ranks + sends.destination
         # Steps are barriers only in SCCL's cost model: at run time a send waits only for its data,
@@ -256,22 +254,6 @@ class _StepReader:
         window = np.zeros(len(link), np.int64)
         end = moment + 1
         return Transfers(chunk, sends.source, sends.destination, link, moment, end, reduces, window)
-
-    def _find_chunks(self, address: Int64Array) -> Int64Array:
-        """Chunk of every address."""
-        number = count_addresses(self._kind, self._document.ranks)
-        ranks = self._document.ranks
-        share = np.asarray(
-            [find_share(self._kind, base, ranks) for base in range(number)], np.int64
-        )
-        base, part = np.divmod(address, self._parts)
-        chunk: Int64Array = share[base] * self._parts + part
-        return chunk
-
-    def _find_reducing(self, sends: Sends) -> BoolArray:
-        """Whether each receive reduces: all or none, depending on the collective."""
-        # All ranks contribute to every address, so every slot of a reducing collective has a value.
-        return np.full(len(sends.step), self._kind.traits.reduces, np.bool_)
 
     def _check_slots(self, sends: Sends, moment: Int64Array, reduces: BoolArray) -> None:
         """Raise `InputError` if a rank sends an address and reduces into it at the same time."""

@@ -62,7 +62,11 @@ def read(source: Source, options: TacclReadOptions) -> Topology:
     Raises `InputError` with file and path of a defect.
     """
     root = document_of(source, CODE)
-    units = _read_units(root, options)
+    chunk, per_s = root.get("chunk_bytes"), root.get("units_per_second")
+    units = _Units(
+        options.chunk if chunk is None else chunk.count(_MAX_CHUNK_BYTES),
+        1 / options.unit if per_s is None else per_s.count(_MAX_UNITS_PER_SECOND),
+    )
     gpus = root["gpus_per_node"].count(_MAX_GPUS // options.nodes)
     latency_s = units.to_latency_s(root["alpha"])
     pairs = list(_iterate_pairs(root, gpus, units))
@@ -152,15 +156,6 @@ class _Pair:
     bandwidth_bytes_per_s: float
 
 
-def _read_units(root: Value, options: TacclReadOptions) -> _Units:
-    """Units from the file if the hub wrote it, else from the options."""
-    chunk, per_s = root.get("chunk_bytes"), root.get("units_per_second")
-    return _Units(
-        options.chunk if chunk is None else chunk.count(_MAX_CHUNK_BYTES),
-        1 / options.unit if per_s is None else per_s.count(_MAX_UNITS_PER_SECOND),
-    )
-
-
 def _iterate_pairs(
     root: Value,
     gpus: int,
@@ -241,7 +236,11 @@ def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[s
     times_s = beta_s[is_link].tolist()
     if remote is not None:
         times_s.append(chunk_bytes / remote.bandwidth_bytes_per_s)
-    per_s = _choose_units_per_second(min(times_s, default=1.0))
+    # Power of ten, from 10^6 on, such that the minimum time has at least 100 units.
+    min_time_s = min(times_s, default=1.0)
+    per_s = 10**6
+    while min_time_s * per_s < _MIN_UNITS:
+        per_s *= 10
     alpha = float(machine.latency_s.max(initial=0.0)) * per_s
     betas = beta_s * per_s
     invbws = np.where(is_link, betas + alpha, 0.0)
@@ -269,14 +268,6 @@ def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[s
         content["remote_beta"] = _round_number(beta)
         content["remote_invbw"] = _round_number(alpha + beta)
     return content
-
-
-def _choose_units_per_second(min_time_s: float) -> int:
-    """Power of ten, from 10^6 on, such that the minimum time has at least 100 units."""
-    per_s = 10**6
-    while min_time_s * per_s < _MIN_UNITS:
-        per_s *= 10
-    return per_s
 
 
 def _to_rows(matrix: Float64Array) -> list[JsonValue]:

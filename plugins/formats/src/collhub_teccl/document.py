@@ -155,7 +155,8 @@ class _Parser:
             value = members.get(key)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 claims[name] = value
-        met = _find_latest(members.get("6-Demand_Met"))
+        times = list(_iterate_numbers(members.get("6-Demand_Met")))
+        met = max(times, default=None)
         return claims | ({} if met is None else {"demand_met_s": met})
 
     def _add_demand(self, number: int, key: str, value: object, json_path: str) -> bool:
@@ -283,12 +284,6 @@ def _count_lost_flows(flows: Sequence[_Flow], paths: Paths) -> int:
     volume = np.bincount(number.ravel(), paths.volume[paths.path])
     listed_volumes = np.asarray([listed[tuple(hop)] for hop in distinct_hops.tolist()])
     return int(np.sum(listed_volumes < volume - TOLERANCE))
-
-
-def _find_latest(demand_met: object) -> float | None:
-    """Claimed time in seconds at which the last demand is met; None without such claims."""
-    times = list(_iterate_numbers(demand_met))
-    return max(times, default=None)
 
 
 def _iterate_numbers(value: object) -> Iterator[float]:

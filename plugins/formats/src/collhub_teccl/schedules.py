@@ -16,8 +16,7 @@ import numpy as np
 
 import hub_core
 from collhub_teccl.document import TOLERANCE, Paths, ScheduleDocument
-from hub_core import Topology
-from hub_core.columns import BoolArray, Int64Array, distinct, group_pointer, ordinals
+from hub_core.columns import Int64Array, distinct, group_pointer, ordinals
 from hub_core.model import (
     Algorithm,
     Collective,
@@ -115,7 +114,18 @@ def simulate_epochs(algorithm: Algorithm) -> float | None:
     Raises `HubError` if no simulator is installed.
     """
     size = algorithm.collective.unit_count * _UNIT_BYTES
-    result = hub_core.simulate(algorithm, _build_network(algorithm), size)
+    # Network of the links in use, each of which carries one unit per second.
+    steps = algorithm.steps
+    sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
+    pairs = np.unique(np.stack([steps.rank[sends], steps.peer[sends]]), axis=1).astype(np.int64)
+    rate = np.full(pairs.shape[1], float(_UNIT_BYTES))
+    result = hub_core.simulate(
+        algorithm,
+        Links(pairs[0], pairs[1], rate, np.zeros(pairs.shape[1])).topology(
+            "links of the schedule", algorithm.num_ranks, algorithm.num_ranks
+        ),
+        size,
+    )
     return (
         None if result.time_ns is None else result.time_ns / 1e9 / _count_units_per_chunk(algorithm)
     )
@@ -134,7 +144,14 @@ def samples() -> Sequence[Source]:
     halves: dict[str, object] = {}
     for origin in range(3):
         for at in {0, 1, 2} - {origin}:
-            halves[_format_key(at, at, origin)] = _build_two_paths(origin, at, 3 - origin - at)
+            # Paths of a demand: one half direct, one half via the third GPU.
+            relay = 3 - origin - at
+            straight = [[0, f"{origin}->{at} with volume 0.5 in epoch 0"]]
+            around = [
+                [1, f"{origin}->{relay} with volume 0.5 in epoch 1"],
+                [2, f"{relay}->{at} with volume 0.5 in epoch 2"],
+            ]
+            halves[_format_key(at, at, origin)] = [straight, around]
     documents = {"line.json": line, "triangle.json": halves}
     return [
         Source.of_bytes(
@@ -176,7 +193,13 @@ class _ScheduleConversion:
         # Switches occur only after `via`, so the GPU numbers may have gaps.
         nodes = [paths.at, paths.origin, paths.source, paths.destination]
         self._gpus = distinct(np.concatenate(nodes))
-        self._check_switches()
+        # Refuse nodes that are both switch and GPU, and a single GPU.
+        both = [int(node) for node in self._gpus if int(node) in self._paths.switches]
+        if both:
+            message = f"node {both[0]} is a switch in one hop and an end of another"
+            raise self._build_error(message, "give switches separate numbers")
+        if self._num_ranks < 2:
+            raise self._build_error("expected at least two GPUs")
 
     @property
     def _num_ranks(self) -> int:
@@ -223,7 +246,10 @@ class _ScheduleConversion:
         """Result of `cut` for schedules without volumes."""
         paths, ranks = self._paths, self._num_ranks
         per_source = int(paths.chunk.max()) + 1
-        self._check_chunks(per_source, "chunks of a source")
+        if per_source > len(self._paths.at):
+            raise self._build_error(
+                f"{per_source} chunks of a source are more than there are demands"
+            )
         collective = Collective(CollectiveKind.ALL_GATHER, ranks, ranks * per_source)
         chunks = Chunks.cut(collective, np.ones(per_source, np.int64))
         chunk = self._to_ranks(paths.origin) * per_source + paths.chunk
@@ -317,20 +343,6 @@ class _ScheduleConversion:
         origin, target = np.divmod(chunk // per_pair, ranks)
         return chunk[origin != target], target[origin != target]
 
-    def _check_switches(self) -> None:
-        """Raise `InputError` for nodes that are both switch and GPU, and for a single GPU."""
-        both = [int(node) for node in self._gpus if int(node) in self._paths.switches]
-        if both:
-            message = f"node {both[0]} is a switch in one hop and an end of another"
-            raise self._build_error(message, "give switches separate numbers")
-        if self._num_ranks < 2:
-            raise self._build_error("expected at least two GPUs")
-
-    def _check_chunks(self, number: int, noun: str) -> None:
-        """Raise `InputError` for more chunks than there are demands."""
-        if number > len(self._paths.at):
-            raise self._build_error(f"{number} {noun} are more than there are demands")
-
     def _check_volumes(self) -> None:
         """Raise `InputError` for a demand whose volumes do not add up to 1."""
         paths = self._paths
@@ -364,7 +376,11 @@ class _ScheduleConversion:
     def _check_arrivals(self, chunk: Int64Array, destination: Int64Array) -> None:
         """Raise `InputError` for a chunk that arrives at a GPU over two hops."""
         key = chunk * self._num_ranks + destination
-        twice = np.flatnonzero(_is_repeated(key))
+        # Whether each key has occurred before; bool per key.
+        order = np.argsort(key, kind="stable")
+        is_repeated = np.zeros(len(key), np.bool_)
+        is_repeated[order[1:]] = key[order[1:]] == key[order[:-1]]
+        twice = np.flatnonzero(is_repeated)
         if len(twice):
             gpu = int(self._gpus[destination[twice[0]]])
             raise self._build_error(f"chunk {int(chunk[twice[0]])} arrives at GPU {gpu} twice")
@@ -381,27 +397,9 @@ class _ScheduleConversion:
         return InputError(message, location=Location(self._source.name), cure=cure, code=code)
 
 
-def _is_repeated(keys: Int64Array) -> BoolArray:
-    """Whether each key has occurred before; bool per key."""
-    order = np.argsort(keys, kind="stable")
-    is_repeated = np.zeros(len(keys), np.bool_)
-    is_repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]
-    return is_repeated
-
-
 def _format_key(at: int, chunk: int, origin: int) -> str:
     """Key of a demand in the file."""
     return f"Demand at {at} for chunk {chunk} from {origin} met by epoch 2"
-
-
-def _build_two_paths(origin: int, at: int, relay: int) -> list[object]:
-    """Paths of a demand: one half direct, one half via the third GPU."""
-    straight = [[0, f"{origin}->{at} with volume 0.5 in epoch 0"]]
-    around = [
-        [1, f"{origin}->{relay} with volume 0.5 in epoch 1"],
-        [2, f"{relay}->{at} with volume 0.5 in epoch 2"],
-    ]
-    return [straight, around]
 
 
 def _warn_of_excess(claimed: float, needed: float) -> tuple[Diagnostic, ...]:
@@ -419,14 +417,3 @@ def _count_units_per_chunk(algorithm: Algorithm) -> int:
     """Units per chunk of the schedule: one, or the number of parts if chunks are divided."""
     collective = algorithm.collective
     return collective.unit_count // collective.num_ranks
-
-
-def _build_network(algorithm: Algorithm) -> Topology:
-    """Network of the links in use, each of which carries one unit per second."""
-    steps = algorithm.steps
-    sends = np.flatnonzero(steps.is_kind(StepKind.SEND))
-    pairs = np.unique(np.stack([steps.rank[sends], steps.peer[sends]]), axis=1).astype(np.int64)
-    rate = np.full(pairs.shape[1], float(_UNIT_BYTES))
-    return Links(pairs[0], pairs[1], rate, np.zeros(pairs.shape[1])).topology(
-        "links of the schedule", algorithm.num_ranks, algorithm.num_ranks
-    )

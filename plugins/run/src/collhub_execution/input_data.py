@@ -134,7 +134,13 @@ def exact_inputs(
 
     def make_tile(generator: np.random.Generator, rank: int) -> Array:
         """Return a pattern of integers."""
-        return _make_exact_tile(generator, rank, op, largest)
+        # Integers from 0 to `largest`; for products 1 and 2 with signs.
+        if op is not ReduceOp.PROD:
+            return generator.integers(0, largest, _TILE, endpoint=True)
+        is_doubling = rank < _DOUBLING_RANKS
+        factor = generator.integers(1, 3, _TILE) if is_doubling else np.ones(_TILE, np.int64)
+        signed: Array = factor * generator.choice([-1, 1], _TILE)
+        return signed
 
     return _repeat_tiles(blocks, elements, dtype, make_tile)
 
@@ -231,22 +237,16 @@ def _compute_averages_by_unit(
     averages = []
     for rank, units in enumerate(collective.output_units().tolist()):
         output = outputs[rank]
-        divisor = _count_contributions(expected, rank, units, collective.num_ranks)
+        # The contribution count of each unit of a rank's OUTPUT, at least 1, int64[units].
+        # A source rank below 0 means all ranks.
+        weights = np.where(expected.source_rank < 0, collective.num_ranks, 1)
+        # Contributions outside OUTPUT are reported by the verifier, not here.
+        is_mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
+        counts = np.bincount(expected.offset[is_mine], weights[is_mine], units)
+        divisor = np.maximum(counts, 1).astype(np.int64)
         elements = output.size // max(units, 1)
         averages.append(divide_values(output, np.repeat(divisor, elements)))
     return tuple(averages)
-
-
-def _count_contributions(
-    expected: Contributions, rank: int, units: int, num_ranks: int
-) -> Int64Array:
-    """Return the contribution count of each unit of a rank's OUTPUT, at least 1, int64[units]."""
-    # A source rank below 0 means all ranks.
-    weights = np.where(expected.source_rank < 0, num_ranks, 1)
-    # Contributions outside OUTPUT are reported by the verifier, not here.
-    is_mine = (expected.rank == rank) & (expected.offset >= 0) & (expected.offset < units)
-    counts = np.bincount(expected.offset[is_mine], weights[is_mine], units)
-    return np.maximum(counts, 1).astype(np.int64)
 
 
 def divide_values(values: Array, divisor: int | Int64Array) -> Array:
@@ -261,18 +261,6 @@ def divide_values(values: Array, divisor: int | Int64Array) -> Array:
     # bfloat16 times a Python number would be computed in another type.
     scaled: Array = values / np.asarray(divisor, values.dtype)
     return scaled.astype(values.dtype)
-
-
-def _make_exact_tile(
-    generator: np.random.Generator, rank: int, op: ReduceOp, largest: int
-) -> Array:
-    """Return integers from 0 to `largest`; for products 1 and 2 with signs."""
-    if op is not ReduceOp.PROD:
-        return generator.integers(0, largest, _TILE, endpoint=True)
-    is_doubling = rank < _DOUBLING_RANKS
-    factor = generator.integers(1, 3, _TILE) if is_doubling else np.ones(_TILE, np.int64)
-    signed: Array = factor * generator.choice([-1, 1], _TILE)
-    return signed
 
 
 def _repeat_tiles(

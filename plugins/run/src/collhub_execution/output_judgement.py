@@ -208,7 +208,10 @@ class _RankComparison:
         is_plain = expected.bound is None and expected.is_stated is None
         if is_plain and same_bits(actual, expected.values):
             return
-        error = _compute_differences(actual, expected.values)
+        # Differences of large int64 do not fit float64.
+        wide = np.longdouble if expected.values.dtype.itemsize >= 8 else np.float64
+        difference: Array = np.abs(actual.astype(wide) - expected.values.astype(wide))
+        error = difference
         if expected.bound is not None:
             self.bound = max(self.bound or 0.0, float(expected.bound.max(initial=0.0)))
             # A NaN is not within any bound.
@@ -238,14 +241,6 @@ def _describe_wrong_element(part: ExpectedPart, actual: Array, index: int) -> st
         f"OUTPUT has {actual[index]!s} at element {part.start + index}, "
         f"expected {expected.values[index]!s}{within}"
     )
-
-
-def _compute_differences(actual: Array, expected: Array) -> Array:
-    """Return absolute differences in a type that does not round them away."""
-    # Differences of large int64 do not fit float64.
-    wide = np.longdouble if expected.dtype.itemsize >= 8 else np.float64
-    difference: Array = np.abs(actual.astype(wide) - expected.astype(wide))
-    return difference
 
 
 @dataclass(frozen=True, slots=True)

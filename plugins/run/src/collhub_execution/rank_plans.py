@@ -105,7 +105,15 @@ class RankPlan:
             elif kind == RecordKind.RECV:
                 receives.append(self._build_end(row, self.destination))
             elif not self.is_done[row]:
-                moves.append(self._build_move(row))
+                moves.append(
+                    LocalMove(
+                        record=self.first_record + row,
+                        reduces=bool(self.reduces[row]),
+                        source=int(self.source[row]),
+                        destination=int(self.destination[row]),
+                        length=int(self.length[row]),
+                    )
+                )
         return RankLevel(tuple(sends), tuple(receives), tuple(moves))
 
     def _build_end(self, row: int, starts: Int64Array) -> MessageEnd:
@@ -117,16 +125,6 @@ class RankPlan:
             start=int(starts[row]),
             length=int(self.length[row]),
             reduces=bool(self.reduces[row]),
-        )
-
-    def _build_move(self, row: int) -> LocalMove:
-        """Return the copy or reduction of one row."""
-        return LocalMove(
-            record=self.first_record + row,
-            reduces=bool(self.reduces[row]),
-            source=int(self.source[row]),
-            destination=int(self.destination[row]),
-            length=int(self.length[row]),
         )
 
 
@@ -141,7 +139,14 @@ class RankPlans:
         self, program: LevelledProgram, elements: int, fused: Int64Array | None = None
     ) -> None:
         self._program, self._elements = program, elements
-        self._tag = _assign_tags(program)
+        # The running number of every message in its pair of ranks, in the order of posting.
+        tags = np.zeros(len(program), np.int64)
+        # One number for (rank, peer); sends and receives of a rank are counted separately.
+        pair = program.rank * program.num_ranks + program.peer
+        for kind in (RecordKind.SEND, RecordKind.RECV):
+            rows = np.flatnonzero(program.kind == kind)
+            tags[rows] = ordinals(pair[rows])
+        self._tag = tags
         self._moves, self._is_done = find_moves(program, elements), np.zeros(len(program), np.bool_)
         if fused is not None:
             self._moves, self._is_done = fused_moves(self._moves, fused)
@@ -230,17 +235,3 @@ def rank_tasks(request: LevelledRequest) -> Iterator[RankTask]:
     plans = RankPlans(request.program, request.elements)
     for rank in range(request.program.num_ranks):
         yield rank_task(request, plans.plan(rank))
-
-
-def _assign_tags(program: LevelledProgram) -> Int64Array:
-    """Return the running number of every message in its pair of ranks, in the order of posting.
-
-    Equal at both ends, due to the order of records in `LevelledProgram`; 0 in local records.
-    """
-    tags = np.zeros(len(program), np.int64)
-    # One number for (rank, peer); sends and receives of a rank are counted separately.
-    pair = program.rank * program.num_ranks + program.peer
-    for kind in (RecordKind.SEND, RecordKind.RECV):
-        rows = np.flatnonzero(program.kind == kind)
-        tags[rows] = ordinals(pair[rows])
-    return tags

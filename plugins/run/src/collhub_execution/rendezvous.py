@@ -41,22 +41,18 @@ def run_order(algorithm: Algorithm, program: LevelledProgram) -> RunOrder:
     moves = np.flatnonzero(program.kind != RecordKind.SEND)
     level = program.level[moves]
     is_local = program.is_local[moves]
-    ordinal = _count_preceding_records(program)[moves]
-    is_reduction = program.kind[moves] == RecordKind.REDUCE
-    order = np.lexsort((is_reduction, ordinal, is_local, level))
-    keys = (level[order], is_local[order], ordinal[order], is_reduction[order])
-    batches = np.append(run_starts(*keys), len(order))
-    return RunOrder(moves[order], batches)
-
-
-def _count_preceding_records(program: LevelledProgram) -> Int64Array:
-    """Return the number of preceding local records in the same rank and level; 0 for messages."""
+    # The number of preceding local records in the same rank and level; 0 for messages.
     ordinal = np.zeros(len(program), np.int64)
     local = np.flatnonzero(program.is_local)
     # Records are sorted by rank, then level: one number for both preserves the order.
     groups = program.rank[local] * program.num_levels + program.level[local]
     ordinal[local] = ordinals(groups)
-    return ordinal
+    ordinal = ordinal[moves]
+    is_reduction = program.kind[moves] == RecordKind.REDUCE
+    order = np.lexsort((is_reduction, ordinal, is_local, level))
+    keys = (level[order], is_local[order], ordinal[order], is_reduction[order])
+    batches = np.append(run_starts(*keys), len(order))
+    return RunOrder(moves[order], batches)
 
 
 def is_well_levelled(program: LevelledProgram) -> bool:
@@ -175,20 +171,16 @@ class _SimulatedRanks:
             self._posted[(*pair, kind)].append(record)
             return
         match = candidates.popleft()
-        self._check_counts(rank, record, match, pair)
-        self.order.append(record if kind == RecordKind.RECV else match)
-        self._open[rank].remove(record)
-        self._open[peer].remove(match)
-        if not self._open[peer]:
-            yield peer
-
-    def _check_counts(self, rank: int, record: int, match: int, pair: tuple[int, int]) -> None:
-        """Raise `InputError` if the matched ends differ in size."""
         count, matched_count = self._count[record], self._count[match]
         if count != matched_count:
             counts = f"{count} blocks at rank {rank}, {matched_count} at rank {self._peer[record]}"
             message = f"a message from rank {pair[0]} to rank {pair[1]} has {counts}"
             raise InputError(message, code="count-mismatch")
+        self.order.append(record if kind == RecordKind.RECV else match)
+        self._open[rank].remove(record)
+        self._open[peer].remove(match)
+        if not self._open[peer]:
+            yield peer
 
     def waiting(self) -> list[int | None]:
         """Return per rank the first record for which it waits, None if it has finished."""
@@ -243,16 +235,12 @@ def _describe_awaited(program: LevelledProgram, record: int) -> str:
     kind = RecordKind(int(program.kind[record]))
     peer, number = int(program.peer[record]), int(program.message[record])
     if kind is RecordKind.SEND:
-        return f"rank {peer} to receive message {number}, {_format_source(program, record)}"
+        buffer, offset = int(program.src_buffer[record]), int(program.src_offset[record])
+        sent = region(buffer, offset, int(program.count[record]))
+        return f"rank {peer} to receive message {number}, {sent}"
     if kind is RecordKind.RECV:
         return f"rank {peer} to send message {number} into {_format_destination(program, record)}"
     return f"its own work on {_format_destination(program, record)}"
-
-
-def _format_source(program: LevelledProgram, record: int) -> str:
-    """Return the source, such as `INPUT[0..3]`, in blocks."""
-    buffer, offset = int(program.src_buffer[record]), int(program.src_offset[record])
-    return region(buffer, offset, int(program.count[record]))
 
 
 def _format_destination(program: LevelledProgram, record: int) -> str:

@@ -64,7 +64,9 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
     # Undefined memory may overflow; warnings must not interrupt a run.
     with np.errstate(all="ignore"):
         for _ in range(request.warmups + request.repeats):
-            _refuse_late(request, deadline)
+            if time.monotonic() > deadline:
+                message = f"the runs take more than {request.timeout_s:g} s"
+                raise InputError(message, cure="allow more time", code="timeout")
             _init_memory(memory, request, runner.used)
             start = time.perf_counter()
             runner.run()
@@ -77,13 +79,6 @@ def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
         step_start_ns=step_start_ns,
         step_end_ns=step_end_ns,
     )
-
-
-def _refuse_late(request: LevelledRequest, deadline: float) -> None:
-    """Raise `InputError` after the deadline. Called between runs, because a run always finishes."""
-    if time.monotonic() > deadline:
-        message = f"the runs take more than {request.timeout_s:g} s"
-        raise InputError(message, cure="allow more time", code="timeout")
 
 
 def _init_memory(memory: Array, request: LevelledRequest, used: Sequence[int | None]) -> None:

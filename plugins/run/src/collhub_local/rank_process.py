@@ -128,7 +128,10 @@ class SharedMemoryTransport:
         """Prepare a level: posting signals the receivers, waiting for a message copies it."""
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._make_arrival(post) for post in receives]
-        leaving = [self._make_departure(post) for post in sends]
+        leaving = [
+            _Departure(self._board.pairs[self._rank, post.end.peer], self._board.starter)
+            for post in sends
+        ]
         waiting = [*arriving, *leaving]
 
         def post_level() -> Sequence[Waiting]:
@@ -157,10 +160,6 @@ class SharedMemoryTransport:
             starts=self._starts,
             index=end.record - self._first_record,
         )
-
-    def _make_departure(self, post: Post[Array]) -> Waiting:
-        """Return a message from this rank."""
-        return _Departure(self._board.pairs[self._rank, post.end.peer], self._board.starter)
 
 
 @dataclass(frozen=True, slots=True)

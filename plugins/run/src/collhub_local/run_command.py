@@ -175,14 +175,21 @@ def run_document(source: str, done: LocalRun) -> dict[str, JsonValue]:
 def run_fields(done: LocalRun) -> dict[str, str]:
     """Return the lines of the text output by name; empty ones are omitted."""
     judgement = done.outcome.judgement
+    time_ns = 1e9 * done.outcome.time_s
+    collective = done.setup.algorithm.collective
+    mode = "in place" if done.setup.in_place else "out of place"
+    # For example `64 MiB of float32, sum`.
+    setup = done.setup
+    # Collectives that only move data have an operator without effect.
+    text = f"{format_bytes(setup.collective_bytes)} of {setup.dtype.name}"
     fields = {
-        "algorithm": _describe_algorithm(done),
+        "algorithm": f"{collective.kind}, {collective.num_ranks} ranks, {mode}",
         "program": _describe_program(done),
         "executor": done.executor,
-        "data": _describe_data(done),
+        "data": f"{text}, {setup.op}" if setup.algorithm.collective.reduces else text,
         "result": _describe_verdict(judgement),
         "ranks": _AGREEMENT[judgement.ranks_agree],
-        "time": _format_run_time(done),
+        "time": f"{format_time(time_ns)}, median of {len(done.outcome.repeat_times_s)}",
         "bandwidth": _format_bandwidths(done),
         "native": _format_native(done),
     }
@@ -272,33 +279,12 @@ def _write_timeline(context: CommandContext, done: LocalRun, out: str) -> None:
     context.draw_report(timeline, out)
 
 
-def _describe_algorithm(done: LocalRun) -> str:
-    """Return `all-reduce, 8 ranks, in place`."""
-    collective = done.setup.algorithm.collective
-    mode = "in place" if done.setup.in_place else "out of place"
-    return f"{collective.kind}, {collective.num_ranks} ranks, {mode}"
-
-
 def _describe_program(done: LocalRun) -> str:
     """Return `112 messages in 14 levels`, empty if the executor does not report it."""
     statistics = done.result.statistics
     if "messages" not in statistics:
         return ""
     return f"{statistics['messages']} messages in {statistics['levels']} levels"
-
-
-def _describe_data(done: LocalRun) -> str:
-    """Return `64 MiB of float32, sum`."""
-    setup = done.setup
-    # Collectives that only move data have an operator without effect.
-    text = f"{format_bytes(setup.collective_bytes)} of {setup.dtype.name}"
-    return f"{text}, {setup.op}" if setup.algorithm.collective.reduces else text
-
-
-def _format_run_time(done: LocalRun) -> str:
-    """Return `1.2 ms, median of 5`."""
-    time_ns = 1e9 * done.outcome.time_s
-    return f"{format_time(time_ns)}, median of {len(done.outcome.repeat_times_s)}"
 
 
 def _format_bandwidths(done: LocalRun) -> str:

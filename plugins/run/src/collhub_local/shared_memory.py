@@ -103,14 +103,10 @@ class ForkedRanks:
         """Raise `InputError` after the time limit; as a deadlock if no rank makes progress."""
         if time.monotonic() > self._deadline:
             message = f"the ranks have not ended after {self._request.timeout_s:g} s"
-            code = "deadlock" if self._is_still() else "timeout"
+            before = self._board.at.copy()
+            time.sleep(_STILL_S)
+            code = "deadlock" if bool(np.array_equal(before, self._board.at)) else "timeout"
             raise self._make_error(code, message, set())
-
-    def _is_still(self) -> bool:
-        """Return whether no rank makes progress."""
-        before = self._board.at.copy()
-        time.sleep(_STILL_S)
-        return bool(np.array_equal(before, self._board.at))
 
     def _make_error(self, code: str, message: str, dead: set[int]) -> InputError:
         """Return the error, with the position of every rank that still waits."""

@@ -64,7 +64,15 @@ def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool
     clean-up.
     """
     # Read and checked before the group is joined, so that an error needs no clean-up.
-    position = _read_place()
+    # The ranks that torchrun has assigned to this process.
+    missing = [name for name in _VARIABLES if name not in os.environ]
+    if missing:
+        message = (
+            f"the environment variable {missing[0]} is not set: this script is one rank of several"
+        )
+        cure = "start it by torchrun, or use collhub run --executor torch"
+        raise UsageError(message, cure=cure, code="no-torchrun")
+    position = RankPlace(*(int(os.environ[name]) for name in _VARIABLES))
     run = StartedRun.read(name, values, position.num_ranks)
     torch.set_num_threads(1)
     device = join(options.device, position, "env://")
@@ -75,21 +83,6 @@ def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool
     dist.barrier()
     dist.destroy_process_group()
     return status
-
-
-def _read_place() -> RankPlace:
-    """Return the ranks that torchrun has assigned to this process.
-
-    Raises `UsageError` without torchrun.
-    """
-    missing = [name for name in _VARIABLES if name not in os.environ]
-    if missing:
-        message = (
-            f"the environment variable {missing[0]} is not set: this script is one rank of several"
-        )
-        cure = "start it by torchrun, or use collhub run --executor torch"
-        raise UsageError(message, cure=cure, code="no-torchrun")
-    return RankPlace(*(int(os.environ[name]) for name in _VARIABLES))
 
 
 def _stop_rank(findings: Sequence[Diagnostic]) -> None:

@@ -114,7 +114,14 @@ def join(device: str, position: RankPlace, init_method: str) -> torch.device:
             "gloo", init_method=init_method, rank=position.rank, world_size=position.num_ranks
         )
         return torch.device("cpu")
-    _require_gpus(position)
+    gpus = torch.cuda.device_count()
+    if gpus < position.local_ranks or not dist.is_nccl_available():
+        message = (
+            f"NCCL needs a GPU for each of the {position.local_ranks} ranks on this host, "
+            f"torch {torch.__version__} finds {gpus}"
+        )
+        cure = "use -O device=cpu, or a torch with CUDA on a machine with GPUs"
+        raise PluginError(message, cure=cure, code="no-gpu")
     gpu = torch.device("cuda", position.local_rank)
     torch.cuda.set_device(gpu)
     # With the device NCCL connects immediately, so the first message is not slow.
@@ -348,18 +355,6 @@ _NATIVE: Mapping[CollectiveKind, Callable[[_NativeTensors], None]] = {
     CollectiveKind.GATHER: _NativeTensors.gather,
     CollectiveKind.SCATTER: _NativeTensors.scatter,
 }
-
-
-def _require_gpus(position: RankPlace) -> None:
-    """Raise `PluginError` unless this host has NCCL and a GPU per rank."""
-    gpus = torch.cuda.device_count()
-    if gpus < position.local_ranks or not dist.is_nccl_available():
-        message = (
-            f"NCCL needs a GPU for each of the {position.local_ranks} ranks on this host, "
-            f"torch {torch.__version__} finds {gpus}"
-        )
-        cure = "use -O device=cpu, or a torch with CUDA on a machine with GPUs"
-        raise PluginError(message, cure=cure, code="no-gpu")
 
 
 def _fork_rank(job: JobFolder, rank: int, options: TorchOptions) -> int:

@@ -14,7 +14,6 @@ from itertools import pairwise
 import numpy as np
 
 from collhub_certificates.claim import Claim, FlawError, format_gb
-from hub_core.columns import Int64Array
 from hub_core.model import ROOTED, Algorithm, CollectiveKind, StepKind
 from hub_core.schedules import CertifiedPlane, CertifiedTree, CertifiedWay, LinkCapacities
 
@@ -69,7 +68,15 @@ def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
     """
     only = _get_only_target(tree, claim)
     targets = claim.ranks if only is None else [only]
-    _check_endpoints(tree, targets, claim)
+    # Refuse a tree with a wrong root or wrong targets.
+    root = tree["root"]
+    if claim.kind in ROOTED and root != claim.root:
+        message = f"a tree is rooted at {root}, not at the root {claim.root}"
+        raise FlawError("tree", message)
+    are_ranks = set(targets) <= set(claim.ranks)
+    if root not in claim.ranks or not are_ranks:
+        message = f"the tree of root {root} starts at no rank, or leads to none"
+        raise FlawError("tree", message)
     if claim.kind is not CollectiveKind.ALL_REDUCE:
         is_up = claim.is_collecting
         return [_build_directed_tree(tree, tree, targets, claim, is_down=not is_up, is_up=is_up)]
@@ -87,18 +94,6 @@ def _get_only_target(tree: CertifiedTree, claim: Claim) -> int | None:
     if claim.may_serve_one:
         return tree.get("target")
     return None
-
-
-def _check_endpoints(tree: CertifiedTree, targets: Sequence[int], claim: Claim) -> None:
-    """Raise `FlawError` for a tree with a wrong root or wrong targets."""
-    root = tree["root"]
-    if claim.kind in ROOTED and root != claim.root:
-        message = f"a tree is rooted at {root}, not at the root {claim.root}"
-        raise FlawError("tree", message)
-    are_ranks = set(targets) <= set(claim.ranks)
-    if root not in claim.ranks or not are_ranks:
-        message = f"the tree of root {root} starts at no rank, or leads to none"
-        raise FlawError("tree", message)
 
 
 def _build_directed_tree(
@@ -186,14 +181,10 @@ def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[
     # Integers throughout: the sums of `bincount` with weights would be rounded.
     units = np.zeros(len(pairs), np.int64)
     np.add.at(units, row, steps.count[sends])
-    return _to_fractions(pairs, units, algorithm.collective.unit_count)
-
-
-def _to_fractions(pairs: Int64Array, units: Int64Array, total: int) -> dict[NodePair, Fraction]:
-    """Return units as fractions of the total by pair; `pairs`: source in the high 32 bits."""
+    # Units as fractions of the total by pair; `pairs`: source in the high 32 bits.
     fractions = {}
     for pair, count in zip(pairs.tolist(), units.tolist(), strict=True):
-        fractions[pair >> 32, pair & 0xFFFFFFFF] = Fraction(count, total)
+        fractions[pair >> 32, pair & 0xFFFFFFFF] = Fraction(count, algorithm.collective.unit_count)
     return fractions
 
 

@@ -93,7 +93,8 @@ def _recompute(
         if "trees" in certificate:
             rate = _try_compute(lambda: compute_carried_rate(claim, algorithm), findings)
         else:
-            findings.append(_create_partial_warning())
+            message = "the certificate leaves the trees out, so that only the bound was checked"
+            findings.append(Diagnostic("certificate-partial", message, Severity.WARNING))
         compare_numbers(certificate, rate, bound, algorithm)
     except FlawError as flaw:
         # A flaw of the network, the ranks or the comparison; results so far are still reported.
@@ -109,11 +110,6 @@ def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) ->
     except FlawError as flaw:
         findings.append(flaw.diagnostic)
         return None
-
-
-def _create_partial_warning() -> Diagnostic:
-    message = "the certificate leaves the trees out, so that only the bound was checked"
-    return Diagnostic("certificate-partial", message, Severity.WARNING)
 
 
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
@@ -163,9 +159,24 @@ def compare_numbers(
     _check_tree_count(document)
     if rate is None:
         return
-    _check_depths(document)
+    for tree in document["trees"]:
+        directions = [tree, tree["up"]] if "up" in tree else [tree]
+        depth = max(_compute_depth(direction["parents"]) for direction in directions)
+        if tree["depth"] != depth:
+            message = f"the tree of root {tree['root']} has depth {depth}, not {tree['depth']}"
+            raise FlawError("tree", message)
     if bound is not None:
-        _check_order(rate, bound, document["is_optimal"])
+        # Refuse a rate above its bound, and for a wrong claim of optimality.
+        is_called_optimal = document["is_optimal"]
+        # Both are recomputed, so one of the two computations or the network is wrong.
+        if rate > bound:
+            excess = f"{format_gb(rate)}, more than the bound of {format_gb(bound)}"
+            raise FlawError("bound", f"the trees carry {excess}: one of them is wrong")
+        if not is_called_optimal and rate == bound:
+            raise FlawError("optimal", "claimed not to be optimal, but the rate equals the bound")
+        if is_called_optimal and rate != bound:
+            gap = f"{format_gb(rate)} is less than the bound of {format_gb(bound)}"
+            raise FlawError("optimal", f"claimed to be optimal, but {gap}")
 
 
 def compute_allowed_rate(claim: Claim) -> Fraction:
@@ -374,16 +385,6 @@ def _check_tree_count(document: Certificate) -> None:
         raise FlawError("trees", f"a weight is no multiple of the unit {count['unit']:.40}")
 
 
-def _check_depths(document: Certificate) -> None:
-    """Raise `FlawError` for a tree whose claimed depth is not its maximum number of hops."""
-    for tree in document["trees"]:
-        directions = [tree, tree["up"]] if "up" in tree else [tree]
-        depth = max(_compute_depth(direction["parents"]) for direction in directions)
-        if tree["depth"] != depth:
-            message = f"the tree of root {tree['root']} has depth {depth}, not {tree['depth']}"
-            raise FlawError("tree", message)
-
-
 def _compute_depth(parents: Sequence[int]) -> int:
     """Compute the maximum number of hops; the parents must be those of a checked tree."""
     hops: dict[int, int] = {}
@@ -396,16 +397,3 @@ def _compute_depth(parents: Sequence[int]) -> int:
         for count, visited in enumerate(reversed(path), 1):
             hops[visited] = base + count
     return max(hops.values(), default=0)
-
-
-def _check_order(rate: Fraction, bound: Fraction, is_called_optimal: bool) -> None:
-    """Raise `FlawError` for a rate above its bound, and for a wrong claim of optimality."""
-    # Both are recomputed, so one of the two computations or the network is wrong.
-    if rate > bound:
-        excess = f"{format_gb(rate)}, more than the bound of {format_gb(bound)}"
-        raise FlawError("bound", f"the trees carry {excess}: one of them is wrong")
-    if not is_called_optimal and rate == bound:
-        raise FlawError("optimal", "claimed not to be optimal, but the rate equals the bound")
-    if is_called_optimal and rate != bound:
-        gap = f"{format_gb(rate)} is less than the bound of {format_gb(bound)}"
-        raise FlawError("optimal", f"claimed to be optimal, but {gap}")

@@ -339,9 +339,14 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
     evenly spaced in the plan, as a sample; None for all.
     """
     npu_of = np.asarray(task.npus, np.int64)
-    unit = task.collective_bytes / _count_blocks(plan, task)
+    is_square = task.kind is CollectiveKind.ALL_TO_ALL
+    unit = task.collective_bytes / (
+        plan.num_blocks // task.num_ranks if is_square else plan.num_blocks
+    )
     total = 0.0
-    rounds = _find_rounds(plan)
+    boundaries: Int64Array = np.flatnonzero(np.diff(plan.round)) + 1
+    cuts = [0, *boundaries.tolist(), len(plan)]
+    rounds = list(pairwise(cuts))
     sampling_step = 1 if max_messages is None else max(1, len(plan) // max_messages)
     # Skip rounds first, since most are equal; then messages within large rounds.
     round_step = min(sampling_step, len(rounds))
@@ -356,19 +361,6 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
         total += float(np.bincount(message, busy[routes.links]).max())
     sampled = len(rounds[::round_step])
     return max(1, ceil(total * len(rounds) / max(1, sampled) * 1e9))
-
-
-def _count_blocks(plan: MessagePlan, task: ClassicTask) -> int:
-    """Count the blocks of one rank's full buffer."""
-    is_square = task.kind is CollectiveKind.ALL_TO_ALL
-    return plan.num_blocks // task.num_ranks if is_square else plan.num_blocks
-
-
-def _find_rounds(plan: MessagePlan) -> list[tuple[int, int]]:
-    """Find the first message and the end of every round."""
-    boundaries: Int64Array = np.flatnonzero(np.diff(plan.round)) + 1
-    cuts = [0, *boundaries.tolist(), len(plan)]
-    return list(pairwise(cuts))
 
 
 def _join_plans(plans: Sequence[MessagePlan], num_blocks: int) -> MessagePlan:

@@ -222,7 +222,15 @@ class BlockAccesses:
         position = np.arange(2 * entries)
         start = np.maximum.accumulate(np.where(run_mask(location[order]), position, 0))
         before = _find_last_marked(is_write, start)
-        is_final, after = _find_next_marked(is_write, location[order])
+        # Find per position the next marked position of its group, or -1; also whether there is
+        # none.
+        group = location[order]
+        reversed_start = np.maximum.accumulate(
+            np.where(run_mask(group[::-1]), np.arange(len(group)), 0)
+        )
+        reversed_last = _find_last_marked(is_write[::-1], reversed_start)
+        after = np.where(reversed_last >= 0, len(group) - 1 - reversed_last, NONE)[::-1]
+        is_final, after = after < 0, after
         read_before_in_round = _find_last_marked(~is_write, start)
         same_round = time[order][read_before_in_round] // 2 == time[order] // 2
         crosses = (read_before_in_round >= 0) & same_round
@@ -256,19 +264,6 @@ def _find_last_marked(is_marked: BoolArray, start: Int64Array) -> Int64Array:
     latest = np.maximum.accumulate(np.where(is_marked, position, NONE))
     earlier = np.concatenate([[NONE], latest[:-1]])[: len(is_marked)]
     return np.where(earlier >= start, earlier, NONE)
-
-
-def _find_next_marked(is_marked: BoolArray, group: Int64Array) -> tuple[BoolArray, Int64Array]:
-    """Find per position the next marked position of its group, or -1; also whether there is none.
-
-    The result is (bool, int64). Groups are adjacent.
-    """
-    reversed_start = np.maximum.accumulate(
-        np.where(run_mask(group[::-1]), np.arange(len(group)), 0)
-    )
-    reversed_last = _find_last_marked(is_marked[::-1], reversed_start)
-    after = np.where(reversed_last >= 0, len(group) - 1 - reversed_last, NONE)[::-1]
-    return after < 0, after
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -151,10 +151,17 @@ class _Rows:
         """Build the columns of all steps."""
         copies = _Copies.of(plan, accesses, where, places)
         staged = np.flatnonzero(where.staging[pieces.entry] >= 0)
+        entry = pieces.entry[staged]
         parts = (
             _build_sends(plan, accesses, where, pieces),
             _build_receives(plan, accesses, where, pieces),
-            _build_reductions(plan, accesses, where, pieces, staged),
+            _build_columns(
+                plan.destination[accesses.message[entry]],
+                np.full(len(entry), StepKind.REDUCE),
+                pieces.count[staged],
+                source=(np.full(len(entry), Buffer.SCRATCH), where.staging[entry]),
+                target=(where.target_buffer[entry], where.target_offset[entry]),
+            ),
             _build_copies(copies, places),
         )
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -307,24 +314,6 @@ def _build_receives(
         ),
         peer=plan.source[message],
         channel=plan.channel[message],
-    )
-
-
-def _build_reductions(
-    plan: MessagePlan,
-    accesses: BlockAccesses,
-    where: EntryPlaces,
-    pieces: MessagePieces,
-    staged: Int64Array,
-) -> dict[str, Int64Array]:
-    """Build the REDUCE steps that add staged pieces."""
-    entry = pieces.entry[staged]
-    return _build_columns(
-        plan.destination[accesses.message[entry]],
-        np.full(len(entry), StepKind.REDUCE),
-        pieces.count[staged],
-        source=(np.full(len(entry), Buffer.SCRATCH), where.staging[entry]),
-        target=(where.target_buffer[entry], where.target_offset[entry]),
     )
 
 

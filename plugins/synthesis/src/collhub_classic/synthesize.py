@@ -73,7 +73,11 @@ def synthesize(name: str, request: SynthesisRequest, options: ClassicOptions) ->
     # The first order, that of the rank numbers, wins ties.
     time_ns, algorithm, order = min(candidates, key=itemgetter(0))
     bound = _compute_bound_ns(request)
-    statistics = _collect_statistics(planned, classic, task, order)
+    # Collect the statistics: details of the plan, rounds, cost, and the order unless as numbered.
+    statistics: dict[str, JsonValue] = {**planned.details, "rounds": planned.plan.num_rounds}
+    statistics["cost"] = f"{planned.cost}, {'many ports' if classic.has_many_ports else 'one port'}"
+    if not np.array_equal(order, np.arange(task.num_ranks)):
+        statistics["order"] = ",".join(map(str, order.tolist()))
     record: dict[str, JsonValue] = {
         "algorithm": name,
         **statistics,
@@ -277,10 +281,12 @@ def _build_algorithm(
     total = request.topology.num_npus
     option_texts = {name: str(value) for name, value in asdict(options).items()}
     version = installed_version("collhub-synthesis") or ""
+    scattered = np.zeros(total, np.int64)
+    scattered[np.asarray(request.npus, np.int64)] = scratch
     return Algorithm(
         collective_among(collective, request.npus, total),
         _map_to_npus(steps, request.npus, total),
-        _scatter(scratch, request.npus, total),
+        scattered,
         Provenance(_NAME, version, request.topology.name, "", option_texts),
         request.collective_bytes,
     )
@@ -302,32 +308,12 @@ def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable
     )
 
 
-def _scatter(values: Int64Array, npus: Sequence[int], total: int) -> Int64Array:
-    """Spread values of ranks over all NPUs: int64[total], 0 for idle NPUs."""
-    scattered = np.zeros(total, np.int64)
-    scattered[np.asarray(npus, np.int64)] = values
-    return scattered
-
-
 def _compute_bound_ns(request: SynthesisRequest) -> dict[str, int]:
     """Compute the core's lower bound in ns, if all NPUs take part as numbered; else no entry."""
     if request.npus != tuple(range(request.topology.num_npus)):
         return {}
     bound = lower_bound_ns(request.collective, request.topology, request.collective_bytes)
     return {} if bound is None else {"ports and distances": floor(bound)}
-
-
-def _collect_statistics(
-    planned: PlannedAlgorithm, classic: ClassicAlgorithm, task: ClassicTask, order: Int64Array
-) -> dict[str, JsonValue]:
-    """Collect the statistics: details of the plan, rounds, cost, and the order unless as
-    numbered.
-    """
-    statistics: dict[str, JsonValue] = {**planned.details, "rounds": planned.plan.num_rounds}
-    statistics["cost"] = f"{planned.cost}, {'many ports' if classic.has_many_ports else 'one port'}"
-    if not np.array_equal(order, np.arange(task.num_ranks)):
-        statistics["order"] = ",".join(map(str, order.tolist()))
-    return statistics
 
 
 # The functions of the offers: the synthesis and the time estimate of every algorithm.

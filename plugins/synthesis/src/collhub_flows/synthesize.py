@@ -221,15 +221,13 @@ def _compute_flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
     request = problem.request
     # Only ratios of costs matter; without latency they are equal for all sizes.
     cost = problem.cost_s / problem.cost_s.max()
-    collective = replace(request.collective, unit_count=_count_flow_units(request.collective))
+    collective = replace(
+        request.collective,
+        unit_count=request.collective.kind.traits.parts(request.collective.num_ranks),
+    )
     return _compute_flow_at(
         request.topology, collective, tuple(request.npus), cost.tobytes(), options
     )
-
-
-def _count_flow_units(collective: Collective) -> int:
-    """Return the minimum number of units, so that the cached flow does not depend on it."""
-    return collective.kind.traits.parts(collective.num_ranks)
 
 
 # A comparison requests many sizes on one network.
@@ -283,7 +281,9 @@ def _generate_by_pieces(
     trials: list[_Trial] = []
     for index, pieces in enumerate(ladder):
         problem.request.progress(0.5 + 0.5 * index / len(ladder), "schedules")
-        jobs = _build_jobs(problem, paths, pieces)
+        unit_bytes = problem.share_bytes / paths.share_units
+        occupancy = problem.request.occupancy
+        jobs = FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
         if index and len(jobs.link) > _MAX_JOBS:
             break
         # Finer pieces gain nothing if latencies or loads determine the time.
@@ -317,12 +317,6 @@ def _generate_by_orders(
         # Schedules that are simulated already or far slower than the best are skipped.
         if schedule.time_ps <= _MAX_SLOWDOWN * best_ps and not np.array_equal(start, trial.start):
             yield _simulate_candidate(problem, schedule, trial.candidate.pieces)
-
-
-def _build_jobs(problem: _Problem, paths: FlowPaths, pieces: int) -> FlowJobs:
-    unit_bytes = problem.share_bytes / paths.share_units
-    occupancy = problem.request.occupancy
-    return FlowJobs.of(problem.network, paths, pieces, unit_bytes, occupancy)
 
 
 def _schedule_jobs(

@@ -122,7 +122,11 @@ def fixed_rate(
         return network.shortage(_scale_and_floor(graph.capacity, times), sent) is None
 
     lower = per_root / all_gather_rate(graph, weights).value
-    upper = _double_until_sufficient(lower, is_sufficient)
+    factor = lower
+    # Terminates, because rounding down reduces a capacity by less than 1.
+    while not is_sufficient(factor):
+        factor *= 2
+    upper = factor
     for capacity in sorted({int(value) for value in graph.capacity if value}):
         upper = _find_smallest_multiple(capacity, lower, upper, is_sufficient)
     return per_root / upper
@@ -214,7 +218,13 @@ def orient_links(
     if sorted(order) != list(range(graph.num_compute)):
         raise InputError("the order must name every compute node once")
     links = DuplexLinks.of(graph)
-    scale = _find_even_scale(links, graph.num_compute, rate.value, min_scale)
+    # Find the scale (`min_scale`, or twice that) at which the capacity at every switch is even.
+    scale = rate.value.denominator if min_scale is None else min_scale
+    if scale < 1 or math.floor(rate.value * scale) < 1:
+        message = f"weights that are multiples of 1/{scale} are above the rate of {rate.value}"
+        raise InputError(message, code="scale")
+    at_switches = _compute_touching(links, scale)[graph.num_compute :]
+    scale = 2 * scale if np.any(at_switches % 2) else scale
     arriving = _compute_arriving(links, order, math.floor(rate.value * scale), scale)
     capacity = scaled(links.capacity, scale)
     up = _divide_links(links, capacity, arriving)
@@ -222,16 +232,6 @@ def orient_links(
     directed[links.up] = up
     directed[links.down] = capacity - up
     return replace(graph, capacity=directed, unit=graph.unit / scale), scale
-
-
-def _double_until_sufficient(
-    factor: Fraction, is_sufficient: Callable[[Fraction], bool]
-) -> Fraction:
-    """Double a factor until it suffices."""
-    # Terminates, because rounding down reduces a capacity by less than 1.
-    while not is_sufficient(factor):
-        factor *= 2
-    return factor
 
 
 def _find_smallest_multiple(
@@ -282,7 +282,7 @@ def _build_packing(
     seed: int,
 ) -> AllReducePacking:
     """Build the packing of one random orientation; the scale is `min_scale` or twice that."""
-    order = _shuffle(graph.num_compute, seed)
+    order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)
     total = math.floor(network_strength.value * scale)
     one_way = directed
@@ -295,22 +295,12 @@ def _build_packing(
     else:
         network = direct(replace(directed, capacity=scaled(graph.capacity, scale)))
     trees = pack_arborescences(one_way, order[0], total, seeds=1, first_seed=seed)
-    return AllReducePacking(network_strength, scale, network, _reroot_at_centres(trees, opposite))
-
-
-def _shuffle(count: int, seed: int) -> list[int]:
-    """Return the numbers below `count` in a random order, the same for a seed on every machine."""
-    order: list[int] = np.random.default_rng(seed).permutation(count).tolist()
-    return order
-
-
-def _reroot_at_centres(trees: list[SpanningTree], opposite: Int64Array) -> list[SpanningTree]:
-    """Reroot trees at their centres, where they have minimum depth; sort wide ones first."""
+    # Reroot trees at their centres, where they have minimum depth; sort wide ones first.
     centred = []
     for tree in trees:
         centre = tree.centre(opposite)
         centred.append(tree.rerooted(centre, opposite))
-    return sorted(centred, key=_tree_key)
+    return AllReducePacking(network_strength, scale, network, sorted(centred, key=_tree_key))
 
 
 def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
@@ -341,24 +331,6 @@ def _add_opposite_arcs(
     number = np.arange(arcs.num_arcs)
     opposites = np.concatenate([number + len(number), number])
     return DirectNetwork(both, one_way.routes + back), opposites
-
-
-def _find_even_scale(
-    links: DuplexLinks,
-    num_compute: int,
-    rate: Fraction,
-    min_scale: int | None,
-) -> int:
-    """Find the scale (`min_scale`, or twice that) at which the capacity at every switch is even.
-
-    `min_scale` None: the rate's denominator. `InputError` if the scaled rate is below 1.
-    """
-    scale = rate.denominator if min_scale is None else min_scale
-    if scale < 1 or math.floor(rate * scale) < 1:
-        message = f"weights that are multiples of 1/{scale} are above the rate of {rate}"
-        raise InputError(message, code="scale")
-    at_switches = _compute_touching(links, scale)[num_compute:]
-    return 2 * scale if np.any(at_switches % 2) else scale
 
 
 def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:
@@ -401,7 +373,10 @@ def _divide_links(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array
     capacity into v to that into u.
     """
     up = capacity // 2
-    surplus = _compute_surplus(links, up, capacity - up, arriving)
+    # Compute the capacity into every node minus `arriving`.
+    surplus = -arriving
+    np.add.at(surplus, links.high, up)
+    np.add.at(surplus, links.low, capacity - up)
     excess, deficit = np.maximum(surplus, 0), np.maximum(-surplus, 0)
     n = links.num_nodes
     tails = np.concatenate([links.high, links.low])
@@ -411,16 +386,3 @@ def _divide_links(links: DuplexLinks, capacity: Int64Array, arriving: Int64Array
     value, remaining = network.remainder(amounts, n, n + 1)
     assert value == int(excess.sum())
     return remaining[: len(up)]
-
-
-def _compute_surplus(
-    links: DuplexLinks,
-    up: Int64Array,
-    down: Int64Array,
-    arriving: Int64Array,
-) -> Int64Array:
-    """Compute the capacity into every node minus `arriving`."""
-    surplus = -arriving
-    np.add.at(surplus, links.high, up)
-    np.add.at(surplus, links.low, down)
-    return surplus

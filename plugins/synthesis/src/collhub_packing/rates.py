@@ -68,8 +68,18 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
     """
     _check_size(graph)
     share = to_weight_array(graph, weights)
-    _check_weights(graph, share)
-    rate, side = _find_weakest_node(graph, share)
+    count = graph.num_compute
+    if len(share) != count or share.min() < 0 or not share.sum():
+        message = f"{len(share)} weights for {count} nodes: one each, not negative, not all 0"
+        raise InputError(message)
+    # Compute the rate that the capacity into single nodes allows, and the set of all nodes but that
+    # one.
+    # A node's own data need not enter it.
+    required = (int(share.sum()) - share).tolist()
+    available = _compute_capacity_into(graph).tolist()
+    receivers = [node for node in range(graph.num_compute) if required[node]]
+    rate, weakest = min((Fraction(available[node], required[node]), node) for node in receivers)
+    rate, side = rate, np.arange(graph.num_nodes) != weakest
     network = SourcedNetwork(graph)
     # Every violated cut gives a lower rate; a rate without violated cut is reached by flows.
     while rate:
@@ -83,14 +93,6 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
         rate = Fraction(_compute_capacity_out_of(graph, side), weight)
     unreached = int(np.argmin(side[: graph.num_compute]))
     raise _unreachable_error(unreached, _list_nodes(side), graph)
-
-
-def _check_weights(graph: CapacityGraph, share: Int64Array) -> None:
-    """Raise `InputError` unless there is one weight per node, none negative, and not all 0."""
-    count = graph.num_compute
-    if len(share) != count or share.min() < 0 or not share.sum():
-        message = f"{len(share)} weights for {count} nodes: one each, not negative, not all 0"
-        raise InputError(message)
 
 
 def to_weight_array(graph: CapacityGraph, weights: Sequence[int] | None) -> Int64Array:
@@ -173,19 +175,15 @@ def _find_worst_partition(
         allowed[node] = True
         value, members = sets.least([node], -prices, allowed)
         prices[node] = value - 2 * rate.numerator
-        blocks = _merge_blocks(blocks, node, members)
+        # Merge a new node with the blocks that meet a set; the merged block is last.
+        merged, unchanged = [node], []
+        for block in blocks:
+            if members[block].any():
+                merged += block
+            else:
+                unchanged.append(block)
+        blocks = [*unchanged, merged]
     return int(prices.sum()), blocks
-
-
-def _merge_blocks(blocks: list[list[int]], node: int, members: BoolArray) -> list[list[int]]:
-    """Merge a new node with the blocks that meet a set; the merged block is last."""
-    merged, unchanged = [node], []
-    for block in blocks:
-        if members[block].any():
-            merged += block
-        else:
-            unchanged.append(block)
-    return [*unchanged, merged]
 
 
 def _compute_partition_rate(
@@ -216,18 +214,6 @@ def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> li
     no_weights = np.zeros(graph.num_nodes, np.int64)
     _, side = LeastSets(links, 1).least(block, no_weights, allowed)
     return list(_list_nodes(side))
-
-
-def _find_weakest_node(graph: CapacityGraph, weights: Int64Array) -> tuple[Fraction, BoolArray]:
-    """Compute the rate that the capacity into single nodes allows, and the set of all nodes but
-    that one.
-    """
-    # A node's own data need not enter it.
-    required = (int(weights.sum()) - weights).tolist()
-    available = _compute_capacity_into(graph).tolist()
-    receivers = [node for node in range(graph.num_compute) if required[node]]
-    rate, weakest = min((Fraction(available[node], required[node]), node) for node in receivers)
-    return rate, np.arange(graph.num_nodes) != weakest
 
 
 def _sort_by_capacity_into(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:
@@ -267,15 +253,11 @@ def _check_size(graph: CapacityGraph) -> None:
 
 def _unreachable_error(unreached: int, side: tuple[int, ...], graph: CapacityGraph) -> InputError:
     """Build the error for a node that no link connects to the nodes of `side`."""
-    inside = _list_names([node for node in side if node < graph.num_compute])
+    nodes = [node for node in side if node < graph.num_compute]
+    named = ", ".join(map(str, nodes[:_MAX_NAMES_IN_A_MESSAGE]))
+    inside = named + ", ..." if len(nodes) > _MAX_NAMES_IN_A_MESSAGE else named
     return InputError(
         f"node {unreached} cannot be reached: no link of any bandwidth leaves the nodes {inside}",
         cure="add the missing links, or leave the node out",
         code="unreachable",
     )
-
-
-def _list_names(nodes: list[int]) -> str:
-    """List the first nodes for a message, at most 8."""
-    named = ", ".join(map(str, nodes[:_MAX_NAMES_IN_A_MESSAGE]))
-    return named + ", ..." if len(nodes) > _MAX_NAMES_IN_A_MESSAGE else named

@@ -10,7 +10,7 @@ records the physical links of every direct link.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -100,23 +100,18 @@ def without_switches(
     some switches whose links differ by direction.
     """
     demand = np.asarray(sent, np.int64)
-    links = _collect_links(graph)
+    # Map (source, destination) to the capacity of every arc with capacity, routed over itself.
+    links: _RoutedCapacities = {}
+    endpoints = zip(graph.source.tolist(), graph.destination.tolist(), strict=True)
+    for arc, pair in enumerate(endpoints):
+        if graph.capacity[arc]:
+            links[pair] = [_RoutedCapacity(int(graph.capacity[arc]), (arc,))]
     for switch in _sort_switches(graph):
         is_spread = spread is SwitchSpread.EVERYWHERE
         if spread is SwitchSpread.WIDEST:
             is_spread = _connects_widest_links(switch, links, graph.num_compute)
         _remove_switch(switch, links, graph, demand, is_spread)
     return _build_direct_network(links, graph)
-
-
-def _collect_links(graph: CapacityGraph) -> _RoutedCapacities:
-    """Map (source, destination) to the capacity of every arc with capacity, routed over itself."""
-    links: _RoutedCapacities = {}
-    endpoints = zip(graph.source.tolist(), graph.destination.tolist(), strict=True)
-    for arc, pair in enumerate(endpoints):
-        if graph.capacity[arc]:
-            links[pair] = [_RoutedCapacity(int(graph.capacity[arc]), (arc,))]
-    return links
 
 
 def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
@@ -145,17 +140,13 @@ def _sort_switches(graph: CapacityGraph) -> list[int]:
     """Sort switches by their distance from compute nodes, nearest first."""
     # The neighbours of the removed switch are then mostly compute nodes, whose direct links are
     # final.
-    distance = _count_hops_from_compute(graph).tolist()
-    switches = range(graph.num_compute, graph.num_nodes)
-    return sorted(switches, key=lambda switch: (distance[switch], switch))
-
-
-def _count_hops_from_compute(graph: CapacityGraph) -> Int64Array:
-    """Count the fewest arcs from a compute node to every node; `num_nodes` without a path."""
+    # Count the fewest arcs from a compute node to every node; `num_nodes` without a path.
     is_compute = np.arange(graph.num_nodes) < graph.num_compute
     arcs = Arcs(graph.num_nodes, graph.source, graph.destination)
     hops = arcs.lengths_from(is_compute, np.ones(len(graph.source)))
-    return np.where(np.isfinite(hops), hops, graph.num_nodes).astype(np.int64)
+    distance = np.where(np.isfinite(hops), hops, graph.num_nodes).astype(np.int64).tolist()
+    switches = range(graph.num_compute, graph.num_nodes)
+    return sorted(switches, key=lambda switch: (distance[switch], switch))
 
 
 def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
@@ -201,7 +192,11 @@ def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: in
     routed = _join_routes(links[u, switch], links[switch, t], amount)
     # Capacity from a node back to itself is dropped.
     if u != t:
-        links[u, t] = _merge_equal_routes(links.get((u, t), []) + routed)
+        # Merge capacities with equal routes.
+        amounts: dict[_Route, int] = {}
+        for capacity in links.get((u, t), []) + routed:
+            amounts[capacity.route] = amounts.get(capacity.route, 0) + capacity.amount
+        links[u, t] = [_RoutedCapacity(amount, route) for route, amount in amounts.items()]
 
 
 def _join_routes(
@@ -227,14 +222,6 @@ def _reduce_front(routed: list[_RoutedCapacity], amount: int) -> None:
     if first.amount > amount:
         # The remainder stays first, so that few routes are divided.
         routed.insert(0, first._replace(amount=first.amount - amount))
-
-
-def _merge_equal_routes(routed: list[_RoutedCapacity]) -> list[_RoutedCapacity]:
-    """Merge capacities with equal routes."""
-    amounts: dict[_Route, int] = {}
-    for capacity in routed:
-        amounts[capacity.route] = amounts.get(capacity.route, 0) + capacity.amount
-    return [_RoutedCapacity(amount, route) for route, amount in amounts.items()]
 
 
 def _split_off(
@@ -264,17 +251,13 @@ def _split_off(
     order = _order_neighbours(switch, senders, receivers, links)
     kernels.split_off(junction, order, shares, amounts)
     if junction.capacity_in.any() and junction.capacity_out.any():
-        raise _unbalanced_error(switch)
+        raise InputError(
+            f"switch {switch}: its links differ by direction so that direct ones cannot "
+            "replace them",
+            cure="give them one bandwidth both ways",
+            code="unbalanced-switch",
+        )
     return amounts
-
-
-def _unbalanced_error(switch: int) -> InputError:
-    """Build the error for a switch whose in- and outgoing capacities differ."""
-    return InputError(
-        f"switch {switch}: its links differ by direction so that direct ones cannot replace them",
-        cure="give them one bandwidth both ways",
-        code="unbalanced-switch",
-    )
 
 
 def _build_junction(
@@ -291,7 +274,14 @@ def _build_junction(
     pairs = [(u, t) for u in senders for t in receivers if u != t]
     # Links that splitting may create have wires from the beginning.
     endpoints = sorted({*links, *pairs})
-    network, capacity = _build_sourced_network(endpoints, links, graph, demand)
+    # Build the flow network of pairs of nodes with a source of all demand, and capacities by wire.
+    compute = np.arange(graph.num_compute)
+    source, destination = np.asarray(endpoints, np.int64).T
+    network = FlowNetwork.fed(graph.num_nodes, source, destination, compute)
+    amounts = [_total_flow(links.get(pair, ())) for pair in endpoints]
+    # Links that splitting may create have no capacity yet.
+    capacity = np.concatenate([amounts, demand]).astype(np.int64)
+    capacity = network.residual(capacity)
     wire_of = {pair: int(network.place[index]) for index, pair in enumerate(endpoints)}
     inward = np.asarray([wire_of[u, switch] for u in senders], np.int64)
     outward = np.asarray([wire_of[switch, t] for t in receivers], np.int64)
@@ -311,24 +301,6 @@ def _build_junction(
     return junction, capacity
 
 
-def _build_sourced_network(
-    endpoints: list[_Pair],
-    links: _RoutedCapacities,
-    graph: CapacityGraph,
-    demand: Int64Array,
-) -> tuple[FlowNetwork, Int64Array]:
-    """Build the flow network of pairs of nodes with a source of all demand, and capacities
-    by wire.
-    """
-    compute = np.arange(graph.num_compute)
-    source, destination = np.asarray(endpoints, np.int64).T
-    network = FlowNetwork.fed(graph.num_nodes, source, destination, compute)
-    amounts = [_total_flow(links.get(pair, ())) for pair in endpoints]
-    # Links that splitting may create have no capacity yet.
-    capacity = np.concatenate([amounts, demand]).astype(np.int64)
-    return network, network.residual(capacity)
-
-
 def _compute_round_limits(
     senders: list[int],
     receivers: list[int],
@@ -346,18 +318,14 @@ def _compute_round_limits(
     unlimited = np.full(is_different.shape, UNLIMITED, np.int64)
     if not is_spread:
         return np.stack([unlimited * is_different, unlimited])
-    down, up = _divide_evenly(enters, is_different * leaves)
-    return np.stack([down, up, unlimited * is_different, unlimited])
-
-
-def _divide_evenly(amount: Int64Array, weight: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Divide the amount of each row by the row's weights, rounded down and rounded up."""
+    # Divide the amount of each row by the row's weights, rounded down and rounded up.
+    weight = is_different * leaves
     total = np.maximum(weight.sum(axis=1, keepdims=True), 1)
     # Python integers, since the product of two capacities overflows.
-    exact = amount[:, None].astype(object) * weight
+    exact = enters[:, None].astype(object) * weight
     down = (exact // total).astype(np.int64)
     up = (-(-exact // total)).astype(np.int64)
-    return down, up
+    return np.stack([down, up, unlimited * is_different, unlimited])
 
 
 def _order_neighbours(
@@ -373,7 +341,12 @@ def _order_neighbours(
     follow cyclically.
     """
     part = _find_components(switch, sorted({*senders, *receivers}), endpoints)
-    rank = _rank_in_components(part)
+    # Count, for every neighbour, the previous neighbours in its component.
+    counts: Counter[int] = Counter()
+    rank = {}
+    for node, number in part.items():
+        rank[node] = counts[number]
+        counts[number] += 1
     sizes = Counter(part.values())
 
     def build_key(u: int, t: int) -> tuple[bool, int, int]:
@@ -395,7 +368,12 @@ def _find_components(
     switch: int, neighbours: list[int], endpoints: Iterable[_Pair]
 ) -> dict[int, int]:
     """Number the components of the network without the switch, from 0, for every neighbour."""
-    linked = _list_neighbours(switch, endpoints)
+    # List the neighbours of every node in either direction, without links of the switch.
+    linked: dict[int, list[int]] = defaultdict(list)
+    for u, t in endpoints:
+        if switch not in (u, t):
+            linked[u].append(t)
+            linked[t].append(u)
     part: dict[int, int] = {}
     for number, node in enumerate(neighbours):
         waiting = [node]
@@ -407,23 +385,3 @@ def _find_components(
     # A component has the number of its first neighbour so far: close the gaps.
     numbers = sorted({part[node] for node in neighbours})
     return {node: numbers.index(part[node]) for node in neighbours}
-
-
-def _list_neighbours(switch: int, endpoints: Iterable[_Pair]) -> dict[int, list[int]]:
-    """List the neighbours of every node in either direction, without links of the switch."""
-    linked: dict[int, list[int]] = defaultdict(list)
-    for u, t in endpoints:
-        if switch not in (u, t):
-            linked[u].append(t)
-            linked[t].append(u)
-    return linked
-
-
-def _rank_in_components(part: Mapping[int, int]) -> dict[int, int]:
-    """Count, for every neighbour, the previous neighbours in its component."""
-    counts: Counter[int] = Counter()
-    rank = {}
-    for node, number in part.items():
-        rank[node] = counts[number]
-        counts[number] += 1
-    return rank

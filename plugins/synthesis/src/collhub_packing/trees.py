@@ -142,20 +142,15 @@ def pack_rooted_trees(
 def _check_room(graph: CapacityGraph, weights: Int64Array) -> None:
     """Raise `InputError` for switches and for weights that do not fit."""
     if graph.has_switches:
-        raise _switches_error()
+        raise InputError(
+            "trees grow in networks without switches",
+            cure="remove the switches first",
+            code="switches",
+        )
     if SourcedNetwork(graph).shortage(graph.capacity, weights) is not None:
         total = int(weights.sum())
         message = f"trees of weight {total} do not fit into the network"
         raise InputError(message, code="no-room")
-
-
-def _switches_error() -> InputError:
-    """Build the error for a network with switches."""
-    return InputError(
-        "trees grow in networks without switches",
-        cure="remove the switches first",
-        code="switches",
-    )
 
 
 def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:

@@ -56,7 +56,9 @@ class Statements:
             self._statements[-1],
             (name for operation in operations_of_node for name in operation.reads),
         )
-        group = self._group_of(operations_of_node)
+        names = {operation.name for operation in operations_of_node}
+        stages = self.bound.program.stages
+        group = next((stage.name for stage in stages if not names.isdisjoint(stage.members)), "")
         if group:
             self._statements[-1]["fused_group"] = group
         return len(self._statements) - 1
@@ -74,7 +76,7 @@ class Statements:
         )
         self._statements[0]["program"] = self._program()
         return tuple(
-            attributes_extra({ATTRIBUTE: _format_statement(statement)})
+            attributes_extra({ATTRIBUTE: json.dumps(statement, separators=(",", ":"))})
             for statement in self._statements
         )
 
@@ -96,12 +98,6 @@ class Statements:
         assert isinstance(fields, list)
         fields += [argument_fields(declared[name]) for name in arguments]
 
-    def _group_of(self, operations: Sequence[Operation]) -> str:
-        """Find the name of the stage of these operations, "" if there is none."""
-        names = {operation.name for operation in operations}
-        stages = self.bound.program.stages
-        return next((stage.name for stage in stages if not names.isdisjoint(stage.members)), "")
-
     def _program(self) -> dict[str, object]:
         """Return the fields of the program as a whole."""
         # Only the names of arguments, which are declared by the nodes that read them.
@@ -116,10 +112,6 @@ class Statements:
             "num_ranks": binding.num_ranks,
             "history": list(self.bound.history),
         }
-
-
-def _format_statement(statement: Mapping[str, object]) -> str:
-    return json.dumps(statement, separators=(",", ":"))
 
 
 Fields = dict[str, Any]
@@ -150,7 +142,12 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}
     document["arguments"] = _collect_arguments(workload, statements.values(), header)
     document["operations"] = _collect_operations(workload, statements)
-    document["outputs"] = _find_outputs(header, document["operations"])
+    # The outputs of the header, or else all values that no operation reads.
+    operations = document["operations"]
+    read = {name for operation in operations for name in operation["operands"]}
+    last = [operation["name"] for operation in operations if operation["name"] not in read]
+    outputs: list[str] = header.get("outputs", last)
+    document["outputs"] = outputs
     for name in ("stages", "chains"):
         document[name] = header.get(name, [])
     program = parse_program(document, workload.provenance.source_name or "workload")
@@ -292,14 +289,6 @@ def _sort_operations(workload: Workload, operations: Sequence[Fields]) -> list[F
         message = "operations that nodes state read one another in a circle"
         raise InputError(message, location=location, code="tensor-attributes")
     return [by_name[draft.name] for (draft,) in order]
-
-
-def _find_outputs(header: Fields, operations: Sequence[Fields]) -> list[str]:
-    """Return the outputs of the header, or else all values that no operation reads."""
-    read = {name for operation in operations for name in operation["operands"]}
-    last = [operation["name"] for operation in operations if operation["name"] not in read]
-    outputs: list[str] = header.get("outputs", last)
-    return outputs
 
 
 def _check_results(workload: Workload, statements: Mapping[int, Fields], program: Program) -> None:

@@ -231,7 +231,13 @@ def canonical_hash(program: Program) -> str:
     }
     # Operands precede their readers in a program, so that their hashes are available.
     for operation in program.operations:
-        hashes[operation.name] = _hash_operation(operation, hashes)
+        # Hash kind, attributes and operands; `hashes`: hashes of values by name, all operands' too.
+        attributes = [f"{name}={getattr(operation, name)}" for name in ATTRIBUTES]
+        operands = [
+            hashes[operand] if isinstance(operand, str) else repr(operand)
+            for operand in operation.operands
+        ]
+        hashes[operation.name] = _hash_lines([operation.kind, *attributes, *operands])
     stages = {
         stage.name: _hash_lines(sorted(hashes[member] for member in stage.members))
         for stage in program.stages
@@ -244,16 +250,6 @@ def canonical_hash(program: Program) -> str:
     outputs = [hashes[name] for name in program.outputs]
     sections = (operations, sorted(stages.values()), sorted(chains), outputs)
     return _hash_lines(_hash_lines(section) for section in sections)
-
-
-def _hash_operation(operation: Operation, hashes: dict[str, str]) -> str:
-    """Hash kind, attributes and operands; `hashes`: hashes of values by name, all operands' too."""
-    attributes = [f"{name}={getattr(operation, name)}" for name in ATTRIBUTES]
-    operands = [
-        hashes[operand] if isinstance(operand, str) else repr(operand)
-        for operand in operation.operands
-    ]
-    return _hash_lines([operation.kind, *attributes, *operands])
 
 
 def _hash_lines(lines: Iterable[str]) -> str:

@@ -132,15 +132,26 @@ def compute_elements(
 ) -> Array:
     """Compute `elements` of the result of a computation on a rank of the job."""
     if operation.kind in REDUCTIONS_TO_SCALARS:
-        return _compute_scalar(values, operation, rank).reshape(1)
+        name = operation.reads[0]
+        position = rank % values.binding.num_ranks
+        return reduce_to_scalar(operation.kind, [values.on_rank(name, position)]).reshape(1)
     if operation.kind in CONTRACTIONS:
         return _CONTRACTIONS[operation.kind](values, operation, rank, elements)
     if operation.kind is Kind.TRANSPOSE:
-        return values.read(operation.reads[0], rank, _find_transposed(values, operation, elements))
+        # Find the elements of the operand that become these elements of a transposed tensor.
+        rows, columns = values.binding.shape(values.program.types[operation.name].shape)[-2:]
+        row, column = np.divmod(elements, columns)
+        member, row = np.divmod(row, rows)
+        elements_of_operand: Int64Array = (member * columns + column) * rows + row
+        return values.read(operation.reads[0], rank, elements_of_operand)
     if operation.kind is Kind.UPDATE:
         return values.read(operation.reads[1], rank, elements)
     if operation.kind is Kind.DROPOUT:
-        return _compute_dropout(values, operation, rank, elements)
+        keep = draw_dropout_mask(
+            elements.astype(np.uint64), operation.rate or 0.0, operation.seed or 0
+        )
+        read = values.read(operation.reads[0], rank, elements)
+        return apply_dropout(read, keep, operation.rate or 0.0)
     operands = [
         _read_operand(values, operation, operand, rank, elements) for operand in operation.operands
     ]
@@ -289,13 +300,6 @@ def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
     return results
 
 
-def _compute_scalar(values: Values, operation: Operation, rank: int) -> Array:
-    """Compute a reduction of a tensor that is complete on the rank."""
-    name = operation.reads[0]
-    position = rank % values.binding.num_ranks
-    return reduce_to_scalar(operation.kind, [values.on_rank(name, position)])
-
-
 def _read_operand(
     values: Values, operation: Operation, operand: str | float, rank: int, elements: Int64Array
 ) -> Array:
@@ -310,15 +314,6 @@ def _read_operand(
     indices = np.arange(prod(shape)).reshape(shape)
     result = values.binding.shape(types[operation.name].shape)
     return values.read(operand, rank, np.broadcast_to(indices, result).reshape(-1)[elements])
-
-
-def _compute_dropout(
-    values: Values, operation: Operation, rank: int, elements: Int64Array
-) -> Array:
-    """Compute Dropout; random numbers depend on the indices in the complete tensor."""
-    keep = draw_dropout_mask(elements.astype(np.uint64), operation.rate or 0.0, operation.seed or 0)
-    read = values.read(operation.reads[0], rank, elements)
-    return apply_dropout(read, keep, operation.rate or 0.0)
 
 
 def _find_terms(
@@ -370,15 +365,6 @@ def _compute_batch_product(
         right = values.read(operation.reads[1], rank, (member * size + term) * width + column)
         result += left * right
     return result
-
-
-def _find_transposed(values: Values, operation: Operation, elements: Int64Array) -> Int64Array:
-    """Find the elements of the operand that become these elements of a transposed tensor."""
-    rows, columns = values.binding.shape(values.program.types[operation.name].shape)[-2:]
-    row, column = np.divmod(elements, columns)
-    member, row = np.divmod(row, rows)
-    elements_of_operand: Int64Array = (member * columns + column) * rows + row
-    return elements_of_operand
 
 
 def _compute_convolution(

@@ -120,7 +120,9 @@ def execute_and_compare(before: Program, flat: FlatProgram, seed: int = 0) -> Ex
     comparison = compare(before, program, binding, seed)
     data = draw_arguments(before, binding, seed)
     arguments = {
-        argument.name: _distribute_argument(data[argument.name], flat, argument.name)
+        argument.name: distribute(
+            data[argument.name], flat.program.types[argument.name], flat.binding.num_ranks
+        )
         for argument in program.arguments
     }
     expected = simulate_ranks(program, binding, arguments)
@@ -150,11 +152,6 @@ def execute(
             count += 1
     state.compare_all()
     return Execution(state.results(), tuple(state.differences), state.errors, count)
-
-
-def _distribute_argument(data: Array, flat: FlatProgram, name: str) -> OnRanks:
-    """Distribute an argument; the first dimension of a local one is the rank."""
-    return distribute(data, flat.program.types[name], flat.binding.num_ranks)
 
 
 @dataclass(slots=True)
@@ -207,7 +204,15 @@ class _ExecutionState:
             run.step(node, rank, int(nodes.peer[row]), int(nodes.tag[row]))
         elif isinstance(part, Message):
             is_send = nodes.kind[row] == NodeKind.SEND
-            self._transfer(part, item, rank, int(nodes.peer[row]), is_send=bool(is_send))
+            # Execute one side of a Send.
+            peer = int(nodes.peer[row])
+            elements, name = part.grid.elements(item), part.operation.name
+            first = min(rank, peer) if part.receiver > part.sender else max(rank, peer)
+            key = first, -1 - self.flat.parts.index(part), item
+            if bool(is_send):
+                self.mail[key] = [self.values.read(part.operation.reads[0], rank, elements)]
+            else:
+                self.values.write(name, rank, elements, self.mail.pop(key)[0])
 
     def _compute(self, part: Segment, item: int, rank: int) -> None:
         """Compute the chunks of a tile, or all elements that the rank has."""
@@ -225,16 +230,6 @@ class _ExecutionState:
                 elements = np.concatenate([part.grid.elements(chunk) for chunk in part.tiles[item]])
             values = compute_elements(self.values, operation, rank, elements)
             self.values.write(operation.name, rank, elements, values)
-
-    def _transfer(self, part: Message, chunk: int, rank: int, peer: int, *, is_send: bool) -> None:
-        """Execute one side of a Send."""
-        elements, name = part.grid.elements(chunk), part.operation.name
-        first = min(rank, peer) if part.receiver > part.sender else max(rank, peer)
-        key = first, -1 - self.flat.parts.index(part), chunk
-        if is_send:
-            self.mail[key] = [self.values.read(part.operation.reads[0], rank, elements)]
-        else:
-            self.values.write(name, rank, elements, self.mail.pop(key)[0])
 
     def _find_run(self, number: int, part: CollectiveRuns, piece: int) -> CollectiveRun:
         """Find the run of a piece of a collective; it is created with its first node."""

@@ -153,7 +153,17 @@ class _TimeCalculation:
         if communications:
             parts.append(sum(self._compute_collective_s(operation) for operation in communications))
         if any(operation.kind is not Kind.SLICE for operation in computations):
-            parts.append(self._compute_computation_s(kernel, computations))
+            # Seconds of the computations: the longer of contractions and memory traffic.
+            contractions = [
+                operation for operation in computations if operation.kind in CONTRACTIONS
+            ]
+            work = sum(
+                count_operations(self.program, operation, self.binding)
+                for operation in contractions
+            )
+            traffic = count_memory_bytes(self.program, kernel, self.binding)
+            rates = self.rates
+            parts.append(max(work / rates.operations_per_s, traffic / rates.memory_bytes_per_s))
         if not parts or self._is_in_place(kernel):
             return 0.0
         scalars_s = sum(self._compute_scalar_s(operation) for operation in scalars)
@@ -175,21 +185,6 @@ class _TimeCalculation:
             operation.kind is Kind.UPDATE and source is not None and source.is_communication
             for operation, source in zip(kernel, sources, strict=True)
         )
-
-    def _compute_computation_s(
-        self, kernel: list[Operation], computations: list[Operation]
-    ) -> float:
-        """Seconds of the computations: the longer of contractions and memory traffic.
-
-        The arithmetic of all remaining operations is hidden by their memory traffic.
-        """
-        contractions = [operation for operation in computations if operation.kind in CONTRACTIONS]
-        work = sum(
-            count_operations(self.program, operation, self.binding) for operation in contractions
-        )
-        traffic = count_memory_bytes(self.program, kernel, self.binding)
-        rates = self.rates
-        return max(work / rates.operations_per_s, traffic / rates.memory_bytes_per_s)
 
     def _compute_collective_s(self, operation: Operation) -> float:
         """Seconds of a collective or Send by its fastest means, without its launch.

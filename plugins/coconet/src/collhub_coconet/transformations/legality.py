@@ -312,15 +312,7 @@ def _fits(space: TensorType, largest: TensorType) -> bool:
     pairs = zip(reversed(space.shape), reversed(largest.shape), strict=False)
     if not all(size in (1, largest_size) for size, largest_size in pairs):
         return False
-    return _have_compatible_layouts(space, largest)
-
-
-def _have_compatible_layouts(space: TensorType, largest: TensorType) -> bool:
-    """Whether the layout of a tensor allows broadcasting it to `largest`.
-
-    If `largest` is sliced, the tensor must be sliced along the same dimension, or be replicated and
-    not have that dimension, so that it is equal for all slices. Else the layouts must be equal.
-    """
+    # Whether the layout of a tensor allows broadcasting it to `largest`.
     if not largest.layout.is_sliced:
         return space.layout == largest.layout
     distance = distance_from_end(largest.layout.dimension, len(largest.shape))

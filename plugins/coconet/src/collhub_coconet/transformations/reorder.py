@@ -151,7 +151,10 @@ class _Move:
         distances = trial._distance
         for operation in reversed(candidates):
             readers = self._program.readers.get(operation.name, ())
-            reader_distances = {_find_distance(reader, distances) for reader in readers}
+            reader_distances = {
+                (distances.get(reader.name, 0) if reader.kind in POINTWISE | {Kind.UPDATE} else 0)
+                for reader in readers
+            }
             distance = reader_distances.pop() if len(reader_distances) == 1 else 0
             is_fed = operation.kind in POINTWISE and distance > 0
             shape = self._program.types[operation.name].shape
@@ -166,12 +169,23 @@ class _Move:
         """
         for operation in self._program.operations:
             if operation.name in self._feeds:
-                self._emit_feeder(operation)
+                # Emit an operation of `_feeds` on slices; its complete value is not needed.
+                distance = self._feeds[operation.name]
+                operands = self._slice_operands(operation, distance)
+                self._result.append(replace_operands(operation, operands))
+                self._slice_of[operation.name] = operation.name
+                self._distance[operation.name] = distance
                 continue
             if operation.name not in self._moved:
                 self._result.append(operation)
                 continue
-            self._check(operation)
+            # Record that an operation can move.
+            obstacle = self._find_obstacle(operation)
+            if obstacle is not None:
+                condition, message, cure = obstacle
+                raise self._conditions.build_refusal(condition, operation.name, message, cure)
+            self._conditions.require(True, "commutes", operation.name, "", "")
+            self._conditions.require(True, "no-local-operand", operation.name, "", "")
             if self._slice_of.keys().isdisjoint(operation.reads):
                 # It depends on the AllGather only through a scalar, which is replicated as before.
                 self._result.append(operation)
@@ -192,15 +206,6 @@ class _Move:
         if not self._slice_of.keys().isdisjoint(operation.reads):
             self._record_slice(operation, operation.name)
         return True
-
-    def _check(self, operation: Operation) -> None:
-        """Record that an operation can move. Raises `RefusedMoveError` if it cannot."""
-        obstacle = self._find_obstacle(operation)
-        if obstacle is not None:
-            condition, message, cure = obstacle
-            raise self._conditions.build_refusal(condition, operation.name, message, cure)
-        self._conditions.require(True, "commutes", operation.name, "", "")
-        self._conditions.require(True, "no-local-operand", operation.name, "", "")
 
     def _find_obstacle(self, operation: Operation) -> tuple[str, str, str] | None:
         """Find the reason why an operation cannot move: (condition, message, cure), or None.
@@ -286,14 +291,6 @@ class _Move:
         if is_needed:
             self._emit_gather(name, name)
 
-    def _emit_feeder(self, operation: Operation) -> None:
-        """Emit an operation of `_feeds` on slices; its complete value is not needed."""
-        distance = self._feeds[operation.name]
-        operands = self._slice_operands(operation, distance)
-        self._result.append(replace_operands(operation, operands))
-        self._slice_of[operation.name] = operation.name
-        self._distance[operation.name] = distance
-
     def _emit_update(self, operation: Operation) -> None:
         """Emit the AllGather of the value, unless it exists, and the Update of the state.
 
@@ -329,18 +326,16 @@ class _Move:
             elif operation.kind in CONTRACTIONS or tensor.layout.is_sliced:
                 continue
             elif has_dimension(tensor.shape, distance):
-                new_names[name] = self._emit_slice(name, len(tensor.shape) - distance)
+                # Emit the Slice of a replicated value unless it was emitted before.
+                dimension = len(tensor.shape) - distance
+                key = (name, dimension)
+                if key not in self._cut:
+                    proposal = f"_{name.removeprefix('_')}_{sliced(dimension)}"
+                    cut = choose_name(self._program, proposal, self._cut.values())
+                    self._cut[key] = cut
+                    self._result.append(Operation(cut, Kind.SLICE, (name,), dimension=dimension))
+                new_names[name] = self._cut[key]
         return new_names
-
-    def _emit_slice(self, name: str, dimension: int) -> str:
-        """Emit the Slice of a replicated value unless it was emitted before; return its name."""
-        key = (name, dimension)
-        if key not in self._cut:
-            proposal = f"_{name.removeprefix('_')}_{sliced(dimension)}"
-            cut = choose_name(self._program, proposal, self._cut.values())
-            self._cut[key] = cut
-            self._result.append(Operation(cut, Kind.SLICE, (name,), dimension=dimension))
-        return self._cut[key]
 
     def _is_needed_complete(self, name: str) -> bool:
         """Whether the complete value of a moved operation is read elsewhere or is an output.
@@ -373,11 +368,3 @@ class _Move:
         """Emit the AllGather of the slice of `name`, called `gathered`, for later Updates, too."""
         self._gathered[name] = gathered
         self._result.append(Operation(gathered, Kind.ALL_GATHER, (self._slice_of[name],)))
-
-
-def _find_distance(reader: Operation, distances: dict[str, int]) -> int:
-    """Sliced dimension of a pointwise operation or Update, from the end; 0 if it has none.
-
-    Also 0 for all remaining kinds of readers, whose operands may have another dimension.
-    """
-    return distances.get(reader.name, 0) if reader.kind in POINTWISE | {Kind.UPDATE} else 0

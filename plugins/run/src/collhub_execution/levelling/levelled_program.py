@@ -173,7 +173,14 @@ def execute_levelled(
     wrong sizes and if the memory of this host is too small.
     """
     levelled = levelled_request(request)
-    return _update_result(request, levelled, run(levelled))
+    # Divide sums of averages, and add the statistics of the program.
+    result = run(levelled)
+    outputs = result.outputs
+    if request.reduce_op is ReduceOp.AVG:
+        outputs = divide_averages(request.algorithm.collective, outputs)
+    program = levelled.program
+    counts = {"messages": program.num_messages, "levels": program.num_rounds}
+    return replace(result, outputs=outputs, statistics={**counts, **result.statistics})
 
 
 def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) -> None:
@@ -299,15 +306,3 @@ def _build_program(
         in_place=in_place,
         layout=collective.memory_layout(in_place, records.scratch),
     )
-
-
-def _update_result(
-    request: ExecutionRequest, levelled: LevelledRequest, result: ExecutionResult
-) -> ExecutionResult:
-    """Divide sums of averages, and add the statistics of the program."""
-    outputs = result.outputs
-    if request.reduce_op is ReduceOp.AVG:
-        outputs = divide_averages(request.algorithm.collective, outputs)
-    program = levelled.program
-    counts = {"messages": program.num_messages, "levels": program.num_rounds}
-    return replace(result, outputs=outputs, statistics={**counts, **result.statistics})

@@ -154,7 +154,12 @@ def _insert_tuned(
 ) -> Sequence[Loss]:
     """Insert the tree of a collective into `document`; return the losses."""
     kind = selected.collective.kind
-    windows, losses = own_windows(selected, _get_algorithms(kind, num_ranks), "MPICH")
+    # The algorithms that MPICH has for this number of ranks.
+    algorithms = dict(ALGORITHMS.get(kind, {}))
+    if kind is CollectiveKind.ALL_GATHER and num_ranks & (num_ranks - 1):
+        # MPICH has it only for powers of two.
+        algorithms.pop("recursive-doubling")
+    windows, losses = own_windows(selected, algorithms, "MPICH")
     for name in COLLECTIVES.get(kind, ()) if windows else ():
         tree = document[f"collective={name}"]
         before = tree[_INTRA]
@@ -167,15 +172,6 @@ def _insert_tuned(
             "comm_size=any": before,
         }
     return losses
-
-
-def _get_algorithms(kind: CollectiveKind, num_ranks: int) -> dict[str, str]:
-    """Return the algorithms that MPICH has for this number of ranks."""
-    algorithms = dict(ALGORITHMS.get(kind, {}))
-    if kind is CollectiveKind.ALL_GATHER and num_ranks & (num_ranks - 1):
-        # MPICH has it only for powers of two.
-        algorithms.pop("recursive-doubling")
-    return algorithms
 
 
 def _build_size_tests(
@@ -264,7 +260,12 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
             continue
         min_bytes = (first - 1) * parts + 1 if first else 0
         max_bytes = None if last is None else last * parts
-        by = f"{_read_algorithm(leaf)} of {ranks} ranks"
+        # The name of the algorithm for calls of at least one element per rank.
+        selected = leaf if len(leaf) == 1 else _get_subtree(leaf, "count=any")
+        match = _ALGORITHM.fullmatch(next(iter(selected), ""))
+        if match is None:
+            raise _make_error(f"{next(iter(selected), '')!r:.60} is no algorithm")
+        by = f"{match[1]} of {ranks} ranks"
         yield ServedCalls(kind, not has_mode, True, min_bytes, max_bytes, by)
     if has_mode:
         yield ServedCalls(kind, True, False, 0, None, _OWN_CHOICE)
@@ -301,15 +302,6 @@ def _read_windows(
         yield first, int(match[1]), leaf
         first = int(match[1]) + 1
     raise _make_error(f"{test}=any is missing")
-
-
-def _read_algorithm(leaf: Mapping[str, object]) -> str:
-    """Return the name of the algorithm for calls of at least one element per rank."""
-    selected = leaf if len(leaf) == 1 else _get_subtree(leaf, "count=any")
-    match = _ALGORITHM.fullmatch(next(iter(selected), ""))
-    if match is None:
-        raise _make_error(f"{next(iter(selected), '')!r:.60} is no algorithm")
-    return match[1]
 
 
 def _get_subtree(tree: object, key: str) -> Mapping[str, object]:

@@ -108,7 +108,15 @@ def groups(
     with context.progress_bar("groups") as show:
         plan = plan_groups(wishes, topology, choices, show)
     taken = time.perf_counter() - wall, time.process_time() - cpu
-    verified = _admit(context, plan)
+    # Verify all algorithms and return the number of correct ones; an incorrect one is an error.
+    algorithms: list[tuple[str, Algorithm]] = [
+        (f"the algorithm of group {number}", algorithm)
+        for number, algorithm in enumerate(plan.algorithms)
+    ]
+    # The joint algorithm has the same steps in a stricter order.
+    algorithms += [("the joint algorithm", joint) for joint in _select_verifiable(plan.joint)]
+    reports = [context.admit(algorithm, name) for name, algorithm in algorithms]
+    verified = sum(report is not None and report.ok for report in reports)
     paths = [] if out is None else _write_files(context, plan, topology.name, out, output, writer)
     report = PlanReport(plan, topology.name, str(choices.occupancy), *taken, verified)
     if output.as_json:
@@ -262,18 +270,6 @@ def _parse_count(text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise UsageError(f"-O work={text}: expected a number of steps", cure="give 0 or more")
     return int(text)
-
-
-def _admit(context: CommandContext, plan: GroupPlan) -> int:
-    """Verify all algorithms and return the number of correct ones; an incorrect one is an error."""
-    algorithms: list[tuple[str, Algorithm]] = [
-        (f"the algorithm of group {number}", algorithm)
-        for number, algorithm in enumerate(plan.algorithms)
-    ]
-    # The joint algorithm has the same steps in a stricter order.
-    algorithms += [("the joint algorithm", joint) for joint in _select_verifiable(plan.joint)]
-    reports = [context.admit(algorithm, name) for name, algorithm in algorithms]
-    return sum(report is not None and report.ok for report in reports)
 
 
 def _select_verifiable(joint: Algorithm | None) -> list[Algorithm]:

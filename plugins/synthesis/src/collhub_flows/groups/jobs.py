@@ -75,13 +75,23 @@ class TreeJobs:
         The orders are by piece number, by the longest remaining path, and by `passes` passes
         forward and backward that improve the latter.
         """
-        tails = self._compute_tails()
+        # Compute the longest path from the start of each job to an arrival, in picoseconds.
+        from collhub_flows.groups.kernels import compute_longest_tails
+
+        indptr, following = csr(*self.edges, len(self.link))
+        tails = compute_longest_tails(indptr, following, self.arrival)
         yield self._compute_starts(self._rank_jobs(self.number, -tails))
         start = self._compute_starts(self._rank_jobs(-tails))
         yield start
         if len(self.link) > _MAX_JOBS_FOR_PASSES:
             return
-        backward = self._reverse()
+        # The same jobs with reversed time.
+        before, after = self.edges
+        edges = (after, before)
+        # In reversed time no job is bound to the arrival order of a switch.
+        is_forwarded = np.zeros(len(self.link), np.bool_)
+        columns = (self.link, is_forwarded, self.busy, self.arrival, self.first)
+        backward = TreeJobs(*columns, edges, self.number, self.num_links)
         for _ in range(passes):
             back = backward._compute_starts(backward._rank_jobs(-(start + self.arrival)))
             start = self._compute_starts(self._rank_jobs(-(back + self.arrival)))
@@ -97,15 +107,6 @@ class TreeJobs:
         load = np.bincount(self.link, self.busy, self.num_links)
         return int(load.max(initial=0))
 
-    def _reverse(self) -> TreeJobs:
-        """Return the same jobs with reversed time."""
-        before, after = self.edges
-        edges = (after, before)
-        # In reversed time no job is bound to the arrival order of a switch.
-        is_forwarded = np.zeros(len(self.link), np.bool_)
-        columns = (self.link, is_forwarded, self.busy, self.arrival, self.first)
-        return TreeJobs(*columns, edges, self.number, self.num_links)
-
     def _compute_starts(self, rank: Int64Array) -> Int64Array:
         """Return the start of every job in a list schedule; int64[jobs].
 
@@ -119,13 +120,6 @@ class TreeJobs:
         indptr, following = csr(*self.edges, count)
         links = self.link, indptr, following, self.busy, self.arrival
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
-
-    def _compute_tails(self) -> Int64Array:
-        """Compute the longest path from the start of each job to an arrival, in picoseconds."""
-        from collhub_flows.groups.kernels import compute_longest_tails
-
-        indptr, following = csr(*self.edges, len(self.link))
-        return compute_longest_tails(indptr, following, self.arrival)
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
         """Rank the jobs by these keys; ties are broken by a pseudo-random order."""

@@ -77,8 +77,14 @@ def combine_algorithms(
         contributions = _build_contributions(algorithms, factors, bases)
     # Rounded up, so that the units are an integer number of bytes.
     units += -units % unit.denominator
+    # Build the joint collective; its operator is that of the first algorithm.
+    defined = np.any([algorithm.collective.defined_inputs() for algorithm in algorithms], axis=0)
+    inputs, outputs = total[:, Buffer.INPUT].copy(), total[:, Buffer.OUTPUT].copy()
+    contract = CustomContract(inputs, outputs, defined, contributions)
+    ranks = algorithms[0].num_ranks
+    operator = algorithms[0].collective.reduce_op
     return Algorithm(
-        _build_collective(algorithms, total, units, contributions),
+        Collective(CollectiveKind.CUSTOM, ranks, units, reduce_op=operator, contract=contract),
         steps,
         total[:, Buffer.SCRATCH].copy(),
         provenance,
@@ -167,28 +173,19 @@ def _shift_offsets(
     return np.where(used, offset + shift, 0)
 
 
-def _build_collective(
-    algorithms: Sequence[Algorithm],
-    total: Int64Array,
-    units: int,
-    contributions: Contributions | None,
-) -> Collective:
-    """Build the joint collective; its operator is that of the first algorithm."""
-    defined = np.any([algorithm.collective.defined_inputs() for algorithm in algorithms], axis=0)
-    inputs, outputs = total[:, Buffer.INPUT].copy(), total[:, Buffer.OUTPUT].copy()
-    contract = CustomContract(inputs, outputs, defined, contributions)
-    ranks = algorithms[0].num_ranks
-    operator = algorithms[0].collective.reduce_op
-    return Collective(CollectiveKind.CUSTOM, ranks, units, reduce_op=operator, contract=contract)
-
-
 def _build_contributions(
     algorithms: Sequence[Algorithm], factors: Sequence[int], bases: Int64Array
 ) -> Contributions | None:
     """Build the expected contents; None if they would need too much memory."""
     rows = 0
     for algorithm, factor in zip(algorithms, factors, strict=True):
-        counted = _count_contributions(algorithm.collective)
+        # Count the contributions of a collective's result, with one row per source rank.
+        result = algorithm.collective.postcondition()
+        assert result is not None
+        # A row for all ranks is expanded to one per rank.
+        total_rows = np.count_nonzero(result.source_rank == ALL_RANKS)
+        additional = algorithm.collective.num_ranks - 1
+        counted = len(result) + int(total_rows) * additional
         rows += counted * factor
     if rows > _MAX_ROWS:
         return None
@@ -198,16 +195,6 @@ def _build_contributions(
     ]
     columns = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Contributions(*columns)
-
-
-def _count_contributions(collective: Collective) -> int:
-    """Count the contributions of a collective's result, with one row per source rank."""
-    result = collective.postcondition()
-    assert result is not None
-    # A row for all ranks is expanded to one per rank.
-    total_rows = np.count_nonzero(result.source_rank == ALL_RANKS)
-    additional = collective.num_ranks - 1
-    return len(result) + int(total_rows) * additional
 
 
 def _expand_contributions(

@@ -187,9 +187,17 @@ def compute_joint_bounds(
     the leaving links. `flow`: dual of the multicommodity flow. `latency`: the farthest pair.
     """
     endpoints = _Ends.of(wishes, shares)
+    # Compute the maximum latency of the shortest paths from givers to takers.
+    # The search treats entries of 0 as missing links.
+    distance = _find_distances(network.topology, np.maximum(network.topology.latency_s, 1e-15))
+    worst = 0.0
+    for share in range(len(endpoints.giver_indptr) - 1):
+        givers = endpoints.givers[endpoints.giver_indptr[share] : endpoints.giver_indptr[share + 1]]
+        takers = endpoints.takers[endpoints.taker_indptr[share] : endpoints.taker_indptr[share + 1]]
+        worst = max(worst, float(distance[np.ix_(givers, takers)].max()))
     bounds_s = {
         "cut": cut_seconds(network.topology, endpoints, shares.bytes),
-        "latency": _compute_latency_s(network.topology, endpoints),
+        "latency": max(worst - 1e-15 * network.topology.num_nodes, 0.0),
     }
     if shares.are_pairs:
         bounds_s["flow"] = _compute_flow_s(network, shares)
@@ -209,7 +217,15 @@ def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> flo
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
         for positions in (position, len(order) - 1 - position):
-            best = max(best, _sweep(topology, endpoints, size, positions))
+            # Compute the maximum time of the prefixes of an order; `position`: of every node in it.
+            first = np.minimum.reduceat(positions[endpoints.givers], endpoints.giver_indptr[:-1])
+            last = np.maximum.reduceat(positions[endpoints.takers], endpoints.taker_indptr[:-1])
+            crossing = _count_leaving(first, last, size, len(positions))
+            start, end = positions[topology.source], positions[topology.destination]
+            bandwidth = _count_leaving(start, end, topology.bandwidth_bytes_per_s, len(positions))
+            # Sets that no share has to leave, and sets without links, give no bound.
+            known = (crossing > 0) & (bandwidth > 0)
+            best = max(best, float((crossing[known] / bandwidth[known]).max(initial=0.0)))
     return best
 
 
@@ -289,18 +305,6 @@ def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array
     return row_pointer(lengths), np.concatenate(rows).astype(np.int64)
 
 
-def _sweep(topology: Topology, endpoints: _Ends, size: Float64Array, position: Int64Array) -> float:
-    """Compute the maximum time of the prefixes of an order; `position`: of every node in it."""
-    first = np.minimum.reduceat(position[endpoints.givers], endpoints.giver_indptr[:-1])
-    last = np.maximum.reduceat(position[endpoints.takers], endpoints.taker_indptr[:-1])
-    crossing = _count_leaving(first, last, size, len(position))
-    start, end = position[topology.source], position[topology.destination]
-    bandwidth = _count_leaving(start, end, topology.bandwidth_bytes_per_s, len(position))
-    # Sets that no share has to leave, and sets without links, give no bound.
-    known = (crossing > 0) & (bandwidth > 0)
-    return float((crossing[known] / bandwidth[known]).max(initial=0.0))
-
-
 def _count_leaving(
     first: Int64Array, last: Int64Array, weight: Float64Array, nodes: int
 ) -> Float64Array:
@@ -312,18 +316,6 @@ def _count_leaving(
     # Differences of large sums: small remainders are rounding errors of 0.
     covered[covered < 1e-9 * weight.sum()] = 0.0
     return covered
-
-
-def _compute_latency_s(topology: Topology, endpoints: _Ends) -> float:
-    """Compute the maximum latency of the shortest paths from givers to takers."""
-    # The search treats entries of 0 as missing links.
-    distance = _find_distances(topology, np.maximum(topology.latency_s, 1e-15))
-    worst = 0.0
-    for share in range(len(endpoints.giver_indptr) - 1):
-        givers = endpoints.givers[endpoints.giver_indptr[share] : endpoints.giver_indptr[share + 1]]
-        takers = endpoints.takers[endpoints.taker_indptr[share] : endpoints.taker_indptr[share + 1]]
-        worst = max(worst, float(distance[np.ix_(givers, takers)].max()))
-    return max(worst - 1e-15 * topology.num_nodes, 0.0)
 
 
 def _find_distances(topology: Topology, length: Float64Array) -> Float64Array:

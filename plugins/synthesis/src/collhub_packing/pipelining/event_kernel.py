@@ -96,7 +96,9 @@ def build_state(plan: PipelinePlan) -> PipelineState:
     chunks = np.diff(plan.stream_chunk)
     num_messages = int(plan.stream_message[-1])
     num_links = plan.busy.shape[1]
-    line_length = _count_messages_per_link(plan, np.repeat(chunks, operations), num_links)
+    hops = np.diff(plan.route_indptr)
+    passes = np.repeat(np.repeat(chunks, operations), hops)
+    line_length = np.bincount(plan.route_link, passes, num_links).astype(np.int64)
     line_room = int(line_length.sum())
     # At most one event per busy link, and one per message in flight.
     event_room = num_messages + num_links
@@ -123,13 +125,6 @@ def build_state(plan: PipelinePlan) -> PipelineState:
 def _create_unset_times(num_messages: int) -> Int64Array:
     """Create the times of messages that have not been sent: -1."""
     return np.full(num_messages, -1, np.int64)
-
-
-def _count_messages_per_link(plan: PipelinePlan, repeats: Int64Array, num_links: int) -> Int64Array:
-    """Count the messages that pass every link if operation o is repeated `repeats[o]` times."""
-    hops = np.diff(plan.route_indptr)
-    passes = np.repeat(repeats, hops)
-    return np.bincount(plan.route_link, passes, num_links).astype(np.int64)
 
 
 @lean_kernel

@@ -228,7 +228,8 @@ def apply_tree_paths(
     """
     bounds = zip(routes.indptr[:-1], routes.indptr[1:], strict=True)
     rows = [routes.links[first:last] for first, last in bounds]
-    row_between = _map_ends_to_rows(topology)
+    endpoints = zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
+    row_between = {pair: row for row, pair in enumerate(endpoints)}
     operation = 0
     for stream in streams:
         paths = tree_paths[stream.tree]
@@ -388,12 +389,6 @@ def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bo
     for source, destination in zip(sources, destinations, strict=True):
         is_down = bool(tree.parent[destination] == source)
         yield destination if is_down else source, is_down
-
-
-def _map_ends_to_rows(topology: Topology) -> dict[tuple[int, int], int]:
-    """Map (source, destination) to the last link between these nodes."""
-    endpoints = zip(topology.source.tolist(), topology.destination.tolist(), strict=True)
-    return {pair: row for row, pair in enumerate(endpoints)}
 
 
 def _reverse_links(

@@ -158,7 +158,15 @@ class Pipelining:
         # A unit of the collective need not be an integer number of bytes.
         sizes = message_bytes(self.collective_bytes, collective.unit_count, units)
         plan = self._build_plan(counts, sizes, slack_ps)
-        start, finish = _simulate_plan(plan)
+        # Run the event kernel.
+        # Importing numba takes a second.
+        from collhub_packing.pipelining.event_kernel import advance, build_state, start_messages
+
+        state = build_state(plan)
+        start_messages(plan, state)
+        while advance(_EVENTS_PER_CALL, plan, state):
+            pass
+        start, finish = state.start, state.finish
         transfers = self._build_transfers(plan, start, finish)
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
 
@@ -184,7 +192,17 @@ class Pipelining:
         stream = group_of_entry(row_pointer(counts))
         offset = begin[stream] + counted_positions(counts) * units[stream]
         share = np.asarray([stream.share for stream in self.streams], np.int64)[stream]
-        return collective, _shift_chunks(shares, share, offset, units[stream]), units
+        return (
+            collective,
+            Chunks(
+                shares.origin[share],
+                shares.input_offset[share] + offset,
+                shares.output_offset[share] + offset,
+                units[stream],
+                shares.target[share],
+            ),
+            units,
+        )
 
     def _compute_chunk_fractions(self, counts: Sequence[int]) -> list[Fraction]:
         """Compute the fraction of a share that a chunk of each stream is.
@@ -217,9 +235,18 @@ class Pipelining:
         # for.
         next_indptr, followers = csr(operations.before, operations.after, len(operations))
         need_count = np.bincount(operations.after, minlength=len(operations))
-        size_class, busy, arrival = self._compute_times(sizes)
+        # Compute the size class per stream.
+        distinct, size_class = np.unique(sizes, return_inverse=True)
+        bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
+        busy, arrival = link_times_ps(bandwidth, latency_s, distinct[:, None], self.occupancy)
+        size_class = size_class.ravel().astype(np.int64)
         urgency = self._compute_urgency()
-        round_number = _compute_rounds(repeats) * (int(urgency.max(initial=0)) + 1)
+        # Compute the round of every chunk: equal if equal fractions of the tree precede it.
+        chunks = np.repeat(repeats, repeats)
+        fraction_before = counted_positions(repeats) / chunks
+        # Quotients of integers below 2^26 are equal as doubles only if they are equal.
+        _, round_number = np.unique(fraction_before, return_inverse=True)
+        round_number = round_number.ravel().astype(np.int64) * (int(urgency.max(initial=0)) + 1)
         if self.reduces_first:
             # Reductions precede all broadcasts: larger than all rounds and urgencies.
             precedence = int(round_number.max(initial=0) + urgency.max(initial=0)) + 1
@@ -256,16 +283,6 @@ class Pipelining:
         position[order] = np.cumsum(is_new)
         urgency: Int64Array = position.max(initial=0) - position
         return urgency
-
-    def _compute_times(self, sizes: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """Compute the size class per stream.
-
-        Per class and link the busy and the arrival time in ps.
-        """
-        distinct, size_class = np.unique(sizes, return_inverse=True)
-        bandwidth, latency_s = self.topology.bandwidth_bytes_per_s, self.topology.latency_s
-        busy, arrival = link_times_ps(bandwidth, latency_s, distinct[:, None], self.occupancy)
-        return size_class.ravel().astype(np.int64), busy, arrival
 
     def _build_transfers(
         self, plan: PipelinePlan, start: Int64Array, finish: Int64Array
@@ -318,43 +335,9 @@ def windows_of(
     return window
 
 
-def _compute_rounds(repeats: Int64Array) -> Int64Array:
-    """Compute the round of every chunk: equal if equal fractions of the tree precede it."""
-    chunks = np.repeat(repeats, repeats)
-    fraction_before = counted_positions(repeats) / chunks
-    # Quotients of integers below 2^26 are equal as doubles only if they are equal.
-    _, round_number = np.unique(fraction_before, return_inverse=True)
-    return round_number.ravel().astype(np.int64)
-
-
-def _shift_chunks(
-    shares: Chunks, share: Int64Array, offset: Int64Array, count: Int64Array
-) -> Chunks:
-    """Build chunks of `count` units, from unit `offset` of the given shares on."""
-    return Chunks(
-        shares.origin[share],
-        shares.input_offset[share] + offset,
-        shares.output_offset[share] + offset,
-        count,
-        shares.target[share],
-    )
-
-
 def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
     """Convert fractions of a share to units, of which they must be multiples."""
     return np.asarray([int(part * units) for part in fractions], np.int64)
-
-
-def _simulate_plan(plan: PipelinePlan) -> tuple[Int64Array, Int64Array]:
-    """Run the event kernel; return start and finish of every message in picoseconds."""
-    # Importing numba takes a second.
-    from collhub_packing.pipelining.event_kernel import advance, build_state, start_messages
-
-    state = build_state(plan)
-    start_messages(plan, state)
-    while advance(_EVENTS_PER_CALL, plan, state):
-        pass
-    return state.start, state.finish
 
 
 def _count_max_in_flight(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
