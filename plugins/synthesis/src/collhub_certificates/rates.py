@@ -240,7 +240,15 @@ def _compute_packed_rate(
     capacities: LinkCapacities,
 ) -> Fraction:
     """Check loads and parts, and return the rate from the sum of the weights."""
-    _check_loads(directed_trees, capacities)
+    for link, load in sorted(_add_loads(directed_trees).items()):
+        # Links that the network does not have get capacity 0.
+        capacity = capacities.get(link, Fraction(0))
+        if load <= capacity:
+            continue
+        source, destination = link
+        name = f"{source} -> {destination} of {format_gb(capacity)}"
+        message = f"the trees put {format_gb(load)} on the link {name}"
+        raise FlawError("load", message)
     rate = sum((Fraction(tree["weight"]) for tree in entries), Fraction(0))
     if not rate:
         raise FlawError("rate", "the trees carry nothing")
@@ -251,19 +259,6 @@ def _compute_packed_rate(
     if claim.has_parts:
         _check_parts(claim, directed_trees, rate)
     return rate
-
-
-def _check_loads(directed_trees: Sequence[DirectedTree], capacities: LinkCapacities) -> None:
-    """Raise `FlawError` for the first link whose load exceeds its capacity."""
-    for link, load in sorted(_add_loads(directed_trees).items()):
-        # Links that the network does not have get capacity 0.
-        capacity = capacities.get(link, Fraction(0))
-        if load <= capacity:
-            continue
-        source, destination = link
-        name = f"{source} -> {destination} of {format_gb(capacity)}"
-        message = f"the trees put {format_gb(load)} on the link {name}"
-        raise FlawError("load", message)
 
 
 def _add_loads(directed_trees: Sequence[DirectedTree]) -> dict[NodePair, Fraction]:

@@ -249,7 +249,18 @@ def _compute_bound_rate(
     if declared["kind"] != ("ingress-cut" if is_by_ingress else "cut"):
         message = f"a {declared['kind']} is no bound of a {claim.kind}"
         raise FlawError("bound", message)
-    return _compute_cut_rate(claim, declared, capacities)
+    # Compute the bandwidth across the cut times the bytes of the collective per crossing byte.
+    cut = set(declared.get("nodes", []))
+    if len(cut) != len(declared.get("nodes", [])):
+        raise FlawError("bound", "a node is named twice in the cut")
+    inside = len(cut.intersection(claim.ranks))
+    outside = len(claim.ranks) - inside
+    if not _separates_ranks(claim, cut, inside, outside):
+        raise FlawError("bound", "the cut does not part the ranks as it must")
+    # Collected data flow towards the nodes of the cut, all other data away from them.
+    leaves = not claim.is_collecting
+    across = spreading_rate(sorted(cut), capacities, leaves)
+    return across * _count_bytes_per_crossing(claim, inside, outside)
 
 
 def _compute_partition_rate(
@@ -279,23 +290,6 @@ def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
     """Check that the network has all of these nodes."""
     nodes = range(claim.document["network"]["nodes"])
     return all(node in nodes for node in named)
-
-
-def _compute_cut_rate(
-    claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
-) -> Fraction:
-    """Compute the bandwidth across the cut times the bytes of the collective per crossing byte."""
-    cut = set(declared.get("nodes", []))
-    if len(cut) != len(declared.get("nodes", [])):
-        raise FlawError("bound", "a node is named twice in the cut")
-    inside = len(cut.intersection(claim.ranks))
-    outside = len(claim.ranks) - inside
-    if not _separates_ranks(claim, cut, inside, outside):
-        raise FlawError("bound", "the cut does not part the ranks as it must")
-    # Collected data flow towards the nodes of the cut, all other data away from them.
-    leaves = not claim.is_collecting
-    across = spreading_rate(sorted(cut), capacities, leaves)
-    return across * _count_bytes_per_crossing(claim, inside, outside)
 
 
 def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:

@@ -52,7 +52,19 @@ def check_flow(request: CheckRequest, options: NoOptions) -> CheckReport:
     if document is None:
         return CheckReport(ok=False, is_applicable=False)
     try:
-        bound_ns = _compute_bound_ns(document, request.algorithm, request.topology)
+        # Compute the nanoseconds that the prices prove.
+        try:
+            (capacities,) = read_capacities(cast(Certificate, document), request.topology)
+            prices = {(int(a), int(b)): int(price) for a, b, price in document["prices"]}
+            pairs = _list_pairs(document)
+            share = Fraction(document["collective_bytes"], int(document["parts"]))
+            total = sum(prices.values())
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise FlawError("form", f"the flow certificate cannot be read: {error!r}") from error
+        if total <= 0 or min(prices.values()) < 0 or not set(prices) <= set(capacities):
+            raise FlawError("prices", "the prices are not those of links, or negative, or all zero")
+        check_same_collective(document, request.algorithm, "flow certificate")
+        bound_ns = 10**9 * share * _add_distances(pairs, prices, capacities) / total
         claimed_ns = check_claimed_time(document, bound_ns, "the prices")
     except FlawError as flaw:
         return CheckReport(False, "wrong", (flaw.diagnostic,))
@@ -98,24 +110,6 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
             "not proved": "; ".join([describe_network_name(document), *without_topology.values()]),
         },
     )
-
-
-def _compute_bound_ns(
-    document: Mapping[str, Any], algorithm: Algorithm, topology: Topology | None
-) -> Fraction:
-    """Compute the nanoseconds that the prices prove. Raises `FlawError` for an invalid form."""
-    try:
-        (capacities,) = read_capacities(cast(Certificate, document), topology)
-        prices = {(int(a), int(b)): int(price) for a, b, price in document["prices"]}
-        pairs = _list_pairs(document)
-        share = Fraction(document["collective_bytes"], int(document["parts"]))
-        total = sum(prices.values())
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise FlawError("form", f"the flow certificate cannot be read: {error!r}") from error
-    if total <= 0 or min(prices.values()) < 0 or not set(prices) <= set(capacities):
-        raise FlawError("prices", "the prices are not those of links, or negative, or all zero")
-    check_same_collective(document, algorithm, "flow certificate")
-    return 10**9 * share * _add_distances(pairs, prices, capacities) / total
 
 
 def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
@@ -227,7 +221,15 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
         ranks = [int(npu) for npu in document["ranks"]]
         since = [int(time) for time in document["since_ps"]]
         kind = CollectiveKind(document["collective"])
-        busy, arrival = _compute_times(document, capacities, latencies)
+        # The picoseconds for which a message of one unit occupies a link, and until arrival.
+        # The size of the smallest unit if the bytes do not divide evenly.
+        size = max(1, int(document["collective_bytes"]) // int(document["unit_count"]))
+        is_busy_until = Occupancy(document["occupancy"]) is Occupancy.ALPHA_BETA
+        busy, arrival = {}, {}
+        for link, rate in capacities.items():
+            sent = _PICOSECONDS * size / rate
+            arrival[link] = sent + _PICOSECONDS * latencies[link]
+            busy[link] = arrival[link] if is_busy_until else sent
         nodes = int(document["network"]["nodes"])
         share = Fraction(int(document["unit_count"]), kind.traits.parts(len(ranks)))
         root = ranks[document["root"]] if kind in ROOTED else None
@@ -262,21 +264,6 @@ def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> L
     for link, latency in zip(pairs, declared, strict=True):
         latencies.setdefault(link, latency)
     return latencies
-
-
-def _compute_times(
-    document: Mapping[str, Any], capacities: LinkCapacities, latencies: Latencies
-) -> tuple[Latencies, Latencies]:
-    """Return the picoseconds for which a message of one unit occupies a link, and until arrival."""
-    # The size of the smallest unit if the bytes do not divide evenly.
-    size = max(1, int(document["collective_bytes"]) // int(document["unit_count"]))
-    is_busy_until = Occupancy(document["occupancy"]) is Occupancy.ALPHA_BETA
-    busy, arrival = {}, {}
-    for link, rate in capacities.items():
-        sent = _PICOSECONDS * size / rate
-        arrival[link] = sent + _PICOSECONDS * latencies[link]
-        busy[link] = arrival[link] if is_busy_until else sent
-    return busy, arrival
 
 
 def _check_units(document: Mapping[str, Any], algorithm: Algorithm) -> None:

@@ -28,7 +28,15 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
     candidates = [np.arange(ranks)]
     if 2 < ranks <= _MAX_RANKS:
         candidates += find_disjoint_rings(topology, npus, 1)
-        candidates.append(_build_nearest_order(_compute_latencies_s(topology, npus)))
+        # Compute the latency of the route between all ranks in s: float64[ranks, ranks].
+        ranks = len(npus)
+        source, destination = np.divmod(np.arange(ranks * ranks), ranks)
+        npu_of = np.asarray(npus)
+        routes = topology.routes(npu_of[source], npu_of[destination])
+        pair = np.repeat(np.arange(ranks * ranks), np.diff(routes.indptr))
+        total: Float64Array = np.zeros(ranks * ranks)
+        np.add.at(total, pair, topology.latency_s[routes.links])
+        candidates.append(_build_nearest_order(total.reshape(ranks, ranks)))
     times = [_compute_round_time_s(topology, np.asarray(npus)[order]) for order in candidates]
     return candidates[int(np.argmin(times))]
 
@@ -45,7 +53,16 @@ def find_disjoint_rings(
     one network card each.
     """
     ranks = len(npus)
-    free = _count_rings_per_link(topology, npus)
+    # Count the rings that fit on the links between ranks: int64[ranks, ranks].
+    rank_of = np.full(topology.num_nodes, -1)
+    rank_of[np.asarray(npus)] = np.arange(len(npus))
+    source, destination = rank_of[topology.source], rank_of[topology.destination]
+    between = (source >= 0) & (destination >= 0)
+    rates = topology.bandwidth_bytes_per_s[between]
+    fitting = np.floor(rates / rates.min(initial=np.inf) + _ROUNDING_TOLERANCE).astype(np.int64)
+    ring_count = np.zeros((len(npus), len(npus)), np.int64)
+    np.add.at(ring_count, (source[between], destination[between]), fitting)
+    free = ring_count
     if ranks > 2 and bool((free + np.eye(ranks, dtype=np.int64) > 0).all()):
         strides = [s for s in range(1, ranks) if np.gcd(s, ranks) == 1]
         return [np.arange(ranks) * stride % ranks for stride in strides[:max_rings]]
@@ -126,22 +143,6 @@ def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64
         remaining[ring, np.roll(ring, -1)] -= 1
         rings.append(ring)
     return rings
-
-
-def _count_rings_per_link(topology: Topology, npus: Sequence[int]) -> Int64Array:
-    """Count the rings that fit on the links between ranks: int64[ranks, ranks].
-
-    One on the slowest of all links, more on faster ones.
-    """
-    rank_of = np.full(topology.num_nodes, -1)
-    rank_of[np.asarray(npus)] = np.arange(len(npus))
-    source, destination = rank_of[topology.source], rank_of[topology.destination]
-    between = (source >= 0) & (destination >= 0)
-    rates = topology.bandwidth_bytes_per_s[between]
-    fitting = np.floor(rates / rates.min(initial=np.inf) + _ROUNDING_TOLERANCE).astype(np.int64)
-    ring_count = np.zeros((len(npus), len(npus)), np.int64)
-    np.add.at(ring_count, (source[between], destination[between]), fitting)
-    return ring_count
 
 
 def _search_ring(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
@@ -237,18 +238,6 @@ def _build_nearest_order(latency: Float64Array) -> Int64Array:
         is_unvisited[order[-1]] = False
         order.append(int(np.where(is_unvisited, latency[order[-1]], np.inf).argmin()))
     return np.asarray(order)
-
-
-def _compute_latencies_s(topology: Topology, npus: Sequence[int]) -> Float64Array:
-    """Compute the latency of the route between all ranks in s: float64[ranks, ranks]."""
-    ranks = len(npus)
-    source, destination = np.divmod(np.arange(ranks * ranks), ranks)
-    npu_of = np.asarray(npus)
-    routes = topology.routes(npu_of[source], npu_of[destination])
-    pair = np.repeat(np.arange(ranks * ranks), np.diff(routes.indptr))
-    total: Float64Array = np.zeros(ranks * ranks)
-    np.add.at(total, pair, topology.latency_s[routes.links])
-    return total.reshape(ranks, ranks)
 
 
 def _compute_round_time_s(topology: Topology, ring: Int64Array) -> float:

@@ -193,7 +193,17 @@ class _Rows:
         edges.append((parents, children))
         reduction = self.write[self.staged]
         edges.append((self.staged + len(self.write), reduction))
-        edges.append(self._find_staging_edges(plan, accesses))
+        # Collect edges from the reduction of a staged message to the next receive into its slot.
+        is_staged = np.isin(self.pieces.of_entry, self.staged)
+        entry = np.flatnonzero(is_staged)
+        message = accesses.message[entry]
+        location = plan.destination[message] * plan.num_blocks + accesses.block[entry]
+        entry = entry[np.lexsort((plan.round[message], location))]
+        location = np.sort(location)
+        repeated = np.flatnonzero(location[1:] == location[:-1])
+        piece = self.pieces.of_entry
+        receive = piece + len(self.write)
+        edges.append((self.write[piece[entry[repeated]]], receive[entry[repeated + 1]]))
         edges += self._find_copy_edges(plan, accesses, where)
         return (
             np.concatenate([parent for parent, _ in edges]),
@@ -218,21 +228,6 @@ class _Rows:
         times = sizes[parent_group + 1]
         children = expanded_ranges(starts[parent_group + 1], times)
         return rows[np.repeat(parents, times)], rows[children]
-
-    def _find_staging_edges(self, plan: MessagePlan, accesses: BlockAccesses) -> _Edges:
-        """Collect edges from the reduction of a staged message to the next receive into its
-        slot.
-        """
-        is_staged = np.isin(self.pieces.of_entry, self.staged)
-        entry = np.flatnonzero(is_staged)
-        message = accesses.message[entry]
-        location = plan.destination[message] * plan.num_blocks + accesses.block[entry]
-        entry = entry[np.lexsort((plan.round[message], location))]
-        location = np.sort(location)
-        repeated = np.flatnonzero(location[1:] == location[:-1])
-        piece = self.pieces.of_entry
-        receive = piece + len(self.write)
-        return self.write[piece[entry[repeated]]], receive[entry[repeated + 1]]
 
     def _find_copy_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces

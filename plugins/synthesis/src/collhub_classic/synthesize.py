@@ -138,8 +138,10 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
     return estimate
 
 
-def _check_request(name: str, classic: ClassicAlgorithm, request: SynthesisRequest) -> None:
-    """Raise an error for collectives that the algorithm does not define, and for a single rank."""
+def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
+    """Build the planning task of the algorithm `name`; raises as `synthesize` does."""
+    # Raise an error for collectives that the algorithm does not define, and for a single rank.
+    classic = ALGORITHMS[name]
     if request.collective.kind not in classic.planners:
         raise InputError(
             f"{name} does not support {request.collective.kind}",
@@ -150,11 +152,6 @@ def _check_request(name: str, classic: ClassicAlgorithm, request: SynthesisReque
         raise UsageError(
             "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
         )
-
-
-def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
-    """Build the planning task of the algorithm `name`; raises as `synthesize` does."""
-    _check_request(name, ALGORITHMS[name], request)
     alpha_s, beta_s_per_byte = compute_mean_link(request.topology, request.npus)
     return ClassicTask(
         request.collective.kind,
@@ -190,7 +187,16 @@ def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Arra
     if option_text == "given":
         return [numbered]
     if option_text != "auto":
-        return [_parse_order(option_text, task)]
+        # Parse the option `order`.
+        order = parse_ranks(option_text)
+        if sorted(order) != list(range(task.num_ranks)):
+            raise UsageError(
+                f"option order: {option_text[:60]!r} does not name each of "
+                f"0..{task.num_ranks - 1} once",
+                cure="write for example 0,2,1,3",
+                code="option-value",
+            )
+        return [np.asarray(order, np.int64)]
     if classic.order is RankOrder.RING:
         return [_find_ring_order_cached(task.topology, task.npus)]
     if classic.order is RankOrder.GROUPS:
@@ -205,19 +211,6 @@ def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64A
     order = find_ring_order(topology, npus).copy()
     order.flags.writeable = False
     return order
-
-
-def _parse_order(option_text: str, task: ClassicTask) -> Int64Array:
-    """Parse the option `order`. Raises `UsageError` unless it names every rank once."""
-    order = parse_ranks(option_text)
-    if sorted(order) != list(range(task.num_ranks)):
-        raise UsageError(
-            f"option order: {option_text[:60]!r} does not name each of "
-            f"0..{task.num_ranks - 1} once",
-            cure="write for example 0,2,1,3",
-            code="option-value",
-        )
-    return np.asarray(order, np.int64)
 
 
 def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:

@@ -341,10 +341,14 @@ def build_schedule(
         windows_of(jobs.link[first], begin, finish, np.zeros(len(arc), np.bool_), len(arc)),
     )
     share = paths.share[jobs.path]
+    # Compute the offset of every piece in its share; pieces of a share are adjacent.
+    begin = first_positions(jobs.units)
+    _, first, number = np.unique(share, return_index=True, return_inverse=True)
+    offsets: Int64Array = begin - begin[first][number]
     return FlowSchedule(
         transfers,
         share,
-        _compute_offsets(share, jobs.units),
+        offsets,
         jobs.units,
         paths.share_units,
         jobs.time_ps(start),
@@ -382,11 +386,3 @@ def _list_path_links(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array
     lengths = np.diff(indptr)[paths.arcs]
     links = network.routes.links[expanded_ranges(indptr[paths.arcs], lengths)]
     return links, row_pointer(lengths)[paths.indptr]
-
-
-def _compute_offsets(share: Int64Array, units: Int64Array) -> Int64Array:
-    """Compute the offset of every piece in its share; pieces of a share are adjacent."""
-    begin = first_positions(units)
-    _, first, number = np.unique(share, return_index=True, return_inverse=True)
-    offsets: Int64Array = begin - begin[first][number]
-    return offsets

@@ -74,7 +74,20 @@ class FlowNetwork:
         """Build the network with an arc from `source[a]` to `destination[a]` for every a."""
         low, high = np.minimum(source, destination), np.maximum(source, destination)
         pairs, pair = np.unique(low * num_nodes + high, return_inverse=True)
-        wires, position = _build_wires(num_nodes, pairs // num_nodes, pairs % num_nodes)
+        # Build the wires of pairs of nodes.
+        low = pairs // num_nodes
+        high = pairs % num_nodes
+        # numba takes a second to import.
+        from collhub_packing.kernels import WirePairs
+
+        tail = np.concatenate([low, high]).astype(np.int64)
+        head = np.concatenate([high, low]).astype(np.int64)
+        order = np.argsort(tail, kind="stable")
+        position = inverse(order)
+        first = group_pointer(tail, num_nodes)
+        # The maximum avoids a division by zero without arcs.
+        mate = position[(order + len(low)) % max(1, len(order))]
+        wires = WirePairs(first, head[order], mate)
         is_down = source > destination
         place = position[pair.ravel() + len(pairs) * is_down]
         return cls(num_nodes, wires, place)
@@ -184,22 +197,3 @@ class FlowNetwork:
                 minimum_cut = Cut(int(value), int(sink_block[sink_index]), side)
                 limit = minimum_cut.value
         return minimum_cut
-
-
-def _build_wires(num_nodes: int, low: Int64Array, high: Int64Array) -> tuple[WirePairs, Int64Array]:
-    """Build the wires of pairs of nodes; also return their positions, int64[2 * pairs].
-
-    Entry p is the position of the wire from `low[p]` to `high[p]`, entry p + pairs of the reverse.
-    Wires are sorted by the node that they leave.
-    """
-    # numba takes a second to import.
-    from collhub_packing.kernels import WirePairs
-
-    tail = np.concatenate([low, high]).astype(np.int64)
-    head = np.concatenate([high, low]).astype(np.int64)
-    order = np.argsort(tail, kind="stable")
-    position = inverse(order)
-    first = group_pointer(tail, num_nodes)
-    # The maximum avoids a division by zero without arcs.
-    mate = position[(order + len(low)) % max(1, len(order))]
-    return WirePairs(first, head[order], mate), position

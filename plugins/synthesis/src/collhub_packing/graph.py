@@ -50,7 +50,8 @@ class CapacityGraph:
         are at most 2^40.
         """
         pair = topology.source * topology.num_nodes + topology.destination
-        row = _find_first_links(topology, pair)
+        key = topology.plane * topology.num_nodes**2 + pair
+        row: Int64Array = np.unique(key, return_index=True)[1]
         capacity, unit = _to_integers(topology.bandwidth_bytes_per_s[row], topology.name)
         # The remaining links between the same nodes are on different planes.
         _, first, group = np.unique(pair[row], return_index=True, return_inverse=True)
@@ -98,13 +99,6 @@ def induced(graph: CapacityGraph, nodes: Sequence[int]) -> CapacityGraph:
         row=graph.row[arcs],
         unit=graph.unit,
     )
-
-
-def _find_first_links(topology: Topology, pair: Int64Array) -> Int64Array:
-    """Find the first link of every plane between two nodes: rows, int64."""
-    key = topology.plane * topology.num_nodes**2 + pair
-    row: Int64Array = np.unique(key, return_index=True)[1]
-    return row
 
 
 def with_common_unit(topology: Topology) -> tuple[Topology, float]:
@@ -189,9 +183,22 @@ class DuplexLinks:
     @classmethod
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
         """Pair the arcs of a graph. Raises `InputError` for links that differ by direction."""
-        up, down = _pair_arcs(graph)
-        if not _are_opposite(graph, up, down):
-            raise _duplex_error()
+        # Find the arcs with capacity to higher and to lower nodes, both sorted by lower, higher
+        # node.
+        source, destination = graph.source, graph.destination
+        has_room = graph.capacity > 0
+        up = _sort_by_ends((source < destination) & has_room, source, destination)
+        down = _sort_by_ends((source > destination) & has_room, destination, source)
+        if not (
+            np.array_equal(graph.source[up], graph.destination[down])
+            and np.array_equal(graph.destination[up], graph.source[down])
+            and np.array_equal(graph.capacity[up], graph.capacity[down])
+        ):
+            raise InputError(
+                "links differ by direction, so that trees of undirected links do not fit",
+                cure="use trees for each direction",
+                code="not-duplex",
+            )
         low, high, capacity = graph.source[up], graph.destination[up], graph.capacity[up]
         return cls(graph.num_nodes, low, high, capacity, up, down)
 
@@ -203,15 +210,6 @@ class DuplexLinks:
         return back
 
 
-def _duplex_error() -> InputError:
-    """Build the error for links that differ by direction."""
-    return InputError(
-        "links differ by direction, so that trees of undirected links do not fit",
-        cure="use trees for each direction",
-        code="not-duplex",
-    )
-
-
 def are_duplex(graph: CapacityGraph) -> bool:
     """Whether every link has a reverse link of the same capacity."""
     try:
@@ -221,33 +219,10 @@ def are_duplex(graph: CapacityGraph) -> bool:
     return True
 
 
-def _pair_arcs(graph: CapacityGraph) -> tuple[Int64Array, Int64Array]:
-    """Find the arcs with capacity to higher and to lower nodes, both sorted by lower,
-    higher node.
-    """
-    source, destination = graph.source, graph.destination
-    has_room = graph.capacity > 0
-    up = _sort_by_ends((source < destination) & has_room, source, destination)
-    down = _sort_by_ends((source > destination) & has_room, destination, source)
-    return up, down
-
-
 def _sort_by_ends(chosen: BoolArray, low: Int64Array, high: Int64Array) -> Int64Array:
     """Sort the chosen arcs by their lower, then their higher node, and return their numbers."""
     arcs = np.flatnonzero(chosen)
     return arcs[np.lexsort((high[arcs], low[arcs]))]
-
-
-def _are_opposite(graph: CapacityGraph, up: Int64Array, down: Int64Array) -> bool:
-    """Whether the k-th arcs of both lists connect the same nodes in opposite directions.
-
-    With equal capacities.
-    """
-    return (
-        np.array_equal(graph.source[up], graph.destination[down])
-        and np.array_equal(graph.destination[up], graph.source[down])
-        and np.array_equal(graph.capacity[up], graph.capacity[down])
-    )
 
 
 class LeastSets:

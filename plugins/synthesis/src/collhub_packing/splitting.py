@@ -110,7 +110,18 @@ def without_switches(
         is_spread = spread is SwitchSpread.EVERYWHERE
         if spread is SwitchSpread.WIDEST:
             is_spread = _connects_widest_links(switch, links, graph.num_compute)
-        _remove_switch(switch, links, graph, demand, is_spread)
+        # Replace the links of one switch by direct links, in place.
+        sources = [source for source, end in sorted(links) if end == switch]
+        targets = [end for source, end in sorted(links) if source == switch]
+        # Without links in or out the switch is on no path.
+        if sources and targets:
+            amounts = _split_off(switch, sources, targets, links, graph, demand, is_spread)
+            for i, j in np.argwhere(amounts).tolist():
+                _move_past(switch, sources[i], targets[j], links, int(amounts[i, j]))
+        for u in sources:
+            del links[u, switch]
+        for t in targets:
+            del links[switch, t]
     return _build_direct_network(links, graph)
 
 
@@ -164,27 +175,6 @@ def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: i
 def _total_flow(routed: Iterable[_RoutedCapacity]) -> int:
     """Sum the capacity over all routes."""
     return sum(capacity.amount for capacity in routed)
-
-
-def _remove_switch(
-    switch: int,
-    links: _RoutedCapacities,
-    graph: CapacityGraph,
-    demand: Int64Array,
-    is_spread: bool,
-) -> None:
-    """Replace the links of one switch by direct links, in place."""
-    sources = [source for source, end in sorted(links) if end == switch]
-    targets = [end for source, end in sorted(links) if source == switch]
-    # Without links in or out the switch is on no path.
-    if sources and targets:
-        amounts = _split_off(switch, sources, targets, links, graph, demand, is_spread)
-        for i, j in np.argwhere(amounts).tolist():
-            _move_past(switch, sources[i], targets[j], links, int(amounts[i, j]))
-    for u in sources:
-        del links[u, switch]
-    for t in targets:
-        del links[switch, t]
 
 
 def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:

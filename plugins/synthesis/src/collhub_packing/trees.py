@@ -133,14 +133,6 @@ def pack_rooted_trees(
     `InputError` if the weights do not fit, and for networks with switches.
     """
     weights = np.asarray(sent, np.int64)
-    _check_room(graph, weights)
-    orders = range(first_seed, first_seed + max(1, seeds))
-    best = min((_grow_trees(graph, weights, seed) for seed in orders), key=cost)
-    return sorted(best, key=_tree_key)
-
-
-def _check_room(graph: CapacityGraph, weights: Int64Array) -> None:
-    """Raise `InputError` for switches and for weights that do not fit."""
     if graph.has_switches:
         raise InputError(
             "trees grow in networks without switches",
@@ -151,6 +143,9 @@ def _check_room(graph: CapacityGraph, weights: Int64Array) -> None:
         total = int(weights.sum())
         message = f"trees of weight {total} do not fit into the network"
         raise InputError(message, code="no-room")
+    orders = range(first_seed, first_seed + max(1, seeds))
+    best = min((_grow_trees(graph, weights, seed) for seed in orders), key=cost)
+    return sorted(best, key=_tree_key)
 
 
 def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:

@@ -130,7 +130,18 @@ def extract_program(workload: Workload) -> BoundProgram:
     Raises `InputError` with the node if a statement is missing or invalid, and for an invalid
     program.
     """
-    return build_program(workload, _collect_statements(workload))
+    # Parse all distinct statements, by the first row of each, in the order of rows.
+    nodes = workload.nodes
+    # Nodes of different ranks share one record.
+    _, first = np.unique(nodes.extra, return_index=True)
+    statements: dict[int, Fields] = {}
+    seen: set[str] = set()
+    for row in np.sort(first).tolist():
+        text = get_attribute(workload, row)
+        if text not in seen:
+            statements[row] = parse_statement(workload, row, text)
+            seen.add(text)
+    return build_program(workload, statements)
 
 
 def build_program(workload: Workload, statements: Mapping[int, Fields]) -> BoundProgram:
@@ -152,7 +163,16 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
         document[name] = header.get(name, [])
     program = parse_program(document, workload.provenance.source_name or "workload")
     _check_results(workload, statements, program)
-    return BoundProgram(program, _read_binding(workload, header), tuple(header.get("history", ())))
+    # Read ranks and sizes of the header; the default is one group of all ranks.
+    ranks, sizes = header.get("num_ranks", workload.num_ranks), header.get("bound", {})
+    is_valid = isinstance(sizes, dict) and all(
+        type(number) is int for number in (ranks, *sizes.values())
+    )
+    if not is_valid:
+        location = Location(workload.provenance.source_name or None)
+        message = "num_ranks and bound of the program are no numbers"
+        raise InputError(message, location=location, code="tensor-attributes")
+    return BoundProgram(program, Binding(ranks, sizes), tuple(header.get("history", ())))
 
 
 def get_attribute(workload: Workload, row: int) -> str:
@@ -176,21 +196,6 @@ def create_error(
     location = workload.nodes.location(row, workload.provenance.source_name or None)
     text = f"{describe_node(workload, row)} {message}"
     return InputError(text, location=location, cure=cure, code="tensor-attributes")
-
-
-def _collect_statements(workload: Workload) -> dict[int, Fields]:
-    """Parse all distinct statements, by the first row of each, in the order of rows."""
-    nodes = workload.nodes
-    # Nodes of different ranks share one record.
-    _, first = np.unique(nodes.extra, return_index=True)
-    statements: dict[int, Fields] = {}
-    seen: set[str] = set()
-    for row in np.sort(first).tolist():
-        text = get_attribute(workload, row)
-        if text not in seen:
-            statements[row] = parse_statement(workload, row, text)
-            seen.add(text)
-    return statements
 
 
 def parse_statement(workload: Workload, row: int, text: str) -> Fields:
@@ -310,16 +315,3 @@ def _replace_tuples(fields: Mapping[str, object]) -> dict[str, object]:
     return {
         key: list(value) if isinstance(value, tuple) else value for key, value in fields.items()
     }
-
-
-def _read_binding(workload: Workload, header: Fields) -> Binding:
-    """Read ranks and sizes of the header; the default is one group of all ranks."""
-    ranks, sizes = header.get("num_ranks", workload.num_ranks), header.get("bound", {})
-    is_valid = isinstance(sizes, dict) and all(
-        type(number) is int for number in (ranks, *sizes.values())
-    )
-    if not is_valid:
-        location = Location(workload.provenance.source_name or None)
-        message = "num_ranks and bound of the program are no numbers"
-        raise InputError(message, location=location, code="tensor-attributes")
-    return Binding(ranks, sizes)

@@ -83,7 +83,19 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
     _check_equal_ranks(workload)
     inference = _StatementInference(workload, element)
     first, stop = workload.nodes.rank_indptr[:2].tolist()
-    for row in _sort_rows(workload, first, stop):
+    # Sort the rows of one rank after the rows whose data they read.
+    order: list[int] = []
+    done: set[int] = set()
+    waiting = list(range(first, stop))
+    # One round per level; the traces of one rank are short.
+    while waiting:
+        ready = [row for row in waiting if done.issuperset(_parents(workload, row))]
+        if not ready:
+            raise create_error(workload, waiting[0], "waits for itself", "see collhub verify")
+        order += ready
+        done.update(ready)
+        waiting = [row for row in waiting if row not in done]
+    for row in order:
         inference.add(row)
     program = build_program(workload, inference.statements)
     return Inference(program, tuple(inference.report))
@@ -104,22 +116,6 @@ def _check_equal_ranks(workload: Workload) -> None:
             row = min(begin, len(nodes) - 1)
             message = f"is of rank {rank}, which does not do the same as rank 0"
             raise create_error(workload, row, message, "let the nodes state their program")
-
-
-def _sort_rows(workload: Workload, first: int, stop: int) -> list[int]:
-    """Sort the rows of one rank after the rows whose data they read."""
-    order: list[int] = []
-    done: set[int] = set()
-    waiting = list(range(first, stop))
-    # One round per level; the traces of one rank are short.
-    while waiting:
-        ready = [row for row in waiting if done.issuperset(_parents(workload, row))]
-        if not ready:
-            raise create_error(workload, waiting[0], "waits for itself", "see collhub verify")
-        order += ready
-        done.update(ready)
-        waiting = [row for row in waiting if row not in done]
-    return order
 
 
 def _parents(workload: Workload, row: int) -> list[int]:

@@ -105,12 +105,7 @@ def _compute_pointwise(run: SimulatedRun, operation: Operation, rank: int) -> Ar
     operands = [run.values[name][rank] for name in operation.reads]
     if operation.kind is Kind.CAST:
         return operands[0].astype(kind.element)
-    parts = _collect_operands(run, operation, rank)
-    return apply_pointwise(operation.kind, parts)
-
-
-def _collect_operands(run: SimulatedRun, operation: Operation, rank: int) -> list[Array]:
-    """Collect the operands of a pointwise operation on one rank; numbers adopt their type."""
+    # Collect the operands of a pointwise operation on one rank; numbers adopt their type.
     result = run.program.types[operation.name]
     # The condition of a Select is bool; its values determine the type of the numbers.
     candidates = operation.operands[1:] if operation.kind is Kind.SELECT else operation.operands
@@ -122,7 +117,7 @@ def _collect_operands(run: SimulatedRun, operation: Operation, rank: int) -> lis
             parts.append(_take_operand(run, operand, result, rank))
         else:
             parts.append(np.asarray(operand, dtype))
-    return parts
+    return apply_pointwise(operation.kind, parts)
 
 
 def _take_operand(run: SimulatedRun, name: str, result: TensorType, rank: int) -> Array:

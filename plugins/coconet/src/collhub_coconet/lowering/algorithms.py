@@ -148,7 +148,20 @@ class Algorithms:
         if isinstance(algorithm, str):
             is_file = not algorithm.isidentifier() and bool({"/", "."} & set(algorithm))
             if not is_file:
-                return _verify_algorithm(self._synthesize(call, choice))
+                # Synthesize an algorithm on the part of the network that the group uses.
+                network = self._topology
+                if len(call.members) < network.num_npus:
+                    network = network.subset(call.members)
+                return _verify_algorithm(
+                    synthesize(
+                        call.collective,
+                        network,
+                        call.size_bytes,
+                        name=str(choice.algorithm),
+                        options=choice.options,
+                        registry=self._registry,
+                    ).algorithm
+                )
             algorithm = read(algorithm, registry=self._registry)
         actual, required = algorithm.collective, call.collective
         fits = (actual.kind, actual.num_ranks, actual.root) == (
@@ -158,20 +171,6 @@ class Algorithms:
             message = f"{algorithm!r} is no {required.kind} of {required.num_ranks} ranks"
             raise InputError(message, cure="name another algorithm", code="algorithm-does-not-fit")
         return _verify_algorithm(algorithm)
-
-    def _synthesize(self, call: Call, choice: Choice) -> Algorithm:
-        """Synthesize an algorithm on the part of the network that the group uses."""
-        network = self._topology
-        if len(call.members) < network.num_npus:
-            network = network.subset(call.members)
-        return synthesize(
-            call.collective,
-            network,
-            call.size_bytes,
-            name=str(choice.algorithm),
-            options=choice.options,
-            registry=self._registry,
-        ).algorithm
 
 
 def count_buffer_bytes(program: Program, binding: Binding, operation: Operation) -> int:

@@ -129,7 +129,14 @@ def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm
     columns["rank"] = nodes.rank[selected_rows] - part.first_rank
     columns["peer"] = np.where(peer >= 0, peer - part.first_rank, -1)
     columns["channel"] = np.where(peer >= 0, nodes.tag[selected_rows], 0)
-    edges = _select_edges(nodes.edges(), rows, np.cumsum(is_first) - 1, len(nodes))
+    # Select the dependencies between these rows of the graph, as dependencies of steps.
+    step = np.cumsum(is_first) - 1
+    position = positions_in(rows, len(nodes))
+    parents, children = (position[side] for side in nodes.edges())
+    is_inside = (parents >= 0) & (children >= 0)
+    parents, children = step[parents[is_inside]], step[children[is_inside]]
+    is_other = parents != children
+    edges = parents[is_other], children[is_other]
     table = StepTable.from_columns(contents.algorithm.num_ranks, columns, edges)
     return Algorithm(contents.algorithm.collective, table, contents.algorithm.scratch_units)
 
@@ -141,15 +148,3 @@ def _find_collective(flat: FlatProgram, name: str) -> tuple[int, CollectiveRuns]
             return number, part
     message = f"{name} is no collective of {flat.program.name}"
     raise InputError(message, cure="name a collective", code="target")
-
-
-def _select_edges(
-    edges: tuple[Int64Array, Int64Array], rows: Int64Array, step: Int64Array, count: int
-) -> tuple[Int64Array, Int64Array]:
-    """Select the dependencies between these rows of the graph, as dependencies of steps."""
-    position = positions_in(rows, count)
-    parents, children = (position[side] for side in edges)
-    is_inside = (parents >= 0) & (children >= 0)
-    parents, children = step[parents[is_inside]], step[children[is_inside]]
-    is_other = parents != children
-    return parents[is_other], children[is_other]

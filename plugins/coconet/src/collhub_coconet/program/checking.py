@@ -13,7 +13,6 @@ from collhub_coconet.program.operations import (
     Argument,
     ElementType,
     Kind,
-    Operand,
     Operation,
     TensorType,
     sliced,
@@ -212,16 +211,14 @@ class Checker:
                 message = f"{name} is not defined before it is used"
                 raise TypingMistakeError("undefined", message, "define it in an earlier line")
         if operation.kind is Kind.UPDATE:
-            self._check_state(operation.operands[0])
-
-    def _check_state(self, operand: Operand) -> None:
-        """Refuse an Update of a value that is not a state, and a second Update of a state."""
-        if operand not in self._states:
-            message = f"{operand} is no state"
-            raise TypingMistakeError("state", message, "declare it as a state of the program")
-        if operand in self._updated:
-            message = f"state {operand} is updated twice"
-            raise TypingMistakeError("state", message, "update it once, with the last value")
+            # Refuse an Update of a value that is not a state, and a second Update of a state.
+            operand = operation.operands[0]
+            if operand not in self._states:
+                message = f"{operand} is no state"
+                raise TypingMistakeError("state", message, "declare it as a state of the program")
+            if operand in self._updated:
+                message = f"state {operand} is updated twice"
+                raise TypingMistakeError("state", message, "update it once, with the last value")
 
     def _add(self, code: str, message: str, cure: str, line: int) -> None:
         """Add a finding; line 0 means the program as a whole."""

@@ -129,26 +129,18 @@ def count_operations(program: Program, operation: Operation, binding: Binding) -
     a pointwise operation 1 per element of its result; all remaining kinds count 0.
     """
     if operation.kind in CONTRACTIONS:
-        return 2 * _count_multiplications(program, operation, binding)
+        # Count the multiplications of a contraction on a rank with the longest block.
+        x, w = (program.types[name] for name in operation.reads)
+        axes = find_axes(operation.kind, len(x.shape))
+        terms = binding.shape(x.shape)[axes.x_sum]
+        if operation.kind is Kind.CONV:
+            terms *= prod(binding.shape(w.shape[2:]))
+        result = program.types[operation.name]
+        if x.layout.is_sliced and x.layout.dimension == axes.x_sum:
+            terms = -(-terms // binding.num_ranks)
+        return 2 * (binding.elements_of_rank(result) * terms)
     if operation.kind in REDUCTIONS_TO_SCALARS:
         return binding.elements_of_rank(program.types[operation.reads[0]])
     if operation.kind in POINTWISE:
         return binding.elements_of_rank(program.types[operation.name])
     return 0
-
-
-def _count_multiplications(program: Program, operation: Operation, binding: Binding) -> int:
-    """Count the multiplications of a contraction on a rank with the longest block.
-
-    The number is that of elements of the result times that of terms per sum. If the summed
-    dimension is sliced, a rank sums only the terms of its slice.
-    """
-    x, w = (program.types[name] for name in operation.reads)
-    axes = find_axes(operation.kind, len(x.shape))
-    terms = binding.shape(x.shape)[axes.x_sum]
-    if operation.kind is Kind.CONV:
-        terms *= prod(binding.shape(w.shape[2:]))
-    result = program.types[operation.name]
-    if x.layout.is_sliced and x.layout.dimension == axes.x_sum:
-        terms = -(-terms // binding.num_ranks)
-    return binding.elements_of_rank(result) * terms

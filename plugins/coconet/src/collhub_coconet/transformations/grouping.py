@@ -53,19 +53,12 @@ def fuse(program: Program, members: Sequence[str], name: str = "fused") -> Rewri
     label = choose_name(program, name, [stage.name for stage in remaining])
     ordered = tuple(operation.name for operation in chosen)
     stages = (*remaining, Stage(label, family, ordered))
-    _check_stage_order(program, stages, conditions)
-    return Rewrite(program.with_stages(stages, program.chains), conditions.to_record())
-
-
-def _check_stage_order(program: Program, stages: tuple[Stage, ...], conditions: Conditions) -> None:
-    """Refuse stages that have no common order of execution; the last one is the new stage.
-
-    Two stages without a cycle inside can still wait for each other.
-    """
+    # Refuse stages that have no common order of execution; the last one is the new stage.
     order = order_groups(program.operations, [stage.members for stage in stages])
     message = "it and another stage would wait for one another"
     cure = "fuse both stages into one"
     conditions.require(order is not None, "no-cycle", stages[-1].members[0], message, cure)
+    return Rewrite(program.with_stages(stages, program.chains), conditions.to_record())
 
 
 def overlap(program: Program, members: Sequence[str]) -> Rewrite:
@@ -90,7 +83,18 @@ def overlap(program: Program, members: Sequence[str]) -> Rewrite:
         _check_pair(program, producer, consumer, conditions)
         for producer, consumer in pairwise(parts)
     )
-    _check_order(program, parts, conditions)
+    # Refuse a chain that has no common order of execution with the rest of the program.
+    names = [[operation.name for operation in part] for part in parts]
+    inside = [name for part in names for name in part]
+    outside = find_between(program.operations, inside)
+    culprit = outside[0].name if outside else inside[0]
+    message = "it stands between members, so that it orders them as a whole"
+    cure = "make it a member, or end the chain before it"
+    conditions.require(not outside, "no-other-order", culprit, message, cure)
+    groups = [stage.members for stage in program.stages if stage.members[0] not in inside]
+    order = order_groups(program.operations, [*groups, inside])
+    message = "members and another stage would wait for one another"
+    conditions.require(order is not None, "no-other-order", culprit, message, "fuse less")
     resources = [_find_resource(part) for part in parts]
     note = f"resources: {', '.join(resources)}"
     chains = (*program.chains, Chain(tuple(members), dimensions))
@@ -198,25 +202,6 @@ def _find_dimensions(program: Program, name: str) -> set[int]:
     """Find all dimensions of a tensor with more than one element, counted from the end."""
     shape = program.types[name].shape
     return {len(shape) - index for index, size in enumerate(shape) if size != 1}
-
-
-def _check_order(program: Program, parts: list[Part], conditions: Conditions) -> None:
-    """Refuse a chain that has no common order of execution with the rest of the program.
-
-    No path between members may contain an operation outside the chain, and the chain as one step
-    must have an order among the stages outside it.
-    """
-    names = [[operation.name for operation in part] for part in parts]
-    inside = [name for part in names for name in part]
-    outside = find_between(program.operations, inside)
-    culprit = outside[0].name if outside else inside[0]
-    message = "it stands between members, so that it orders them as a whole"
-    cure = "make it a member, or end the chain before it"
-    conditions.require(not outside, "no-other-order", culprit, message, cure)
-    groups = [stage.members for stage in program.stages if stage.members[0] not in inside]
-    order = order_groups(program.operations, [*groups, inside])
-    message = "members and another stage would wait for one another"
-    conditions.require(order is not None, "no-other-order", culprit, message, "fuse less")
 
 
 def _find_resource(part: Part) -> str:

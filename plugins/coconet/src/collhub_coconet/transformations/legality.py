@@ -141,7 +141,14 @@ def check_stage(program: Program, members: Sequence[str], conditions: Conditions
         message = f"{operation.kind} is not pointwise"
         cure = "fuse pointwise operations, norms, sums and one communication"
         conditions.require(is_fusible, "pointwise", operation.name, message, cure)
-    _check_space(program, operations, conditions)
+    # Refuse operations that do not iterate over one shape, in one layout, on one group.
+    spaces = [_find_space(program, operation) for operation in operations]
+    largest = max(spaces, key=lambda space: len(space.shape))
+    for operation, space in zip(operations, spaces, strict=True):
+        fits = _fits(space, largest)
+        message = f"it runs over {space}, others over {largest}"
+        cure = "fuse operations of one shape, layout and group"
+        conditions.require(fits, "one-space", operation.name, message, cure)
     if family == "RS-C-AG":
         _check_slices(program, operations, conditions)
     return family
@@ -278,20 +285,6 @@ def _find_family(operations: list[Operation], conditions: Conditions) -> str:
     cure = "fuse one AllReduce, one ReduceScatter with its AllGathers, or one Send"
     conditions.require(family is not None, "one-communication", last, message, cure)
     return family or ""
-
-
-def _check_space(program: Program, operations: list[Operation], conditions: Conditions) -> None:
-    """Refuse operations that do not iterate over one shape, in one layout, on one group.
-
-    Operands that are broadcast to the shape with the most dimensions are allowed.
-    """
-    spaces = [_find_space(program, operation) for operation in operations]
-    largest = max(spaces, key=lambda space: len(space.shape))
-    for operation, space in zip(operations, spaces, strict=True):
-        fits = _fits(space, largest)
-        message = f"it runs over {space}, others over {largest}"
-        cure = "fuse operations of one shape, layout and group"
-        conditions.require(fits, "one-space", operation.name, message, cure)
 
 
 def _find_space(program: Program, operation: Operation) -> TensorType:

@@ -131,25 +131,20 @@ def grow_stage(program: Program, seed: Operation) -> list[str]:
     is_growing = seed.name not in fused
     while is_growing:
         is_growing = False
-        for name in _find_neighbours(program, members):
+        inside = set(members)
+        for name in [
+            operation.name
+            for operation in program.operations
+            if operation.name not in inside
+            and (
+                not inside.isdisjoint(operation.reads)
+                or any(reader.name in inside for reader in program.readers.get(operation.name, ()))
+            )
+        ]:
             extended = [*members, name]
             if name not in fused and _can_fuse(program, extended):
                 members, is_growing = extended, True
     return [entry.name for entry in program.operations if entry.name in set(members)]
-
-
-def _find_neighbours(program: Program, members: list[str]) -> list[str]:
-    """Find operations outside `members` that read a member or are read by one."""
-    inside = set(members)
-    return [
-        operation.name
-        for operation in program.operations
-        if operation.name not in inside
-        and (
-            not inside.isdisjoint(operation.reads)
-            or any(reader.name in inside for reader in program.readers.get(operation.name, ()))
-        )
-    ]
 
 
 def _can_fuse(program: Program, members: list[str]) -> bool:

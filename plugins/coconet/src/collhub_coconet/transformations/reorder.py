@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from collhub_coconet.program.operations import (
@@ -52,7 +52,13 @@ def reorder(program: Program, target: str, members: Sequence[str]) -> Rewrite:
     uses = any(target in operation.reads for operation in moved)
     message = f"no member reads {target}"
     conditions.require(uses, "uses-gather", target, message, "name a reader of it")
-    _check_closed(program, target, moved, conditions)
+    # Refuse a set if an operation outside it is on a path between members or from `target`.
+    names = [operation.name for operation in moved]
+    left_out = find_between(program.operations, [target, *names])
+    culprit = left_out[0].name if left_out else target
+    message = "it stands on a path from the AllGather to a member"
+    cure = "make it a member too"
+    conditions.require(not left_out, "closed", culprit, message, cure)
     move = _Move(program, target, moved, conditions)
     feeders = [operation for operation in chosen if operation.name not in dependent]
     move.select_feeders(feeders)
@@ -94,18 +100,6 @@ def _add_inner_operations(program: Program, members: Sequence[str]) -> list[str]
         if is_inner and readers and all(reader.name in names for reader in readers):
             names.add(operation.name)
     return sorted(names)
-
-
-def _check_closed(
-    program: Program, target: str, moved: Iterable[Operation], conditions: Conditions
-) -> None:
-    """Refuse a set if an operation outside it is on a path between members or from `target`."""
-    names = [operation.name for operation in moved]
-    left_out = find_between(program.operations, [target, *names])
-    culprit = left_out[0].name if left_out else target
-    message = "it stands on a path from the AllGather to a member"
-    cure = "make it a member too"
-    conditions.require(not left_out, "closed", culprit, message, cure)
 
 
 class _Move:

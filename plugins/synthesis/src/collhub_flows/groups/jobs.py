@@ -140,15 +140,7 @@ def _list_dependencies(trees: Trees, first: Int64Array) -> _Edges:
     # In inward trees the child is before its parent.
     before = np.where(inward, last[child], last[parent])
     after = np.where(inward, head[parent], head[child])
-    sums, copies = _pair_root_entries(trees)
-    return (
-        np.concatenate([inner, before, last[sums]]),
-        np.concatenate([inner + 1, after, head[copies]]),
-    )
-
-
-def _pair_root_entries(trees: Trees) -> _Edges:
-    """Pair every inward root entry of a piece with each of its outward root entries."""
+    # Pair every inward root entry of a piece with each of its outward root entries.
     tree = trees.tree_of_entry
     at_root = np.flatnonzero(trees.parent < 0)
     inward = trees.inward[tree[at_root]]
@@ -158,7 +150,11 @@ def _pair_root_entries(trees: Trees) -> _Edges:
     sums, owner = at_root[inward], piece[inward]
     counts = np.diff(indptr)[owner]
     copies = spread[expanded_ranges(indptr[owner], counts)]
-    return np.repeat(sums, counts), copies
+    sums = np.repeat(sums, counts)
+    return (
+        np.concatenate([inner, before, last[sums]]),
+        np.concatenate([inner + 1, after, head[copies]]),
+    )
 
 
 NAME = "collhub-flows"
@@ -184,7 +180,21 @@ class GroupSchedule:
             rows = np.flatnonzero(group[transfers.chunk] == number)
             position = positions_in(mine, len(group))
             algorithms.append(
-                self._create_algorithm(wish, mine, _select_transfers(transfers, rows, position))
+                self._create_algorithm(
+                    wish,
+                    mine,
+                    Transfers(
+                        position[transfers.chunk[rows]],
+                        transfers.source[rows],
+                        transfers.destination[rows],
+                        transfers.link[rows],
+                        transfers.start[rows],
+                        transfers.finish[rows],
+                        transfers.reduces[rows],
+                        transfers.window[rows],
+                        None if transfers.channel is None else transfers.channel[rows],
+                    ),
+                )
             )
         return tuple(algorithms)
 
@@ -250,21 +260,6 @@ def own_provenance(topology: str) -> Provenance:
     # Sources that are imported without an installation have no version.
     version = installed_version("collhub-synthesis") or ""
     return Provenance(NAME, version, topology, "", {"groups": "together"})
-
-
-def _select_transfers(transfers: Transfers, rows: Int64Array, position: Int64Array) -> Transfers:
-    """Select transfers, and renumber chunk c to `position[c]`."""
-    return Transfers(
-        position[transfers.chunk[rows]],
-        transfers.source[rows],
-        transfers.destination[rows],
-        transfers.link[rows],
-        transfers.start[rows],
-        transfers.finish[rows],
-        transfers.reduces[rows],
-        transfers.window[rows],
-        None if transfers.channel is None else transfers.channel[rows],
-    )
 
 
 def _create_chunks(

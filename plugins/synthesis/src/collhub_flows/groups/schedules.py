@@ -200,7 +200,19 @@ def compute_joint_bounds(
         "latency": max(worst - 1e-15 * network.topology.num_nodes, 0.0),
     }
     if shares.are_pairs:
-        bounds_s["flow"] = _compute_flow_s(network, shares)
+        # Compute a lower bound of the time of a joint flow of all pairs, by the prices of its dual.
+        demand = shares.demand(network.topology.num_npus)
+        bandwidth = network.topology.bandwidth_bytes_per_s
+        cost = bandwidth.min() / bandwidth
+        flow = None
+        if len(demand.sources) * network.num_arcs <= _MAX_EXACT_ARCS:
+            flow = solve_exact_flow(network, demand, cost)
+        if flow is None:
+            flow = approximate_flow(network, demand, cost, _PHASES)
+        time = compute_proven_time(network, demand, cost, flow.prices)
+        # Demands are relative to the largest pair, costs relative to the slowest link.
+        unit_bytes = float(shares.bytes.sum() / demand.wants.sum())
+        bounds_s["flow"] = time * unit_bytes / float(bandwidth.min())
     return {name: int(value * _PS * (1.0 - _SAFETY)) for name, value in bounds_s.items()}
 
 
@@ -334,19 +346,3 @@ def _find_distances(topology: Topology, length: Float64Array) -> Float64Array:
     graph = csr_matrix((shortest, rows_and_columns), (nodes, nodes))
     distances: Float64Array = dijkstra(graph, indices=np.arange(topology.num_npus))
     return distances
-
-
-def _compute_flow_s(network: FlowNetwork, shares: Shares) -> float:
-    """Compute a lower bound of the time of a joint flow of all pairs, by the prices of its dual."""
-    demand = shares.demand(network.topology.num_npus)
-    bandwidth = network.topology.bandwidth_bytes_per_s
-    cost = bandwidth.min() / bandwidth
-    flow = None
-    if len(demand.sources) * network.num_arcs <= _MAX_EXACT_ARCS:
-        flow = solve_exact_flow(network, demand, cost)
-    if flow is None:
-        flow = approximate_flow(network, demand, cost, _PHASES)
-    time = compute_proven_time(network, demand, cost, flow.prices)
-    # Demands are relative to the largest pair, costs relative to the slowest link.
-    unit_bytes = float(shares.bytes.sum() / demand.wants.sum())
-    return time * unit_bytes / float(bandwidth.min())

@@ -70,7 +70,12 @@ def fitted_chunks(times: dict[int, int], maximum: int) -> int:
     """
     if len(times) < 3:
         return _find_best(times)
-    growth, share = _fit_coefficients(times)
+    # Fit the form to the times by least squares.
+    counts = np.asarray(list(times), np.float64)
+    values = np.asarray(list(times.values()), np.float64)
+    form = np.stack([np.ones_like(counts), counts, 1 / counts], axis=1)
+    solution, *_ = np.linalg.lstsq(form, values, rcond=None)
+    growth, share = float(solution[1]), float(solution[2])
     # Without a minimum in between, the time only grows or only falls with the count.
     if share <= 0:
         return 1
@@ -79,22 +84,19 @@ def fitted_chunks(times: dict[int, int], maximum: int) -> int:
     return _round_to_range(math.sqrt(share / growth), maximum)
 
 
-def _fit_coefficients(times: dict[int, int]) -> tuple[float, float]:
-    """Fit the form to the times by least squares; return b and c."""
-    counts = np.asarray(list(times), np.float64)
-    values = np.asarray(list(times.values()), np.float64)
-    form = np.stack([np.ones_like(counts), counts, 1 / counts], axis=1)
-    solution, *_ = np.linalg.lstsq(form, values, rcond=None)
-    return float(solution[1]), float(solution[2])
-
-
 def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
     """Find the number of chunks by Blink's rule (Wang et al., MLSys 2020, section 4).
 
     `maximum` chunks have the smallest size. Double the size while that helps, then reduce it by the
     smallest size while that helps.
     """
-    size, minimum = _search_by_doubling(time, maximum)
+    # Find the chunk size up to which doubling helps, in units of the smallest one, and its time.
+    size, minimum = 1, time(maximum)
+    while size < maximum:
+        doubled = time(_count_chunks(maximum, 2 * size))
+        if doubled >= minimum:
+            break
+        size, minimum = 2 * size, doubled
     # Additive decrease: the best size may be between two doublings.
     while size > 1:
         smaller = time(_count_chunks(maximum, size - 1))
@@ -102,19 +104,6 @@ def by_multiplicative_increase(time: TimeOfCount, maximum: int) -> int:
             break
         size, minimum = size - 1, smaller
     return _count_chunks(maximum, size)
-
-
-def _search_by_doubling(time: TimeOfCount, maximum: int) -> tuple[int, int]:
-    """Find the chunk size up to which doubling helps, in units of the smallest one, and its
-    time.
-    """
-    size, minimum = 1, time(maximum)
-    while size < maximum:
-        doubled = time(_count_chunks(maximum, 2 * size))
-        if doubled >= minimum:
-            break
-        size, minimum = 2 * size, doubled
-    return size, minimum
 
 
 def _count_chunks(maximum: int, size: int) -> int:

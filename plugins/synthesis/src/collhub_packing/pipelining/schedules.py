@@ -176,7 +176,15 @@ class Pipelining:
         Returns the collective with its units, the chunks, and the units of a chunk per stream.
         Raises `InputError` if the fractions of trees with unlike weights need more than 2^62 units.
         """
-        fractions = self._compute_chunk_fractions(counts)
+        # Compute the fraction of a share that a chunk of each stream is.
+        pairs = zip(self.streams, counts, strict=True)
+        fractions = [stream.part / count for stream, count in pairs]
+        if any(part * self.collective_bytes < self.num_shares for part in fractions):
+            raise InputError(
+                f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
+                cure="choose a larger size, or fewer chunks",
+                code="size-too-small",
+            )
         share_units = math.lcm(*(part.denominator for part in fractions))
         if self.num_shares * share_units > _MAX_UNITS:
             raise InputError(
@@ -203,21 +211,6 @@ class Pipelining:
             ),
             units,
         )
-
-    def _compute_chunk_fractions(self, counts: Sequence[int]) -> list[Fraction]:
-        """Compute the fraction of a share that a chunk of each stream is.
-
-        `InputError` if a chunk would have less than one byte.
-        """
-        pairs = zip(self.streams, counts, strict=True)
-        fractions = [stream.part / count for stream, count in pairs]
-        if any(part * self.collective_bytes < self.num_shares for part in fractions):
-            raise InputError(
-                f"{self.collective_bytes} bytes are too few for {sum(counts)} chunks",
-                cure="choose a larger size, or fewer chunks",
-                code="size-too-small",
-            )
-        return fractions
 
     def _build_plan(self, counts: Sequence[int], sizes: Int64Array, slack_ps: int) -> PipelinePlan:
         """Build the input of the kernel.
