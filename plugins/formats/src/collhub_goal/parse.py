@@ -43,7 +43,11 @@ _WILDCARD = (
 
 
 def parse_goal(content: bytes, file: str) -> GoalSchedule:
-    """Parse a file into a schedule. Raises `InputError` with the line of the first error."""
+    """Parse a file into a schedule.
+
+    Raises `InputError` with the line of the first error: invalid text, ranks that are missing, not
+    in ascending order or more than declared, and files above `MAX_BYTES`.
+    """
     if len(content) > MAX_BYTES:
         raise InputError(
             f"the file is larger than {MAX_BYTES >> 30} GiB",
@@ -83,9 +87,9 @@ def parse_goal(content: bytes, file: str) -> GoalSchedule:
 
 
 def _remove_comments(content: bytes, file: str) -> bytes:
-    """The text with every comment replaced by its line ends.
+    """Return the text with every comment replaced by its line ends, so that line numbers stay.
 
-    Raises `InputError` for an open comment.
+    Raises `InputError` with the line of the first comment without an end.
     """
     if b"/" not in content:
         return content
@@ -99,9 +103,9 @@ def _remove_comments(content: bytes, file: str) -> bytes:
 
 
 def _parse_head(text: bytes, file: str) -> tuple[int, int]:
-    """Number of ranks, and the offset of the first block.
+    """Parse the line `num_ranks N`; return N and the offset of the first block.
 
-    Raises `InputError` for an invalid header.
+    Raises `InputError` at line 1 if the line is missing or N is not in 1..`MAX_RANKS`.
     """
     head = HEAD.match(text)
     if head is None:
@@ -118,7 +122,10 @@ def _parse_head(text: bytes, file: str) -> tuple[int, int]:
 
 
 def _check_end(text: bytes, offset: int, line: int, file: str) -> None:
-    """Raise `InputError` for text after the last block, which ends at offset `place` in `line`."""
+    """Raise `InputError` if anything but blanks follows the last block.
+
+    The block ends at `offset`, in line `line`; the error has the line of the first further text.
+    """
     # Blanks and comments may follow; comments have become blanks.
     rest = BLANK.match(text, offset)
     stop = rest.end() if rest else offset
@@ -142,7 +149,12 @@ class _ScheduleColumns:
         self._columns = {name: [empty] for name in (*_COLUMNS, *_EDGES)}
 
     def add(self, rank: int, body: bytes, first_line: int) -> None:
-        """Append the block of one rank, which begins in line `first_line`. Raises `InputError`."""
+        """Append the operations and dependencies of one rank; `body` is the text between its
+        braces.
+
+        `first_line`: line in which the body begins. Raises `InputError` with the line of the first
+        statement that the grammar or a rule of the schedule forbids. An empty body adds nothing.
+        """
         statements: list[tuple[bytes, ...]] = STATEMENT.findall(body)
         # The closing brace must be on a separate line, because a statement ends with its line.
         last_line = body.rpartition(b"\n")[2].strip(b" \t")
@@ -166,12 +178,15 @@ class _ScheduleColumns:
         self._rows += int(np.count_nonzero(~is_edge))
 
     def build_schedule(self) -> GoalSchedule:
-        """Schedule with all appended blocks, in the order of the file."""
+        """Concatenate the columns of all appended blocks, in the order of the file."""
         columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
         return GoalSchedule(self._num_ranks, **columns)
 
     def _add_operations(self, rank: int, parts: Mapping[str, Texts], lines: Int64Array) -> None:
-        """Append the operations of a rank, given as texts by `OPERATION_PARTS`."""
+        """Append the operations of a rank, given as texts by `OPERATION_PARTS`.
+
+        Raises `InputError` for a calc with a tag or nic, and as `_check_messages`.
+        """
         columns = _build_columns(rank, parts, lines)
         is_misplaced = _is_text(parts["tag"]) | _is_text(parts["nic"])
         is_calc = columns["operation"] == GoalOperation.CALC
@@ -181,7 +196,11 @@ class _ScheduleColumns:
             self._columns[name].append(column)
 
     def _check_messages(self, columns: Mapping[str, Int64Array]) -> None:
-        """Raise `InputError` for messages without a definite partner."""
+        """Raise `InputError` for a message whose partner is not definite.
+
+        That is: a receive from any rank (-1), a tag of -1 (any tag) or above 2^31 - 1, or a peer
+        that is no rank of the schedule. The error has the line of the first such message.
+        """
         lines, peer, tag = columns["line"], columns["peer"], columns["tag"]
         is_send = columns["operation"] == GoalOperation.SEND
         is_receive = columns["operation"] == GoalOperation.RECV
@@ -196,26 +215,23 @@ class _ScheduleColumns:
         self._check(tag > _LARGEST_TAG, lines, "the tag is larger than 2^31 - 1")
 
     def _map_labels(self, names: Texts, lines: Int64Array) -> dict[bytes, int]:
-        """Row of every label of the block.
+        """Map every label of a block to the row of its operation in the entire schedule.
 
-        Raises `InputError` for a repeated label or a keyword.
+        `names`, `lines`: label (empty for none) and line of every operation. Raises `InputError`
+        for a label that occurs twice or is a keyword of the grammar.
         """
         labels = {name: self._rows + row for row, name in enumerate(names) if name}
         if len(labels) < sum(map(bool, names)):
             self._refuse_repeated_label(names, lines)
-        self._check_keywords(labels, lines)
-        return labels
-
-    def _check_keywords(self, labels: Mapping[bytes, int], lines: Int64Array) -> None:
-        """Raise `InputError` for labels that txt2bin would read as the start of a statement."""
         keywords = KEYWORDS & labels.keys()
         if keywords:
             name = min(keywords)
             line = lines[labels[name] - self._rows]
             _fail(self._file, int(line), f"{name.decode()} is a keyword, not a label")
+        return labels
 
     def _refuse_repeated_label(self, names: Texts, lines: Int64Array) -> None:
-        """Raise `InputError` at the first repeated label."""
+        """Raise `InputError` at the line of the second occurrence of the first repeated label."""
         seen: set[bytes] = set()
         for row, name in enumerate(names):
             if name and name in seen:
@@ -226,7 +242,12 @@ class _ScheduleColumns:
     def _add_edges(
         self, texts: Sequence[Texts], rows: Mapping[bytes, int], lines: Int64Array
     ) -> None:
-        """Append dependencies. `texts`: awaited label, waiting label and keyword of each."""
+        """Append the dependencies of a block.
+
+        `texts`: the label that is awaited, the label that waits, and the keyword of each:
+        `requires` waits for the end of an operation, `irequires` for its start. `rows`: row by
+        label. Raises `InputError` for a label that no operation of the block has.
+        """
         earlier, later, word = texts
         for names in (earlier, later):
             # A dependency may precede the operations of its labels, so the block must be complete.
@@ -250,7 +271,11 @@ class _ScheduleColumns:
             _fail(self._file, int(lines[first]), message)
 
     def _refuse_line(self, body: bytes, first_line: int) -> NoReturn:
-        """Raise `InputError` at the first line of a block that is not a statement."""
+        """Raise `InputError` at the first line of a block that is not a statement.
+
+        If every line is one, the closing brace follows a statement on its line; then the error has
+        the last line.
+        """
         lines = body.split(b"\n")
         # Line by line, because the pattern for a block does not report where it failed.
         for number, line in enumerate(lines, first_line):
@@ -267,7 +292,11 @@ class _ScheduleColumns:
 def _build_columns(
     rank: int, parts: Mapping[str, Texts], lines: Int64Array
 ) -> dict[str, Int64Array]:
-    """Columns of a schedule from the texts of operations; omitted parts are empty texts."""
+    """Convert the texts of operations to columns; returns int64 arrays by name of a column.
+
+    An omitted part is an empty text, and becomes 0 for the amount and the tag, and -1 for the peer,
+    the cpu and the nic.
+    """
     kinds = [_is_text(parts["send"]), _is_text(parts["recv"])]
     operations = [GoalOperation.SEND, GoalOperation.RECV]
     # An operation has one of the three sizes.
@@ -296,7 +325,7 @@ def _is_text(texts: Texts) -> BoolArray:
 
 
 def _parse_numbers(texts: Texts, default: int) -> Int64Array:
-    """Numbers of texts, with a default for empty ones."""
+    """Parse decimal texts to int64; an empty text becomes `default`."""
     numbers = (int(text) if text else default for text in texts)
     return np.fromiter(numbers, np.int64, len(texts))
 

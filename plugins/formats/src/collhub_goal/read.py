@@ -56,10 +56,12 @@ c irequires b
 
 
 def read(source: Source, options: NoOptions) -> Algorithm:
-    """Read a schedule: one unit is one byte; a cpu becomes a lane, a tag a channel.
+    """Read a schedule as a timing-only algorithm: one unit is one byte; a cpu is a lane, a tag a
+    channel.
 
-    Omitted or reinterpreted parts are reported to `source.report`. Raises `InputError` with the
-    line of the first error.
+    Notes to `source.report` say that `irequires` is read as waiting for the dependencies of the
+    awaited operation, and that nic numbers are ignored. Raises `InputError` with the line of the
+    first error.
     """
     del options
     schedule = parse_goal(source.content(), source.name)
@@ -77,15 +79,32 @@ def read(source: Source, options: NoOptions) -> Algorithm:
 
 
 def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Provenance) -> Algorithm:
-    """Timing-only algorithm of a schedule.
+    """Build the timing-only algorithm of a schedule: one step per operation, buffers unknown.
 
-    Its full buffer has as many bytes as the rank with the most traffic sends or receives. Raises
-    `InputError` for cyclic dependencies or sizes out of range.
+    Its full buffer has as many bytes as the rank with the most traffic sends or receives. `file`:
+    name for error messages. Raises `InputError` for cyclic dependencies or sizes out of range.
     """
     num_ranks = schedule.num_ranks
     edges = _find_dependencies(schedule, file)
-    # Raises `InputError` for cyclic dependencies.
-    steps = StepTable.from_columns(num_ranks, _build_step_columns(schedule), edges, file=file)
+    # One step per operation, in the order of operations. `amount` is the time of a calc, or the
+    # bytes of a message. The table refuses cyclic dependencies.
+    is_message = schedule.operation != GoalOperation.CALC
+    is_kind = [schedule.operation == operation for operation in _KINDS]
+    steps = StepTable.from_columns(
+        num_ranks,
+        {
+            "rank": schedule.rank,
+            "kind": np.select(is_kind, list(_KINDS.values())),
+            "peer": schedule.peer,
+            "channel": np.where(is_message, schedule.tag, 0),
+            "count": np.where(is_message, schedule.amount, 0),
+            "lane": schedule.cpu,
+            "duration_ns": np.where(is_message, -1, schedule.amount),
+            "source_line": schedule.line,
+        },
+        edges,
+        file=file,
+    )
     units = _count_max_bytes(schedule, file)
     buffer_units = np.full(num_ranks, units, np.int64)
     # Every rank has data; the file defines only the amounts that are moved.
@@ -98,23 +117,6 @@ def build_algorithm(schedule: GoalSchedule, file: str | None, provenance: Proven
     )
     scratch_units = np.zeros(num_ranks, np.int64)
     return Algorithm(collective, steps, scratch_units, provenance, units)
-
-
-def _build_step_columns(schedule: GoalSchedule) -> dict[str, Int64Array]:
-    """Columns of steps, one per operation, in the order of operations."""
-    # `amount` is the time of a calc, or the bytes of a message.
-    is_message = schedule.operation != GoalOperation.CALC
-    is_kind = [schedule.operation == operation for operation in _KINDS]
-    return {
-        "rank": schedule.rank,
-        "kind": np.select(is_kind, list(_KINDS.values())),
-        "peer": schedule.peer,
-        "channel": np.where(is_message, schedule.tag, 0),
-        "count": np.where(is_message, schedule.amount, 0),
-        "lane": schedule.cpu,
-        "duration_ns": np.where(is_message, -1, schedule.amount),
-        "source_line": schedule.line,
-    }
 
 
 def samples() -> Sequence[Source]:
@@ -160,7 +162,10 @@ class _Followers:
         self._indptr, self._value = csr(key, value, rows)
 
     def look_up(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Values of all `rows`, and for each value the index of its row in `rows`."""
+        """Return the values of all `rows`, and for each value the position of its row in `rows`.
+
+        A row has any number of values, also none; values are ordered by position of their row.
+        """
         first = self._indptr[rows]
         count = self._indptr[rows + 1] - first
         which = np.repeat(np.arange(len(rows)), count)
@@ -168,9 +173,10 @@ class _Followers:
 
 
 def _count_max_bytes(schedule: GoalSchedule, file: str | None) -> int:
-    """Maximum number of bytes that a rank sends or receives, at least 1.
+    """Return the largest number of bytes that a rank sends in total, or receives in total; at least
+    1.
 
-    Raises `InputError` above 2^62 bytes.
+    Raises `InputError` if a rank sends or receives more than 2^62 bytes.
     """
     max_bytes = 1
     for operation in (GoalOperation.SEND, GoalOperation.RECV):

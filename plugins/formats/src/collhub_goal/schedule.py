@@ -144,7 +144,11 @@ class GoalSchedule(ColumnTable):
 
 
 def format_goal(schedule: GoalSchedule) -> bytes:
-    """The complete file. A cpu or nic of -1 is not printed."""
+    """Format the complete file as ASCII: the blocks of all ranks in ascending order.
+
+    Every operation has the label `l` and its number within the rank. Dependencies follow the
+    operations of the rank: first `requires`, then `irequires`. A cpu or nic of -1 is not printed.
+    """
     bounds = group_pointer(schedule.rank, schedule.num_ranks).tolist()
     after_end = _EdgeLines("requires", schedule.parent, schedule.child)
     after_start = _EdgeLines("irequires", schedule.early_parent, schedule.early_child)
@@ -159,10 +163,11 @@ def format_goal(schedule: GoalSchedule) -> bytes:
 
 
 def assign_tags(steps: StepTable) -> Int64Array:
-    """Tag of every step: int64, 0 for local steps.
+    """Return the tag of every step: int64, 0 for local steps.
 
-    The channels, if they distinguish all messages of each pair of ranks; else a unique number per
-    message. Raises `InputError` if sends and receives do not match.
+    The tags are the channels if no two messages of a pair of ranks share a channel and no channel
+    is negative; otherwise every message gets a unique number. Raises `InputError` if sends and
+    receives do not match.
     """
     sends = _sort_sides(steps, steps.sends, steps.rank, steps.peer)
     receives = _sort_sides(steps, steps.receives, steps.peer, steps.rank)
@@ -185,7 +190,11 @@ def assign_tags(steps: StepTable) -> Int64Array:
 
 
 def number_cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Number of the cpu of every step, int64; -1 for none."""
+    """Return the number of the cpu of every step: int64, -1 for none.
+
+    With the option `cpu=lane` the cpu is the lane, folded to at most 255 numbers per rank; with any
+    other value no step has one.
+    """
     # A cpu of GOAL executes one operation at a time, like a thread block.
     if options.cpu == "lane":
         return _fold_numbers(steps.rank, np.maximum(steps.lane, -1).astype(np.int64))
@@ -193,7 +202,11 @@ def number_cpus(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
 
 
 def number_nics(steps: StepTable, options: GoalWriteOptions) -> Int64Array:
-    """Number of the nic of every step, int64; -1 for none."""
+    """Return the number of the nic of every step: int64, -1 for none.
+
+    With the option `nic=channel` the nic is the channel, folded to at most 255 numbers per rank;
+    with any other value no step has one.
+    """
     # Messages of one nic are sent one after the other, like those of a channel in NCCL's runtimes.
     if options.nic == "channel":
         return _fold_numbers(steps.rank, steps.channel.astype(np.int64))
@@ -204,7 +217,11 @@ class _EdgeLines:
     """Dependencies of one kind, sorted by the waiting operation."""
 
     def __init__(self, word: str, parent: Int64Array, child: Int64Array) -> None:
-        """Sort the edges; `word` is the keyword, `parent` and `child` are rows of the schedule."""
+        """Sort dependencies by the operation that waits, then by the awaited one.
+
+        `word`: the keyword (`requires` or `irequires`); `parent` (awaited) and `child` (waits) are
+        rows of the schedule.
+        """
         # By parent within a child, so that equal schedules give equal bytes.
         order = np.lexsort((parent, child))
         self._word = word
@@ -212,7 +229,9 @@ class _EdgeLines:
         self._child = child[order]
 
     def format_lines(self, start: int, stop: int) -> Iterator[str]:
-        """Yield lines for the rows from `start` to `stop`, which are those of one rank."""
+        """Yield one line per dependency of one rank, whose operations are the rows `start` to
+        `stop` - 1.
+        """
         # Labels count the operations of a rank from 0.
         first, last = np.searchsorted(self._child, [start, stop])
         later = self._child[first:last] - start
@@ -222,7 +241,10 @@ class _EdgeLines:
 
 
 def _format_operations(schedule: GoalSchedule, start: int, stop: int) -> Iterator[str]:
-    """Yield lines for the operations of one rank."""
+    """Yield one line per operation of one rank, whose rows are `start` to `stop` - 1.
+
+    A calc has no tag and no nic; a cpu or nic of -1 is omitted.
+    """
     names = ("operation", "amount", "peer", "tag", "cpu", "nic")
     columns = (getattr(schedule, name)[start:stop].tolist() for name in names)
     for row, (operation, amount, peer, tag, cpu, nic) in enumerate(zip(*columns, strict=True)):
@@ -252,9 +274,11 @@ def _sort_sides(
     source: Int32Array,
     destination: Int32Array,
 ) -> _MessageSides:
-    """Sorted send or receive sides of messages: the steps marked in `is_side`.
+    """Select the send (or receive) sides of all messages and sort them by source, destination,
+    channel.
 
-    `is_side`, `source`, `destination`: by step.
+    `is_side`: bool per step; `source` and `destination`: ranks of the message per step. Sides with
+    equal keys stay in the order of steps.
     """
     rows = np.flatnonzero(is_side)
     # The last key is the primary one; equal keys stay in the order of steps.
@@ -273,9 +297,11 @@ def _sort_sides(
 
 
 def _fold_numbers(rank: Int32Array, number: Int64Array) -> Int64Array:
-    """The same numbers if all are below 255; else numbers of each rank counted from 0, modulo 255.
+    """Reduce numbers such that every rank uses at most 255; returns the same array if all are below
+    255.
 
-    `number`: int64 by step, -1 for none, which stays -1.
+    Otherwise the distinct numbers of each rank are counted from 0 in ascending order, modulo 255.
+    `number`: int64 per step, -1 for none, which stays -1.
     """
     if number.max(initial=-1) < MAX_RESOURCES:
         return number

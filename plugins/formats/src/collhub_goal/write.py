@@ -89,10 +89,11 @@ _RENUMBERED = (
 
 
 def write(algorithm: Algorithm, options: GoalWriteOptions) -> WriteResult:
-    """Writer of the format `goal`: one file.
+    """Write an algorithm as one GOAL file, for the option `size` or else its own size.
 
-    Losses are the differences to the algorithm that would be read back. Raises `InputError` if
-    sends and receives do not match, and `UsageError` for a size that GOAL cannot represent.
+    An algorithm without a size is written for 1 MiB, which is reported as a loss. The other losses
+    are the differences to the algorithm that would be read back. Raises `InputError` if sends and
+    receives do not match, and `UsageError` for a size that GOAL cannot represent.
     """
     size = options.size or algorithm.collective_bytes
     schedule = build_schedule(algorithm, DEFAULT_BYTES if size is None else size, options)
@@ -157,9 +158,11 @@ def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -
 
 
 def build_job_schedule(workload: Workload) -> GoalSchedule:
-    """Convert all nodes to operations; data and control dependencies become equal.
+    """Convert every node of a flat job to one operation; data and control dependencies become
+    equal.
 
-    Raises as `write_job`.
+    A message gets a tag per pair of tag and bytes. Computations on the device use cpu 0, those on
+    the host cpu 1. Raises as `write_job`.
     """
     nodes = workload.nodes
     _check_nodes(nodes)
@@ -194,7 +197,8 @@ def find_losses(
 ) -> Iterator[Loss]:
     """Yield the losses of writing an algorithm as this schedule.
 
-    The algorithm is compared with the one read back, so no loss can be overlooked.
+    The schedule is read back and compared with the algorithm, so that no difference is overlooked;
+    then the properties of single steps follow.
     """
     read_back = build_algorithm(schedule, None, algorithm.provenance)
     changed = set(algorithm.differences(read_back))
@@ -219,7 +223,9 @@ class _OperationRows:
 
     @classmethod
     def of(cls, steps: StepTable) -> _OperationRows:
-        """Rows of all steps, in their order."""
+        """Assign rows to steps in their order: two to a reducing receive (message, then sum), else
+        one.
+        """
         is_fused = steps.is_kind(StepKind.RECV_REDUCE)
         rows_of_step = 1 + is_fused.astype(np.int64)
         first = first_positions(rows_of_step)
@@ -230,7 +236,8 @@ class _OperationRows:
         return cls(step, is_message, first, last)
 
     def edges(self, steps: StepTable) -> tuple[Int64Array, Int64Array]:
-        """(parent, child) of all dependencies of an algorithm, and within its reducing receives.
+        """Return (parent, child) rows of all dependencies of an algorithm, and within reducing
+        receives.
 
         A step begins with its first row and finishes with its last one.
         """
@@ -243,7 +250,10 @@ class _OperationRows:
 
 
 def _check_nodes(nodes: NodeColumns) -> None:
-    """Raise `UsageError` for nodes that a schedule cannot represent."""
+    """Raise `UsageError` for the first collective, or the first work without a duration (-1).
+
+    Work is a computation, a load or a store.
+    """
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     if is_collective.any():
         node = nodes.identity[np.argmax(is_collective)]
@@ -259,7 +269,12 @@ def _check_nodes(nodes: NodeColumns) -> None:
 
 
 def _find_job_losses(workload: Workload) -> list[Loss]:
-    """Losses of names, groups, operation counts, node kinds and control dependencies."""
+    """List the kinds of content of a job that the schedule does not represent, each only if
+    present.
+
+    They are names, process groups, numbers of operations, the kinds of loads, stores and markers,
+    and the distinction of control dependencies.
+    """
     nodes = workload.nodes
     losses = []
     if workload.names:
@@ -276,7 +291,11 @@ def _find_job_losses(workload: Workload) -> list[Loss]:
 
 
 def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
-    """Yield losses of properties of steps that their lines represent differently or not at all."""
+    """Yield losses of properties of steps that their lines represent differently or not at all.
+
+    These are channels replaced by unique tags, control dependencies, lanes and channels that differ
+    from the cpus and nics, and durations that are computed because the step has none.
+    """
     renumbered = np.count_nonzero(assign_tags(steps) != steps.channel)
     if renumbered:
         yield Loss(
@@ -291,22 +310,7 @@ def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[L
             f"{controls} dependencies",
             "every dependency is written as requires, and read back as data",
         )
-    yield from _find_resource_losses(steps, options)
-    # A reducing receive is both a message and local work.
-    is_only_message = steps.sends | steps.is_kind(StepKind.RECV)
-    has_no_time: BoolArray = steps.duration_ns < 0
-    untimed = np.count_nonzero(~is_only_message & has_no_time)
-    if untimed:
-        yield Loss(
-            "duration",
-            f"{untimed} steps",
-            "the time of local work without a duration is computed from its bytes, "
-            "or 1 ns if no bandwidth is given",
-        )
-
-
-def _find_resource_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:
-    """Yield losses of lanes and channels that cpus and nics do not represent exactly."""
+    # Yield losses of lanes and channels that cpus and nics do not represent exactly.
     has_lane = steps.lane >= 0
     lanes = np.count_nonzero(has_lane)
     if lanes and options.cpu != "lane":
@@ -318,3 +322,14 @@ def _find_resource_losses(steps: StepTable, options: GoalWriteOptions) -> Iterat
     if options.nic == "channel" and is_moved.any():
         where = f"{np.count_nonzero(is_moved)} messages"
         yield Loss("nic", where, _RENUMBERED.format("nic", "channels"))
+    # A reducing receive is both a message and local work.
+    is_only_message = steps.sends | steps.is_kind(StepKind.RECV)
+    has_no_time: BoolArray = steps.duration_ns < 0
+    untimed = np.count_nonzero(~is_only_message & has_no_time)
+    if untimed:
+        yield Loss(
+            "duration",
+            f"{untimed} steps",
+            "the time of local work without a duration is computed from its bytes, "
+            "or 1 ns if no bandwidth is given",
+        )

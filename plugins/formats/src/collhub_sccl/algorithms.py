@@ -87,7 +87,16 @@ def write(algorithm: Algorithm, options: NoOptions) -> WriteResult:
         raise _build_refusal(algorithm, "SCCL has no such collective", "write it as MSCCL-IR")
     document = _build_document(algorithm.collective, find_sends(algorithm))
     content = (json.dumps(document, indent=1) + "\n").encode()
-    back = _read_back(algorithm, content)
+    # Algorithm that the document describes.
+    try:
+        back = read(Source.of_bytes("the document", content), NoOptions())
+    except InputError as error:
+        reason = error.diagnostics[0].message
+        raise _build_refusal(algorithm, reason, "write it as MSCCL-IR") from None
+    # Only a document that describes a correct algorithm is written.
+    if not verify(back).ok:
+        reason = "a rank sends other values than the one that it would have at an address"
+        raise _build_refusal(algorithm, reason, "write it as MSCCL-IR")
     losses = list(_find_losses(algorithm.differences(back)))
     return WriteResult([Artifact("", content)], losses)
 
@@ -141,7 +150,11 @@ def build_document(
     steps: Sequence[Sequence[Sequence[object]]],
     divisions: int = 1,
 ) -> Source:
-    """File with an algorithm of these chunks and sends per step."""
+    """Build a source `file` with the document of an algorithm; for samples and tests.
+
+    `tag`: member that marks the objects (`msccl_type` or `sccl_type`); `chunks`: of the collective;
+    `steps`: per step a list of sends as in the file; `divisions`: chunks per address.
+    """
     instance = {tag: "instance", "steps": len(steps), "chunks": divisions, "pipeline": None}
     collective = {tag: "collective", "name": name, "nodes": ranks, "chunks": chunks}
     content = {
@@ -167,7 +180,10 @@ class _StepReader:
         self._kind, self._root, self._parts = self._recognize_collective()
 
     def build_algorithm(self) -> Algorithm:
-        """Algorithm that performs the sends."""
+        """Build the algorithm that performs the sends; each becomes a message of one chunk.
+
+        Raises `InputError` for an address that the collective does not have, and as `_check_slots`.
+        """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts
         collective = Collective(self._kind, ranks, units, root=self._root)
@@ -195,7 +211,12 @@ class _StepReader:
         )
 
     def _recognize_collective(self) -> tuple[CollectiveKind, int | None, int]:
-        """Kind, root, and parts of every address. Raises `InputError` for other collectives."""
+        """Find the collective whose chunks are those of the document.
+
+        Returns its kind, the root (None without one), and the number of parts of every address: 1,
+        or the declared divisions if chunks or sends are divided. All kinds but custom are compared,
+        the first that fits is taken. Raises `InputError` if none fits.
+        """
         document = self._document
         for kind in CollectiveKind if document.chunks else ():
             if kind is CollectiveKind.CUSTOM:
@@ -222,13 +243,19 @@ class _StepReader:
         )
 
     def _count_chunks(self, kind: CollectiveKind, parts: int) -> int:
-        """Number of chunks of a collective with `parts` per address."""
+        """Count the chunks of a collective with `parts` per address; a reducing one has a chunk per
+        rank.
+        """
         ranks = self._document.ranks
         contributors = ranks if kind.traits.reduces else 1
         return count_addresses(kind, ranks) * parts * contributors
 
     def _build_transfers(self) -> Transfers:
-        """One transfer per send, in the order of time."""
+        """Build one transfer per send; its start is the position of its (step, time) in ascending
+        order.
+
+        Raises `InputError` as `_check_slots`.
+        """
         document = self._document
         sends = document.sends
         # Steps of TACCL contain sends with different times.
@@ -272,33 +299,22 @@ class _StepReader:
             raise self._build_error(f"$.steps[{step}]: {message}", cure)
 
     def _build_error(self, message: str, cure: str = "") -> InputError:
-        """Error about this file."""
+        """Build the `InputError` about this file, without a line; `cure` may be empty."""
         location = Location(self._source.name)
         return InputError(message, location=location, cure=cure, code="sccl-algorithm")
 
 
 def _find_losses(differences: Sequence[str]) -> Iterator[Loss]:
-    """Yield fields that are read back differently; all columns of the steps count as one."""
+    """Yield a loss for each field that differs after reading back and has a known consequence.
+
+    All columns of the steps count as one loss. `differences`: names of the fields.
+    """
     where = "the entire algorithm"
     if any(name in _STEP_FIELDS for name in differences):
         yield Loss("steps", where, "only the sends of each unit in each step are written")
     for name in differences:
         if name in _CONSEQUENCES:
             yield Loss(name.replace("_", " "), where, _CONSEQUENCES[name])
-
-
-def _read_back(algorithm: Algorithm, content: bytes) -> Algorithm:
-    """Algorithm that the document describes. Raises `InputError` if it is not correct."""
-    try:
-        back = read(Source.of_bytes("the document", content), NoOptions())
-    except InputError as error:
-        reason = error.diagnostics[0].message
-        raise _build_refusal(algorithm, reason, "write it as MSCCL-IR") from None
-    # Only a document that describes a correct algorithm is written.
-    if not verify(back).ok:
-        reason = "a rank sends other values than the one that it would have at an address"
-        raise _build_refusal(algorithm, reason, "write it as MSCCL-IR")
-    return back
 
 
 def _build_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
@@ -312,7 +328,11 @@ def _build_refusal(algorithm: Algorithm, reason: str, cure: str) -> InputError:
 
 
 def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, JsonValue]:
-    """Content of the file, with members in the order of msccl-tools."""
+    """Build the JSON object of the file, with members in the order of msccl-tools.
+
+    A reducing collective is written in TACCL's dialect with divided chunks, any other in that of
+    msccl-tools with undivided chunks. Steps without sends are kept as empty steps.
+    """
     ranks, kind = collective.num_ranks, collective.kind
     divisions = collective.units_per_rank
     # Only TACCL's dialect, with divided collectives, marks the receives that reduce.
@@ -358,7 +378,10 @@ def _build_document(collective: Collective, sends: list[StepSend]) -> dict[str, 
 
 
 def _list_fields(send: StepSend, *, is_taccl: bool) -> list[JsonValue]:
-    """Fields of a send in the file."""
+    """List the fields of a send in the file: address, source and destination.
+
+    TACCL's dialect adds time (the step), link (1.0), and the mark of a reducing receive or None.
+    """
     plain: list[JsonValue] = [send.address, send.source, send.destination]
     if not is_taccl:
         return plain
@@ -367,7 +390,9 @@ def _list_fields(send: StepSend, *, is_taccl: bool) -> list[JsonValue]:
 
 
 def _map_addresses(collective: Collective, *, is_output: bool) -> dict[str, JsonValue]:
-    """Addresses in the INPUT (or OUTPUT) of every rank."""
+    """Map every rank, as text, to the sorted addresses in its INPUT, or in its OUTPUT if
+    `is_output`.
+    """
     ranks, parts = collective.num_ranks, collective.units_per_rank
     addresses_by_rank: dict[str, JsonValue] = {}
     chunks = list(iterate_chunks(collective.kind, ranks, collective.root, parts))

@@ -133,7 +133,10 @@ class ScclValue:
         )
 
     def get_member(self, name: str) -> ScclValue:
-        """Member of an object. Raises `InputError` if it is missing."""
+        """Return a member of an object.
+
+        Raises `InputError` if this is no object or lacks the member.
+        """
         if not isinstance(self.value, Mapping) or name not in self.value:
             raise self.build_error(f"expected an object with the member {name!r}")
         return ScclValue(self.value[name], f"{self._path}.{name}", self._file)
@@ -146,7 +149,12 @@ class ScclValue:
             yield ScclValue(value, f"{self._path}[{number}]", self._file)
 
     def to_integer(self, minimum: int = 0, below: int = _MAX_INTEGER) -> int:
-        """Integer in a range. Raises `InputError` for any other value."""
+        """Return the value as an integer.
+
+        Raises `InputError` unless it is one in `minimum`..`below` - 1.
+
+        Booleans and floats are refused.
+        """
         value = self.value
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         if not is_integer or not minimum <= value < below:
@@ -156,14 +164,22 @@ class ScclValue:
         return int(value)
 
     def to_number(self) -> float:
-        """Number as a float. Raises `InputError` for any other value."""
+        """Return the value as a float.
+
+        Raises `InputError` for anything but a number; booleans are refused.
+        """
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             raise self.build_error(f"expected a number, got {self.value!r:.40}")
         return float(self.value)
 
 
 def parse(content: bytes, file: str) -> StepDocument:
-    """Parse a file. Raises `InputError` with the JSON path of the first defect."""
+    """Parse a file. Raises `InputError` with the JSON path of the first defect.
+
+    The dialect is TACCL's if the tag is its own and sends have more than three fields or the
+    topology lists links; otherwise times and reductions of sends are ignored. A document with a
+    pipeline is refused.
+    """
     document = ScclValue(_decode_json(content, file), "$", file)
     tag = _find_tag(document)
     instance, collective = document.get_member("instance"), document.get_member("collective")
@@ -179,10 +195,20 @@ def parse(content: bytes, file: str) -> StepDocument:
     is_taccl = tag == TAGS[1] and (
         has_more or "node_links" in document.get_member("topology").value
     )
+    # Chunks with their number of occurrences.
+    counts: Counter[ScclChunk] = Counter()
+    for chunk in collective.get_member("chunks").iterate_elements():
+        before, after = (
+            frozenset(
+                rank.to_integer(0, ranks) for rank in chunk.get_member(name).iterate_elements()
+            )
+            for name in ("pre", "post")
+        )
+        counts[ScclChunk(before, after, chunk.get_member("addr").to_integer())] += 1
     return StepDocument(
         name=str(document.get_member("name").value),
         ranks=ranks,
-        chunks=_parse_chunks(collective.get_member("chunks"), ranks),
+        chunks=counts,
         divisions=instance.get_member("chunks").to_integer(1),
         sends=sends if is_taccl else _remove_times(sends),
         rounds=rounds,
@@ -191,7 +217,11 @@ def parse(content: bytes, file: str) -> StepDocument:
 
 
 def find_sends(algorithm: Algorithm) -> list[StepSend]:
-    """All sends, sorted by step, one per unit. Raises `InputError` for unmatched messages."""
+    """Find all sends of an algorithm, one per unit, sorted by step, source and address.
+
+    A send's step is one more than the latest step whose data it needs; data of the INPUT are at
+    step 0. Raises `InputError` for messages that do not match.
+    """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)
     if errors := [*findings]:
@@ -241,7 +271,9 @@ def iterate_chunks(
 
 
 def count_addresses(kind: CollectiveKind, ranks: int) -> int:
-    """Number of addresses of an undivided collective."""
+    """Count the addresses of an undivided collective: ranks^2 if split by source and target, else
+    ranks, or 1 if it is not split.
+    """
     traits = kind.traits
     if traits.split_by_source and traits.split_by_target:
         return ranks * ranks
@@ -281,13 +313,30 @@ class _AddressTracing:
             self._address[first : first + len(addresses)] = addresses
 
     def execute_step(self, row: int) -> None:
-        """Execute a step, whose predecessors have been executed."""
+        """Execute a step after its predecessors: update the address and the step of the written
+        units.
+
+        A receive also appends its sends, one per unit.
+        """
         kind = StepKind(int(self._steps.kind[row]))
         read, written = self._get_memory_range(row, "src"), self._get_memory_range(row, "dst")
         if kind is StepKind.SEND:
             self._sent[row] = self._address[read].copy(), int(self._level[read].max(initial=0))
         elif kind in (StepKind.RECV, StepKind.RECV_REDUCE):
-            self._receive(row, read, written, is_sum=kind is StepKind.RECV_REDUCE)
+            # Execute a receive, and append its sends.
+            is_sum = kind is StepKind.RECV_REDUCE
+            moved, step = self._sent[self._sender[row]]
+            level = step + 1
+            # The local operand may have arrived in a later step than the one in which the message
+            # was sent.
+            if is_sum:
+                level = max(level, int(self._level[read].max(initial=0)))
+            self._address[written] = moved
+            self._level[written] = level
+            source, destination = int(self._steps.peer[row]), int(self._steps.rank[row])
+            # SCCL's sends have no counts: one send per unit.
+            for address in moved.tolist():
+                self.sends.append(StepSend(step, address, source, destination, is_sum))
         elif kind is StepKind.COPY:
             self._address[written] = self._address[read]
             self._level[written] = self._level[read]
@@ -295,25 +344,10 @@ class _AddressTracing:
             # A local sum takes no step: it is available when both operands are.
             self._level[written] = np.maximum(self._level[written], self._level[read])
 
-    def _receive(self, row: int, read: slice, written: slice, *, is_sum: bool) -> None:
-        """Execute a receive, and append its sends."""
-        moved, step = self._sent[self._sender[row]]
-        level = step + 1
-        # The local operand may have arrived in a later step than the one in which the message was
-        # sent.
-        if is_sum:
-            level = max(level, int(self._level[read].max(initial=0)))
-        self._address[written] = moved
-        self._level[written] = level
-        source, destination = int(self._steps.peer[row]), int(self._steps.rank[row])
-        # SCCL's sends have no counts: one send per unit.
-        for address in moved.tolist():
-            self.sends.append(StepSend(step, address, source, destination, is_sum))
-
     def _get_memory_range(self, row: int, side: str) -> slice:
-        """Range of memory units that a step reads (`src`) or writes (`dst`).
+        """Return the range of memory units that a step reads (`side` = `src`) or writes (`dst`).
 
-        Empty without such an operand.
+        It is empty if the step has no such operand.
         """
         buffer = int(getattr(self._steps, f"{side}_buffer")[row])
         # A receive reads no local memory, a send writes none.
@@ -325,7 +359,7 @@ class _AddressTracing:
 
 
 def _list_input_addresses(collective: Collective, rank: int) -> Int64Array:
-    """Address of every unit of a rank's INPUT."""
+    """Return the address of every unit of a rank's INPUT, int64 in the order of units."""
     kind, ranks = collective.kind, collective.num_ranks
     parts = collective.units_per_rank
     units = np.arange(int(collective.input_units()[rank]))
@@ -351,29 +385,21 @@ def _decode_json(content: bytes, file: str) -> object:
 
 
 def _find_tag(document: ScclValue) -> str:
-    """The tag that marks the document as an algorithm. Raises `InputError` without one."""
+    """Return the first of `TAGS` that marks the document as an algorithm.
+
+    Raises `InputError` if neither does.
+    """
     for tag in TAGS:
         if isinstance(document.value, Mapping) and document.value.get(tag) == "algorithm":
             return tag
     raise document.build_error(f"expected an object with {TAGS[0]} or {TAGS[1]} 'algorithm'")
 
 
-def _parse_chunks(chunks: ScclValue, ranks: int) -> Counter[ScclChunk]:
-    """Chunks with their number of occurrences."""
-    counts: Counter[ScclChunk] = Counter()
-    for chunk in chunks.iterate_elements():
-        before, after = (
-            frozenset(
-                rank.to_integer(0, ranks) for rank in chunk.get_member(name).iterate_elements()
-            )
-            for name in ("pre", "post")
-        )
-        counts[ScclChunk(before, after, chunk.get_member("addr").to_integer())] += 1
-    return counts
-
-
 def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
-    """Sends of all steps, and the rounds of every step."""
+    """Parse all steps; returns their sends as columns, and the number of rounds of every step.
+
+    The column `reduces` is None if no send has more than three fields. Raises `InputError`.
+    """
     rows: list[tuple[int, int, int, int, float, bool]] = []
     rounds, has_times = [], False
     for number, step in enumerate(steps.iterate_elements()):
@@ -392,7 +418,12 @@ def _parse_steps(steps: ScclValue, ranks: int) -> tuple[Sends, list[int]]:
 
 
 def _parse_send(send: ScclValue, ranks: int) -> tuple[int, int, int, float, bool]:
-    """Address, source, destination, time, and whether the receive reduces."""
+    """Parse [address, source, destination, time, link, reduction], of which the last three are
+    optional.
+
+    Returns address, source, destination, time (0.0 if omitted), and whether the receive reduces.
+    Raises `InputError` for other lengths, ranks out of range, equal ranks, or an unknown reduction.
+    """
     fields = list(send.iterate_elements())
     if not 3 <= len(fields) <= _MAX_SEND_FIELDS:
         raise send.build_error("expected [address, source, destination, time, link, reduction]")
@@ -408,7 +439,7 @@ def _parse_send(send: ScclValue, ranks: int) -> tuple[int, int, int, float, bool
 
 
 def _remove_times(sends: Sends) -> Sends:
-    """Copy of the sends without times and reductions: only the step counts."""
+    """Copy the sends with all times 0 and without reductions, so that only the step orders them."""
     step, address = sends.step, sends.address
     no_time = np.zeros(len(step), np.float64)
     return Sends(step, address, sends.source, sends.destination, no_time, None)

@@ -57,9 +57,12 @@ _MIN_UNITS = 100
 
 
 def read(source: Source, options: TacclReadOptions) -> Topology:
-    """Network of `nodes` copies of a profile.
+    """Read a profile as a network of `options.nodes` equal nodes; GPUs become NPUs in order of
+    nodes.
 
-    Raises `InputError` with file and path of a defect.
+    The units of times are from the file if it declares them, else from the options. Every
+    connection between nodes joins GPUs with equal numbers. Raises `InputError` with file and path
+    of the first defect, also for several GPUs without any link.
     """
     root = document_of(source, CODE)
     chunk, per_s = root.get("chunk_bytes"), root.get("units_per_second")
@@ -92,9 +95,10 @@ def read(source: Source, options: TacclReadOptions) -> Topology:
 
 
 def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteResult:
-    """Writer of the format `taccl-topology`.
+    """Write the profile of one of `options.nodes` equal nodes, in the format `taccl-topology`.
 
-    Raises `UsageError` for networks that TACCL cannot express.
+    The losses are the differences of the network that would be read back. Raises `UsageError` for
+    networks that TACCL cannot express.
     """
     machine = build_machine(topology, options.nodes)
     content = _format_document(_build_profile(topology.name, machine, options.chunk))
@@ -103,9 +107,10 @@ def write_topology(topology: Topology, options: TacclTopologyOptions) -> WriteRe
 
 
 def write_sketch(topology: Topology, options: TacclSketchOptions) -> WriteResult:
-    """Writer of the format `taccl-sketch`.
+    """Write a sketch for a network of `options.nodes` equal nodes, in the format `taccl-sketch`.
 
-    Raises `UsageError` for networks that TACCL cannot express.
+    One loss states that a sketch has no network. Raises `UsageError` for networks that TACCL cannot
+    express and for an unknown option `hyperedges`.
     """
     hyperedges = options.hyperedges or _HYPEREDGES[0]
     if hyperedges not in _HYPEREDGES:
@@ -124,7 +129,11 @@ class _Units:
     per_s: float
 
     def to_bandwidth(self, beta: Value) -> float:
-        """Bandwidth (bytes per second) of a link from the time of a chunk. Raises `InputError`."""
+        """Convert the time of a chunk, in units, to the bandwidth of a link in bytes per second.
+
+        Rates from 1e6 on are rounded to an integer. Raises `InputError` for a time that is not
+        positive or gives a rate outside of the plausible range.
+        """
         units = float(beta.number())
         if units <= 0:
             beta.fail(f"{units} is no time of a chunk", "state a positive number")
@@ -139,7 +148,7 @@ class _Units:
         return float(round(rate)) if rate >= 1e6 else rate
 
     def to_latency_s(self, alpha: Value) -> float:
-        """Latency in seconds. Raises `InputError` for a negative value."""
+        """Convert a latency in units to seconds. Raises `InputError` for a negative value."""
         units = float(alpha.number())
         if units < 0:
             alpha.fail(f"{units} is no latency", "state a number that is not negative")
@@ -161,7 +170,12 @@ def _iterate_pairs(
     gpus: int,
     units: _Units,
 ) -> Iterator[_Pair]:
-    """Yield the links of a node, given as matrices, or implied by the kind of machine."""
+    """Yield the links of a node: those of the matrices if the file has them, else by kind of
+    machine.
+
+    One time joins all pairs of GPUs; two times describe an NDv2 of eight GPUs (pairs with two links
+    and with one). Raises `InputError` for any other list of times.
+    """
     if root.get("links") is not None:
         yield from _iterate_matrix_pairs(root, gpus, units)
         return
@@ -185,7 +199,10 @@ def _iterate_pairs(
 
 
 def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pair]:
-    """Yield the links of the matrices, whose rows are destinations."""
+    """Yield the links of the matrices, whose rows are destinations; entries of 0 are no links.
+
+    Raises `InputError` for a link from a GPU to itself or an invalid entry.
+    """
     counts, betas = _read_matrix(root["links"], gpus), _read_matrix(root["betas"], gpus)
     for source, destination in product(range(gpus), repeat=2):
         count = counts[destination][source]
@@ -198,7 +215,10 @@ def _iterate_matrix_pairs(root: Value, gpus: int, units: _Units) -> Iterator[_Pa
 
 
 def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
-    """Rows of a square matrix with one row per GPU. Raises `InputError` otherwise."""
+    """Return the rows of a matrix.
+
+    Raises `InputError` unless it has `gpus` rows of `gpus` values.
+    """
     rows = [list(row.items()) for row in value.items()]
     sizes = {len(rows), *(len(row) for row in rows)}
     if sizes != {gpus}:
@@ -209,9 +229,9 @@ def _read_matrix(value: Value, gpus: int) -> list[list[Value]]:
 def _iterate_remote(
     root: Value, gpus: int, nodes: int, units: _Units
 ) -> Iterator[tuple[int, int, float]]:
-    """Yield (source, destination, rate): each GPU to the same GPU of every other node.
+    """Yield (source, destination, rate in bytes/s): each GPU to the same GPU of every other node.
 
-    All connections of a node share its network cards.
+    The GPUs of a node share its network cards equally: a rate is that of a card times cards / GPUs.
     """
     cards = root["nics_per_node"].count(gpus)
     rate = units.to_bandwidth(root["remote_beta"]) * cards / gpus
@@ -228,7 +248,11 @@ def _iterate_node_pairs(nodes: int) -> Iterator[tuple[int, int]]:
 
 
 def _build_profile(name: str, machine: TacclMachine, chunk_bytes: int) -> dict[str, JsonValue]:
-    """Content of a profile: times of a chunk in a unit in which none is small."""
+    """Build the JSON object of a profile; times of a chunk are in units of 10^-k seconds, k >= 6.
+
+    k is the smallest for which the shortest time has 100 units, because the solver truncates times.
+    Equal pairs are one time, other nodes are matrices with destinations as rows.
+    """
     beta_s = np.zeros(machine.links.shape)
     is_link = machine.links > 0
     beta_s[is_link] = chunk_bytes / machine.bandwidth_bytes_per_s[is_link]
@@ -281,9 +305,10 @@ def _round_number(value: float) -> float:
 
 
 def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[str, JsonValue]:
-    """Content of a sketch: pairs of a switched node share its ports.
+    """Build the JSON object of a sketch: all pairs of a switched node share its ports.
 
-    Nodes are joined as in the network.
+    `hyperedges`: strategy of the solver for switches; `chunks`: its parameter `input_chunkup`. With
+    several nodes, the connections between nodes and the symmetry of nodes are included.
     """
     gpus = machine.gpus_per_node
     all_gpus: list[JsonValue] = list(range(gpus))
@@ -312,21 +337,20 @@ def _build_sketch(machine: TacclMachine, hyperedges: str, chunks: int) -> dict[s
 
 
 def _find_losses(topology: Topology, written: bytes, nodes: int) -> Iterator[Loss]:
-    """Yield the differences of the network that would be read back, so that no loss is
-    overlooked."""
+    """Yield a loss for each feature that differs in the network that would be read back."""
     back = read(Source.of_bytes(topology.name, written), TacclReadOptions(nodes=nodes))
     for feature in topology.differences(back):
         yield Loss(feature, "the entire network", _CONSEQUENCES[feature])
 
 
 def _format_document(content: dict[str, JsonValue]) -> bytes:
-    """JSON with one line per key, and per row of a matrix."""
+    """Format a JSON object with one line per key and, for a matrix, one line per row."""
     rows = [f' "{key}": {_format_value(value)}' for key, value in content.items()]
     return ("{\n" + ",\n".join(rows) + "\n}\n").encode("utf-8")
 
 
 def _format_value(value: JsonValue) -> str:
-    """JSON text of a value; a matrix has one line per row."""
+    """Format a value as JSON; a list that contains a list has one line per element."""
     is_matrix = isinstance(value, list) and any(isinstance(row, list) for row in value)
     if is_matrix and isinstance(value, list):
         return "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"

@@ -67,7 +67,8 @@ class TacclMachine:
 def build_machine(topology: Topology, nodes: int) -> TacclMachine:
     """Convert a network to `nodes` nodes with equally many NPUs each, in the order of the NPUs.
 
-    Raises `UsageError` with the reason if the model cannot express it.
+    Raises `UsageError` with the reason if TACCL's model cannot express it: several planes, more
+    than 1024 NPUs, nodes that differ from the first one, or irregular connections between nodes.
     """
     npus = topology.num_npus
     if topology.num_planes > 1:
@@ -111,10 +112,11 @@ class _Pairs:
 
     @classmethod
     def from_topology(cls, topology: Topology) -> _Pairs:
-        """Pairs whose shortest route passes no other NPU: bandwidth of its slowest link, total
-        latency.
+        """Describe every pair of NPUs whose shortest route passes no other NPU, as matrices.
 
-        Raises `UsageError` for parallel links with different bandwidths.
+        An entry has the bandwidth of the slowest link, the total latency, and the number of
+        parallel links (1 through switches); pairs without such a route have 0. Raises `UsageError`
+        for parallel links with different bandwidths.
         """
         npus = topology.num_npus
         source, destination = np.divmod(np.arange(npus * npus), npus)
@@ -172,7 +174,12 @@ def _count_parallel_links(topology: Topology) -> Int64Array:
 
 
 def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnections:
-    """Connections between nodes, equal for any two nodes. Raises `UsageError` otherwise."""
+    """Describe the connections between nodes.
+
+    Raises `UsageError` unless they are equal for any two nodes.
+
+    They must also have one bandwidth and one latency, and every joined GPU equally many receivers.
+    """
     npus = topology.num_npus
     node = np.arange(npus) // gpus
     crosses = (node[:, None] != node[None, :]) & (pairs.links > 0)
@@ -199,8 +206,12 @@ def _find_remote(topology: Topology, pairs: _Pairs, gpus: int) -> RemoteConnecti
 
 
 def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
-    """Receivers of each GPU: the GPU with the same number if all are so joined, else all joined
-    GPUs."""
+    """Map each sending GPU of a node to its receivers in another node; `is_joined`: bool[GPUs,
+    GPUs].
+
+    If every GPU is joined to the one with its number, only that one is listed; else all joined
+    GPUs. GPUs without a connection are omitted.
+    """
     if np.all(np.diagonal(is_joined)):
         return {gpu: [gpu] for gpu in range(len(is_joined))}
     return {gpu: np.flatnonzero(row).tolist() for gpu, row in enumerate(is_joined) if np.any(row)}
@@ -209,9 +220,10 @@ def _find_receivers(is_joined: BoolArray) -> dict[int, list[int]]:
 def _count_cards(
     topology: Topology, receivers: dict[int, list[int]], gpus: int, bandwidth_bytes_per_s: float
 ) -> int:
-    """Number of connections of a node that can be used at once at full bandwidth.
+    """Count the connections of a node that can be used at once at full bandwidth.
 
-    The link with the highest load decides. Raises `UsageError` if the number is not an integer.
+    All connections between two nodes are used at once; the link with the highest load decides.
+    Raises `UsageError` if the number is below 1 or not an integer.
     """
     pairs = [
         (gpu, gpus + receiver)

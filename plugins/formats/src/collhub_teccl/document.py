@@ -94,7 +94,11 @@ class _Parser:
         self._switches: set[int] = set()
 
     def parse_document(self, content: bytes) -> ScheduleDocument:
-        """Parse the complete document. Raises `InputError`."""
+        """Parse the complete document. Raises `InputError` with the JSON path of the first defect.
+
+        The paths of demands are required. The list of flows and the solver's claims are optional;
+        claims that are no numbers are ignored.
+        """
         members = self._decode_object(content)
         path_keys = [key for key in _PATHS if key in members]
         if not path_keys:
@@ -109,23 +113,34 @@ class _Parser:
         for number, (key, value) in enumerate(by_demand.items()):
             has_volumes |= self._add_demand(number, key, value, f"{json_path}[{key!r}]")
         paths = self._build_paths(list(by_demand), has_volumes)
-        flows = self._parse_flows(members)
-        lost = _count_lost_flows(flows, paths) if has_volumes and flows else 0
-        return ScheduleDocument(self._read_claims(members), paths, len(flows), lost)
-
-    def _parse_flows(self, members: Mapping[str, object]) -> list[_Flow]:
-        """Parse the list of flows; empty if there is none."""
+        # Parse the list of flows; empty if there is none.
         flow_keys = [key for key in _FLOWS if key in members]
         lines = members[flow_keys[0]] if flow_keys else []
         json_path = f"$[{flow_keys[0]!r}]" if flow_keys else "$"
         if not isinstance(lines, list):
             raise self._build_error(json_path, "expected a list of flows")
-        return [
+        flows = [
             self._parse_flow(line, f"{json_path}[{number}]") for number, line in enumerate(lines)
         ]
+        lost = _count_lost_flows(flows, paths) if has_volumes and flows else 0
+        # The solver's claims under the names of the extension.
+        claims: dict[str, JsonValue] = {}
+        for key, name in _CLAIMS.items():
+            value = members.get(key)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                claims[name] = value
+        times = list(_iterate_numbers(members.get("6-Demand_Met")))
+        met = max(times, default=None)
+        return ScheduleDocument(
+            claims | ({} if met is None else {"demand_met_s": met}), paths, len(flows), lost
+        )
 
     def _parse_flow(self, line: object, json_path: str) -> _Flow:
-        """Parse one flow: (chunk, origin, source, destination, epoch), and volume."""
+        """Parse a line of the list of flows; returns (chunk, origin, source, destination, epoch),
+        volume.
+
+        Raises `InputError` if the line does not have the solver's form.
+        """
         match = _FLOW.fullmatch(line) if isinstance(line, str) else None
         if match is None:
             expected = "Chunk C from S traveled over I->J with volume V in epoch K"
@@ -135,7 +150,11 @@ class _Parser:
         return (int(chunk), int(origin), source, destination, epoch), volume
 
     def _decode_object(self, content: bytes) -> dict[str, object]:
-        """Decode the JSON object. Raises `InputError`, also for an input of the solver."""
+        """Decode the content to a JSON object.
+
+        Raises `InputError` for any other content, and for an input of the solver, which has similar
+        names.
+        """
         try:
             members = json.loads(content)
         except (ValueError, RecursionError) as error:
@@ -148,19 +167,12 @@ class _Parser:
             raise self._build_error("$", message, "run the solver, and read its output")
         return members
 
-    def _read_claims(self, members: Mapping[str, object]) -> dict[str, JsonValue]:
-        """The solver's claims under the names of the extension."""
-        claims: dict[str, JsonValue] = {}
-        for key, name in _CLAIMS.items():
-            value = members.get(key)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                claims[name] = value
-        times = list(_iterate_numbers(members.get("6-Demand_Met")))
-        met = max(times, default=None)
-        return claims | ({} if met is None else {"demand_met_s": met})
-
     def _add_demand(self, number: int, key: str, value: object, json_path: str) -> bool:
-        """Add a demand; True if it has volumes."""
+        """Add a demand and its paths; returns True if the paths have volumes.
+
+        A list of texts is a single path without volumes; a list of lists has one path per element.
+        Raises `InputError` for a malformed key, an empty list, or an invalid path.
+        """
         match = _DEMAND.fullmatch(key)
         if match is None:
             expected = "Demand at D for chunk C from S met by epoch E"
@@ -183,7 +195,10 @@ class _Parser:
         return True
 
     def _iterate_hops(self, hops: object, json_path: str) -> Iterator[tuple[object, str]]:
-        """Yield the hops of one of several paths, with their JSON paths."""
+        """Yield the text and the JSON path of each hop of a path, given as a list of [epoch, hop].
+
+        Raises `InputError` for an empty list or any other form.
+        """
         if not isinstance(hops, list) or not hops:
             raise self._build_error(json_path, "expected a list of [epoch, hop]")
         for number, hop in enumerate(hops):
@@ -192,7 +207,12 @@ class _Parser:
             yield hop[1], f"{json_path}[{number}][1]"
 
     def _add_path(self, demand: int, at: int, origin: int, hops: list[tuple[object, str]]) -> None:
-        """Add a path, which must lead from the origin to the demanding node in ascending epochs."""
+        """Add a path of a demand with number `demand`; `hops`: text and JSON path of each, at least
+        one.
+
+        Raises `InputError` unless the path leads from `origin` to `at` in ascending epochs and all
+        hops have the same volume.
+        """
         node, last_epoch, volumes = origin, -1, []
         json_path = hops[-1][1]
         for text, json_path in hops:
@@ -218,7 +238,11 @@ class _Parser:
         self._of_paths.append((demand, volumes[0]))
 
     def _parse_hop(self, text: object, json_path: str) -> tuple[int, int, float, int]:
-        """Source, destination, volume and epoch of a hop; its switches are recorded."""
+        """Parse a hop; returns source, destination, volume (1 if not given) and epoch.
+
+        Its switches are added to the switches of the schedule. Raises `InputError` for any other
+        text.
+        """
         match = _HOP.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             expected = "I->J with volume V in epoch K via switches W"
@@ -229,7 +253,10 @@ class _Parser:
         return int(source), int(destination), self._parse_volume(volume, json_path), int(epoch)
 
     def _parse_volume(self, text: str | None, json_path: str) -> float:
-        """Volume in chunks, above 0 and at most 1; 1 if it is not given."""
+        """Parse a volume in chunks; None means 1.
+
+        Raises `InputError` unless it is above 0 and at most 1.
+        """
         if text is None:
             return 1.0
         try:
@@ -243,7 +270,10 @@ class _Parser:
         return volume
 
     def _build_paths(self, names: list[str], has_volumes: bool) -> Paths:
-        """The columns of all added demands."""
+        """Build the columns of all added demands and paths.
+
+        `names`: keys of the demands in the file.
+        """
         path, source, destination, epoch = np.asarray(self._hops, np.int64).T
         demand = np.asarray([demand for demand, _ in self._of_paths], np.int64)
         volume = np.asarray([volume for _, volume in self._of_paths], np.float64)
@@ -272,7 +302,10 @@ class _Parser:
 
 
 def _count_lost_flows(flows: Sequence[_Flow], paths: Paths) -> int:
-    """Number of hops with less volume in the list of flows than in the paths."""
+    """Count the hops whose volume in the list of flows is smaller than in the paths.
+
+    Volumes of equal hops are added up on both sides; the tolerance is `TOLERANCE`.
+    """
     listed: dict[tuple[int, ...], float] = defaultdict(float)
     for hop, listed_volume in flows:
         listed[hop] += listed_volume

@@ -109,9 +109,10 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def simulate_epochs(algorithm: Algorithm) -> float | None:
-    """Epochs of the schedule as simulated; None if a rank never finishes.
+    """Simulate the schedule on its links; return its time in epochs, None if a rank never finishes.
 
-    Raises `HubError` if no simulator is installed.
+    Every link that is used carries one chunk per epoch without latency. Raises `HubError` if no
+    simulator is installed.
     """
     size = algorithm.collective.unit_count * _UNIT_BYTES
     # Network of the links in use, each of which carries one unit per second.
@@ -162,8 +163,10 @@ def samples() -> Sequence[Source]:
 
 
 def _compute_collective_bytes(claims: Mapping[str, JsonValue]) -> int | None:
-    """Bytes of a rank's buffer: claimed algorithm bandwidth times claimed time; None if not
-    plausible."""
+    """Return the bytes of a rank's buffer: claimed algorithm bandwidth times claimed time, rounded.
+
+    None if a claim is missing or the product is outside of 1..`_MAX_BYTES`.
+    """
     rate, time_s = claims.get("algorithm_bandwidth_gb_per_s"), claims.get("finish_time_s")
     if not isinstance(rate, int | float) or not isinstance(time_s, int | float):
         return None
@@ -211,19 +214,41 @@ class _ScheduleConversion:
         return {"gpus": self._gpus.tolist(), "switches": sorted(self._paths.switches)}
 
     def note_lost_flows(self, number: int) -> None:
-        """Warn that the list of flows is incomplete and was not used."""
+        """Warn that the list of flows lacks volume on `number` hops, so that the paths were used
+        instead.
+        """
         message = (
             f"the list of flows has lost volume on {number} hops, since equal lines are merged"
         )
         self._report_warning("flows-lost", f"{message}: the paths of the demands are read")
 
     def build_chunks(self) -> tuple[Collective, Chunks, Int64Array]:
-        """The collective, its chunks, and the chunk of every path (-1 for a path without units)."""
-        self._check_volumes()
+        """Return the collective, its chunks, and the chunk of every path (-1 for a path without
+        units).
+
+        Schedules with volumes are all-to-alls, all others all-gathers. Raises `InputError` if the
+        volumes of a demand do not add up to 1, or the demands are not those of the collective.
+        """
+        # Refuse a demand whose volumes do not add up to 1.
+        paths = self._paths
+        volume = np.bincount(paths.demand, paths.volume, len(paths.at))
+        wrong = np.flatnonzero(np.abs(volume - 1) > TOLERANCE)
+        if len(wrong):
+            first = int(wrong[0])
+            message = (
+                f"{paths.names[first]!r} is met to {volume[first]:.4g} of its chunk, expected 1"
+            )
+            raise self._build_error(
+                message, "volumes of a demand must add up to 1", "demand-not-met"
+            )
         return self._build_all_to_all() if self._paths.has_volumes else self._build_all_gather()
 
     def build_transfers(self, chunk_of_path: Int64Array) -> Transfers:
-        """Every hop once, in the order of epochs. `chunk_of_path`: from `cut`."""
+        """Build the transfers: every distinct hop of a chunk once, in the order of epochs.
+
+        `chunk_of_path`: from `build_chunks`; paths with -1 are left out. Raises `InputError` if a
+        chunk arrives at a GPU over two hops.
+        """
         paths = self._paths
         chunk = chunk_of_path[paths.path]
         table = np.stack(
@@ -243,7 +268,10 @@ class _ScheduleConversion:
         return Transfers(chunk, source, destination, link, epoch, epoch + 1, no_sum, no_window)
 
     def _build_all_gather(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Result of `cut` for schedules without volumes."""
+        """Build the result of `build_chunks` for schedules without volumes.
+
+        Raises `InputError` for chunk numbers beyond the number of demands, and as `_check_demands`.
+        """
         paths, ranks = self._paths, self._num_ranks
         per_source = int(paths.chunk.max()) + 1
         if per_source > len(self._paths.at):
@@ -257,9 +285,11 @@ class _ScheduleConversion:
         return collective, chunks, chunk[paths.demand]
 
     def _build_all_to_all(self) -> tuple[Collective, Chunks, Int64Array]:
-        """Result of `cut` for schedules with volumes.
+        """Build the result of `build_chunks` for schedules with volumes.
 
-        Every pair has a share; a demand is one chunk of a share, divided among its paths.
+        Every pair of ranks has a share; a demand is one chunk of a share, divided among its paths.
+        Chunks of a pair are numbered in the order of the file's numbers. Raises as
+        `_check_demands`.
         """
         paths, ranks = self._paths, self._num_ranks
         pair = self._to_ranks(paths.origin) * ranks + self._to_ranks(paths.at)
@@ -291,7 +321,12 @@ class _ScheduleConversion:
         return collective, chunks, chunk_of_path
 
     def _divide_demands(self) -> _PathShares:
-        """Units of every path, consecutive within its demand, that add up to a chunk."""
+        """Divide every demand among its paths in whole units, which are consecutive and add up to a
+        chunk.
+
+        Each path gets its volume rounded down; missing units go to the largest remainders. Warns if
+        that changes a volume by more than the tolerance.
+        """
         paths = self._paths
         parts = self._count_parts()
         exact = paths.volume * parts
@@ -315,7 +350,10 @@ class _ScheduleConversion:
         return _PathShares(stops - count - before[paths.demand], count, parts)
 
     def _count_parts(self) -> int:
-        """Minimum number of parts of a chunk of which all volumes are multiples, at most 5040."""
+        """Return the minimum number of parts of a chunk of which all volumes are multiples.
+
+        It is 5040 if the minimum is larger.
+        """
         parts = 1
         for volume in np.unique(self._paths.volume).tolist():
             share = Fraction(volume).limit_denominator(_MAX_DENOMINATOR)
@@ -325,40 +363,39 @@ class _ScheduleConversion:
         return parts
 
     def _to_ranks(self, node: Int64Array) -> Int64Array:
-        """Ranks of GPU nodes."""
+        """Convert nodes, which must be GPUs, to ranks: their positions among all GPUs in ascending
+        order.
+        """
         ranks: Int64Array = np.searchsorted(self._gpus, node)
         return ranks
 
     def _list_all_gather_demands(self, chunks: Chunks) -> tuple[Int64Array, Int64Array]:
-        """Chunk and rank of every demand of an all-gather."""
+        """Return chunk and rank of every demand of an all-gather: each chunk at all ranks but its
+        origin.
+        """
         chunk = np.repeat(np.arange(len(chunks)), self._num_ranks)
         rank = np.tile(np.arange(self._num_ranks), len(chunks))
         is_receiver = rank != chunks.origin[chunk]
         return chunk[is_receiver], rank[is_receiver]
 
     def _list_all_to_all_demands(self, per_pair: int) -> tuple[Int64Array, Int64Array]:
-        """Chunk of a pair, and target, of every demand of an all-to-all."""
+        """Return chunk and target rank of every demand of an all-to-all with `per_pair` chunks per
+        pair.
+
+        Chunks are numbered by origin, target, and number within the pair; own data need no demand.
+        """
         ranks = self._num_ranks
         chunk = np.arange(ranks * ranks * per_pair)
         origin, target = np.divmod(chunk // per_pair, ranks)
         return chunk[origin != target], target[origin != target]
 
-    def _check_volumes(self) -> None:
-        """Raise `InputError` for a demand whose volumes do not add up to 1."""
-        paths = self._paths
-        volume = np.bincount(paths.demand, paths.volume, len(paths.at))
-        wrong = np.flatnonzero(np.abs(volume - 1) > TOLERANCE)
-        if len(wrong):
-            first = int(wrong[0])
-            message = (
-                f"{paths.names[first]!r} is met to {volume[first]:.4g} of its chunk, expected 1"
-            )
-            raise self._build_error(
-                message, "volumes of a demand must add up to 1", "demand-not-met"
-            )
-
     def _check_demands(self, chunk: Int64Array, required: tuple[Int64Array, Int64Array]) -> None:
-        """Raise `InputError` for a demand that no path meets, or that occurs twice."""
+        """Raise `InputError` for a required demand that no path meets, or a demand that occurs
+        twice.
+
+        `chunk`: of every demand of the file; `required`: chunk and rank of every demand of the
+        collective.
+        """
         at = self._to_ranks(self._paths.at)
         ranks = self._num_ranks
         # Chunk and rank in one number, so that sets of both can be compared.
@@ -374,7 +411,9 @@ class _ScheduleConversion:
             raise self._build_error("a demand occurs twice")
 
     def _check_arrivals(self, chunk: Int64Array, destination: Int64Array) -> None:
-        """Raise `InputError` for a chunk that arrives at a GPU over two hops."""
+        """Raise `InputError` for a chunk that arrives at a GPU over two hops; arrays: one entry per
+        hop.
+        """
         key = chunk * self._num_ranks + destination
         # Whether each key has occurred before; bool per key.
         order = np.argsort(key, kind="stable")
@@ -403,7 +442,10 @@ def _format_key(at: int, chunk: int, origin: int) -> str:
 
 
 def _warn_of_excess(claimed: float, needed: float) -> tuple[Diagnostic, ...]:
-    """A warning if more epochs are needed than claimed."""
+    """Return one warning if the simulation needs more epochs than claimed (beyond `_TOLERANCE`).
+
+    Otherwise the tuple is empty.
+    """
     if needed <= claimed + _TOLERANCE:
         return ()
     message = (

@@ -49,9 +49,9 @@ class RunOptions:
 
 
 def run_options(function: Function) -> Function:
-    """Add all options of a run to a click command, which receives them as keywords.
+    """Add one click option per field of `RunOptions` to a function, before it becomes a command.
 
-    `run_options_of` converts them to a record.
+    The command receives the values as keywords; `run_options_of` converts them to a record.
     """
     for declared in reversed(declared_options(RunOptions)):
         function = _make_click_option(declared)(function)
@@ -59,7 +59,10 @@ def run_options(function: Function) -> Function:
 
 
 def run_options_of(values: Mapping[str, Any]) -> RunOptions:
-    """Return the record of the values of `run_options`. Raises `UsageError` for a bad size."""
+    """Return the record of the keywords that `run_options` adds; the size is parsed to bytes.
+
+    Without a size it is None. Raises `UsageError` for a size that cannot be parsed.
+    """
     # The only value that click passes as text.
     size = values["size"]
     size_bytes = None if size is None else parse_size(size)
@@ -83,7 +86,10 @@ def _make_click_option(declared: Option) -> Callable[[Function], Function]:
 
 
 def _get_click_type(declared: Option) -> click.ParamType[Any]:
-    """Return the click type of an option, including range and choices."""
+    """Return the click type of an option, including range and choices.
+
+    All types but INT, FLOAT and choices are passed as text and parsed later.
+    """
     if declared.choices:
         return click.Choice(list(declared.choices))
     if declared.type is OptionType.INT:

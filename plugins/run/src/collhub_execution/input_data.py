@@ -82,20 +82,22 @@ def element_type(name: str) -> np.dtype[Any]:
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Return whether values of this type are rounded; true for bfloat16 (not `np.floating`)."""
+    """Return whether values of this type are rounded: all types but integers, also bfloat16."""
     is_whole = np.issubdtype(dtype, np.integer)
     return not is_whole
 
 
 def significand_bits(dtype: np.dtype[Any]) -> int:
-    """Return b such that all integers up to 2^b are exact."""
+    """Return the largest b such that the type represents all integers up to 2^b exactly."""
     if not is_floating(dtype):
         return 8 * dtype.itemsize - 1
     return _SIGNIFICANDS[dtype.name]
 
 
 def rounding_unit(dtype: np.dtype[Any]) -> float:
-    """Return the largest relative error of one rounding; 0 for integers."""
+    """Return the largest relative error of one rounding, 2^-b of `significand_bits`; 0 for
+    integers.
+    """
     if not is_floating(dtype):
         return 0.0
     return 2.0 ** -significand_bits(dtype)
@@ -148,9 +150,11 @@ def exact_inputs(
 def random_inputs(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], op: ReduceOp
 ) -> tuple[Array, ...]:
-    """Return one input per rank of random numbers: -1 to 1, near 1 for products.
+    """Return one read-write array of random numbers per rank: uniform in -1 to 1, or 0.75 to 1.25.
 
-    Integers as in `exact_inputs`.
+    The latter are for products, which would underflow otherwise. Integer types get the result of
+    `exact_inputs`. The values of a rank depend only on its number; every call returns the same
+    ones. `elements`: per block.
     """
     if not is_floating(dtype):
         return exact_inputs(blocks, elements, dtype, op)
@@ -167,10 +171,11 @@ def random_inputs(
 def check_inputs(
     collective: Collective, blocks: BlockCounts, inputs: Sequence[AnyArray], fill: np.generic
 ) -> tuple[AnyArray, ...]:
-    """Return read-only flat views of the inputs; an undefined INPUT is replaced by `fill`.
+    """Return read-only flat views of the inputs, one per rank; the caller's arrays stay writeable.
 
-    `inputs`: one array per rank, all of one dtype and with the same number of elements per block.
-    Raises `UsageError` for inputs that do not fit.
+    `inputs`: one array per rank, all of one dtype and with the same number of elements per block. A
+    rank whose INPUT the collective does not define gets an array of `fill` instead. Raises
+    `UsageError` for another number of arrays, and for arrays that do not fit.
     """
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"
@@ -186,7 +191,10 @@ def check_inputs(
 
 
 def are_results_exact(num_ranks: int, dtype: np.dtype[Any], op: ReduceOp) -> bool:
-    """Return whether the results of `exact_inputs` are exact: sums over too many ranks are not."""
+    """Return whether the results of `exact_inputs` are exact in any order of reduction.
+
+    They are not for a sum or average over 2^b ranks or more, with b of `significand_bits`.
+    """
     # Sums grow with the ranks; products of signs and few twos, minima and maxima do not.
     is_sum = op in (ReduceOp.SUM, ReduceOp.AVG)
     return not is_sum or num_ranks < 1 << significand_bits(dtype)
@@ -202,7 +210,10 @@ def block_elements(blocks: BlockCounts, collective_bytes: int, dtype: np.dtype[A
 
 
 def count_block_elements(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> int:
-    """Return the elements per block, from the sizes of the inputs; 1 if no rank has an input."""
+    """Return the number of elements per block, from the input sizes; 1 if no rank has an INPUT.
+
+    If inputs disagree, the largest number is returned.
+    """
     sizes = blocks.inputs.tolist()
     # Ranks without INPUT, such as all but the root of a scatter, do not determine it.
     candidates: list[int] = [
@@ -230,9 +241,10 @@ def choose_background(dtype: np.dtype[Any], op: ReduceOp) -> np.generic:
 def _compute_averages_by_unit(
     collective: Collective, expected: Contributions, outputs: Sequence[AnyArray]
 ) -> tuple[AnyArray, ...]:
-    """Divide each unit by its number of contributions.
+    """Divide each unit of all outputs by its number of contributions, as averages of a custom
+    contract.
 
-    A custom contract may reduce some units and only move others, so divisors differ.
+    `expected`: contributions of the contract. Units without contributions are unchanged.
     """
     averages = []
     for rank, units in enumerate(collective.output_units().tolist()):
@@ -250,7 +262,8 @@ def _compute_averages_by_unit(
 
 
 def divide_values(values: Array, divisor: int | Int64Array) -> Array:
-    """Return `values` divided by `divisor` in their dtype.
+    """Divide values by one number, or by an array of divisors; the result has the dtype of
+    `values`.
 
     Integers are rounded towards zero, as in NCCL.
     """
@@ -266,7 +279,12 @@ def divide_values(values: Array, divisor: int | Int64Array) -> Array:
 def _repeat_tiles(
     blocks: BlockCounts, elements: int, dtype: np.dtype[Any], make_tile: _TileMaker
 ) -> tuple[Array, ...]:
-    """Repeat each rank's pattern to its size: drawing every element would take longer than runs."""
+    """Create the input of every rank: a pattern of `make_tile`, repeated and cut to the rank's
+    size.
+
+    A pattern is used because drawing every element would take longer than the run. The random
+    generator is seeded with the rank only.
+    """
     inputs = []
     for rank, size in enumerate((blocks.inputs * elements).tolist()):
         # One seed per rank: the data of a rank do not depend on the number of ranks.
@@ -277,7 +295,11 @@ def _repeat_tiles(
 
 
 def _refuse_misfits(blocks: BlockCounts, inputs: Sequence[AnyArray]) -> None:
-    """Raise `UsageError` for the first rank whose input differs from the others in size or type."""
+    """Raise `UsageError` for the first rank whose input has another size or dtype than required.
+
+    The size is the rank's blocks times the common number of elements per block, which must not be
+    0.
+    """
     elements = count_block_elements(blocks, inputs)
     for rank, (array, size) in enumerate(zip(inputs, blocks.inputs.tolist(), strict=True)):
         # With an empty block every size would fit and every result would be right.

@@ -42,7 +42,11 @@ class JobMemory:
 
     @contextmanager
     def created(self, shapes: Shapes) -> Iterator[None]:
-        """Create arrays of zeros that other processes may open within the block."""
+        """Create arrays of zeros as files in the folder, which other processes may open within the
+        block.
+
+        `shapes`: shape and dtype by name. The names are written first, for `arrays`.
+        """
         (self.folder / _SHAPES).write_bytes(pickle.dumps(dict(shapes)))
         descriptors: list[int] = []
         try:
@@ -55,7 +59,7 @@ class JobMemory:
                 os.close(descriptor)
 
     def arrays(self) -> dict[str, Array]:
-        """Open all arrays; they remain valid as long as they are used."""
+        """Open all arrays read-write, by name; they remain valid after the files are removed."""
         # Only this user can write to the folder, so unpickling is safe.
         shapes: Shapes = pickle.loads((self.folder / _SHAPES).read_bytes())
         return {
@@ -64,7 +68,10 @@ class JobMemory:
         }
 
     def _open_array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Open one array."""
+        """Map the file of an array into memory, read-write.
+
+        An empty array is new memory instead.
+        """
         if 0 in shape:
             # Empty memory cannot be mapped.
             return np.zeros(shape, dtype)
@@ -111,7 +118,9 @@ class LoggedTimes:
 
     @property
     def has_native(self) -> bool:
-        """Whether the library's collective ran, so that its times were measured."""
+        """Whether every rank measured all runs of the library's collective; False without such
+        runs.
+        """
         if not self.native.size:
             return False
         # Times that were never written are zeros.
@@ -138,12 +147,29 @@ class JobFolder:
         # Locked before any rank can check it: a free lock means that the launcher has exited.
         with open(self.folder / _LIFELINE, "wb") as lifeline:
             fcntl.flock(lifeline, fcntl.LOCK_EX)
-            with JobMemory(self.folder).created(_list_shapes(request)):
+            # Names, shapes and types of the arrays that launcher and ranks share.
+            ranks, records = request.program.num_ranks, len(request.program)
+            elements = sum(len(array) for array in request.inputs)
+            with JobMemory(self.folder).created(
+                {
+                    "inputs": ((elements,), request.dtype),
+                    "memory": ((request.flat_size,), request.dtype),
+                    "at": ((ranks, _LINE), np.int64),
+                    "ended": ((ranks,), np.int64),
+                    "times": ((2, request.runs, ranks), np.float64),
+                    "native": ((2, request.repeats, ranks), np.float64),
+                    "records": ((2, records), np.int64),
+                }
+            ):
                 self._write_tasks(request)
                 yield
 
     def _write_tasks(self, request: LevelledRequest) -> None:
-        """Write the task, the input and the initial log of every rank."""
+        """Write a task file for every rank, all inputs, and the initial positions to the shared
+        arrays.
+
+        The task files contain no input data, only its range.
+        """
         arrays = self._open_arrays()
         arrays["at"][:] = NOT_STARTED
         arrays["records"][:] = -1
@@ -160,7 +186,9 @@ class JobFolder:
             start = inputs.stop
 
     def part(self, rank: int) -> RankPart:
-        """Return the data of a rank: its task, and its parts of the shared arrays."""
+        """Return the data of a rank: its task with the input, its log, and its ranges of the shared
+        arrays.
+        """
         # Only this user can write to the folder, so unpickling is safe.
         task_places: _TaskPlaces = pickle.loads((self.folder / f"task.{rank}").read_bytes())
         arrays = self._open_arrays()
@@ -183,7 +211,7 @@ class JobFolder:
         return sum(1 for _ in self.folder.glob("task.*"))
 
     def positions(self) -> list[int]:
-        """Return the position of every rank, as in `RankLog.at`."""
+        """Return per rank the record it waits for, or one of the constants of `RankLog.at`."""
         # Written by the ranks, so that it is available after a kill.
         record_of_rank: list[int] = self._open_arrays()["at"][:, 0].tolist()
         return record_of_rank
@@ -193,7 +221,9 @@ class JobFolder:
         return bool(self._open_arrays()["ended"].all())
 
     def times(self) -> LoggedTimes:
-        """Return the times that the ranks measured."""
+        """Return the times of runs, library runs and records that the ranks have measured so
+        far.
+        """
         arrays = self._open_arrays()
         return LoggedTimes(arrays["times"], arrays["native"], arrays["records"])
 
@@ -203,7 +233,7 @@ class JobFolder:
         return all_outputs(self._open_arrays()["memory"], request)
 
     def write_failure(self, rank: int, error: BaseException) -> None:
-        """Store the reason of a failure, unless another rank has already stored one."""
+        """Store the reason of a failure as JSON, unless another rank has already stored one."""
         diagnostic = error.diagnostics[0] if isinstance(error, HubError) else None
         failure = {
             "rank": rank,
@@ -232,9 +262,10 @@ class JobFolder:
         return InputError(message, code="rank-died")
 
     def end_with_launcher(self) -> None:
-        """Exit this process and remove the folder when the launcher exits, for any reason.
+        """Watch the launcher: when it exits for any reason, remove the folder and exit this
+        process.
 
-        If it has already exited, this does not return.
+        A thread does that. If the launcher has already exited, this function does not return.
         """
         # Checked here and not only in the thread: otherwise this thread would continue without its
         # data.
@@ -242,7 +273,11 @@ class JobFolder:
         threading.Thread(target=self._exit_if_free, args=(fcntl.LOCK_SH,), daemon=True).start()
 
     def _exit_if_free(self, how: int) -> None:
-        """Lock the lifeline, and exit unless the launcher holds it; `how`: flags of `flock`."""
+        """Exit and remove the folder if the launcher's lock is free; return if it is held.
+
+        `how`: flags of `flock`: blocking ones wait until the launcher releases the lock. A missing
+        lock file counts as free.
+        """
         # The system frees the lock of a process that exits, even if it is killed.
         try:
             with open(self.folder / _LIFELINE, "rb") as lifeline:
@@ -276,7 +311,9 @@ class RankPart:
     ended: Int64Array
 
     def leave(self, output: Array) -> None:
-        """Store OUTPUT for the launcher and mark the rank as finished."""
+        """Copy OUTPUT to the shared memory, if it is not already there, and mark the rank as
+        finished.
+        """
         plan = self.task.plan
         target = self.memory[plan.output_start : plan.output_start + plan.output_size]
         # Most executors compute in this memory already.
@@ -292,21 +329,6 @@ class _TaskPlaces:
     task: RankTask
     inputs: slice
     memory: slice
-
-
-def _list_shapes(request: LevelledRequest) -> Shapes:
-    """Return names, shapes and types of the arrays that launcher and ranks share."""
-    ranks, records = request.program.num_ranks, len(request.program)
-    elements = sum(len(array) for array in request.inputs)
-    return {
-        "inputs": ((elements,), request.dtype),
-        "memory": ((request.flat_size,), request.dtype),
-        "at": ((ranks, _LINE), np.int64),
-        "ended": ((ranks,), np.int64),
-        "times": ((2, request.runs, ranks), np.float64),
-        "native": ((2, request.repeats, ranks), np.float64),
-        "records": ((2, records), np.int64),
-    }
 
 
 def serve_rank(job: JobFolder, rank: int, run: Callable[[RankPart], Array]) -> None:

@@ -28,7 +28,11 @@ class RecordMoves:
 
 
 def find_moves(program: LevelledProgram, elements: int) -> RecordMoves:
-    """Compute the addresses of every record of a program with `elements` elements per block."""
+    """Compute source, destination and length of every record in elements of the flat memory.
+
+    The source of a receive is that of its message's SEND, -1 if the program lacks the SEND.
+    `elements`: per block.
+    """
     source, destination = program.addresses()
     send, receive = program.message_ends()
     # By message number: tests run programs without one end of a message, to see them block.
@@ -61,18 +65,7 @@ def fused_reductions(request: LevelledRequest) -> Int64Array:
     # may be overwritten later.
     fits = (partner >= 0) & (program.level[partner] == program.level[reductions])
     fits &= _is_through_slot(request, partner, reductions)
-    fits &= _is_alone(program, reductions)
-    fused = np.full(len(program), -1, np.int64)
-    fused[partner[fits]] = reductions[fits]
-    return fused
-
-
-def _is_alone(program: LevelledProgram, reductions: Int64Array) -> BoolArray:
-    """Return whether no other record of its level accesses the destination of each REDUCE.
-
-    Two ranks that exchange a unit and reduce it into the same unit send it in the level in which
-    they write it: the reduction must wait for the send.
-    """
+    # Whether no other record of its level accesses the destination of each REDUCE.
     # Regions of all records on one axis, level by level, so that those of different levels are
     # disjoint.
     source, destination = program.addresses()
@@ -85,13 +78,19 @@ def _is_alone(program: LevelledProgram, reductions: Int64Array) -> BoolArray:
     begun = np.searchsorted(np.sort(starts), first + program.count[reductions], "left")
     ended = np.searchsorted(np.sort(starts + counts), first, "right")
     is_alone: BoolArray = begun - ended == 1
-    return is_alone
+    fits &= is_alone
+    fused = np.full(len(program), -1, np.int64)
+    fused[partner[fits]] = reductions[fits]
+    return fused
 
 
 def _is_through_slot(
     request: LevelledRequest, receives: Int64Array, reductions: Int64Array
 ) -> BoolArray:
-    """Return whether each REDUCE reads the slot that its RECV fills, after the SCRATCH."""
+    """Return, per pair, whether the REDUCE reads exactly the slot that its RECV fills.
+
+    A slot is SCRATCH beyond the algorithm's own. `receives`, `reductions`: rows of the pairs.
+    """
     program, algorithm = request.program, request.algorithm
     owner = program.rank[reductions]
     own_scratch = algorithm.scratch_units[owner] // program.block_units
@@ -104,9 +103,10 @@ def _is_through_slot(
 
 
 def fused_moves(moves: RecordMoves, fused: Int64Array) -> tuple[RecordMoves, BoolArray]:
-    """Return (moves in which receives perform the reductions of `fused`, mask of replaced records).
+    """Let receives reduce directly into the target of the REDUCE that follows.
 
-    `fused`: see `fused_reductions`.
+    `fused`: row of the REDUCE per record, -1 for none, see `fused_reductions`. Returns the changed
+    moves, and the mask of the REDUCE records that need not run any more.
     """
     receives = np.flatnonzero(fused >= 0)
     reductions = fused[receives]
@@ -157,7 +157,7 @@ def fill_rank(memory: Array, request: LevelledRequest, rank: int, used: int | No
 
 
 def get_output(memory: Array, request: LevelledRequest, rank: int) -> Array:
-    """Return OUTPUT of a rank, a view."""
+    """Return the OUTPUT of a rank as a view of the flat memory of all ranks."""
     # In place, OUTPUT may be inside INPUT, or INPUT inside OUTPUT.
     layout, elements = request.program.layout, request.elements
     start = int(layout.base[rank, Buffer.OUTPUT]) * elements
@@ -166,7 +166,7 @@ def get_output(memory: Array, request: LevelledRequest, rank: int) -> Array:
 
 
 def all_outputs(memory: Array, request: LevelledRequest) -> tuple[AnyArray, ...]:
-    """Return OUTPUT of all ranks, views."""
+    """Return the OUTPUT of every rank, in order of ranks, as views of the flat memory."""
     outputs = []
     for rank in range(request.program.num_ranks):
         outputs.append(get_output(memory, request, rank))

@@ -100,11 +100,23 @@ def judge(
     compared = [_RankComparison(rank, output) for rank, output in enumerate(outputs)]
     for part in expected:
         compared[part.rank].add(part)
-    return _summarize(compared, agree)
+    # Combine the comparisons of all ranks; only the first wrong ranks get diagnostics.
+    worst = float(np.max([rank.largest for rank in compared], initial=0.0))
+    bounds = [rank.bound for rank in compared if rank.bound is not None]
+    wrong = [rank for rank in compared if rank.count]
+    return OutputJudgement(
+        is_right=not wrong,
+        comparison=Comparison.BOUND if bounds else Comparison.BITWISE,
+        # The maximum is NaN if a difference is NaN.
+        max_abs_error=worst if np.isfinite(worst) else None,
+        max_bound=max(bounds, default=0.0),
+        ranks_agree=agree,
+        diagnostics=tuple(rank.make_diagnostic() for rank in wrong[:_LISTED_RANKS]),
+    )
 
 
 def same_bits(array: Array, other_array: Array) -> bool:
-    """Return whether two arrays of one dtype have the same bits.
+    """Return whether two arrays have the same dtype, shape and bits.
 
     A NaN equals itself, and 0.0 differs from -0.0.
     """
@@ -158,26 +170,19 @@ def compute_expected_parts(
     """
     arithmetic = _Arithmetic(op, is_exact)
     if collective.kind is CollectiveKind.CUSTOM:
-        return _evaluate_contract(collective, inputs, arithmetic)
+        # The parts that a contract requires; None if it defines no result.
+        contract = collective.postcondition()
+        if contract is None:
+            return None
+        parts = _split_by_unit(collective, inputs)
+        cells = _collect_cells(contract, collective.num_ranks)
+        return (
+            ExpectedPart(rank, 0, _compute_custom_output(cells[rank], units, parts, arithmetic))
+            for rank, units in enumerate(collective.output_units().tolist())
+        )
     if collective.kind in REDUCING:
         return _reduce_inputs(collective, inputs, arithmetic)
     return _move_inputs(collective, inputs)
-
-
-def _summarize(compared: Sequence[_RankComparison], ranks_agree: bool | None) -> OutputJudgement:
-    """Combine the comparisons of all ranks; only the first wrong ranks get diagnostics."""
-    worst = float(np.max([rank.largest for rank in compared], initial=0.0))
-    bounds = [rank.bound for rank in compared if rank.bound is not None]
-    wrong = [rank for rank in compared if rank.count]
-    return OutputJudgement(
-        is_right=not wrong,
-        comparison=Comparison.BOUND if bounds else Comparison.BITWISE,
-        # The maximum is NaN if a difference is NaN.
-        max_abs_error=worst if np.isfinite(worst) else None,
-        max_bound=max(bounds, default=0.0),
-        ranks_agree=ranks_agree,
-        diagnostics=tuple(rank.make_diagnostic() for rank in wrong[:_LISTED_RANKS]),
-    )
 
 
 def _as_bits(values: Array) -> Array:
@@ -201,7 +206,13 @@ class _RankComparison:
     bound: float | None = None
 
     def add(self, part: ExpectedPart) -> None:
-        """Compare a part bitwise, or within the bound if there is one."""
+        """Compare a part of a rank's output and update the number of wrong elements and the largest
+        error.
+
+        With a bound an element is wrong if its error exceeds it (a NaN always does); without, if
+        its bits differ. Elements that the contract does not state are ignored. The first wrong one
+        is described.
+        """
         expected = part.expected
         actual = self.output[part.start : part.start + expected.values.size]
         # The usual case, a correct result without bound, takes one pass.
@@ -210,8 +221,7 @@ class _RankComparison:
             return
         # Differences of large int64 do not fit float64.
         wide = np.longdouble if expected.values.dtype.itemsize >= 8 else np.float64
-        difference: Array = np.abs(actual.astype(wide) - expected.values.astype(wide))
-        error = difference
+        error: Array = np.abs(actual.astype(wide) - expected.values.astype(wide))
         if expected.bound is not None:
             self.bound = max(self.bound or 0.0, float(expected.bound.max(initial=0.0)))
             # A NaN is not within any bound.
@@ -224,23 +234,20 @@ class _RankComparison:
         # Unlike max(), this propagates NaN.
         self.largest = float(np.maximum(self.largest, error.max(initial=0.0)))
         if is_wrong.any() and not self.count:
-            self.first = _describe_wrong_element(part, actual, int(np.argmax(is_wrong)))
+            index = int(np.argmax(is_wrong))
+            within = "" if expected.bound is None else f" within {float(expected.bound[index]):.3g}"
+            self.first = (
+                f"OUTPUT has {actual[index]!s} at element {part.start + index}, "
+                f"expected {expected.values[index]!s}{within}"
+            )
         self.count += int(np.count_nonzero(is_wrong))
 
     def make_diagnostic(self) -> Diagnostic:
-        """Return the finding about the first wrong element."""
+        """Return the finding: the first wrong element, and how many of the rank's elements are
+        wrong.
+        """
         message = f"{self.first}; {self.count} of {self.output.size} elements are wrong"
         return Diagnostic("wrong-output", message, location=Location(rank=self.rank))
-
-
-def _describe_wrong_element(part: ExpectedPart, actual: Array, index: int) -> str:
-    """Describe the wrong element at `index` of a part whose contents are `actual`."""
-    expected = part.expected
-    within = "" if expected.bound is None else f" within {float(expected.bound[index]):.3g}"
-    return (
-        f"OUTPUT has {actual[index]!s} at element {part.start + index}, "
-        f"expected {expected.values[index]!s}{within}"
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +258,11 @@ class _Arithmetic:
     is_exact: bool
 
     def reduce_parts(self, parts: Sequence[Array]) -> ExpectedOutput:
-        """Reduce all parts, arrays of one shape and dtype.
+        """Reduce arrays of one shape and dtype to their total (an average is divided).
 
-        Without bound if no rounding occurs: exact data, integers, minima and maxima.
+        There is no bound if no rounding occurs: exact data, integers, minima and maxima. Otherwise
+        the total is computed in a wider type, with the bound of `compute_expected_parts` per
+        element.
         """
         function: Callable[..., Array] = REDUCTIONS[self.plain_op]  # type: ignore[assignment]
         # A minimum or maximum is one of its operands, so it is not rounded.
@@ -263,18 +272,7 @@ class _Arithmetic:
             with np.errstate(all="ignore"):
                 total = reduce(function, parts[1:], parts[0].copy())
             return ExpectedOutput(self._divide_average(total, len(parts)))
-        return self._reduce_with_bound(parts, function)
-
-    @property
-    def plain_op(self) -> ReduceOp:
-        """The operator of the reduction; for an average the sum."""
-        is_average = self.op is ReduceOp.AVG
-        return ReduceOp.SUM if is_average else self.op
-
-    def _reduce_with_bound(
-        self, parts: Sequence[Array], function: Callable[..., Array]
-    ) -> ExpectedOutput:
-        """Return the total in a wider type, with the bound of `compute_expected_parts`."""
+        # The total in a wider type, with the bound of `compute_expected_parts`.
         dtype = parts[0].dtype
         # The reference's rounding must not matter: float64 is compared in extended precision.
         wide = np.longdouble if dtype.itemsize == 8 else np.float64
@@ -288,6 +286,12 @@ class _Arithmetic:
             bound = bound / len(parts)
         return ExpectedOutput(self._divide_average(total, len(parts)), bound)
 
+    @property
+    def plain_op(self) -> ReduceOp:
+        """The operator of the reduction; for an average the sum."""
+        is_average = self.op is ReduceOp.AVG
+        return ReduceOp.SUM if is_average else self.op
+
     def _divide_average(self, total: Array, count: int) -> Array:
         """Return the total of `count` parts, divided for an average."""
         return divide_values(total, count) if self.op is ReduceOp.AVG else total
@@ -296,7 +300,11 @@ class _Arithmetic:
 def _reduce_inputs(
     collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
 ) -> Iterator[ExpectedPart]:
-    """Yield the total, or the share of it that a rank gets."""
+    """Yield the expected parts of a reducing collective, in pieces that fit into memory.
+
+    An all-reduce gives the total to all ranks, a reduce to the root, a reduce-scatter an equal
+    share to every rank.
+    """
     size, num_ranks = inputs[0].size, collective.num_ranks
     # (ranks that get it, first element, number of elements)
     shares: list[tuple[Sequence[int], int, int]] = [(range(num_ranks), 0, size)]
@@ -325,9 +333,10 @@ def _move_inputs(collective: Collective, inputs: Sequence[Array]) -> Iterator[Ex
 def _list_moved_arrays(
     collective: Collective, inputs: Sequence[Array]
 ) -> Iterator[tuple[int, Sequence[Array]]]:
-    """Yield (rank, arrays that its OUTPUT contains in sequence).
+    """Yield (rank, arrays that its OUTPUT contains in sequence) for collectives that only move
+    data.
 
-    Only for collectives that move data. For a gather only the root, for other kinds every rank.
+    A gather yields only the root, since the other ranks have no OUTPUT.
     """
     num_ranks, kind = collective.num_ranks, collective.kind
     # Collectives without root ignore it.
@@ -350,25 +359,10 @@ def _list_moved_arrays(
 # ---- custom collectives --------------------------------------------------------------------------
 
 
-def _evaluate_contract(
-    collective: Collective, inputs: Sequence[Array], arithmetic: _Arithmetic
-) -> Iterator[ExpectedPart] | None:
-    """Return the parts that a contract requires; None if it defines no result."""
-    contract = collective.postcondition()
-    if contract is None:
-        return None
-    parts = _split_by_unit(collective, inputs)
-    cells = _collect_cells(contract, collective.num_ranks)
-    return (
-        ExpectedPart(rank, 0, _compute_custom_output(cells[rank], units, parts, arithmetic))
-        for rank, units in enumerate(collective.output_units().tolist())
-    )
-
-
 def _split_by_unit(collective: Collective, inputs: Sequence[Array]) -> list[Array]:
-    """Return every rank's input as rows, one per unit.
+    """Return every rank's input as a matrix with one row per unit.
 
-    With an empty tensor, rows have one element.
+    Rows have one element if no rank has an input.
     """
     # Ranks without INPUT do not determine the number of elements per unit.
     units = collective.input_units().tolist()
@@ -392,9 +386,10 @@ def _collect_cells(contract: Contributions, num_ranks: int) -> dict[int, _Cells]
 def _compute_custom_output(
     cells: _Cells, units: int, parts: Sequence[Array], arithmetic: _Arithmetic
 ) -> ExpectedOutput:
-    """Compute OUTPUT of one rank, unit by unit.
+    """Compute the OUTPUT of one rank with `units` units, each reduced from its contributions.
 
-    Units that the contract does not mention may have any value (`is_stated` False).
+    `parts`: per rank a matrix with one row per unit. Units that the contract does not mention may
+    have any value: `is_stated` is False for them. There is a bound if any unit has one.
     """
     expected_by_unit: dict[int, ExpectedOutput] = {}
     for offset, cell in cells.items():

@@ -144,9 +144,10 @@ class _BoundLevel:
 
 
 def run_task(task: RankTask, engine: RankEngine[V], log: RankLog) -> Array:
-    """Run warm-ups and repeats, each after a barrier, and return OUTPUT.
+    """Run all warm-ups, repeats and (if wanted) the timed run, each after a barrier; return OUTPUT.
 
-    Then run the library's collective equally often.
+    Then run the library's collective, if there is one, equally often. All times are written to
+    `log`. All ranks wait for each other at the end.
     """
     levels = [_resolve_level(level, engine) for level in task.plan.levels()]
     # Undefined memory may overflow; warnings must not interrupt a run.
@@ -169,7 +170,11 @@ def _run_once(
     run: int,
     is_timed: bool,
 ) -> None:
-    """Fill the memory, wait for all ranks, run all levels, and record start and end in the log."""
+    """Fill the memory, wait for all ranks, and run all levels.
+
+    Writes start and end in seconds to the log, and after the last level the position `DONE`. With
+    `is_timed` every record is timed.
+    """
     engine.memory.fill(task)
     # Filling may only be queued; it must not be measured.
     engine.memory.finish()
@@ -210,7 +215,10 @@ def _resolve_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
 
 
 def _run_level(level: _BoundLevel, at: Int64Array) -> None:
-    """Post all messages, wait for them, then run the local records."""
+    """Post all messages of a level, wait for each in turn, then run the local records in order.
+
+    `at`: receives the record that is being waited for.
+    """
     # `_run_level_timed` does the same with timestamps; this function is the one that is measured.
     if level.records:
         # Not `strict`: that keyword takes as long as a message.
@@ -222,7 +230,10 @@ def _run_level(level: _BoundLevel, at: Int64Array) -> None:
 
 
 def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> None:
-    """Like `_run_level`, with start and end of every record; messages start when posted."""
+    """Run a level like `_run_level`, and log start and end of every record in ns.
+
+    All messages start when the level is posted. `first_record`: number of the rank's first record.
+    """
     starts, ends = log.record_times
     for record in level.records:
         starts[record - first_record] = time.perf_counter_ns()
@@ -238,7 +249,10 @@ def _run_level_timed(level: _BoundLevel, log: RankLog, first_record: int) -> Non
 
 
 def _run_native(task: RankTask, engine: RankEngine[V], log: RankLog) -> None:
-    """Run the library's collective as often as the program, and time it."""
+    """Run the library's collective with warm-ups and repeats, and log start and end of the repeats.
+
+    Does nothing if the engine has none.
+    """
     native = engine.native(task)
     if native is None:
         return
@@ -270,7 +284,7 @@ class NumpyMemory:
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """Store INPUT, and the background in all other elements."""
+        """Store INPUT at its place, and the background in all other elements."""
         # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = task.background
         self.part(task.plan.input_start, len(task.input))[:] = task.input

@@ -63,7 +63,11 @@ def launch(
 
 @contextlib.contextmanager
 def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
-    """Create a folder with the tasks of all ranks. Raises `UsageError` if there is no space."""
+    """Context manager: create a temporary folder with the tasks of all ranks, and remove it at the
+    end.
+
+    Raises `UsageError` if the folder cannot be written, for example without space.
+    """
     path = "TMPDIR"
     with contextlib.ExitStack() as stack:
         try:
@@ -77,7 +81,11 @@ def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
 
 
 def _read_result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
-    """Read the results from the folder, without warm-ups and the run for step times."""
+    """Build the result from the folder: outputs, and times of the repeats only.
+
+    Step times are None unless they were requested; library times are empty without such a
+    collective.
+    """
     times = job.times()
     first_timed, end_timed = request.warmups, request.warmups + request.repeats
     repeat_times = _compute_spans(times.runs)[first_timed:end_timed]
@@ -102,7 +110,11 @@ def _compute_spans(times: Float64Array) -> list[float]:
 
 
 def _summarize_output(printed: str) -> str:
-    """Return the first and last lines of the printed text, joined."""
+    """Join the first and last lines of the printed text to one line; lines between them become
+    `...`.
+
+    Blank lines and lines of dashes are left out.
+    """
     # Open MPI prints horizontal lines around its messages.
     lines = [line.strip() for line in printed.splitlines() if line.strip(" -\t")]
     if len(lines) > _HEAD_LINES + _TAIL_LINES:
@@ -136,7 +148,11 @@ class _LaunchedRanks:
             raise PluginError(f"{command[0]} cannot be run: {error.strerror}") from None
 
     def await_end(self, shared_bytes: int) -> None:
-        """Wait for success. Raises `HubError` for any other result; see `launch`."""
+        """Wait until the program and all ranks have finished successfully.
+
+        Raises `HubError` if a rank fails, the program ends early, or the time limit passes; see
+        `launch`.
+        """
         while (status := self._process.poll()) is None:
             if self._job.failure():
                 break
@@ -165,7 +181,10 @@ class _LaunchedRanks:
         return self._add_positions("rank-died", message, cure)
 
     def _make_late_error(self) -> InputError:
-        """Return the error after the time limit: ranks not started, blocked, or slow."""
+        """Return the error after the time limit: code `deadlock` or `timeout`, with all positions.
+
+        It is a deadlock if all ranks have begun and no position changes within a short wait.
+        """
         ranks = self._request.program.num_ranks
         before = self._job.positions()
         message = f"the ranks have not ended after {self._request.timeout_s:g} s"
@@ -179,16 +198,21 @@ class _LaunchedRanks:
         return self._add_positions("deadlock" if is_still else "timeout", message)
 
     def _add_positions(self, code: str, message: str, cure: str = "") -> InputError:
-        """Return an error with this message and the positions of all waiting ranks."""
+        """Return an error with this diagnostic first, then the positions of the ranks that still
+        wait.
+        """
         program = self._request.program
         at = [None if record < 0 else record for record in self._job.positions()]
         waiting = positions(self._request.algorithm, program, at)
         return InputError([Diagnostic(code, message, cure=cure), *waiting])
 
     def end(self) -> None:
-        """Terminate the entire process group.
+        """Terminate the program and its process group; afterwards no process remains.
 
-        SIGTERM first, because mpiexec has ranks in separate groups; then SIGKILL.
+        Safe to call twice.
+
+        SIGTERM first and a grace period, because mpiexec has ranks in separate groups; then
+        SIGKILL.
         """
         # The group outlives its leader if ranks hang, so it is killed in any case.
         if self._process.poll() is None:
@@ -217,9 +241,9 @@ def report_unwritable_folder(folder: str, error: OSError) -> UsageError:
 
 
 def describe_full_folders(shared_bytes: int) -> str:
-    """Describe file systems with too little space; empty if there is enough.
+    """Describe file systems with less free space than the ranks may need; empty if there is enough.
 
-    `shared_bytes`: maximum use of `SHARED_MEMORY` by the ranks.
+    The temporary folder needs a fixed amount, shared memory `shared_bytes` (0: not checked).
     """
     required = {Path(tempfile.gettempdir()): _TEMPORARY_BYTES, SHARED_MEMORY: shared_bytes}
     descriptions = []

@@ -93,9 +93,10 @@ class RankPlan:
             yield self._build_level(range(low, high))
 
     def _build_level(self, rows: range) -> RankLevel:
-        """Return the messages and local records of one level, in order.
+        """Build a level from records `rows` of the rank: sends, receives and local records, each in
+        order.
 
-        Reductions that a receive performs on arrival are omitted.
+        REDUCE records that a receive performs on arrival are omitted.
         """
         sends, receives, moves = [], [], []
         for row in rows:
@@ -156,7 +157,11 @@ class RankPlans:
         self.sent_from = self._moves.source
 
     def plan(self, rank: int) -> RankPlan:
-        """Return the plan of one rank, with addresses relative to the rank's memory."""
+        """Return the plan of one rank: its records with addresses in elements of the rank's own
+        memory.
+
+        The source of a receive and the destination of a send are -1.
+        """
         program, elements = self._program, self._elements
         # Convert addresses in the flat memory of all ranks to addresses in that of this rank.
         memory_blocks = program.rank_memory(rank)
@@ -208,13 +213,17 @@ class RankTask:
 
     @property
     def runs(self) -> int:
-        """Number of runs of the program, including the one that is timed step by step."""
+        """Number of runs of the program: warm-ups, repeats, and one that is timed step by step if
+        wanted.
+        """
         step_timing = int(self.wants_step_times)
         return self.warmups + self.repeats + step_timing
 
 
 def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
-    """Return the task of a request for the rank of a plan."""
+    """Combine the plan of a rank with the input, the operator and the number of runs of the
+    request.
+    """
     collective = request.algorithm.collective
     return RankTask(
         plan=plan,
@@ -230,7 +239,7 @@ def rank_task(request: LevelledRequest, plan: RankPlan) -> RankTask:
 
 
 def rank_tasks(request: LevelledRequest) -> Iterator[RankTask]:
-    """Yield the tasks of a request for all ranks."""
+    """Yield the tasks of a request for all ranks in ascending order, without fused reductions."""
     # Plans are created one by one: all of them together would be as large as the program.
     plans = RankPlans(request.program, request.elements)
     for rank in range(request.program.num_ranks):

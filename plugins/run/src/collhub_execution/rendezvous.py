@@ -121,7 +121,7 @@ class _SimulatedRanks:
     """
 
     def __init__(self, program: LevelledProgram) -> None:
-        """All ranks are before their first records."""
+        """Place all ranks before their first records; no message is posted."""
         # Lists, because single elements of numpy arrays are slow to read.
         self._kind, self._level = program.kind.tolist(), program.level.tolist()
         self._peer, self._count = program.peer.tolist(), program.count.tolist()
@@ -148,7 +148,9 @@ class _SimulatedRanks:
         return is_local
 
     def _start_level(self, rank: int, level: int) -> Iterator[int]:
-        """Post all messages of a level; yield the ranks that this may have unblocked."""
+        """Post all messages of a rank's next level; yield the ranks whose last open message this
+        completes.
+        """
         record = self._next[rank]
         while (
             record < self._end[rank] and self._level[record] == level and not self._is_local(record)
@@ -161,7 +163,11 @@ class _SimulatedRanks:
             yield from self._match_message(rank, posted)
 
     def _match_message(self, rank: int, record: int) -> Iterator[int]:
-        """Post one end of a message, and complete the message if the other end is posted."""
+        """Post one end of a message; if the other end is posted, complete the message.
+
+        Then the RECV is appended to `order`, and the peer is yielded if it has no open message
+        left. Raises `InputError` if the two ends have different sizes.
+        """
         peer, kind = self._peer[record], self._kind[record]
         pair = (rank, peer) if kind == RecordKind.SEND else (peer, rank)
         # SEND is 0 and RECV is 1.
@@ -210,7 +216,12 @@ def build_deadlock_error(
 def positions(
     algorithm: Algorithm, program: LevelledProgram, records: Sequence[int | None]
 ) -> list[Diagnostic]:
-    """Return one diagnostic for each of the first waiting ranks: level, peer, message, region."""
+    """Return one diagnostic per waiting rank (at most `_LISTED_RANKS`): level, peer, message,
+    region.
+
+    `records`: by rank the record it waits for, None if it does not wait. Further ranks are counted
+    in a last diagnostic.
+    """
     # If thousands of ranks wait for one another, the first ones are sufficient.
     waiting = [record for record in records if record is not None]
     listed = [_report_blocked(algorithm, program, record) for record in waiting[:_LISTED_RANKS]]
@@ -231,7 +242,9 @@ def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int)
 
 
 def _describe_awaited(program: LevelledProgram, record: int) -> str:
-    """Describe the event for which a record waits: the peer's receive or send, or its own work."""
+    """Describe the event for which a record waits: the peer's receive or send, or the rank's own
+    work.
+    """
     kind = RecordKind(int(program.kind[record]))
     peer, number = int(program.peer[record]), int(program.message[record])
     if kind is RecordKind.SEND:

@@ -82,7 +82,9 @@ class RunSetup:
         return self.elements * self.blocks.full_buffer * self.dtype.itemsize
 
     def notes(self) -> list[Diagnostic]:
-        """Return a note if the size differs from the requested one."""
+        """Return a note if the size was rounded down to whole elements per chunk, otherwise an
+        empty list.
+        """
         if self.collective_bytes == self.asked_bytes:
             return []
         message = (
@@ -93,7 +95,9 @@ class RunSetup:
 
     @property
     def is_exact(self) -> bool:
-        """Whether results must be bitwise correct, in any order of reduction."""
+        """Whether results must be bitwise correct in any order of reduction: exact data that cannot
+        round.
+        """
         # Sums over too many ranks are rounded even with patterns of integers.
         is_pattern = self.options.data == "exact"
         return is_pattern and are_results_exact(self.algorithm.num_ranks, self.dtype, self.op)
@@ -105,7 +109,10 @@ class RunSetup:
         return collective.in_place if self.in_place else collective.out_of_place
 
     def inputs(self) -> tuple[Array, ...]:
-        """Return the inputs of all ranks; every call returns the same values."""
+        """Create the inputs of all ranks, exact or random as the option `data` says.
+
+        Every call returns equal values.
+        """
         create = exact_inputs if self.options.data == "exact" else random_inputs
         return create(self.blocks, self.elements, self.dtype, self.op)
 
@@ -161,12 +168,14 @@ class RunOutcome:
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Bytes per second, as defined by nccl-tests; None for custom collectives."""
+        """Bytes per second as defined by nccl-tests, from the median time; None for custom
+        collectives.
+        """
         setup = self.setup
         return bus_bandwidth(setup.algorithm.collective, setup.collective_bytes, self.time_s)
 
     def fields(self) -> dict[str, JsonValue]:
-        """Return the result by the names of the JSON report, in their order."""
+        """Return the result as fields of the JSON report, in their order; times in seconds."""
         setup, judgement = self.setup, self.judgement
         return {
             "ok": self.ok,
@@ -211,9 +220,9 @@ def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) 
 
 
 def _choose_size(algorithm: Algorithm, size: int | None, name: str) -> int:
-    """Return bytes of the full buffer: the given size, else that of the algorithm.
+    """Return the bytes of the full buffer: `size` if given, else that of the algorithm.
 
-    Raises `UsageError`.
+    Raises `UsageError`, which calls the algorithm `name`, if neither is given.
     """
     if size is not None:
         return size
@@ -224,9 +233,10 @@ def _choose_size(algorithm: Algorithm, size: int | None, name: str) -> int:
 
 
 def _choose_operator(algorithm: Algorithm, text: str | None) -> ReduceOp:
-    """Return the given operator, case-insensitive, else that of the collective.
+    """Return the operator named by `text`, in any case of letters; None means that of the
+    collective.
 
-    Raises `UsageError`.
+    Raises `UsageError` for an unknown name.
     """
     if text is None:
         return algorithm.collective.reduce_op

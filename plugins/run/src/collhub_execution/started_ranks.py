@@ -109,19 +109,22 @@ class StartedRun:
         return choose_background(self.setup.dtype, self.setup.op)
 
     def inputs(self) -> tuple[Array, ...]:
-        """Return the inputs of all ranks."""
+        """Create and check the inputs of all ranks; undefined inputs contain the background."""
         collective = self.setup.algorithm.collective
         inputs = self.setup.inputs()
         return check_inputs(collective, self.program.blocks, inputs, self.background)
 
     def blank(self, rank: int, buffer: Buffer) -> Array:
-        """Return an uninitialized array for a rank's buffer."""
+        """Return an uninitialized array of the size of a rank's buffer (INPUT or OUTPUT)."""
         # Ranks other than 0 have no data; they get sizes from the program.
         blocks = int(self.program.layout.size[rank, buffer])
         return np.empty(blocks * self.setup.elements, self.setup.dtype)
 
     def task(self, rank: int, rank_input: Array) -> RankTask:
-        """Return the task of one rank with its input; for an average a sum."""
+        """Return the task of one rank with its input, without step times.
+
+        An average runs as a sum.
+        """
         setup = self.setup
         collective = setup.algorithm.collective
         return RankTask(
@@ -169,7 +172,10 @@ def run_rank(
 
 
 def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array]) -> Array:
-    """Distribute the inputs from rank 0 and return the input of this rank."""
+    """Send every rank its input from rank 0; return the input of this rank.
+
+    `inputs`: of all ranks, used at rank 0 only.
+    """
     # One after the other: ranks other than 0 wait only for this.
     if channel.rank == 0:
         for peer in range(1, channel.num_ranks):
@@ -181,7 +187,9 @@ def _send_inputs(run: StartedRun, channel: ByteChannel, inputs: Sequence[Array])
 
 
 def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> Iterator[Array]:
-    """Yield the outputs of all ranks at rank 0; the other ranks send theirs."""
+    """Yield the outputs of all ranks in order at rank 0; any other rank sends its output, yields
+    none.
+    """
     if channel.rank:
         channel.send(_as_bytes(output), 0)
         return
@@ -193,7 +201,10 @@ def _collect_outputs(run: StartedRun, channel: ByteChannel, output: Array) -> It
 
 
 def _collect_durations(channel: ByteChannel, times: Float64Array) -> Float64Array:
-    """Return, at rank 0, the maximum duration of all ranks per run; `times` are starts and ends."""
+    """Return per run the maximum duration in seconds of all ranks, at rank 0.
+
+    `times`: starts and ends of this rank's runs. Other ranks send theirs and get their own back.
+    """
     # Differences are sent, because times of different hosts cannot be compared.
     durations = np.ascontiguousarray(times[1] - times[0])
     if channel.rank:
@@ -212,9 +223,9 @@ def _as_bytes(array: Array) -> Array:
 
 
 def _report_position(run: StartedRun, rank: int, log: RankLog) -> list[Diagnostic]:
-    """Return the position of this rank, to be reported after the time limit.
+    """Return the diagnostics of this rank after the time limit: the record for which it waits.
 
-    If it waits for no record, a diagnostic that it has not finished.
+    If it waits for none, one diagnostic says that it has not finished.
     """
     at = int(log.at[0])
     # The positions of the other ranks are unknown here; each rank reports its position.
@@ -235,7 +246,11 @@ def _make_report(
     spans: Float64Array,
     native: Float64Array,
 ) -> StartedRunReport:
-    """Judge the outputs and return the report, at rank 0; sums are divided for an average."""
+    """Divide sums for an average, judge the outputs, and return the report; called at rank 0 only.
+
+    `spans`, `native`: seconds per run of the program and of the library's collective; `native`
+    counts as missing if any entry is 0.
+    """
     if setup.op is ReduceOp.AVG:
         outputs = divide_averages(setup.algorithm.collective, outputs)
     judgement = setup.judge(inputs, outputs)
@@ -252,7 +267,9 @@ ALGORITHM is a file, or the prefix of a trace set; every rank reads it.
 
 
 def script_command(function: Callable[..., None]) -> click.Command:
-    """Return a click command with the argument ALGORITHM, `--json` and the options of a run."""
+    """Make a click command of a function, with the argument ALGORITHM, `--json` and all run
+    options.
+    """
     as_json = click.option("--json", "as_json", is_flag=True, help="One line of JSON.")
     # click lists arguments first if they are the outermost decorators.
     with_arguments = click.argument("algorithm")(as_json(run_options(function)))
@@ -260,7 +277,10 @@ def script_command(function: Callable[..., None]) -> click.Command:
 
 
 def run_script(run: Callable[[], int], *, is_first: bool) -> NoReturn:
-    """Exit with the status that `run` returns for this rank, or with that of its error."""
+    """Call `run` and exit with its status; on a `HubError` exit with the error's status.
+
+    Only the first rank prints the error, because all ranks have the same one.
+    """
     try:
         status = run()
     except HubError as error:
@@ -279,7 +299,11 @@ def script_rank(
     *,
     as_json: bool,
 ) -> int:
-    """Call `run_rank`, print the report at rank 0, and return the exit status of this rank."""
+    """Run this rank; at rank 0 print the report, as text or as one line of JSON.
+
+    Returns the exit status: `INVALID` at rank 0 for a wrong result, otherwise `DONE`. `engine_of`
+    builds the engine of a task; `late` is called with diagnostics after the time limit.
+    """
     report = run_rank(run, channel, engine_of, late)
     # Only rank 0 has a report.
     if report is None:

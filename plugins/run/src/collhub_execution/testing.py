@@ -107,7 +107,7 @@ def request_for(
 def levelled_for(
     algorithm: Algorithm, program: LevelledProgram | None = None, **more: Any
 ) -> LevelledRequest:
-    """Return the levelled request of `request_for`; `program` replaces its levelled program."""
+    """Build a request as `request_for` and level it; `program` replaces its levelled program."""
     levelled = levelled_request(request_for(algorithm, **more))
     return levelled if program is None else replace(levelled, program=program)
 
@@ -115,7 +115,10 @@ def levelled_for(
 def judged(
     request: ExecutionRequest, result: ExecutionResult, *, is_exact: bool = True
 ) -> OutputJudgement:
-    """Compare a result with the definition of the collective."""
+    """Compare the outputs of a result with the definition of the collective.
+
+    Bitwise if `is_exact`.
+    """
     collective = request.algorithm.collective
     return judge(collective, request.inputs, result.outputs, request.reduce_op, is_exact)
 
@@ -275,7 +278,7 @@ class LaunchedExecutor:
             os.kill(find_processes(self.module)[-1], signal.SIGKILL)
 
     def _wait_for_ranks(self, ranks: int) -> bool:
-        """Wait for all processes; return whether they have started."""
+        """Wait up to 60 s until all processes run; return whether they do."""
         expected = ranks + self.helpers
         return wait_until(lambda: len(find_processes(self.module)) >= expected, 60.0)
 

@@ -93,7 +93,11 @@ def _check(nodes: NodeColumns) -> None:
 
 
 def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
-    """Return the units of every message, 1 for other nodes, and the bytes per unit."""
+    """Return the units of every node (1 for nodes that are no message), and the bytes per unit.
+
+    The unit is the greatest common divisor of all sizes, enlarged if there would be more than
+    `_MOST_UNITS` units. A message without size is one unit.
+    """
     is_message = nodes.is_kind(NodeKind.SEND, NodeKind.RECV)
     # A message without size, or of size 0, is one unit.
     sizes = np.where(is_message, nodes.bytes, 0).clip(0)
@@ -105,9 +109,9 @@ def _count_units(nodes: NodeColumns) -> tuple[Int64Array, int]:
 
 
 def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Store the units of each rank's rows in sequence.
+    """Place the units of all rows of a rank one after the other.
 
-    Return the first unit of every row, int64[rows], and the number of units of every rank,
+    Returns the first unit of every row, int64[rows], and the number of units of every rank,
     int64[ranks].
     """
     running_sum = np.concatenate([[0], np.cumsum(counts)])
@@ -117,7 +121,10 @@ def _compute_offsets(nodes: NodeColumns, counts: Int64Array) -> tuple[Int64Array
 
 
 def _match_messages(nodes: NodeColumns, channel: Int64Array) -> Messages:
-    """Match sends and receives; unmatched ones are reported by verification."""
+    """Match sends and receives in order per (source, destination, channel).
+
+    Unmatched ones are left out; verification reports them.
+    """
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
     receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
     both = np.concatenate([sends, receives])
@@ -134,7 +141,10 @@ def _build_contract(
     sent: Int64Array,
     received: Int64Array,
 ) -> Contributions:
-    """Return the contract: every unit that is received is the one that was sent."""
+    """Build the contract: every received unit must be the unit that was sent, one row per unit.
+
+    `counts`: units per row; `sent`, `received`: first unit of every row in INPUT and OUTPUT.
+    """
     send, receive = messages.send, messages.receive
     sizes = counts[send]
     # One row per unit.

@@ -101,7 +101,11 @@ class _Runner:
 
 
 def _make_runner(request: LevelledRequest, order: RunOrder, memory: Array) -> _Runner:
-    """Build the runner that is faster for the mean size of the moves."""
+    """Build the runner that is faster for the mean size of the moves.
+
+    Small moves run as one indexed numpy call per batch, large ones as one call per move, where a
+    message that is only reduced needs no slot.
+    """
     reduction = REDUCTIONS[request.reduce_op]
     # Small moves cost more as calls of numpy than as bytes: then one call per batch is faster.
     blocks = request.program.count[order.records]
@@ -144,7 +148,10 @@ def _run_singly(memory: Array, moves: Iterable[_Move], reduction: Reduction) -> 
 
 
 def _build_index_batches(moves: RecordMoves, order: RunOrder) -> list[_Batch]:
-    """Combine the moves of every batch into index arrays; `moves` are in blocks."""
+    """Expand every batch of records to (written rows, read rows, whether it reduces).
+
+    `moves`: in blocks; all records of a batch are of one kind.
+    """
     # Indices of all batches are created at once and then divided, in time linear in blocks.
     records = order.records
     length = moves.length[records]
@@ -172,9 +179,9 @@ def _run_indexed(blocks: Array, batches: Iterable[_Batch], reduction: Reduction)
 def _run_timed(
     request: LevelledRequest, records: Int64Array, memory: Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Run once more, timed move by move; both ends of a message get the times of its copy.
+    """Run the program once more, timed move by move; return (start, end) of every step in ns.
 
-    Return (start, end) of every step in ns.
+    Both ends of a message get the times of its copy. The memory is initialized before.
     """
     _init_memory(memory, request, _list_full_use(request))
     program, reduction = request.program, REDUCTIONS[request.reduce_op]

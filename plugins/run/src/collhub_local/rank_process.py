@@ -93,7 +93,10 @@ def run_rank(request: LevelledRequest, plans: RankPlans, board: SharedBoard, ran
 
 
 def _make_log(task: RankTask, board: SharedBoard) -> RankLog:
-    """Return the rank's log on the board, which the starter reads."""
+    """Return the log of a rank as views of the board, which the starter reads.
+
+    Library times are not shared, since this executor has no library.
+    """
     # There is no library with a collective that could be timed, so those times are discarded.
     rank, first = task.plan.rank, task.plan.first_record
     return RankLog(
@@ -125,7 +128,12 @@ class SharedMemoryTransport:
         self._starts = log.record_times[0] if task.wants_step_times else None
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Prepare a level: posting signals the receivers, waiting for a message copies it."""
+        """Prepare a level; the returned function signals the receivers and returns what to wait
+        for.
+
+        Waiting for a receive copies (or reduces) the sender's data; waiting for a send waits for
+        that.
+        """
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._make_arrival(post) for post in receives]
         leaving = [
@@ -142,13 +150,17 @@ class SharedMemoryTransport:
         return post_level
 
     def barrier(self) -> None:
-        """Report to the starter, which starts all ranks when all have reported."""
+        """Tell the starter that this rank is ready, and wait until the starter releases all
+        ranks.
+        """
         # Not among the ranks: the starter waits with a time limit and detects missing ranks.
         self._board.ready.release()
         _wait_for(self._board.go[self._rank], self._board.starter)
 
     def _make_arrival(self, post: Post[Array]) -> Waiting:
-        """Return a message for this rank, with its address in the memory of all ranks."""
+        """Return the receive of a message: it reads the sender's memory and writes
+        `post.memory`.
+        """
         end = post.end
         start = int(self._sent_from[end.record])
         return _Arrival(

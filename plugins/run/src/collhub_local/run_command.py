@@ -145,7 +145,18 @@ def run(
     wants_step_times = timeline_out is not None
     done = _run(context, setup, executor, options["executor"], wants_step_times)
     if timeline_out is not None:
-        _write_timeline(context, done, timeline_out)
+        # Write the steps of the last run; a writer refuses runs without step times.
+        from hub_core.plugin_api import RunTimeline
+
+        setup, result = done.setup, done.result
+        timeline = RunTimeline(
+            timeline_out,
+            setup.algorithm,
+            setup.collective_bytes,
+            result.step_start_ns,
+            result.step_end_ns,
+        )
+        context.draw_report(timeline, timeline_out)
     if as_json:
         context.print_json(run_document(opened.name, done))
     else:
@@ -173,7 +184,7 @@ def run_document(source: str, done: LocalRun) -> dict[str, JsonValue]:
 
 
 def run_fields(done: LocalRun) -> dict[str, str]:
-    """Return the lines of the text output by name; empty ones are omitted."""
+    """Return the lines of the text output by name, in their order; empty ones are omitted."""
     judgement = done.outcome.judgement
     time_ns = 1e9 * done.outcome.time_s
     collective = done.setup.algorithm.collective
@@ -199,7 +210,9 @@ def run_fields(done: LocalRun) -> dict[str, str]:
 def _read_algorithm(
     context: CommandContext, opened: OpenedInput, options: Mapping[str, str]
 ) -> Algorithm:
-    """Read the algorithm in IN; for a flat job, its messages as an algorithm."""
+    """Read the algorithm in IN; the messages of a flat job become an algorithm, which is verified
+    here.
+    """
     from collhub_local.job_messages import algorithm_of_job
 
     if not opened.holds_workload:
@@ -216,7 +229,11 @@ def _run(
     options: Mapping[str, str],
     wants_step_times: bool,
 ) -> LocalRun:
-    """Run and compare; if results are rounded, also run the reference, to compare the bits."""
+    """Run the executor and judge the outputs.
+
+    If results are rounded and the executor is not the reference, also run the reference, to find
+    out whether the order of reduction is the schedule's.
+    """
     from collhub_execution import RunOutcome
 
     import hub_core
@@ -268,19 +285,8 @@ def _has_reference_bits(
     return all(same_bits(output, expected) for output, expected in pairs)
 
 
-def _write_timeline(context: CommandContext, done: LocalRun, out: str) -> None:
-    """Write the steps of the last run; a writer refuses runs without step times."""
-    from hub_core.plugin_api import RunTimeline
-
-    setup, result = done.setup, done.result
-    timeline = RunTimeline(
-        out, setup.algorithm, setup.collective_bytes, result.step_start_ns, result.step_end_ns
-    )
-    context.draw_report(timeline, out)
-
-
 def _describe_program(done: LocalRun) -> str:
-    """Return `112 messages in 14 levels`, empty if the executor does not report it."""
+    """Return for example `112 messages in 14 levels`; empty if the executor does not report it."""
     statistics = done.result.statistics
     if "messages" not in statistics:
         return ""
@@ -288,7 +294,7 @@ def _describe_program(done: LocalRun) -> str:
 
 
 def _format_bandwidths(done: LocalRun) -> str:
-    """Return `algorithm 1 GB/s, bus 2 GB/s`; custom collectives have no bus bandwidth."""
+    """Return for example `algorithm 1 GB/s, bus 2 GB/s`; without `bus` for custom collectives."""
     outcome = done.outcome
     text = f"algorithm {format_bandwidth(outcome.algorithm_bandwidth)}"
     if outcome.bus_bandwidth is None:
@@ -307,7 +313,7 @@ def _format_native(done: LocalRun) -> str:
 
 
 def _describe_verdict(judgement: OutputJudgement) -> str:
-    """Return whether the result is right, and the largest error."""
+    """Say whether the result is right and how large the error is, or that it was not compared."""
     if judgement.comparison == "none":
         return "not compared"
     # None means NaN or infinity.

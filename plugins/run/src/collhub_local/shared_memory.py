@@ -87,17 +87,17 @@ class ForkedRanks:
             if process.exitcode not in (None, 0):
                 dead.append(rank)
         if dead:
-            raise self._make_error("rank-died", self._describe_end(dead[0]), set(dead))
+            # Describe how the process of a rank exited: signal or status, and its exception if any.
+            rank = dead[0]
+            failures = self._board.failures
+            reason = "" if failures.empty() else f": {failures.get()}"
+            status = self._processes[rank].exitcode or 0
+            # Negative numbers are signals, see multiprocessing.Process.exitcode.
+            manner = f"by signal {-status}" if status < 0 else f"with status {status}"
+            raise self._make_error(
+                "rank-died", f"the process of rank {rank} ended {manner}{reason}", set(dead)
+            )
         self._check_time()
-
-    def _describe_end(self, rank: int) -> str:
-        """Describe how the process of a rank exited: signal or status, and its exception if any."""
-        failures = self._board.failures
-        reason = "" if failures.empty() else f": {failures.get()}"
-        status = self._processes[rank].exitcode or 0
-        # Negative numbers are signals, see multiprocessing.Process.exitcode.
-        manner = f"by signal {-status}" if status < 0 else f"with status {status}"
-        return f"the process of rank {rank} ended {manner}{reason}"
 
     def _check_time(self) -> None:
         """Raise `InputError` after the time limit; as a deadlock if no rank makes progress."""
@@ -109,7 +109,9 @@ class ForkedRanks:
             raise self._make_error(code, message, set())
 
     def _make_error(self, code: str, message: str, dead: set[int]) -> InputError:
-        """Return the error, with the position of every rank that still waits."""
+        """Return the error, followed by the position of every rank that still waits; `dead` ones do
+        not.
+        """
         at: list[int | None] = []
         for rank, record in enumerate(self._board.at.tolist()):
             is_waiting = record >= 0 and rank not in dead
@@ -165,14 +167,7 @@ def run_in_processes(request: LevelledRequest) -> ExecutionResult:
         ranks.await_all()
     finally:
         ranks.end()
-    return _build_result(request, board)
-
-
-def _build_result(request: LevelledRequest, board: SharedBoard) -> ExecutionResult:
-    """Build the result from the shared memory and times.
-
-    A run lasts from the first start to the last end, on the clock that all processes share.
-    """
+    # Build the result from the shared memory and times.
     start_times, finish_times = board.times
     spans = (finish_times.max(axis=1) - start_times.min(axis=1)).tolist()
     step_start = step_end = None
@@ -205,15 +200,32 @@ def _get_fork_context(request: LevelledRequest) -> ForkContext:
 
 
 def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard:
-    """Create the shared data before the fork, so that the processes inherit it."""
+    """Create the shared arrays, semaphores and queue before the fork, so that processes inherit
+    them.
+
+    Only pairs of ranks that exchange messages get semaphores. Raises `UsageError` for too many
+    pairs.
+    """
     ranks = request.program.num_ranks
     times = _create_shared(2 * request.runs * ranks, np.float64)
+    # Create the rendezvous of every pair of ranks that exchanges messages.
+    program = request.program
+    # Only pairs that exchange messages: semaphores for all pairs would be too many.
+    sends = program.kind == RecordKind.SEND
+    rank_pairs = np.stack([program.rank[sends], program.peer[sends]], axis=1)
+    pairs = np.unique(rank_pairs, axis=0).tolist()
+    if len(pairs) > _MAX_PAIRS:
+        message = (
+            f"{len(pairs)} pairs of ranks exchange messages, "
+            f"the executor shared-memory can serve {_MAX_PAIRS}"
+        )
+        raise UsageError(message, cure="use the executor numpy", code="too-many-pairs")
     board = SharedBoard(
         memory=_create_shared(request.flat_size, request.dtype),
         at=_create_shared(ranks, np.int64),
         times=times.reshape(2, request.runs, ranks),
         record_times=_create_shared(2 * len(request.program), np.int64).reshape(2, -1),
-        pairs=_create_pairs(request, context),
+        pairs={(source, destination): RankPair.at_start(context) for source, destination in pairs},
         ready=context.Semaphore(0),
         go=[context.Semaphore(0) for _ in range(ranks)],
         failures=context.SimpleQueue(),
@@ -226,29 +238,8 @@ def _create_board(request: LevelledRequest, context: ForkContext) -> SharedBoard
     return board
 
 
-def _create_pairs(
-    request: LevelledRequest, context: ForkContext
-) -> dict[tuple[int, int], RankPair]:
-    """Create the rendezvous of every pair of ranks that exchanges messages.
-
-    Raises `UsageError` for too many pairs.
-    """
-    program = request.program
-    # Only pairs that exchange messages: semaphores for all pairs would be too many.
-    sends = program.kind == RecordKind.SEND
-    rank_pairs = np.stack([program.rank[sends], program.peer[sends]], axis=1)
-    pairs = np.unique(rank_pairs, axis=0).tolist()
-    if len(pairs) > _MAX_PAIRS:
-        message = (
-            f"{len(pairs)} pairs of ranks exchange messages, "
-            f"the executor shared-memory can serve {_MAX_PAIRS}"
-        )
-        raise UsageError(message, cure="use the executor numpy", code="too-many-pairs")
-    return {(source, destination): RankPair.at_start(context) for source, destination in pairs}
-
-
 def _create_shared(elements: int, dtype: npt.DTypeLike) -> Array:
-    """Return zeros in memory that forked processes share."""
+    """Return an array of zeros in memory that forked processes share."""
     # Anonymous and shared: it needs no name, and is freed when the last process exits.
     kind: np.dtype[Any] = np.dtype(dtype)
     # The system refuses an empty mapping.

@@ -47,7 +47,10 @@ def main(algorithm: str, as_json: bool, **values: Any) -> None:
 
 
 def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool) -> int:
-    """Run one rank and return its exit status."""
+    """Run one rank and return its exit status. On any error print it and abort all ranks.
+
+    Otherwise MPI would wait for the other ranks when this process exits.
+    """
     run = StartedRun.read(name, values, world.size)
     try:
         engine_of = partial(mpi_engine, communicator=world)
@@ -59,14 +62,17 @@ def _run(name: str, values: dict[str, Any], world: MPI.Intracomm, as_json: bool)
 
 
 def _list_findings(error: BaseException) -> Sequence[Diagnostic]:
-    """Return the diagnostics of any error."""
+    """Return the diagnostics of a `HubError`.
+
+    Any other error becomes one diagnostic `rank-died`.
+    """
     if isinstance(error, HubError):
         return error.diagnostics
     return [Diagnostic("rank-died", f"{type(error).__name__}: {error}")]
 
 
 def _stop_all(findings: Sequence[Diagnostic]) -> None:
-    """Print the position of this rank, and abort all ranks."""
+    """Print the diagnostics of this rank, and abort all ranks, also those that wait inside MPI."""
     # Abort, unlike exit, also ends ranks that wait inside MPI.
     print_findings(findings)
     MPI.COMM_WORLD.Abort(1)

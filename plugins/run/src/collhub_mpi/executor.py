@@ -48,7 +48,10 @@ _POLL_S = 0.1
 
 
 def drop_names(world: MPI.Intracomm) -> None:
-    """Unlink the names of the ranks' shared memory, which is then freed with the last rank."""
+    """Unlink the names of the shared memory that MPI has created, after all ranks have mapped it.
+
+    The memory is then freed when the last rank exits, however it exits.
+    """
     # Open MPI maps the memory of another rank at the first message, so every pair exchanges one.
     byte_a_rank = np.zeros(world.size, np.uint8)
     world.Alltoall(byte_a_rank, np.empty_like(byte_a_rank))
@@ -61,33 +64,36 @@ def drop_names(world: MPI.Intracomm) -> None:
 
 @contextmanager
 def remove_segments_on_error() -> Iterator[None]:
-    """If the block fails, remove segments of ranks that were killed before unlinking them."""
+    """Context manager: if the block fails, remove shared memory of ranks that were killed.
+
+    Only old segments of this user that no process has mapped are removed, repeatedly until none is
+    left or a limit of time passes. The error is raised again.
+    """
     start = time.time()
     try:
         yield
     except BaseException:
-        _remove_left_over(start)
+        deadline = time.monotonic() + _LIMIT_S
+        # Repeat until the last rank has exited and all are old enough, so that no segment of
+        # another job is removed.
+        while (segments := _find_segments(start)) and time.monotonic() < deadline:
+            processes = [path.name for path in Path("/proc").glob("[0-9]*")]
+            mapped = {name for process in processes for name in _find_mapped(process)}
+            now = time.time()
+            for name, creation_time in segments.items():
+                if name not in mapped and now - creation_time > _OLD_S:
+                    with suppress(OSError):
+                        os.unlink(name)
+            time.sleep(_POLL_S)
         raise
 
 
-def _remove_left_over(start: float) -> None:
-    """Remove the segments of this user, created since `start`, that no process has mapped."""
-    deadline = time.monotonic() + _LIMIT_S
-    # Repeat until the last rank has exited and all are old enough, so that no segment of another
-    # job is removed.
-    while (segments := _find_segments(start)) and time.monotonic() < deadline:
-        processes = [path.name for path in Path("/proc").glob("[0-9]*")]
-        mapped = {name for process in processes for name in _find_mapped(process)}
-        now = time.time()
-        for name, creation_time in segments.items():
-            if name not in mapped and now - creation_time > _OLD_S:
-                with suppress(OSError):
-                    os.unlink(name)
-        time.sleep(_POLL_S)
-
-
 def _find_segments(start: float) -> dict[str, float]:
-    """Return the segments of this user by name, with their creation times."""
+    """Return the shared-memory files of MPI that this user has created since about `start` (Unix
+    time).
+
+    The values are creation times.
+    """
     segments = {}
     for prefix in _PREFIXES:
         for path in _FOLDER.glob(f"{prefix}*"):
@@ -131,7 +137,8 @@ _ON_ONE_MACHINE = {
 
 
 def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
-    """Run with MPI's non-blocking messages; data are in numpy arrays.
+    """Run a request with MPI's non-blocking messages, one process per rank; data are in numpy
+    arrays.
 
     Raises `PluginError` without mpi4py or mpiexec.
     """
@@ -143,9 +150,10 @@ def execute(request: ExecutionRequest, options: MpiOptions) -> ExecutionResult:
 
 
 def run_in_processes(request: LevelledRequest, options: MpiOptions) -> ExecutionResult:
-    """Run a levelled request with one process per rank, started by the launcher.
+    """Run a levelled request with one process per rank, started by the launcher of the options.
 
-    If it fails, shared memory of killed ranks is removed.
+    Without one, `find_launcher` chooses it. If the run fails, shared memory of killed ranks is
+    removed.
     """
     # A launcher that the user names includes its options, which are unknown here.
     launcher = shlex.split(options.launcher) if options.launcher else find_launcher()
@@ -162,17 +170,25 @@ def run_in_processes(request: LevelledRequest, options: MpiOptions) -> Execution
 
 
 def find_launcher() -> Sequence[str]:
-    """Return the command that starts ranks, also more ranks than cores.
+    """Return the command that starts ranks, with options to allow more ranks than cores.
 
-    An mpiexec in the folder of this Python takes precedence: mpi4py then loads the same MPI. Raises
-    `PluginError` if there is none.
+    An mpiexec in the folder of this Python takes precedence: mpi4py then loads the same MPI. Of
+    MPICH the launcher that only forks is preferred. Raises `PluginError` if there is none that
+    runs.
     """
     python_folder = str(Path(sys.executable).parent)
     launcher = shutil.which("mpiexec", path=python_folder) or shutil.which("mpiexec")
     if launcher is None:
         message = "the executor mpi needs mpiexec, which is not on the path"
         raise PluginError(message, cure=_CURE, code="no-mpiexec")
-    printed = _read_version(launcher)
+    # The output of `--version` of the launcher.
+    command = [launcher, "--version"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_VERSION_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        message = f"{launcher} --version: {error}"
+        raise PluginError(message, cure=_CURE, code="no-mpiexec") from None
+    printed = done.stdout
     forking = Path(launcher).with_name("mpiexec.gforker")
     if b"HYDRA" in printed and forking.exists():
         # MPICH's alternative launcher only forks, and listens on no port.
@@ -182,17 +198,6 @@ def find_launcher() -> Sequence[str]:
     # By default Open MPI refuses more ranks than cores, and the super-user.
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return [launcher, "--oversubscribe", *as_root]
-
-
-def _read_version(launcher: str) -> bytes:
-    """Return the output of `--version` of the launcher. Raises `PluginError` if it fails."""
-    command = [launcher, "--version"]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_VERSION_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        message = f"{launcher} --version: {error}"
-        raise PluginError(message, cure=_CURE, code="no-mpiexec") from None
-    return done.stdout
 
 
 def check(request: CheckRequest, options: NoOptions) -> CheckReport:

@@ -56,7 +56,10 @@ _KNOWN_TO_MPI = frozenset({"float32", "float64", "int32", "int64"})
 def mpi_engine(
     task: RankTask, communicator: MPI.Intracomm, memory: Array | None = None
 ) -> RankEngine[Array]:
-    """Return memory and transport of a rank, and MPI's collectives; `memory`: see `NumpyMemory`."""
+    """Build the engine of a rank: numpy memory, messages by MPI, and MPI's collectives.
+
+    `memory`: see `NumpyMemory`.
+    """
     native = partial(native_collective, communicator)
     return RankEngine(NumpyMemory(task, memory), MpiTransport(communicator), native)
 
@@ -97,7 +100,11 @@ class MpiTransport:
 
 
 def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective | None:
-    """Return MPI's collective on the same input; None if MPI lacks it or the element type."""
+    """Return MPI's collective on the task's input and a new target; None if MPI lacks it or the
+    type.
+
+    `fill` restores the target of a broadcast, which the call overwrites.
+    """
     run = _NATIVE.get(task.collective)
     dtype = task.input.dtype
     if run is None or dtype.name not in _KNOWN_TO_MPI:
@@ -114,7 +121,10 @@ def native_collective(world: MPI.Intracomm, task: RankTask) -> NativeCollective 
 
 
 def main() -> int:
-    """Serve the rank that MPI assigns to this process; the argument is the job folder."""
+    """Serve the rank that MPI assigns to this process; the argument is the job folder.
+
+    Returns 0. On any error the process exits at once, without MPI's clean-up, which would wait.
+    """
     # MPI determines the rank; the folder has a task for each.
     job, world = JobFolder(Path(sys.argv[1])), MPI.COMM_WORLD
     try:
@@ -150,7 +160,9 @@ def _free_all(requests: Sequence[MPI.Prequest]) -> None:
 
 
 def _arguments(post: Post[Array]) -> tuple[tuple[Array, MPI.Datatype], int, int]:
-    """Return (memory as bytes, peer, tag), the arguments of `Recv_init` and `Send_init`."""
+    """Return (memory as bytes, peer, tag modulo `_TAGS`), the arguments of `Recv_init` and
+    `Send_init`.
+    """
     # The MPI standard has neither float16 nor bfloat16.
     memory = post.memory.view(np.uint8), MPI.BYTE
     return memory, post.end.peer, post.end.tag % _TAGS
@@ -216,7 +228,10 @@ _NATIVE: Mapping[CollectiveKind, Callable[[_NativeArrays], None]] = {
 
 
 def _run_rank(part: RankPart, world: MPI.Intracomm) -> Array:
-    """Run the task. Raises `PluginError` if the launcher belongs to another MPI."""
+    """Run the task and return OUTPUT.
+
+    Raises `PluginError` if the launcher belongs to another MPI, so that each rank is alone.
+    """
     task = part.task
     if world.size != task.plan.num_ranks:
         # With another MPI's launcher each rank is in a world of size 1.

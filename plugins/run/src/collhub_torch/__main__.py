@@ -35,7 +35,7 @@ class TorchChannel:
         dist.send(torch.from_numpy(array.copy()).to(self.device), peer)
 
     def receive(self, array: Array, peer: int) -> None:
-        """Receive bytes."""
+        """Receive bytes from a rank into `array`, through a tensor on the device."""
         # NCCL accesses only memory of its GPU.
         tensor = torch.empty(len(array), dtype=torch.uint8, device=self.device)
         dist.recv(tensor, peer)
@@ -86,7 +86,9 @@ def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool
 
 
 def _stop_rank(findings: Sequence[Diagnostic]) -> None:
-    """Print the position of this rank and exit; torchrun then ends the other ranks."""
+    """Print the diagnostics of this rank and exit with status 1; torchrun then ends the other
+    ranks.
+    """
     print_findings(findings)
     os._exit(1)
 

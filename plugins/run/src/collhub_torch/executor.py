@@ -25,9 +25,9 @@ INSTALL = "python -m pip install torch"
 
 
 def execute(request: ExecutionRequest, options: TorchOptions) -> ExecutionResult:
-    """Run with real messages: gloo for data on the CPU, NCCL for data on GPUs.
+    """Run a request with real messages: gloo for data on the CPU, NCCL for data on GPUs.
 
-    Raises `PluginError` without torch.
+    One process per rank on this host. Raises `PluginError` without torch.
     """
     require_torch()
     run = partial(run_in_processes, options=options)

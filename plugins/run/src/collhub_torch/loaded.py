@@ -33,7 +33,17 @@ class LoadedAlgorithm:
         self._sessions: dict[str, Session] = {}
         # Names are not reused, so an old name never refers to a new group.
         self._attached = 0
-        self.op = self._register_operator()
+        # Register the operator, and its output shape for torch.compile.
+        name = self.manifest.functions["run"].removeprefix("collhub_")
+        schema = "(Tensor input, str op, str group) -> Tensor"
+        custom_op = torch.library.custom_op(
+            f"collhub::{name}", self._call, mutates_args=(), schema=schema
+        )
+        custom_op.register_fake(
+            lambda source, op, group: self.shape.like(source, self.manifest.num_ranks)
+        )
+        operator: torch._ops.OpOverloadPacket = getattr(torch.ops.collhub, name)
+        self.op = operator
 
     def attach(self, group: dist.ProcessGroup | None = None) -> str:
         """Allow a group, by default the default group, to call `op`; return its name for calls.
@@ -60,7 +70,8 @@ class LoadedAlgorithm:
         del self._sessions[name]
 
     def session(self, group: dist.ProcessGroup) -> Session:
-        """Return a rank of the algorithm for a group.
+        """Create a session of the algorithm for this rank of a group; its communicator is joined
+        later.
 
         Raises `UsageError` for a group of another size.
         """
@@ -97,7 +108,11 @@ class LoadedAlgorithm:
         return self._sessions[name]
 
     def _call(self, source: torch.Tensor, op: str, group: str) -> torch.Tensor:
-        """Run the operator and return a new tensor. Raises `UsageError` for invalid arguments."""
+        """Run the operator on a group by its name, and return a new tensor with the output.
+
+        Raises `UsageError` for a group that is not attached, an unknown operator, or a tensor that
+        does not fit.
+        """
         session = self._get_session(group)
         check_tensor(source, self.device)
         ranks = self.manifest.num_ranks
@@ -109,19 +124,6 @@ class LoadedAlgorithm:
         target = self.shape.like(source, ranks)
         session.run(source, target, self.shape.count(source, ranks), op)
         return target
-
-    def _register_operator(self) -> torch._ops.OpOverloadPacket:
-        """Register the operator, and its output shape for torch.compile."""
-        name = self.manifest.functions["run"].removeprefix("collhub_")
-        schema = "(Tensor input, str op, str group) -> Tensor"
-        custom_op = torch.library.custom_op(
-            f"collhub::{name}", self._call, mutates_args=(), schema=schema
-        )
-        custom_op.register_fake(
-            lambda source, op, group: self.shape.like(source, self.manifest.num_ranks)
-        )
-        operator: torch._ops.OpOverloadPacket = getattr(torch.ops.collhub, name)
-        return operator
 
 
 @cache

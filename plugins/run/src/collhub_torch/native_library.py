@@ -93,34 +93,43 @@ class _Fields:
     values: Mapping[str, object]
 
     def refuse(self, name: str, expected: str) -> None:
-        """Raise the `InputError` of a field."""
+        """Raise `InputError` for a field: the expected value, the given one, and the file."""
         shown = repr(self.values.get(name))[:60]
         message = f"{name}: expected {expected}, got {shown}"
         raise InputError(message, location=Location(str(self.path)), cure=_CURE)
 
     def text(self, name: str) -> str:
-        """Return a string."""
+        """Return a string field. Raises `InputError` for any other value or a missing field."""
         value = self.values.get(name)
         if not isinstance(value, str):
             self.refuse(name, "a string")
         return str(value)
 
     def word(self, name: str) -> str:
-        """Return a C identifier, which becomes part of other names."""
+        """Return a field that is a C identifier, since it becomes part of names.
+
+        Raises `InputError`.
+        """
         value = self.text(name)
         if not (value.isascii() and value.isidentifier()):
             self.refuse(name, "letters, digits and _")
         return value
 
     def file(self, name: str) -> str:
-        """Return the name of a file in the folder: files outside must not be loaded."""
+        """Return a file name without folder: files outside must not be loaded.
+
+        Raises `InputError`.
+        """
         value = self.text(name)
         if value != Path(value).name or not value:
             self.refuse(name, "the name of a file in this folder")
         return value
 
     def number(self, name: str) -> int:
-        """Return an integer. Raises `InputError` for other values, also for booleans."""
+        """Return an integer field.
+
+        Raises `InputError` for other values, also booleans and missing fields.
+        """
         value = self.values.get(name)
         if not isinstance(value, int) or isinstance(value, bool):
             self.refuse(name, "a whole number")
@@ -132,14 +141,14 @@ class _Fields:
         return None if self.values.get(name) is None else self.number(name)
 
     def flag(self, name: str) -> bool:
-        """Return a boolean."""
+        """Return a boolean field. Raises `InputError` for any other value or a missing field."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             self.refuse(name, "true or false")
         return value is True
 
     def fields(self, name: str) -> _Fields:
-        """Return a nested object."""
+        """Return a nested object. Raises `InputError` for any other value or a missing field."""
         value = self.values.get(name)
         if not isinstance(value, dict):
             self.refuse(name, "an object")
@@ -216,13 +225,19 @@ class NativeLibrary:
         return communicator.value
 
     def leave(self, communicator: int) -> None:
-        """Release the library's resources of a communicator, and destroy it."""
+        """Release the library's resources of a communicator, then destroy it.
+
+        Raises `PluginError`.
+        """
         handle = ctypes.c_void_p(communicator)
         self._check(self._release(handle), "release")
         self._check(self._functions.ncclCommDestroy(handle), "ncclCommDestroy")
 
     def run(self, communicator: int, call: NativeCall) -> None:
-        """Enqueue the collective. Raises `PluginError` if it fails."""
+        """Enqueue the collective on the stream of the call, without waiting for it.
+
+        Raises `PluginError` if NCCL reports an error; the communicator cannot be used any more.
+        """
         status = self._run(
             ctypes.c_void_p(call.send),
             ctypes.c_void_p(call.recv),

@@ -66,7 +66,10 @@ class _BackendOptions:
 
 
 def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> dist.ProcessGroup:
-    """Create a registered group of these ranks; see `LoadedAlgorithm.new_group`."""
+    """Create and register a group of these ranks (None: all); see `LoadedAlgorithm.new_group`.
+
+    `fallback`: backend of a second group, which serves all other calls. All ranks must call this.
+    """
     if _BACKEND.upper() not in dist.Backend._plugins:
         devices = ["cpu", "cuda"]
         dist.Backend.register_backend(_BACKEND, _make_group, extended_api=True, devices=devices)
@@ -78,7 +81,10 @@ def new_group(ranks: list[int] | None, fallback: str, options: GroupOptions) -> 
 
 
 def _create_group(ranks: list[int] | None, options: _BackendOptions | None) -> dist.ProcessGroup:
-    """Create the group through torch, which registers it."""
+    """Create the group through torch, which registers it.
+
+    `options` is None outside of the group.
+    """
     group: dist.ProcessGroup = dist.new_group(ranks, backend=_BACKEND, pg_options=options)
     return group
 
@@ -96,7 +102,11 @@ class FinishedWork(_Work):
         self._future = future
 
     def wait(self, timeout: object = None) -> bool:
-        """Make the current stream wait; on the CPU the work is already finished."""
+        """Make the current stream wait for the work, and return True; on the CPU it is already
+        finished.
+
+        `timeout` is ignored.
+        """
         self._future.wait()
         return True
 
@@ -161,20 +171,26 @@ class CollhubGroup(_ProcessGroup):
         return self._description
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        """All-reduce in place."""
+        """All-reduce in place with the algorithm, or with the fallback group if it does not serve
+        the call.
+        """
         opts = dist.AllreduceOptions() if opts is None else opts
         if self._is_served(CollectiveKind.ALL_REDUCE, tensors, tensors, opts.reduceOp):
             return self._run(tensors[0], tensors[0], opts.reduceOp)
         return self.fallback.allreduce(tensors, opts)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Broadcast from the root of the algorithm; other roots use the fallback."""
+        """Broadcast with the algorithm if it serves the call and has this root, else with the
+        fallback.
+        """
         if self._is_served(CollectiveKind.BROADCAST, tensors, tensors, root=opts.rootRank):
             return self._run(tensors[0], tensors[0])
         return self.fallback.broadcast(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
-        """Reduce to the root of the algorithm; other roots use the fallback."""
+        """Reduce with the algorithm if it serves the call and has this root, else with the
+        fallback.
+        """
         kind = CollectiveKind.REDUCE
         if self._is_served(kind, tensors, tensors, opts.reduceOp, opts.rootRank):
             return self._run(tensors[0], tensors[0], opts.reduceOp)
@@ -183,7 +199,9 @@ class CollhubGroup(_ProcessGroup):
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> Any:
-        """All-gather into one tensor."""
+        """All-gather into one tensor, with the algorithm if it serves the call, else with the
+        fallback.
+        """
         if self._is_served(CollectiveKind.ALL_GATHER, [source], [output]):
             return self._run(source, output)
         return _ALL_GATHER(self, output, source, *_as_arguments(opts))
@@ -191,7 +209,11 @@ class CollhubGroup(_ProcessGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: Any = None
     ) -> Any:
-        """Reduce-scatter from one tensor."""
+        """Reduce-scatter from one tensor, with the algorithm if it serves the call, else by the
+        fallback.
+
+        Without options the operator is a sum.
+        """
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         if self._is_served(CollectiveKind.REDUCE_SCATTER, [source], [output], op):
             return self._run(source, output, op)
@@ -205,7 +227,11 @@ class CollhubGroup(_ProcessGroup):
         source_splits: list[int],
         opts: Any = None,
     ) -> Any:
-        """All-to-all of equal parts; unequal parts use the fallback."""
+        """All-to-all of equal parts with the algorithm if it serves the call, else with the
+        fallback.
+
+        Calls with explicit sizes of parts always use the fallback.
+        """
         is_equal = not output_splits and not source_splits
         if is_equal and self._is_served(CollectiveKind.ALL_TO_ALL, [source], [output]):
             return self._run(source, output)
@@ -274,7 +300,10 @@ class CollhubGroup(_ProcessGroup):
     def _run(
         self, source: torch.Tensor, target: torch.Tensor, op: object = dist.ReduceOp.SUM
     ) -> FinishedWork:
-        """Enqueue a call; on a GPU it is concurrent with the caller's subsequent work."""
+        """Run a call of the algorithm; returns its work.
+
+        On the CPU it is finished at return, on a GPU it is concurrent with the caller's later work.
+        """
         count = self._shape.count(source, self.size())
         name = op_name(op) or "sum"
         if source.device.type != "cuda":
@@ -287,7 +316,9 @@ class CollhubGroup(_ProcessGroup):
     def _run_on_stream(
         self, source: torch.Tensor, target: torch.Tensor, count: int, op: str
     ) -> FinishedWork:
-        """Enqueue a call on a stream of the group, which waits for previously enqueued work."""
+        """Enqueue a call on the group's own CUDA stream, after all work already enqueued by the
+        caller.
+        """
         if self._stream is None:
             new_stream: Callable[..., torch.cuda.Stream] = torch.cuda.Stream
             self._stream = new_stream(source.device)

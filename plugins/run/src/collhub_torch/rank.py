@@ -153,7 +153,9 @@ class TorchTransport:
     """Messages of torch.distributed, started one by one or as one batch per level."""
 
     def __init__(self, is_batched: bool) -> None:
-        """`is_batched`: start the messages of a level as one batch."""
+        """Choose how the messages of a level start: as one batch if `is_batched`, else one by
+        one.
+        """
         self._start = _start_batch if is_batched else _start_each
         self._posted: Sequence[Waiting] = ()
 
@@ -170,7 +172,7 @@ class TorchTransport:
         return lambda: self._start_level(messages)
 
     def _start_level(self, messages: _PostedMessages) -> Sequence[Waiting]:
-        """Start the messages of a level."""
+        """Start the messages of a level; keep them until the next level has started."""
         posted = self._start(messages)
         # The previous level's messages are freed only now: to free a message of gloo before the
         # next one has started makes short levels two to four times slower (torch 2.13).
@@ -203,7 +205,7 @@ class TensorMemory:
         return self._memory[start : start + length]
 
     def fill(self, task: RankTask) -> None:
-        """Store INPUT, and the background in all other elements."""
+        """Store INPUT at its place, and the background in all other elements."""
         # The background first, because in place INPUT may be a part of OUTPUT.
         self._memory[:] = self._background
         self.part(task.plan.input_start, len(self.input)).copy_(self.input)
@@ -222,13 +224,19 @@ class TensorMemory:
             torch.cuda.synchronize(self._device)
 
     def output(self, task: RankTask) -> Array:
-        """Return OUTPUT as an array."""
+        """Return OUTPUT as a numpy array of the task's dtype, a view if the tensor is on the
+        CPU.
+        """
         tensor = self.part(task.plan.output_start, task.plan.output_size)
         return to_numpy(tensor, self._dtype)
 
 
 def native_collective(source: torch.Tensor, task: RankTask) -> NativeCollective | None:
-    """Return torch's collective on the same input, `source`; None if torch has none."""
+    """Return torch's collective on `source`, the task's input, and a new target; None if torch has
+    none.
+
+    `fill` restores the target of collectives that work in place.
+    """
     run = _NATIVE.get(task.collective)
     if run is None:
         return None
@@ -248,7 +256,7 @@ def to_tensor(array: Array) -> torch.Tensor:
 
 
 def as_tensor(array: Array) -> torch.Tensor:
-    """Return a writeable array as a tensor on the same memory."""
+    """Return an array as a tensor on the same memory; the array must be writeable."""
     if array.dtype.name == "bfloat16":
         # torch does not know the bfloat16 of ml_dtypes: reinterpret its bits.
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
@@ -256,14 +264,17 @@ def as_tensor(array: Array) -> torch.Tensor:
 
 
 def to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> Array:
-    """Return a tensor as an array with the equivalent dtype `dtype`."""
+    """Return a tensor as an array of `dtype`, which must be its equivalent.
+
+    Bits are reinterpreted.
+    """
     # Reinterpret bytes: torch cannot convert a bfloat16 tensor to numpy.
     bits: Array = tensor.cpu().view(torch.uint8).numpy()
     return bits.view(dtype)
 
 
 def _start_each(messages: _PostedMessages) -> Sequence[Waiting]:
-    """Start message by message, each with the tag that is equal at both ends."""
+    """Start the messages one by one, each with its tag, which is equal at both ends."""
     works = []
     for start, post in messages:
         works.append(start(post.memory, post.end.peer, tag=post.end.tag))
@@ -331,12 +342,12 @@ class _NativeTensors:
         dist.reduce(self.target, self.task.root, self.op)
 
     def gather(self) -> None:
-        """Gather into views of the root's `target`, one per rank."""
+        """Gather all sources into views of the root's `target`, one per rank in order."""
         parts = self._split_shares(self.target) if self.is_root else None
         dist.gather(self.source, parts, dst=self.task.root)
 
     def scatter(self) -> None:
-        """Scatter views of the root's `source`, one per rank."""
+        """Scatter views of the root's `source`, one per rank in order, into `target`."""
         parts = self._split_shares(self.source) if self.is_root else None
         dist.scatter(self.target, parts, src=self.task.root)
 
@@ -358,7 +369,10 @@ _NATIVE: Mapping[CollectiveKind, Callable[[_NativeTensors], None]] = {
 
 
 def _fork_rank(job: JobFolder, rank: int, options: TorchOptions) -> int:
-    """Return the ID of the new process, in which this function does not return."""
+    """Fork a process that serves a rank; return its ID. In the new process this never returns.
+
+    Its exit status is 0 or `FAILED`; the reason of a failure is stored in the folder.
+    """
     process = os.fork()
     if process:
         return process
@@ -372,7 +386,7 @@ def _fork_rank(job: JobFolder, rank: int, options: TorchOptions) -> int:
 
 
 def _run_rank(job: JobFolder, part: RankPart, options: TorchOptions) -> Array:
-    """Join the group, run the task, leave the group."""
+    """Join the group of all ranks on this host, run the task, leave the group; return OUTPUT."""
     if sys.platform == "linux":
         # All ranks run on this host: use the loopback interface, regardless of the host name's
         # address.

@@ -51,7 +51,10 @@ class Session:
             self._library.leave(communicator)
 
     def _join(self, device: torch.device) -> int:
-        """Join a communicator of the group's ranks; its ID is broadcast through the group."""
+        """Join a communicator of the group's ranks and return its handle; waits for all ranks.
+
+        Rank 0 creates the communicator's ID and broadcasts it through the group.
+        """
         rank = self._group.rank()
         unique_id = self._library.new_id() if rank == 0 else bytes(128)
         # NCCL accesses only memory of its GPU.
@@ -69,14 +72,17 @@ class Session:
 
 
 def check_tensor(tensor: torch.Tensor, device: str) -> None:
-    """Raise `UsageError` for a tensor that the library does not support."""
+    """Raise `UsageError` for a tensor that the library does not support; see `tensor_defect`."""
     reason = tensor_defect(tensor, device)
     if reason is not None:
         raise UsageError(f"the tensor {reason}", code="tensor")
 
 
 def tensor_defect(tensor: torch.Tensor, device: str) -> str | None:
-    """Return why the library does not support a tensor, None if it does."""
+    """Return why the library does not support a tensor, None if it does.
+
+    It must be on `device`, contiguous, and of a type that NCCL knows.
+    """
     if tensor.device.type != device:
         return f"is on {tensor.device.type}, the library is loaded for {device}"
     if tensor.layout != torch.strided or not tensor.is_contiguous():
@@ -137,12 +143,19 @@ class Shape:
         return int(source.numel()) // self.parts(num_ranks)
 
     def divides(self, source: torch.Tensor, num_ranks: int) -> bool:
-        """Return whether the input can be divided into equal parts."""
+        """Return whether the first dimension of the input divides into the parts of the collective.
+
+        A tensor without dimensions counts as one element.
+        """
         first = source.shape[0] if source.dim() else 1
         return first % self.parts(num_ranks) == 0
 
     def like(self, source: torch.Tensor, num_ranks: int) -> torch.Tensor:
-        """Return a new, uninitialized output."""
+        """Return a new, uninitialized output for an input on each of `num_ranks` ranks.
+
+        Its first dimension is scaled as the collective requires; type, device and other dimensions
+        stay.
+        """
         if self.output is _keep_size:
             return torch.empty_like(source, memory_format=torch.contiguous_format)
         first, *rest = source.shape or (1,)

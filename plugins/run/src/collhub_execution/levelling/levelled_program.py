@@ -100,7 +100,10 @@ def levelled_program(
 
 
 def levelled_request(request: ExecutionRequest) -> LevelledRequest:
-    """Level a request and check its inputs; raises as `execute_levelled` does."""
+    """Level the algorithm of a request and check its inputs and the host's memory.
+
+    An average becomes a sum, which the caller divides. Raises as `execute_levelled`.
+    """
     program = levelled_program(request.algorithm, request.in_place)
     # The background of a sum also serves an average, which is a sum that is divided at the end.
     fill = choose_background(request.inputs[0].dtype, request.reduce_op)
@@ -143,7 +146,9 @@ class LevelledRequest:
 
     @property
     def runs(self) -> int:
-        """Number of runs of the program, including the one that is timed step by step."""
+        """Number of runs of the program: warm-ups, repeats, and one that is timed step by step if
+        wanted.
+        """
         step_timing = int(self.wants_step_times)
         return self.warmups + self.repeats + step_timing
 
@@ -201,7 +206,7 @@ def check_memory(program: LevelledProgram, elements: int, dtype: np.dtype[Any]) 
 
 
 def find_memory_bytes() -> int | None:
-    """Return the memory of this host in bytes, None if the system does not report it."""
+    """Return the physical memory of this host in bytes, None if the system does not report it."""
     if not hasattr(os, "sysconf"):
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -221,7 +226,7 @@ def refuse_timing_only(algorithm: Algorithm) -> None:
 def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
     """Raise `InputError` if the memory of all ranks has 2^40 blocks or more.
 
-    Addresses in bytes might otherwise exceed 64 bits.
+    Addresses in bytes might otherwise exceed 64 bits. `scratch`: blocks per rank.
     """
     parts = (collective.input_units(), collective.output_units(), scratch)
     # Summed as floats, because the sum may not fit into 64 bits.
@@ -235,7 +240,10 @@ def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
 def _report_blocked_steps(
     steps: StepTable, relation: HappensBefore, findings: Findings
 ) -> list[Diagnostic]:
-    """Return the steps that wait for each other, then every rank's first step that never runs."""
+    """Return diagnostics: one for a cycle of waiting steps, then one for each rank that is blocked.
+
+    The latter has the rank's first step that never runs.
+    """
     report_deadlock(steps, relation, findings)
     cycle = next(item for item in findings if item.code == "deadlock")
     # Rows are grouped by rank, so the first index of a rank is its first step.
@@ -256,10 +264,11 @@ def _find_conflicts(
     allow_races: bool,
     findings: Findings,
 ) -> Edges:
-    """Return pairs of rows (earlier, later) whose accesses conflict, enough to order all accesses.
+    """Return pairs of rows (earlier, later) that access a common unit, enough to order all
+    accesses.
 
-    Races are refused (`InputError`), or with `allow_races` ordered as if ranks ran one after the
-    other.
+    Pairs that nothing orders are races: `InputError` lists up to `CAP` of them and counts the
+    others. With `allow_races` all accesses are ordered as if ranks ran one after the other.
     """
     # Neighbours in one linear extension suffice: the remaining pairs follow transitively.
     earlier, later = adjacent_conflicts(regions, relation.order.position)

@@ -55,7 +55,10 @@ class BlockCounts:
 
 
 def find_units_per_block(algorithm: Algorithm) -> int:
-    """Return the number of units of the algorithm per block."""
+    """Return the number of units of the algorithm per block: the largest that divides all regions.
+
+    It is 1 for a custom collective, whose contract refers to single units.
+    """
     if algorithm.collective.kind is CollectiveKind.CUSTOM:
         # Its contract refers to single units, which must remain addressable.
         return 1
@@ -68,7 +71,9 @@ def convert_to_blocks(collective: Collective, block_units: int) -> Collective:
 
 
 def block_counts(algorithm: Algorithm) -> BlockCounts:
-    """Return the block counts of an algorithm, in time linear in its steps."""
+    """Return the numbers of blocks of the full buffer and of every INPUT, in time linear in the
+    steps.
+    """
     block_units = find_units_per_block(algorithm)
     collective = convert_to_blocks(algorithm.collective, block_units)
     return BlockCounts(collective.unit_count, collective.input_units())
@@ -146,7 +151,7 @@ class LevelledProgram(ColumnTable):
 
     @property
     def num_levels(self) -> int:
-        """One more than the last level that has a message or a local record; 0 without records."""
+        """One more than the highest level of a record; 0 without records."""
         last = self.level.max(initial=-1)
         return int(last) + 1
 
@@ -167,7 +172,7 @@ class LevelledProgram(ColumnTable):
 
     @property
     def is_local(self) -> BoolArray:
-        """Mask of COPY and REDUCE records."""
+        """Mask of records that need no other rank: COPY and REDUCE."""
         local: BoolArray = self.kind >= RecordKind.COPY
         return local
 
@@ -181,7 +186,9 @@ class LevelledProgram(ColumnTable):
         return source, destination
 
     def _compute_addresses(self, buffer: UInt8Array, offset: Int64Array) -> Int64Array:
-        """Return the addresses of one side of all records, -1 if unused."""
+        """Return the first block of one side of all records in the memory of `layout`; -1 if
+        unused.
+        """
         is_used = buffer <= Buffer.SCRATCH
         # Any known buffer works for an unused side, whose address is discarded.
         known = np.where(is_used, buffer, Buffer.SCRATCH)
@@ -189,7 +196,9 @@ class LevelledProgram(ColumnTable):
         return np.where(is_used, address, -1)
 
     def rank_memory(self, rank: int) -> slice:
-        """Return the range of blocks of the flat memory that belongs to a rank."""
+        """Return the range of blocks of the flat memory that belongs to a rank, all buffers
+        included.
+        """
         # In place, buffers alias, and their order depends on the collective.
         base, size = self.layout.base[rank], self.layout.size[rank]
         return slice(int(base.min()), int((base + size).max()))
@@ -199,7 +208,7 @@ class LevelledProgram(ColumnTable):
         return self._find_ends(RecordKind.SEND), self._find_ends(RecordKind.RECV)
 
     def _find_ends(self, kind: RecordKind) -> Int64Array:
-        """Return the records of one kind by message number; at most one per message."""
+        """Return the rows of all records of one kind (SEND or RECV), sorted by message number."""
         records = np.flatnonzero(self.kind == kind)
         order = np.argsort(self.message[records], kind="stable")
         return records[order]
@@ -261,7 +270,10 @@ class _RendezvousGraph:
     def __init__(
         self, steps: StepTable, messages: Messages, relation: HappensBefore, conflicts: Edges
     ) -> None:
-        """Initially no edge is relaxed and no message is staged."""
+        """Build the graph of steps in which no dependency is relaxed and no message is staged.
+
+        `conflicts`: pairs of rows (earlier, later) whose accesses must keep their order.
+        """
         self._rows = len(steps)
         self._messages = messages
         self._receives = steps.receives
@@ -280,7 +292,11 @@ class _RendezvousGraph:
         return self._rows + int(np.count_nonzero(self._arrival >= 0))
 
     def edges(self) -> Edges:
-        """Return all edges as (parent node, child node), those into messages last."""
+        """Return all edges as (parent node, child node).
+
+        A message adds an edge from its SEND to its receive, or via its arrival node if it is
+        staged; these edges are last.
+        """
         before, after = self._dependencies
         first, second = self._conflicts
         send, receive = self._messages.send, self._messages.receive
@@ -314,7 +330,12 @@ class _RendezvousGraph:
         self._is_relaxed = waits_for_send & in_core[self._end[before]] & in_core[after]
 
     def stage(self, in_core: BoolArray) -> None:
-        """Stage the messages in the core whose RECV* waits for other nodes in it."""
+        """Stage the messages in the core whose receive waits for another node of the core.
+
+        A staged message arrives in a slot at a node of its own; the receive then only moves its
+        data, so that the sender does not wait for the receiver's earlier work. Call this once,
+        after `relax`.
+        """
         before, after = self.edges()
         is_message = np.zeros(len(before), np.bool_)
         # No message is staged yet, so the last edges are those of the messages.
@@ -329,7 +350,10 @@ class _RendezvousGraph:
         self._end[self._messages.send] = np.where(arrival >= 0, arrival, receive)
 
     def levels(self, order: Order) -> StepLevels:
-        """Return the levels of all steps: longest paths in the order, counted in messages."""
+        """Return the levels of all steps: the largest number of messages on a path to the step.
+
+        `order`: complete order of the nodes of `edges`.
+        """
         # A message counts at its RECV*, or at the arrival that precedes a staged RECV*.
         is_staged = self._arrival >= 0
         is_message = np.ones(self._nodes, np.int64)
@@ -347,7 +371,10 @@ class _RendezvousGraph:
 
 
 def _find_core(order: Order, parents: Int64Array, children: Int64Array) -> BoolArray:
-    """Return the mask of nodes on cycles or between cycles."""
+    """Return the mask of nodes on cycles or on paths between cycles; `order` leaves them unordered.
+
+    All False for an acyclic graph.
+    """
     nodes = len(order.position)
     # Nodes after a cycle remain when sorting forwards, nodes before one when sorting backwards.
     is_left = order.position < 0

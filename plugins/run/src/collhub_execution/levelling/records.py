@@ -99,7 +99,10 @@ def expand_steps(
 
 
 def _sort_records(columns: Columns, scratch: Int64Array) -> SortedRecords:
-    """Sort by rank, level, messages before local records, message or position, template line."""
+    """Sort records by rank, level, messages before local ones, then message number or position.
+
+    Records of one step keep the order of their template. `scratch`: blocks per rank.
+    """
     # Messages of a level by number, so that both ends of a pair of ranks have them in one order.
     message = columns["message"]
     is_local = message < 0
@@ -118,7 +121,12 @@ def _assign_slots(
     scratch: Int64Array,
     cases: Sequence[_Case],
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (slot offset in SCRATCH per step, -1: none; size of SCRATCH per rank)."""
+    """Return the offset of each step's slot in SCRATCH (-1: no slot), and the size of SCRATCH per
+    rank.
+
+    Steps whose template contains a slot get one, which lasts from the level that fills it to the
+    step's level. Offsets are in blocks, after the algorithm's SCRATCH.
+    """
     slotted = np.concatenate(
         [
             rows
@@ -137,7 +145,10 @@ def _assign_slots(
 
 
 def _group_steps(steps: StepTable, regions: Regions, levels: StepLevels) -> Sequence[_Case]:
-    """Group the steps by template; a copy of units onto themselves needs no records."""
+    """Group the steps by template: their kind, and how the regions read and written overlap.
+
+    A copy of units onto themselves needs no records and is in no group.
+    """
     # Addresses refer to one flat memory, so aliases of INPUT and OUTPUT overlap too.
     distance = np.abs(regions.source - regions.destination)
     onto = distance == 0
@@ -180,7 +191,11 @@ class _StepSheet:
     number: Int64Array
 
     def part(self, rows: Int64Array, line: _Line, index: int) -> Columns:
-        """Return the records of `rows` for one line of their template; `index`: of the line."""
+        """Return the records of steps `rows` for one line of their template, as int64 columns by
+        name.
+
+        `index`: position of the line in the template.
+        """
         kind, source, target = line
         # The messages and the local records of a staged step are in different levels.
         is_message = kind <= RecordKind.RECV
@@ -284,7 +299,10 @@ def _assign_long_slots(
 def _assign_adjacent(
     rank: Int64Array, level: Int64Array, count: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (start, end) of every slot among those of its rank and level, in the given order."""
+    """Place slots of one rank and level next to each other, in the given order, from offset 0.
+
+    Returns (start, end) of every slot in blocks.
+    """
     # One running sum over all groups, from which each group's origin is subtracted.
     order = np.lexsort((level, rank))
     slot_ends = np.cumsum(count[order])
@@ -299,9 +317,10 @@ def _assign_adjacent(
 
 
 def _find_first_gap(alive: list[_LivingSlot], base: int, length: int) -> int:
-    """Return the smallest offset from `base` on with `length` free blocks.
+    """Return the smallest offset from `base` on at which `length` blocks are free.
 
-    `alive` is sorted by offset.
+    `alive`: slots in use as (start, end, ...), sorted by start; the space after the last one is
+    free.
     """
     offset = base
     for start, end, _ in alive:

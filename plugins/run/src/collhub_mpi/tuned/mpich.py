@@ -92,7 +92,7 @@ LARGEST_TEST = (1 << 31) - 1
 
 
 def negate_condition(condition: str) -> str:
-    """Return the negation of a yes/no condition."""
+    """Return the negation of a condition NAME=yes or NAME=no."""
     name, _, value = condition.partition("=")
     return f"{name}={'no' if value == 'yes' else 'yes'}"
 
@@ -108,16 +108,27 @@ _Tree = dict[str, object]
 
 
 def write(selection: Selection, options: MpichOptions) -> WriteResult:
-    """Write one file; without the release's file write none and report all collectives as losses.
+    """Write the release's selection file (`options.defaults`) with the tuned collectives inserted.
 
-    Raises `InputError` if `options.defaults` is no selection file of MPICH.
+    Without such a file nothing is written, and all collectives are losses. Raises `InputError` if
+    it is no selection file of MPICH.
     """
     chosen, losses = first_of_kinds(selection)
     if options.defaults is None:
         cure = f"it chooses itself; {_CURE}: -O mpich.defaults=FILE"
         losses += [Loss("collective", str(selected.collective.kind), cure) for selected in chosen]
         return WriteResult([], losses)
-    document = _read_defaults(options.defaults)
+    # Read the file of the release.
+    try:
+        document = json.loads(Path(options.defaults).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise _make_refusal(options.defaults, str(error)) from None
+    if not isinstance(document, dict):
+        raise _make_refusal(options.defaults, "no JSON object")
+    for collective in itertools.chain.from_iterable(COLLECTIVES.values()):
+        tree = document.get(f"collective={collective}")
+        if not isinstance(tree, dict) or not isinstance(tree.get(_INTRA), dict):
+            raise _make_refusal(options.defaults, f"no collective={collective} with {_INTRA}")
     for selected in chosen:
         losses += _insert_tuned(document, selected, selection.num_ranks)
     content = json.dumps(document, indent=1) + "\n"
@@ -126,21 +137,6 @@ def write(selection: Selection, options: MpichOptions) -> WriteResult:
         "operators that are not built in, or do not commute, keep MPICH's own choice",
     ]
     return WriteResult([Artifact(FILE, content.encode("ascii"))], losses, (), notes)
-
-
-def _read_defaults(name: str) -> dict[str, _Tree]:
-    """Read the file of the release. Raises `InputError` if it is not a complete selection file."""
-    try:
-        document = json.loads(Path(name).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise _make_refusal(name, str(error)) from None
-    if not isinstance(document, dict):
-        raise _make_refusal(name, "no JSON object")
-    for collective in itertools.chain.from_iterable(COLLECTIVES.values()):
-        tree = document.get(f"collective={collective}")
-        if not isinstance(tree, dict) or not isinstance(tree.get(_INTRA), dict):
-            raise _make_refusal(name, f"no collective={collective} with {_INTRA}")
-    return document
 
 
 def _make_refusal(name: str, reason: str) -> InputError:
@@ -152,7 +148,11 @@ def _make_refusal(name: str, reason: str) -> InputError:
 def _insert_tuned(
     document: dict[str, _Tree], selected: SelectedCollective, num_ranks: int
 ) -> Sequence[Loss]:
-    """Insert the tree of a collective into `document`; return the losses."""
+    """Insert the tree of a tuned collective into `document`, which is changed; return the losses.
+
+    It applies to `num_ranks` ranks and the built-in conditions only; all other calls keep the
+    default.
+    """
     kind = selected.collective.kind
     # The algorithms that MPICH has for this number of ranks.
     algorithms = dict(ALGORITHMS.get(kind, {}))
@@ -181,9 +181,10 @@ def _build_size_tests(
     num_ranks: int,
     default: object,
 ) -> _Tree:
-    """Return one test per window, by ascending sizes; the last one applies to all larger sizes.
+    """Build one test per window by ascending sizes; the last one applies to all larger sizes.
 
-    `default`: the tree of sizes outside of the windows.
+    `default`: the tree of sizes outside of the windows. Tests compare sizes of a message part, so
+    that windows may coincide; then the first one applies.
     """
     parts, test = count_message_parts(kind, num_ranks), SIZE_TESTS[kind]
     tree: _Tree = {}
@@ -201,7 +202,10 @@ def _build_size_tests(
 
 
 def _build_leaf(collective: str, algorithm: str) -> _Tree:
-    """Return the algorithm, restricted to the sizes for which it is defined."""
+    """Build the leaf of an algorithm of MPICH.
+
+    `reduce_scatter_allgather` needs an element per rank; below that, recursive doubling is used.
+    """
     leaf: _Tree = {_format_key(collective, algorithm): {}}
     if algorithm != "reduce_scatter_allgather":
         return leaf
@@ -224,7 +228,11 @@ def read(source: Source) -> Sequence[ServedCalls]:
 
 
 def _read_calls(part: SourcePart) -> list[ServedCalls]:
-    """Return the calls of all collectives. Raises `InputError` for other files."""
+    """Parse a selection file and return the calls of all tuned collectives.
+
+    Raises `InputError` for other files, and if two MPI functions of one collective choose
+    differently.
+    """
     try:
         document = json.loads(part.load())
     except (ValueError, RecursionError):
@@ -272,7 +280,7 @@ def _read_collective(kind: CollectiveKind, name: str, document: object) -> Itera
 
 
 def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
-    """Return the number of ranks of a tuned tree, None if the tree is not tuned."""
+    """Return the number of ranks of a tree that `_insert_tuned` wrote, None for any other tree."""
     keys = list(tree)
     match = re.fullmatch(r"comm_size<(\d+)", keys[0]) if keys else None
     if match is None or keys != [keys[0], f"comm_size<={match[1]}", "comm_size=any"]:
@@ -283,9 +291,9 @@ def _find_tuned_ranks(tree: Mapping[str, object]) -> int | None:
 def _read_windows(
     tree: Mapping[str, object], test: str
 ) -> Iterator[tuple[int, int | None, Mapping[str, object]]]:
-    """Yield (first, last, subtree) of the tested sizes, in the order of the tests.
+    """Yield (first, last, subtree) of the size tests in order; `last` is None for all larger sizes.
 
-    Raises `InputError` for invalid tests.
+    Raises `InputError` unless sizes ascend and `TEST=any` is the last test.
     """
     first = 0
     for key, leaf in tree.items():

@@ -78,7 +78,10 @@ ALGORITHMS: Mapping[CollectiveKind, Mapping[str, tuple[int, str]]] = {
 
 
 def get_algorithm_name(kind: CollectiveKind, number: int) -> str:
-    """Return the name of an algorithm of Open MPI, or its number if none of ours is equivalent."""
+    """Return the hub's name of an algorithm number of Open MPI; `algorithm N` if the hub has none.
+
+    0 is the built-in decision.
+    """
     if number == 0:
         return "the built-in decision"
     names = dict(ALGORITHMS[kind].values())
@@ -113,9 +116,10 @@ _Rules = dict[CollectiveKind, list[_Rule]]
 
 
 def write(selection: Selection, options: RulesOptions) -> WriteResult:
-    """Write one file.
+    """Write the dynamic rules of all collectives as one file, classic or JSON.
 
-    An algorithm that Open MPI lacks is replaced by the best available one, reported as a loss.
+    An algorithm that Open MPI lacks is replaced by the best available one, which is a loss. Sizes
+    outside of the windows keep the built-in decision.
     """
     rules: _Rules = {}
     chosen, losses = first_of_kinds(selection)
@@ -130,7 +134,17 @@ def write(selection: Selection, options: RulesOptions) -> WriteResult:
             ]
     ordered = dict(sorted(rules.items(), key=lambda item: COLLECTIVES[item[0]]))
     if options.format == "json":
-        file, content = JSON_FILE, _format_json(ordered, selection.num_ranks)
+        # The rules in the JSON format, which versions from 6.0 on read.
+        collectives = {
+            COLLECTIVES[kind][1]: [_build_set(kind_rules, selection.num_ranks)]
+            for kind, kind_rules in ordered.items()
+        }
+        document = {
+            "rule_file_version": JSON_VERSION,
+            "module": "tuned",
+            "collectives": collectives,
+        }
+        file, content = JSON_FILE, json.dumps(document, indent=1) + "\n"
         notes = [_USE.format(file), "JSON is read from Open MPI 6.0 on; older ones ignore it"]
     else:
         file, content = CLASSIC_FILE, _format_classic(ordered, selection)
@@ -146,7 +160,10 @@ def _build_rule(
     max_bytes: int | None,
     window: SelectedWindow | None,
 ) -> _Rule:
-    """Return the rule of a window, or of sizes without one (None)."""
+    """Return the rule of a window.
+
+    None as window means sizes without one: the built-in decision.
+    """
     kind = selected.collective.kind
     if window is None:
         return _Rule(min_bytes, max_bytes, 0, get_algorithm_name(kind, 0), 0)
@@ -155,7 +172,11 @@ def _build_rule(
 
 
 def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow) -> int:
-    """Return the bytes of a chunk of a pipelined broadcast (as segments); otherwise 0."""
+    """Return the segment size of a pipelined (ring) broadcast, from its chunks at the middle size.
+
+    It is a multiple of `_SEGMENT_MULTIPLE`, and 0 (no segments) for a single chunk or any other
+    call.
+    """
     is_pipeline = selected.collective.kind is CollectiveKind.BROADCAST
     if not is_pipeline or window.algorithm != "ring":
         return 0
@@ -178,20 +199,6 @@ def _format_classic(rules: _Rules, selection: Selection) -> str:
             for rule in kind_rules
         ]
     return "\n".join([*lines, ""])
-
-
-def _format_json(rules: _Rules, num_ranks: int) -> str:
-    """Return the rules in the JSON format, which versions from 6.0 on read."""
-    collectives = {
-        COLLECTIVES[kind][1]: [_build_set(kind_rules, num_ranks)]
-        for kind, kind_rules in rules.items()
-    }
-    document = {
-        "rule_file_version": JSON_VERSION,
-        "module": "tuned",
-        "collectives": collectives,
-    }
-    return json.dumps(document, indent=1) + "\n"
 
 
 def _build_set(rules: Sequence[_Rule], num_ranks: int) -> dict[str, object]:
@@ -270,7 +277,10 @@ def _read_classic(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_collective(kind: CollectiveKind, numbers: _Numbers) -> Iterator[ServedCalls]:
-    """Yield the calls of one collective. Raises `InputError` if sizes do not ascend from 0."""
+    """Yield the calls of one collective, one per rule; each rule ends where the next one begins.
+
+    Raises `InputError` if sizes do not ascend from 0.
+    """
     rules = []
     for _ in range(numbers.next("the number of rules")):
         first, number = numbers.next("a size"), numbers.next("an algorithm")
@@ -306,7 +316,10 @@ def _read_json(part: SourcePart) -> list[ServedCalls]:
 
 
 def _read_rule(name: str, rule: dict[str, object]) -> ServedCalls:
-    """Return the calls of one rule. Raises `ValueError`, `TypeError` or `KeyError`."""
+    """Return the calls of one JSON rule of the collective `name`.
+
+    Raises `ValueError`, `TypeError` or `KeyError` for an invalid one, which the caller reports.
+    """
     first, last = rule["msg_size_min"], rule["msg_size_max"]
     if not isinstance(first, int) or not (last == "inf" or isinstance(last, int)):
         raise ValueError("no sizes")

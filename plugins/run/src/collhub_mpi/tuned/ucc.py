@@ -57,7 +57,10 @@ _TOKEN = re.compile(r"(\w+):(\d+)-(\d+|inf):\[(\d+)-(\d+)\]:inf:@(\w+)")
 
 
 def write(selection: Selection, options: NoOptions) -> WriteResult:
-    """Write one file; algorithms that UCC lacks are replaced by its best one, as a loss."""
+    """Write one configuration file with the tune string; without windows it has only a comment.
+
+    An algorithm that UCC lacks is replaced by the best available one, which is a loss.
+    """
     tokens: list[str] = []
     chosen, losses = first_of_kinds(selection)
     for selected in chosen:
@@ -83,7 +86,10 @@ def read(source: Source) -> Sequence[ServedCalls]:
 def _format_tokens(
     kind: CollectiveKind, windows: Sequence[SelectedWindow], num_ranks: int
 ) -> Iterator[str]:
-    """Yield one token of the tune string per size window of a collective."""
+    """Yield one token of the tune string per size window of a collective, for `num_ranks` ranks.
+
+    Sizes are those of a message part; a window that contains none is left out.
+    """
     parts = _count_parts(kind, num_ranks)
     for window in windows:
         # The smallest destination size of a full buffer in the window.
@@ -97,7 +103,12 @@ def _format_tokens(
 
 
 def _read_calls(part: SourcePart) -> list[ServedCalls]:
-    """Return the calls of a file. Raises `InputError` if it is invalid."""
+    """Return the calls of a file, one per token.
+
+    Raises `InputError` unless it has one line VARIABLE = ...
+
+    Comments and blank lines are ignored.
+    """
     lines = part.load().decode("latin-1").splitlines()
     values = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
     if any(name.strip() != _VARIABLE for name, _, _ in values) or len(values) > 1:
@@ -107,7 +118,10 @@ def _read_calls(part: SourcePart) -> list[ServedCalls]:
 
 
 def _parse_token(token: str) -> ServedCalls:
-    """Return the calls of one choice. Raises `InputError` if it is invalid."""
+    """Parse a token to the calls that it serves; sizes become those of the full buffer.
+
+    Raises `InputError` for any other form, an unknown collective or algorithm, or an empty range.
+    """
     match = _TOKEN.fullmatch(token)
     kind = _KIND_OF.get(match[1]) if match else None
     if match is None or kind is None or match[6] not in _ALGORITHMS[kind].values():
