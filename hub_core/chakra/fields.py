@@ -256,7 +256,12 @@ class _Index:
         # The error names the first one and counts the others.
         lost = np.flatnonzero(~exists)
         if len(lost) and not drop_dangling:
-            self._refuse(int(children[lost[0]]), int(dependencies.ids[lost[0]]), len(lost))
+            child, parent_id = int(children[lost[0]]), int(dependencies.ids[lost[0]])
+            more = f" ({len(lost)} such dependencies here)" if len(lost) > 1 else ""
+            node = f"node {self._ids[child]} depends on node {parent_id}"
+            cure = "read with the option drop_dangling to leave such dependencies out"
+            message = f"{node}, which is not in the file{more}"
+            raise self._batch.error_at(child, message, "dangling-dependency", cure)
         return Edges(position, children).only(exists), len(lost)
 
     def _find_positions(self, file: Int64Array, ids: UInt64Array) -> tuple[Int64Array, BoolArray]:
@@ -270,10 +275,3 @@ class _Index:
             return self._first[file] + np.where(exists, ids, 0).astype(np.int64), exists
         position = rows_of(self._build_keys(file, ids), self._sorted_keys)
         return self._order[position], position >= 0
-
-    def _refuse(self, child: int, parent_id: int, count: int) -> None:
-        count_text = f" ({count} such dependencies here)" if count > 1 else ""
-        node = f"node {self._ids[child]} depends on node {parent_id}"
-        cure = "read with the option drop_dangling to leave such dependencies out"
-        message = f"{node}, which is not in the file{count_text}"
-        raise self._batch.error_at(child, message, "dangling-dependency", cure)

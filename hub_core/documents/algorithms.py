@@ -186,7 +186,12 @@ class _Document:
             raise InputError(self._findings)
         try:
             return Algorithm(
-                self._build_collective(collective, contract),
+                Collective(
+                    CollectiveKind(collective["kind"]),
+                    reduce_op=ReduceOp(collective["reduce_op"]),
+                    contract=contract,
+                    **{name: collective[name] for name in _PLAIN_FIELDS},
+                ),
                 StepTable.from_columns(num_ranks, columns, data, control, self._file),
                 scratch,
                 Provenance(**root["provenance"]),
@@ -223,16 +228,6 @@ class _Document:
         actual = "there is none" if name is None else f"got {str(name)[:80]!r}"
         cure = "name the format with --from; 'collhub formats' lists them"
         self._fail(f"expected {SCHEMA!r}, {actual}", "$.schema", cure=cure)
-
-    def _build_collective(
-        self, document: JsonObject, contract: CustomContract | None
-    ) -> Collective:
-        return Collective(
-            CollectiveKind(document["kind"]),
-            reduce_op=ReduceOp(document["reduce_op"]),
-            contract=contract,
-            **{name: document[name] for name in _PLAIN_FIELDS},
-        )
 
     def _build_contract(self, document: JsonObject | None, num_ranks: int) -> CustomContract | None:
         """Build the contract of a custom collective; None if `document` is None.

@@ -181,7 +181,8 @@ class _AlgorithmCache:
         names the rule and the collective.
         """
         try:
-            if rule.algorithm == NATIVE or rule.algorithm not in self._list_synthesizers():
+            synthesizers = {provided.name for provided in self.registry.all(Synthesizer)}
+            if rule.algorithm == NATIVE or rule.algorithm not in synthesizers:
                 return self._add_once(
                     ("file", rule.algorithm), lambda: self._read_file(rule.algorithm)
                 )
@@ -206,9 +207,6 @@ class _AlgorithmCache:
             self._indices[key] = len(self.algorithms)
             self.algorithms.append(algorithm)
         return self._indices[key]
-
-    def _list_synthesizers(self) -> set[str]:
-        return {provided.name for provided in self.registry.all(Synthesizer)}
 
     def _read_file(self, name: str) -> Algorithm:
         """Read the algorithm of a file. Raises `UsageError` for a misspelt synthesizer."""

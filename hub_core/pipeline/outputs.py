@@ -219,7 +219,8 @@ class SelectionFolders:
 
     def put(self, folder: str, files: Iterable[Artifact], *, force: bool) -> Written:
         """Write all files or none; a folder that is not empty needs `force`."""
-        return Written(_get_destination(folder, force).put(_to_contents(files)), ())
+        contents = (Content(file.name, bytes(file.content()), file.executable) for file in files)
+        return Written(_get_destination(folder, force).put(contents), ())
 
 
 def _find_report_writer(
@@ -293,8 +294,3 @@ def _check_artifacts(writer: AnyWriter, result: WriteResult) -> Iterator[Content
 
 def _get_destination(folder: str, force: bool) -> Destination:
     return destination(folder, Format("tuned", "", (), layout=Layout.FOLDER), force=force)
-
-
-def _to_contents(files: Iterable[Artifact]) -> Iterator[Content]:
-    for file in files:
-        yield Content(file.name, bytes(file.content()), file.executable)

@@ -188,7 +188,7 @@ def _find_candidates() -> Iterator[_Candidate]:
         # Read as text first, so that a malformed file of an unrelated distribution has no effect.
         if f"[{ENTRY_POINT_GROUP}]" not in _read_entry_points(distribution):
             continue
-        name = attempt(partial(_get_name, distribution)).value or "unknown"
+        name = attempt(partial(getattr, distribution, "name")).value or "unknown"
         if canonical_name(name) not in seen:
             seen.add(canonical_name(name))
             yield from _list_entry_points(name, distribution)
@@ -201,10 +201,6 @@ def _read_entry_points(distribution: Distribution) -> str:
         return distribution.entry_point_text()
     except (OSError, ValueError):
         return ""
-
-
-def _get_name(distribution: Distribution) -> str:
-    return distribution.name
 
 
 def _list_entry_points(name: str, distribution: Distribution) -> Iterator[_Candidate]:

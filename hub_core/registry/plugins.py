@@ -129,9 +129,18 @@ class Registry:
         provide it; otherwise `UsageError` with the closest match.
         """
         matches = [provided for provided in self.all(kind) if provided.name == name]
-        if len(matches) > 1:
-            raise self._create_clash_error(matches)
-        return matches[0] if matches else self._raise_unknown(kind, name)
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            switches = [
+                f"--disable-plugin {p.plugin.name}" for p in matches if not p.plugin.is_core
+            ]
+            cure = f"choose one with {' or '.join(switches)}"
+            raise PluginError(_describe_clash(matches), cure=cure, code="name-clash")
+        known = sorted({provided.name for provided in self.all(kind)})
+        everything = f"known: {', '.join(known)}" if known else "no installed plugin offers one"
+        message = f"there is no {noun_of(kind)} {name!r}"
+        raise self.unknown_name(message, name, known, everything)
 
     def clashes(self) -> list[str]:
         """List names that several offers of one kind have, one line each, without repetition."""
@@ -203,20 +212,6 @@ class Registry:
         )
         cure = close or "see 'collhub plugins list'"
         raise PluginError(f"no plugin {name!r} is installed", cure=cure, code="no-such-plugin")
-
-    def _create_clash_error(self, found: Sequence[Provided[Offer]]) -> HubError:
-        options = " or ".join(
-            f"--disable-plugin {p.plugin.name}" for p in found if not p.plugin.is_core
-        )
-        return PluginError(
-            _describe_clash(found), cure=f"choose one with {options}", code="name-clash"
-        )
-
-    def _raise_unknown(self, kind: type[T], name: str) -> Provided[T]:
-        known = sorted({provided.name for provided in self.all(kind)})
-        everything = f"known: {', '.join(known)}" if known else "no installed plugin offers one"
-        message = f"there is no {noun_of(kind)} {name!r}"
-        raise self.unknown_name(message, name, known, everything)
 
 
 def _describe_clash(found: Sequence[Provided[Offer]]) -> str:

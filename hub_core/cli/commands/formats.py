@@ -104,9 +104,14 @@ def formats(session: Session, name: str | None, as_json: bool) -> None:
     registry = session.registry()
     rows = sorted(_collect_rows(registry), key=_get_sort_key)
     if name is not None:
-        rows = [row for row in rows if row.name == name] or _raise_unknown_name(
-            registry, name, rows
-        )
+        known = sorted({row.name for row in rows})
+        rows = [row for row in rows if row.name == name]
+        if not rows:
+            message = (
+                "there is no format, picture, synthesizer, generator, pass, simulator, executor, "
+                f"engine or check {name!r}"
+            )
+            raise registry.unknown_name(message, name, known, f"known: {', '.join(known)}")
     if as_json:
         from hub_core.cli.reports.installation_records import FormatsReport
 
@@ -231,10 +236,3 @@ def _format_range(option: Option) -> str:
     low = "" if option.minimum is None else f"{option.minimum:.15g}"
     high = "" if option.maximum is None else f"{option.maximum:.15g}"
     return f"({low}..{high})"
-
-
-def _raise_unknown_name(registry: Registry, name: str, offers: list[_OfferRow]) -> list[_OfferRow]:
-    known = sorted({row.name for row in offers})
-    kinds = "format, picture, synthesizer, generator, pass, simulator, executor, engine or check"
-    message = f"there is no {kinds} {name!r}"
-    raise registry.unknown_name(message, name, known, f"known: {', '.join(known)}")

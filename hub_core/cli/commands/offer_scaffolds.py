@@ -292,14 +292,9 @@ def _generate_hook(name: str, kinds: Sequence[OfferKind]) -> Iterator[str]:
     yield "    return ["
     for kind in kinds:
         yield f"        {kind.type.__name__}("
-        yield from (f"            {argument}," for argument in _get_arguments(kind))
+        yield from (f"            {argument}," for argument in SCAFFOLDS[noun_of(kind)].arguments)
         yield "        ),"
     yield "    ]"
-
-
-def _get_arguments(kind: OfferKind) -> tuple[str, ...]:
-    """Return the arguments of a new offer."""
-    return SCAFFOLDS[noun_of(kind)].arguments
 
 
 _README = """# collhub-example

@@ -109,7 +109,11 @@ def show_moves(session: Session, model: Algorithm | Workload, source: str, as_js
     # Columns in the order in which the passes name them.
     effects = list(dict.fromkeys(key for _, move in moves_by_pass for key in move.effect))
     rows = [
-        (name, *(f"{move.effect.get(key, 0):+d}" for key in effects), _format_options(move))
+        (
+            name,
+            *(f"{move.effect.get(key, 0):+d}" for key in effects),
+            " ".join(f"-O {key}={value}" for key, value in move.options.items()),
+        )
         for name, move in moves_by_pass
     ]
     session.print_table(("pass", *effects, "options"), rows, right=effects)
@@ -246,8 +250,3 @@ def _collect_moves(session: Session, model: Algorithm | Workload) -> list[tuple[
             raise misfit(provided, f"lists its moves as {type(moves).__name__}, not as a list")
         moves_by_pass += [(offer.name, move) for move in moves]
     return moves_by_pass
-
-
-def _format_options(move: PassMove) -> str:
-    """Format the options of a move as on the command line."""
-    return " ".join(f"-O {key}={value}" for key, value in move.options.items())

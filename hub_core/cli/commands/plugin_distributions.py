@@ -177,10 +177,12 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
     target = spell_target(target)
     before = _list_plugins()
     requested = _run_pip(target, pip_options) | _get_named_distribution(target)
+    # A requested distribution that was installed before has the same entry, but is reported too.
     return [
         plugin
         for plugin in _list_plugins()
-        if plugin not in before or _is_one_of(plugin, requested)
+        if plugin not in before
+        or (plugin.name != CORE_NAME and canonical_name(plugin.distribution) in requested)
     ]
 
 
@@ -232,11 +234,6 @@ def _get_named_distribution(target: str) -> set[str]:
         return {canonical_name(Requirement(target).name)}
     except InvalidRequirement:
         return set()
-
-
-def _is_one_of(plugin: PluginItem, distributions: set[str]) -> bool:
-    is_asked = canonical_name(plugin.distribution) in distributions
-    return is_asked and plugin.name != CORE_NAME
 
 
 def _list_plugins() -> Sequence[PluginItem]:

@@ -103,7 +103,9 @@ def check(session: Session, name: str, as_json: bool) -> int:
     registry = session.registry()
     if not as_json:
         # Reports in one line why the plugin cannot be checked, instead of one line per rule.
-        _require_loaded(registry.plugin(name))
+        plugin = registry.plugin(name)
+        if plugin.status.state is not PluginState.LOADED:
+            raise PluginError(f"{plugin} is {plugin.status.state}: {plugin.status.reason}")
     results = check_plugin(name, registry)
     is_ok = all(result.verdict is not Verdict.FAILED for result in results)
     if as_json:
@@ -210,11 +212,6 @@ def _try_import(session: Session, name: str) -> None:
             outcome = trial(plugin.name)
             if outcome.reason is not None:
                 session.refused_plugins[plugin.name] = outcome.reason
-
-
-def _require_loaded(plugin: Plugin) -> None:
-    if plugin.status.state is not PluginState.LOADED:
-        raise PluginError(f"{plugin} is {plugin.status.state}: {plugin.status.reason}")
 
 
 def _list_offers(plugin: Plugin) -> str:
