@@ -83,9 +83,10 @@ class NodeFields:
         self.refuse(where & ~self.has(name), message, "missing-attribute")
 
     def numbers(self, name: str, where: BoolArray, low: int, high: int, default: int) -> Int64Array:
-        """Return an integer attribute, checked in the nodes of `where`.
+        """Return an integer attribute by node, int64, checked in the nodes of `where`.
 
-        The value is `default` in all other nodes, and if the attribute is absent.
+        The value is `default` in all other nodes, and if the attribute is absent. Raises
+        `TraceError` for another kind, and for a value outside `low..high`.
         """
         present = where & self.has(name)
         # The kind is checked first, because other kinds have no integer value.

@@ -179,7 +179,7 @@ def encode_varints(values: UInt64Array) -> tuple[Bytes, Int64Array]:
 
 
 def decode_varints(encoded: Bytes) -> tuple[UInt64Array, Int64Array]:
-    """Decode consecutive varints: values, and their starts.
+    """Decode consecutive varints: (values, position of the first byte of each).
 
     The last byte must end a varint. Raises `WireError` for a varint of more than 10 bytes.
     """

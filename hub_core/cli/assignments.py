@@ -115,7 +115,7 @@ def give_symbol_sizes(
 ) -> str | None:
     """Pass `--size B=8,S=1024` to a reader of programs with symbols, as its option `sizes`.
 
-    `options`: the options that the reader declares. `given`: its values, changed in place; a value
+    `options`: the options that the reader declares. `values`: its values, changed in place; a value
     of `sizes` that is already there takes precedence. Returns the text if it is a size in bytes,
     None if the reader gets it. Raises `UsageError` for sizes of symbols if the reader has no
     symbols.

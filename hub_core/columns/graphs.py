@@ -63,10 +63,10 @@ class Arcs:
         return csr(self.tail, self.head, self.num_nodes)
 
     def hops(self, starts: Int64Array) -> npt.NDArray[np.int32]:
-        """Minimum number of arcs from each start to every node; -1 without a path.
+        """Return the minimum number of arcs from each start to every node: int32[starts, nodes].
 
-        int32[starts, nodes]. Breadth-first search of all starts at the same time. An arc is
-        visited once per start: O(starts * (arcs + nodes)) time and memory.
+        -1 without a path. Breadth-first search of all starts at the same time. An arc is visited
+        once per start: O(starts * (arcs + nodes)) time and memory.
         """
         indptr, heads = self.leaving
         nodes = self.num_nodes
@@ -92,11 +92,12 @@ class Arcs:
         return hops.reshape(len(starts), nodes)
 
     def lengths_from(self, starts: BoolArray, weight: Float64Array) -> Float64Array:
-        """Minimum sum of `weight` (float64[arcs]) to every node from the nearest of `starts`.
+        """Return the minimum sum of `weight` from the nearest of `starts` to every node.
 
-        `starts`: bool[nodes]. Infinite without a path. All arcs are relaxed in rounds (Bellman
-        1958, Ford 1956): O(arcs * arcs of the longest shortest path). With numpy this is faster
-        than a heap in Python on networks of thousands of links.
+        float64[nodes], infinite without a path. `starts`: bool[nodes]; `weight`: float64[arcs], not
+        negative. All arcs are relaxed in rounds (Bellman 1958, Ford 1956): O(arcs * arcs of the
+        longest shortest path). With numpy this is faster than a heap in Python on networks of
+        thousands of links.
         """
         length = np.where(starts, 0.0, np.inf)
         rows, heads, first = self.entering

@@ -259,7 +259,7 @@ def _read_links(file: str, entries: list[object], nodes: _Nodes) -> Links:
 
 
 def _read_link(entry: object, nodes: _Nodes) -> list[_Row]:
-    """Return the rows of one entry of `links`: one, or both directions if it is duplex.
+    """Return the rows of an entry of the list of links: one, or both directions if it is duplex.
 
     Raises `InputError` for an entry that is no object, unknown or missing keys, unknown nodes, a
     link from a node to itself, and invalid constants or planes.

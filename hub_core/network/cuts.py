@@ -89,28 +89,28 @@ def orders(topology: Topology) -> Iterator[Int64Array]:
 
 
 def leaving_rate(
-    begins: Int64Array, block: Int64Array, rate: Float64Array, count: int
+    begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
 ) -> Float64Array:
     """Return the bytes per second of the links that leave each of `count` blocks: float64[count].
 
     `begins`, `ends`: int64[links], blocks of the source and destination of every link.
     """
-    leaves = (begins >= 0) & (begins != block)
+    leaves = (begins >= 0) & (begins != ends)
     return np.bincount(begins[leaves], rate[leaves], count).astype(np.float64)
 
 
 def beginnings_rate(
-    begins: Int64Array, block: Int64Array, rate: Float64Array, count: int
+    begins: Int64Array, ends: Int64Array, rate: Float64Array, count: int
 ) -> Float64Array:
     """Return the bytes per second of the links that leave each prefix of an order: float64.
 
     Prefix k has the nodes at positions 0..k, for k = 0..count-2. `begins`, `ends`: int64[links],
     positions of the source and destination of every link.
     """
-    forward = begins < block
+    forward = begins < ends
     # A link from position a to position b leaves the prefixes a, ..., b - 1.
     steps = np.bincount(begins[forward], rate[forward], count)
-    steps -= np.bincount(block[forward], rate[forward], count)
+    steps -= np.bincount(ends[forward], rate[forward], count)
     # Rounding errors of the sums must not give negative rates.
     return np.maximum(np.cumsum(steps)[: count - 1], 0.0)
 
@@ -184,8 +184,8 @@ class Traffic:
     def between(self, blocks: RankSets) -> float:
         """Return the minimum bytes of all messages between the blocks of a partition of the ranks.
 
-        In every algorithm, each unit crosses to (or from) every other block in one message per
-        block, in an all-reduce in two (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). Not
+        In every algorithm, each unit crosses to (or from) every other ends in one message per
+        ends, in an all-reduce in two (Patarasuk and Yuan, JPDC 2009, with ranks as blocks). Not
         valid for switches that multicast or reduce.
         """
         kind = self.collective.kind

@@ -52,7 +52,7 @@ def shortest_routes(topology: Topology, sources: Int64Array, destinations: Int64
 def joined_routes(count: int, parts: Sequence[tuple[Int64Array, Routes]]) -> Routes:
     """Combine routes of subsets of `count` pairs; pairs in no subset get an empty route.
 
-    `found`: (indices of pairs, their routes) of each subset.
+    `parts`: (indices of pairs, their routes) of each subset.
     """
     length = np.zeros(count, np.int64)
     for pairs, routes in parts:

@@ -100,7 +100,7 @@ class Topology:
         return f"<Topology {self.name}: {nodes}, {self.num_links} links>"
 
     def _columns(self) -> tuple[Int64Array | Float64Array, ...]:
-        """Return all columns of the links."""
+        """Return all columns of the links: source, destination, bandwidth, latency, plane."""
         endpoints = (self.source, self.destination)
         return *endpoints, self.bandwidth_bytes_per_s, self.latency_s, self.plane
 
@@ -301,7 +301,7 @@ class Topology:
         return np.round(self.latency_s * 1e9, 6)
 
     def links(self) -> Iterator[Link]:
-        """Iterate over the links as records, in order."""
+        """Iterate over the links as records, in link order; for small networks."""
         columns = (self.source, self.destination, self.bandwidth_bytes_per_s, self.latency_s)
         for row in zip(*(column.tolist() for column in columns), strict=True):
             yield Link(*row)

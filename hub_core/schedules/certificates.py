@@ -154,7 +154,7 @@ def network_object(topology: Topology, with_links: bool = True) -> dict[str, Jso
 
 
 def network_digest(network: Mapping[str, object]) -> str:
-    """SHA-256 (hexadecimal) of a `network` object with links, without its name.
+    """Return the SHA-256 (hexadecimal) of a `network` object with links, without its name.
 
     The digest covers the keys of `_HASHED_KEYS`, as compact JSON with sorted keys.
     """
@@ -200,7 +200,7 @@ def spreading_rate(nodes: Sequence[int], capacities: LinkCapacities, outward: bo
 
 
 def partition_rate(blocks: Sequence[Sequence[int]], capacities: LinkCapacities) -> Fraction:
-    """Upper bound of the rate of an all-reduce, in bytes of the collective per second.
+    """Return an upper bound of the rate of an all-reduce, in bytes of the collective per second.
 
     `blocks`: a partition of the ranks into two or more sets of nodes. Switches can be assigned to
     any block or to none. Without switches and with equal links in both directions this is the bound

@@ -166,7 +166,7 @@ def allocate_scratch(
 def _find_local_chunks(
     message_ends: MessageEnds, holders: ChunkHolders
 ) -> tuple[Int64Array, Int64Array]:
-    """(npu, chunk) of the chunks to copy at the ranks `message_ends.wanted`, int64.
+    """Return (NPU, chunk), int64, of the chunks to copy at the ranks `message_ends.wanted`.
 
     Sorted by NPU and offset in INPUT, so that adjacent chunks have adjacent rows.
     """
@@ -182,7 +182,7 @@ def _find_local_chunks(
 def _is_adjacent_to_previous(
     npu: Int64Array, chunk: Int64Array, holders: ChunkHolders
 ) -> BoolArray:
-    """Whether a chunk directly follows that of the previous row on the same NPU, bool per row.
+    """Return whether each chunk directly follows that of the previous row on its NPU: bool[rows].
 
     It must follow it in INPUT and in OUTPUT, so that one step can copy both.
     """
@@ -199,7 +199,7 @@ def _is_adjacent_to_previous(
 def _order_after_reads(
     message_ends: MessageEnds, num_chunks: int, npu: Int64Array, chunk: Int64Array, copy: Int64Array
 ) -> RowPairs:
-    """Control edges from the sends that read a copied chunk in INPUT to the copy of that chunk.
+    """Return control edges from the sends that read a copied chunk in INPUT to its copy.
 
     `npu`, `chunk`, `copy`: the copied chunks and the rows of their copies, int64.
     """

@@ -197,7 +197,7 @@ def order_links(message_ends: MessageEnds, transfers: Transfers) -> RowPairs:
 
 
 def _find_last_arrivals(key: Int64Array, is_send: BoolArray) -> Int64Array:
-    """Per end, the row of the last arrival with the same key before it, or -1, int64.
+    """Return, per end, the row of the last arrival with the same key before it, or -1: int64.
 
     `key`: int64, unique for every (rank, chunk).
     """

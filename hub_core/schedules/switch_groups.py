@@ -75,7 +75,7 @@ def _find_multicasts(steps: StepTable) -> tuple[Int64Array, Int64Array]:
 
 
 def _hash_dependencies(steps: StepTable) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Hash of the set of dependencies of every step, uint64[rows].
+    """Return a hash of the set of dependencies of every step, uint64[rows].
 
     Equal sets have equal hashes; different sets collide with probability 2^-64.
     """
@@ -101,7 +101,7 @@ def _list_edges(steps: StepTable) -> tuple[Int64Array, Int64Array]:
 
 
 def _find_sums(steps: StepTable, multicast_sends: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """(SEND rows, group numbers) of chains of two or more additions, int64.
+    """Return (SEND rows, group numbers), int64, of chains of two or more additions.
 
     The group number is the row of the first receive of the chain. Messages whose sends are in
     `multicast_sends` are excluded.

@@ -98,9 +98,9 @@ class Transfers(ColumnTable):
 
 
 def link_channels(transfers: Transfers) -> Int64Array:
-    """Channel of every transfer: the index of its link among the used links of its NPU pair, int64.
+    """Return the channel of every transfer: the index of its link in its NPU pair, int64.
 
-    Links of a pair are numbered in ascending order of their ids. So messages can overtake one
+    Only used links of the pair count, in ascending order of their ids. So messages can overtake one
     another only if they use different links.
     """
     if not len(transfers):
@@ -129,7 +129,7 @@ def link_channels(transfers: Transfers) -> Int64Array:
 def work_times_ns(
     steps: StepTable, sizes: Int64Array, reduce_rate: float | None, copy_rate: float | None
 ) -> Int64Array:
-    """Duration of the local work of each step in ns, int64[rows].
+    """Return the duration of the local work of each step in ns, int64[rows].
 
     The step's `duration_ns` if it has one. Otherwise reductions and copies take `sizes` (bytes per
     step) divided by their rate (bytes/s), if that is not None, rounded as for a link without

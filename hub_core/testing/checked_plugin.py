@@ -99,7 +99,7 @@ class CheckedPlugin:
         return self._find_by_format(FormatReader, format)
 
     def sources(self, reader: Reader) -> dict[str, Source]:
-        """Valid inputs of a reader by name.
+        """Return valid inputs of a reader by name.
 
         The samples that the reader declares, and for readers of algorithms the kit's samples as
         written by a writer of the same format, if one is installed. A written sample replaces a
@@ -124,9 +124,10 @@ class CheckedPlugin:
 
 
 def load_declared_samples(reader: AnyReader) -> dict[str, Source]:
-    """Valid inputs that a reader declares in its field `samples`, by name; empty without any.
+    """Return the valid inputs that a reader declares in its field `samples`, by name.
 
-    Raises `AssertionError` if the function that `samples` refers to returns no list or tuple.
+    Empty without any. Raises `AssertionError` if the function that `samples` refers to returns no
+    list or tuple.
     """
     if not reader.samples:
         return {}
@@ -231,7 +232,7 @@ def find_loss_problem(model: Model, read_model: object, written: Rendering) -> s
 
 
 def find_differences(model: Model, read_model: object) -> list[str]:
-    """Names of the parts in which a model and the model read back differ.
+    """Return the names of the parts in which a model and the model read back differ.
 
     The provenance of algorithms and workloads is ignored. Raises `AssertionError` if `read_model`
     is another kind of model.

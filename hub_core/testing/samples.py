@@ -36,14 +36,13 @@ def all_samples(num_ranks: int = 4) -> dict[str, Algorithm]:
 
 
 def ring_all_reduce(num_ranks: int) -> Algorithm:
-    """In-place ring all-reduce (Patarasuk and Yuan, JPDC 2009).
+    """Build an in-place ring all-reduce, one unit per rank (Patarasuk and Yuan, JPDC 2009).
 
-    n - 1 reducing rounds, then n - 1 copying rounds of one unit; 4 (n - 1) steps per rank.
-
-    Rank r sends to r + 1 and receives from r - 1 (mod n); its steps alternate SEND, RECV. A SEND
-    has a data dependency on the RECV of the unit that it forwards; in the second half a RECV has
-    one on the SEND that read the unit that it overwrites. Columns are computed vectorized: 1024
-    ranks (4.2 million steps) take a few seconds.
+    n - 1 reducing rounds, then n - 1 copying rounds of one unit; 4 (n - 1) steps per rank. Rank r
+    sends to r + 1 and receives from r - 1 (mod n); its steps alternate SEND, RECV. A SEND has a
+    data dependency on the RECV of the unit that it forwards; in the second half a RECV has one on
+    the SEND that read the unit that it overwrites. Columns are computed vectorized: 1024 ranks (4.2
+    million steps) take a few seconds.
     """
     n = num_ranks
     grid = np.meshgrid(np.arange(n), np.arange(2 * (n - 1)), [0, 1], indexing="ij")
@@ -159,7 +158,7 @@ def _exchange_blocks(draft: SampleDraft, num_ranks: int, distance: int, add: boo
 
 
 def all_pairs_all_reduce(num_ranks: int) -> Algorithm:
-    """All-pairs all-reduce, both modes.
+    """Build an all-pairs all-reduce for both modes, one unit per rank.
 
     Rank u reduces unit u of all ranks through SCRATCH and sends the result to all. In place, a
     result overwrites a unit that was sent before; only the messages order these two accesses.
@@ -289,9 +288,9 @@ def weighted_broadcast(num_ranks: int) -> Algorithm:
 
 
 def shift_to_next(num_ranks: int) -> Algorithm:
-    """A custom collective, out of place.
+    """Build a custom collective, out of place, with two units per rank.
 
-    Every rank except the last sends its INPUT of two units to the next rank.
+    Every rank except the last sends its INPUT to the next rank.
     """
     n, draft = num_ranks, SampleDraft(num_ranks)
     for rank in range(n - 1):
@@ -303,7 +302,7 @@ def shift_to_next(num_ranks: int) -> Algorithm:
 
 
 def flooding_exchange(messages: int, count: int = 1) -> Algorithm:
-    """A custom collective of two ranks, which send all `messages` before they receive any.
+    """Build a custom collective of two ranks, which send all `messages` before they receive any.
 
     Every message has `count` units, the size of INPUT and OUTPUT. If a connection can buffer fewer
     messages, both ranks deadlock.

@@ -114,7 +114,7 @@ def _one_per_rank(values: st.SearchStrategy[T], num_ranks: int) -> st.SearchStra
 
 @st.composite
 def step_tables(draw: st.DrawFn, num_ranks: int, unit_count: int, max_steps: int = 12) -> StepTable:
-    """Step tables with steps of every kind that use every column.
+    """Draw step tables of at most `max_steps` steps of every kind, with values in every column.
 
     Sends and receives need not match; dependencies refer to earlier steps of the same rank.
     """

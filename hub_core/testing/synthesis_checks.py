@@ -142,10 +142,11 @@ def _find_time_problem(result: SynthesisResult) -> str | None:
 
 
 def _find_partial_problem(synthesizer: Synthesizer, request: SynthesisRequest) -> str | None:
-    """Request a partial result for every rank; describe the first problem, or None.
+    """Request a partial result for every rank; return the first problem, or None.
 
     The partial results must contain only steps of their rank and together be a correct algorithm. A
-    synthesizer may return the full algorithm instead.
+    synthesizer may return the full algorithm instead. Only requests on `_TOPOLOGY_FOR_PARTS` are
+    checked.
     """
     if request.topology.name != _TOPOLOGY_FOR_PARTS:
         return None

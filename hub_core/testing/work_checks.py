@@ -308,7 +308,7 @@ def _compute_expected_units(
 
 
 def _slice_of_unit(unit: int) -> slice:
-    """Slice of the elements of a unit in a buffer."""
+    """Return the slice of the elements of a unit in an array of a buffer."""
     first = unit * ELEMENTS_PER_UNIT
     return slice(first, first + ELEMENTS_PER_UNIT)
 

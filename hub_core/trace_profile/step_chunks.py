@@ -206,8 +206,9 @@ def _find_unusual_lists(edges: Edges, plain: Int64Array) -> list[JsonValue]:
 def _record_tags(steps: StepTable, tags: npt.NDArray[np.int32], file: str) -> str | None:
     """Return `CHANNEL_TAGS` if the tag of every message is its channel, else None.
 
-    None also if `lower` computes the same tags, or if other tags pair the same messages: such tags
-    are not kept. Raises `InputError` for tags that pair other messages than channels and order do.
+    None also if `message_tags` computes the same tags, or if other tags match the same messages:
+    such tags are not kept. Raises `InputError` for tags that match other messages than channels and
+    order do.
     """
     expected = message_tags(steps)
     if np.array_equal(expected, tags):

@@ -129,7 +129,10 @@ class OrderGraph:
 
     @cached_property
     def flow(self) -> Int64Array:
-        """Connected component of every node by data dependencies and messages: its first node."""
+        """Connected component of every node by data dependencies and messages: int64[nodes].
+
+        A component is named by its first node.
+        """
         edges = zip(self._data, (self.parents, self.children), strict=True)
         runs, split = self._data[1] >= 0, self.num_dependencies
         parents, children = (np.concatenate([data[runs], both[split:]]) for data, both in edges)

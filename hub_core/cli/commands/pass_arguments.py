@@ -77,7 +77,8 @@ def shared_pairs(
     """Return the options that do not belong to a single pass.
 
     These are the options before the first pass, and options after a pass that it does not declare.
-    `own`: options of each pass. Raises `click.UsageError` for an option that is given twice.
+    `options_by_pass`: the options of each pass of its own. Raises `click.UsageError` for an option
+    that is given twice.
     """
     shared = dict(options)
     # Options after a pass that does not declare them are for readers, writers and other passes.

@@ -190,7 +190,7 @@ def _write_timeline(session: Session, algorithm: Algorithm, timing: Timing, out:
 
 
 def format_timing(timing: Timing) -> tuple[str, ...]:
-    """Return the texts of `TIMING_COLUMNS`: size, time, bandwidth, bound, ratio of time to bound.
+    """Return the cells of a row of `TIMING_COLUMNS`.
 
     `never ends` for a run that does not finish; `-` for unknown values.
     """

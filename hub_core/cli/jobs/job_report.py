@@ -60,7 +60,11 @@ class JobReport:
 
 
 def job_report(workload: Workload, start: Int64Array, end: Int64Array) -> JobReport:
-    """Compute the report of a run; `start`, `end`: int64 by row in ns, -1 for never."""
+    """Compute where the time of a run goes: computation, communication by kind and group, and path.
+
+    `start`, `end`: int64 by row of the nodes in ns, -1 for never. A receive counts from the start
+    of its send on. Communication is exposed while its rank does not compute.
+    """
     covered = _ComputeTime(workload, start, end)
     rows = np.flatnonzero(workload.nodes.is_kind(*_COMMUNICATION) & (end >= 0))
     begin = start[rows]
@@ -99,17 +103,20 @@ class _ComputeTime:
         self._before = np.cumsum(busy) - busy
 
     def within(self, rows: Int64Array, start: Int64Array, end: Int64Array) -> Int64Array:
-        """Compute the time of computation in ns between two times, on the rank of each row."""
+        """Return the computing time in ns of the rank of each row between two times: int64[rows].
+
+        `start`, `end`: int64[rows] in ns. Overlapping computations of a rank count once.
+        """
         base = self._rank[rows] * self._span
         return self._compute_before(base + end) - self._compute_before(base + start)
 
     def by_rank(self) -> tuple[int, ...]:
-        """Compute the time of computation of every rank in ns."""
+        """Return the computing time of every rank in ns; overlapping computations count once."""
         edges = self._compute_before(np.arange(self._count + 1) * self._span)
         return tuple(np.diff(edges).tolist())
 
     def _compute_before(self, moment: Int64Array) -> Int64Array:
-        """Compute the time of computation in ns before points of the axis."""
+        """Return the computing time in ns before points of the common time axis of all ranks."""
         at = np.searchsorted(self._moments, moment, side="right") - 1
         # Within a busy interval, only the part before the point counts.
         since = np.minimum(moment - self._moments[at], self._busy[at])
@@ -141,13 +148,16 @@ class _Table:
         self._ranks = sizes[self._group + 2]
 
     def by_sort(self) -> tuple[Spent, ...]:
-        """Sum by kind, group size and bytes, in descending order of exposed time."""
+        """Sum the calls by kind, group size and bytes, the longest exposed time first."""
         groups = self._group_rows(self._sort, self._ranks, self._bytes)
         spent = [self._sum_calls(members, number) for members, number in groups]
         return tuple(sorted(spent, key=lambda one: (-one.exposed_ns, -one.time_ns)))
 
     def by_group(self) -> tuple[tuple[str, Spent], ...]:
-        """Sum by group and kind of collective; the name of a group of all ranks is empty."""
+        """Sum the collectives by group and kind: (name of the group, sums).
+
+        The name of the group of all ranks is empty. Messages are omitted.
+        """
         spent_by_group = []
         groups = self._workload.groups
         for members, number in self._group_rows(self._group, self._sort):
@@ -158,7 +168,7 @@ class _Table:
         return tuple(spent_by_group)
 
     def _group_rows(self, *keys: Int64Array) -> list[tuple[Int64Array, int]]:
-        """Group the rows by a combination of keys: (rows of this table, number of rows)."""
+        """Group the rows by a combination of keys: (rows of this table, their number) per group."""
         order = np.lexsort(keys[::-1])
         table = np.stack([key[order] for key in keys])
         is_new = np.any(np.diff(table, axis=1) != 0, axis=0)
@@ -166,7 +176,10 @@ class _Table:
         return [(part, len(part)) for part in parts if len(part)]
 
     def _sum_calls(self, members: Int64Array, calls: int) -> Spent:
-        """Sum the times of rows that are calls of one kind."""
+        """Sum the times in ns of rows that are calls of one kind.
+
+        `members`: the rows; `calls`: their number. The size is -1 if it differs between calls.
+        """
         first = members[0]
         exposed = self._exposed_ns[members]
         per_rank = np.bincount(self._rank[members], exposed)
@@ -185,14 +198,14 @@ class _Table:
 
 
 def _get_kind_name(number: int) -> str:
-    """Return the name of a collective, or of a kind of message."""
+    """Return the name of a collective by its number, or of a message: `send` or `recv`."""
     if number >= _FIRST_MESSAGE:
         return NodeKind(number - _FIRST_MESSAGE).name.lower()
     return collective_name(number)
 
 
 def path_shares(workload: Workload, path: Sequence[PathNode]) -> dict[str, int]:
-    """Sum the times of the path in ns by kind of node, in descending order."""
+    """Return the time in ns that each kind of node has on the path, the longest first."""
     shares: dict[str, int] = {}
     for node in path:
         name = node_sort(workload, node.row)
@@ -209,7 +222,7 @@ def node_sort(workload: Workload, row: int) -> str:
 
 
 def node_name(workload: Workload, row: int) -> str:
-    """Return the name of a node in the job, or its id if it has none."""
+    """Return the name of a node in the job; `node ID` if it has none."""
     nodes = workload.nodes
     name = int(nodes.name[row])
     return workload.names[name] if name >= 0 else f"node {nodes.identity[row]}"
