@@ -45,7 +45,11 @@ class Statements:
         self._views.append(operation)
 
     def add(self, operations: Iterable[Operation]) -> int:
-        """Add the statement of a node that performs these operations, and return its number."""
+        """Add the statement of a node that performs these operations; return its number.
+
+        Views that were added since the last statement become part of it, as do the declarations of
+        arguments that are read here for the first time.
+        """
         # Several nodes may state one operation. Results serve tools without typing rules.
         operations_of_node = [*self._views, *operations]
         self._views = []
@@ -64,7 +68,12 @@ class Statements:
         return len(self._statements) - 1
 
     def extras(self) -> tuple[str, ...]:
-        """Return the extras of a workload, by number of the statement."""
+        """Return the texts of all statements, by number, as extras of a workload; call this once,
+        at the end.
+
+        The first statement also gets the program's fields and all unread arguments, the last one
+        all unread views.
+        """
         if not self._statements:
             self.add(())
         last = self._statements[-1]["operations"]
@@ -81,7 +90,9 @@ class Statements:
         )
 
     def _operation(self, operation: Operation) -> dict[str, object]:
-        """Convert an operation to fields, with the type of its result and its position."""
+        """Convert an operation to fields, with the type of its result and its position in the
+        program.
+        """
         program = self.bound.program
         fields = operation_fields(operation)
         fields["result"] = type_fields(program.types[operation.name])
@@ -89,7 +100,7 @@ class Statements:
         return fields
 
     def _declare(self, statement: dict[str, object], names: Iterable[str]) -> None:
-        """Add the arguments among `names` that no statement has declared yet."""
+        """Add to a statement the arguments among `names` that no earlier statement has declared."""
         declared = self.bound.program.declared
         new = (name for name in dict.fromkeys(names) if name not in self._declared)
         arguments = [name for name in new if name in declared]
@@ -99,7 +110,9 @@ class Statements:
         fields += [argument_fields(declared[name]) for name in arguments]
 
     def _program(self) -> dict[str, object]:
-        """Return the fields of the program as a whole."""
+        """Return the fields of the entire program: name, sizes, outputs, stages, chains, ranks,
+        history.
+        """
         # Only the names of arguments, which are declared by the nodes that read them.
         program, binding = self.bound.program, self.bound.binding
         return {
@@ -125,10 +138,10 @@ _FIELD_TYPES = {"operations": list, "arguments": list, "program": dict}
 
 
 def extract_program(workload: Workload) -> BoundProgram:
-    """Extract the program that the nodes of a workload state; all ranks must state the same one.
+    """Extract the program that the nodes of a workload state; equal statements are parsed once.
 
-    Raises `InputError` with the node if a statement is missing or invalid, and for an invalid
-    program.
+    Raises `InputError` with the node if a statement is missing, malformed or contradicts another
+    one, and for a program that violates the typing rules.
     """
     # Parse all distinct statements, by the first row of each, in the order of rows.
     nodes = workload.nodes
@@ -147,7 +160,8 @@ def extract_program(workload: Workload) -> BoundProgram:
 def build_program(workload: Workload, statements: Mapping[int, Fields]) -> BoundProgram:
     """Build a program from its statements, given by the first row of each.
 
-    Raises `InputError` for statements that contradict each other or the typing rules.
+    Without a header the outputs are all values that no operation reads, and the ranks are those of
+    the workload. Raises `InputError` for statements that contradict each other or the typing rules.
     """
     header = _find_header(workload, statements.values())
     document = {"schema": SCHEMA, "name": header["name"], "sizes": header["sizes"]}
@@ -176,13 +190,15 @@ def build_program(workload: Workload, statements: Mapping[int, Fields]) -> Bound
 
 
 def get_attribute(workload: Workload, row: int) -> str:
-    """Return the attribute text of a node, "" if it has none."""
+    """Return the text of a node's statement, "" if the node has none."""
     extra = int(workload.nodes.extra[row])
     return attributes_of_extra(workload.extras[extra]).get(ATTRIBUTE, "") if extra >= 0 else ""
 
 
 def describe_node(workload: Workload, row: int) -> str:
-    """Describe a node for messages."""
+    """Describe a node for messages, as `node 3 (compute 'aten::add')`; unnamed nodes without a
+    name.
+    """
     nodes = workload.nodes
     name = workload.names[nodes.name[row]] if nodes.name[row] >= 0 else ""
     kind = NodeKind(int(nodes.kind[row])).name.lower()
@@ -192,14 +208,21 @@ def describe_node(workload: Workload, row: int) -> str:
 def create_error(
     workload: Workload, row: int, message: str, cure: str = _DEFAULT_CURE
 ) -> InputError:
-    """Create the error of an invalid or missing statement of a node."""
+    """Create the `InputError` about the statement of a node: the node's description, then
+    `message`.
+    """
     location = workload.nodes.location(row, workload.provenance.source_name or None)
     text = f"{describe_node(workload, row)} {message}"
     return InputError(text, location=location, cure=cure, code="tensor-attributes")
 
 
 def parse_statement(workload: Workload, row: int, text: str) -> Fields:
-    """Parse the statement of a node. Raises `InputError` if it is missing or malformed."""
+    """Parse the statement of a node.
+
+    Raises `InputError` if it is empty, no JSON object, or malformed.
+
+    Every list of the statement must contain named objects.
+    """
     if not text:
         lacks = "operation, operands, element type, shape and layout"
         raise create_error(workload, row, f"lacks {ATTRIBUTE}: {lacks}")
@@ -225,7 +248,10 @@ def _is_named(fields: Fields) -> bool:
 
 
 def _find_header(workload: Workload, statements: Iterable[Fields]) -> Fields:
-    """Find the fields of the program as a whole; programs without symbols need none."""
+    """Return the fields of the entire program from the first statement that has them.
+
+    Without one, the name is that of the source file without extensions, and there are no symbols.
+    """
     headers = [statement["program"] for statement in statements if "program" in statement]
     name = (workload.provenance.source_name or "workload").partition(".")[0]
     return {"name": name or "workload", "sizes": {}} | (headers[0] if headers else {})
@@ -256,7 +282,11 @@ def _collect_arguments(
 
 
 def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) -> list[Fields]:
-    """Collect all operations, with values defined before they are read."""
+    """Collect all operations once, with values defined before they are read.
+
+    Ties are ordered by the stated positions, else by row. Raises `InputError` for an operation
+    without kind or operands, two different operations of one name, or a cycle.
+    """
     fields_by_name: dict[str, Fields] = {}
     places: dict[str, tuple[int, int]] = {}
     for row, fields in statements.items():
@@ -281,7 +311,10 @@ def _collect_operations(workload: Workload, statements: Mapping[int, Fields]) ->
 
 
 def _sort_operations(workload: Workload, operations: Sequence[Fields]) -> list[Fields]:
-    """Sort operations after their operands."""
+    """Sort operations after their operands, as far as possible in the given order.
+
+    Raises `InputError` for operations that read each other in a cycle.
+    """
     by_name = {operation["name"]: operation for operation in operations}
     # Only the names and operands matter here.
     drafts = [

@@ -71,7 +71,10 @@ def program_from_json(content: str | bytes, file: str = "program") -> Program:
 
 
 def parse_program(document: Fields, file: str) -> Program:
-    """Create the program of a parsed document. Raises `InputError` as `program_from_json`."""
+    """Create the program of a parsed document after a check against the schema.
+
+    Raises `InputError` as `program_from_json`, without lines.
+    """
     # Checked first, so that the types of all fields are known below.
     violations = schema_violations(document, _SCHEMA_FILE)
     if violations:
@@ -81,7 +84,9 @@ def parse_program(document: Fields, file: str) -> Program:
 
 
 def stage_fields(program: Program) -> dict[str, list[Fields]]:
-    """Convert stages and chains to fields of the document."""
+    """Convert stages and chains to lists of objects, under the document's names `stages` and
+    `chains`.
+    """
     stages: list[Fields] = []
     for stage in program.stages:
         members = {"members": stage.members}
@@ -114,7 +119,10 @@ def _create_program(document: Fields) -> Program:
 
 
 def type_fields(kind: TensorType) -> dict[str, object]:
-    """Convert a tensor type: element type, shape, layout, sliced dimension and group."""
+    """Convert a tensor type to fields: element type, shape and layout.
+
+    A sliced one also has its dimension, one of another group than 0 the group.
+    """
     fields: dict[str, object] = {"element": kind.element, "shape": kind.shape}
     fields["layout"] = kind.layout.placement
     # Fields with the most frequent values are omitted.
@@ -126,7 +134,7 @@ def type_fields(kind: TensorType) -> dict[str, object]:
 
 
 def argument_fields(argument: Argument) -> dict[str, object]:
-    """Convert an argument to a row of the document."""
+    """Convert an argument to a row of the document; only states have `state` and `whole_after`."""
     fields: dict[str, object] = {"name": argument.name, **type_fields(argument.type)}
     if argument.is_state:
         fields |= {"state": True, "whole_after": argument.whole_after}
@@ -142,7 +150,9 @@ def _create_argument(fields: Fields) -> Argument:
 
 
 def operation_fields(operation: Operation) -> dict[str, object]:
-    """Convert an operation to a row of the document."""
+    """Convert an operation to a row of the document: name, kind, operands and the attributes it
+    has.
+    """
     fields: dict[str, object] = {"name": operation.name, "kind": operation.kind}
     fields["operands"] = operation.operands
     attributes = ((name, getattr(operation, name)) for name in ATTRIBUTES)
@@ -196,7 +206,10 @@ def bound_from_json(
 
 
 def bind_sizes(program: Program, num_ranks: int, sizes: Mapping[str, int]) -> Binding:
-    """Check numbers for a program. Raises `InputError` for a missing, unknown or invalid size."""
+    """Check the numbers of the symbols and return the binding for `num_ranks` ranks per group.
+
+    Raises `InputError` for an unknown symbol, a symbol without number, or a number out of bounds.
+    """
     location = Location(program.name)
     # Checked first, since a misspelt symbol also appears as a missing one.
     unknown = sorted(sizes.keys() - program.sizes.keys())

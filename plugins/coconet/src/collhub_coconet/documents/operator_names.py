@@ -102,7 +102,11 @@ def infer_program(workload: Workload, element: str | None) -> Inference:
 
 
 def _check_equal_ranks(workload: Workload) -> None:
-    """Refuse ranks that differ from rank 0, since all ranks must run one program."""
+    """Raise `InputError` unless all ranks have the same nodes as rank 0: kind, name, collective,
+    bytes.
+
+    Statements are inferred from rank 0 only.
+    """
     nodes = workload.nodes
     sizes = np.diff(nodes.rank_indptr)
     count = int(sizes[0]) if len(sizes) else 0
@@ -119,7 +123,7 @@ def _check_equal_ranks(workload: Workload) -> None:
 
 
 def _parents(workload: Workload, row: int) -> list[int]:
-    """Return the rows whose data a node reads."""
+    """Return the rows whose data a node reads, in the order of its dependencies."""
     nodes = workload.nodes
     begin, end = nodes.data_indptr[row : row + 2].tolist()
     parents: list[int] = nodes.data_indices[begin:end].tolist()
@@ -148,7 +152,11 @@ class _StatementInference:
                 self.readers.setdefault(parent, []).append(row)
 
     def add(self, row: int) -> None:
-        """Parse the statement of a row, or infer it."""
+        """Parse the statement of a row, or infer it from the operator name and the node's inputs.
+
+        Rows must be added after the rows they read. An inferred statement adds a line to the
+        report. Raises `InputError` if something cannot be inferred.
+        """
         text = get_attribute(self.workload, row)
         if text:
             self.statements[row] = parse_statement(self.workload, row, text)
@@ -172,7 +180,11 @@ class _StatementInference:
         )
 
     def _find_kind(self, row: int) -> tuple[Kind, Layout]:
-        """Find the operation of a node, and the layout of operands without a producer."""
+        """Return the operation of a node, and the layout that new arguments get.
+
+        A collective is found by its kind, a computation by its name without namespace and trailing
+        `_`. Raises `InputError` if the table has no entry.
+        """
         nodes = self.workload.nodes
         if nodes.kind[row] == NodeKind.COLLECTIVE:
             known = _COLLECTIVES.get(JobCollective(int(nodes.collective[row])))
@@ -190,7 +202,12 @@ class _StatementInference:
         return OPERATORS[plain], REPLICATED
 
     def _find_shape(self, row: int, kind: Kind) -> Shape | None:
-        """Find the shape of the value of a node: () for scalars, None if it is unknown."""
+        """Find the shape of a node's value: () for scalars, None if it is unknown.
+
+        A stated output decides; otherwise operands decide: those of a matrix product, or the
+        largest one of a pointwise operation. Raises `InputError` for a matrix product without
+        shapes.
+        """
         if kind in (Kind.NORM, Kind.SUM, Kind.MAX):
             return ()
         if self.workload.nodes.kind[row] == NodeKind.COLLECTIVE:
@@ -209,9 +226,11 @@ class _StatementInference:
         return max((shape for shape in known if shape is not None), key=prod, default=None)
 
     def _find_collective_shape(self, row: int, kind: Kind) -> Shape:
-        """Find the shape of the result of a collective:
+        """Find the shape of the result of a collective, as stated by it or its readers, or else a
+        vector.
 
-        as stated by it or its readers, or a vector.
+        A stated shape counts if its elements match the bytes of the node. Raises `UsageError`
+        without an element type, `InputError` for bytes that are no whole number of elements.
         """
         element = self._find_element(row)
         if element is None:
@@ -246,7 +265,10 @@ class _StatementInference:
         return tensors_of_extra(self.workload.extras[extra], side) if extra >= 0 else ()
 
     def _find_element(self, row: int) -> str | None:
-        """Find the element type that a node or its readers state, or else that of the user."""
+        """Return the first element type that a node or its readers state, else that of the option.
+
+        None if there is neither.
+        """
         for candidate_row in (row, *self.readers.get(row, ())):
             for tensor in self._get_tensors(candidate_row):
                 if tensor.element:
@@ -256,7 +278,12 @@ class _StatementInference:
     def _find_operands(
         self, row: int, kind: Kind, layout: Layout, shape: Shape | None
     ) -> tuple[list[str | float], list[Fields]]:
-        """Find the operands: values of nodes, new arguments for missing ones, and numbers."""
+        """Return the operands of a node, and the arguments that were created for missing ones.
+
+        Stated inputs of a computation are matched; otherwise operands are the values of the
+        parents, then new arguments with the node's own shape. Raises `InputError` for too many
+        parents, or an argument without shape.
+        """
         inputs = self._get_stated(row)
         is_computed = self.workload.nodes.kind[row] == NodeKind.COMPUTE
         if inputs and is_computed:
@@ -283,7 +310,11 @@ class _StatementInference:
     def _match_inputs(
         self, row: int, kind: Kind, inputs: tuple[StatedInput, ...]
     ) -> tuple[list[str | float], list[Fields]]:
-        """Match the stated inputs, in order: each is a parent of its shape, or a new argument."""
+        """Match the stated inputs in order; returns operands and new arguments.
+
+        An input is a number, the first unused parent of its shape (or of unknown shape), or a new
+        argument. Raises `InputError` for too many or too few inputs, and for an unmatched parent.
+        """
         count = TRAITS[kind].operands
         if any(
             stated_input.number != _IGNORED_OPERANDS.get(kind) for stated_input in inputs[count:]
@@ -316,7 +347,10 @@ class _StatementInference:
     def _create_argument(
         self, row: int, index: int, shape: Shape, element: str | None, layout: Layout
     ) -> Fields:
-        """Create an argument for an operand without a producer."""
+        """Create an argument for an operand without a producer, named after the node and `index`.
+
+        Raises `UsageError` if the element type is unknown (None).
+        """
         if element is None:
             message = "element type of what is filled in is not stated"
             raise UsageError(message, cure="-O element=float16, float32 or float64")

@@ -94,7 +94,11 @@ class _TensorLanguage:
         return False
 
     def report(self, namespace: Mapping[str, object], chosen: str | None, end: Report) -> Report:
-        """Report the document of the chosen program, or the programs to choose from."""
+        """Return the report of the child process: the document of the chosen program, or an error.
+
+        `chosen`: name or number of a program, None if the file has only one. An error is reported
+        for no match, several matches, or a function that returns no `Program`.
+        """
         functions = _find_program_functions(namespace)
         positions = chosen_places(list(functions), chosen)
         if len(positions) != 1:
@@ -117,9 +121,10 @@ def main() -> None:
 
 
 def _find_program_functions(namespace: Mapping[str, object]) -> dict[str, ProgramFunction]:
-    """Find a function that returns each program, by name, in the order of the file.
+    """Map names to functions that return a program, in the order of the file.
 
-    Global programs have priority over functions.
+    Global programs are used if there are any; only otherwise functions that are annotated to return
+    a `Program` and need no arguments.
     """
     functions: dict[str, ProgramFunction] = {}
     for name, value in namespace.items():
@@ -166,7 +171,7 @@ def _explain_exclusion(function: Callable[..., object]) -> str | None:
 def _report_no_choice(
     namespace: Mapping[str, object], names: list[str], chosen: str | None
 ) -> Report:
-    """Report the error for a file with none or several matching programs."""
+    """Build the error report for no or several matching programs, which lists the programs."""
     if not names:
         return _report_no_program(_find_functions(namespace))
     numbered = [f"{number} {name!r}" for number, name in enumerate(names[:_MAX_LISTED], 1)]
@@ -177,7 +182,10 @@ def _report_no_choice(
 
 
 def _report_no_program(functions: Mapping[str, Callable[..., object]]) -> Report:
-    """Report the error for a file without a program, with the functions that may be meant."""
+    """Build the error report for a file without a program; it explains why functions do not count.
+
+    `functions`: those of the file, by name; the report has the line of the first one.
+    """
     message = "defines no program: neither a global Program nor a function that returns one"
     reasons = [
         f"function {name!r} {_explain_exclusion(value)}" for name, value in functions.items()

@@ -67,13 +67,19 @@ class _ExpressionWriter:
         }
 
     def is_inlined(self, operation: Operation) -> bool:
-        """Whether an operation is shown inside the statement of its reader."""
+        """Whether an operation is shown within its reader: an unnamed value with one reader, or a
+        slice.
+
+        Outputs are never inlined.
+        """
         if not operation.is_inner or operation.name in self._program.outputs:
             return False
         return operation.kind is Kind.SLICE or self._reads.get(operation.name, 0) == 1
 
     def format_line(self, operation: Operation) -> str:
-        """Format one statement with the layout of its value."""
+        """Format one statement: `name = expression [layout]`, with the group and a note if they
+        apply.
+        """
         kind = self._program.types[operation.name]
         group = f" on {kind.group}" if kind.group else ""
         expression, _ = self._expression(operation)
@@ -81,7 +87,10 @@ class _ExpressionWriter:
         return f"{operation.name} = {expression}  [{kind.layout}{group}{note}]"
 
     def _operand(self, operand: Operand, min_binding: int = 0) -> str:
-        """Format an operand, in parentheses if it binds less than `min_binding`."""
+        """Format an operand: its name or number, or the expression of an inlined one.
+
+        The expression gets parentheses if it binds less than `min_binding`.
+        """
         operation = self._program.by_name.get(operand) if isinstance(operand, str) else None
         if operation is None or not self.is_inlined(operation):
             return str(operand)
@@ -89,7 +98,11 @@ class _ExpressionWriter:
         return expression if binding >= min_binding else f"({expression})"
 
     def _expression(self, operation: Operation) -> tuple[str, int]:
-        """Format an expression; also returns how strongly its outermost operator binds."""
+        """Format the expression of an operation; also return how strongly its outermost operator
+        binds.
+
+        Operands of arithmetic are infix, all other kinds are calls with operands, then attributes.
+        """
         if operation.kind in _OPERATORS:
             sign, binding = _OPERATORS[operation.kind]
             left = self._operand(operation.operands[0], binding + (operation.kind is Kind.POWER))
@@ -121,7 +134,10 @@ def lines(workload: Workload) -> list[str]:
 
 
 def write_text(workload: Workload, options: NoOptions) -> WriteResult:
-    """Write one statement per line, with layouts in brackets. Raises `InputError` as `write`."""
+    """Write one statement per line, with layouts in brackets; the loss of sizes is reported.
+
+    Raises `InputError` as `write`. No reader exists for this format.
+    """
     content = text(extract_program(workload).program).encode()
     # No reader exists for this format.
     losses = [Loss("sizes", "all symbols", "the text has symbols, and is for people")]

@@ -18,14 +18,18 @@ OnRanks = list[Array]
 
 
 def take_block(tensor: Array, dimension: int, num_ranks: int, rank: int) -> Array:
-    """Copy the block of one rank along a dimension of a complete tensor."""
+    """Copy the block of one rank along a dimension of a complete tensor, as a contiguous array."""
     first, stop = block_bounds(tensor.shape[dimension], num_ranks, rank)
     # Contiguous, since some loops of numpy round differently for strided arrays.
     return np.ascontiguousarray(tensor[(slice(None),) * dimension + (slice(first, stop),)])
 
 
 def distribute(tensor: Array, kind: TensorType, num_ranks: int) -> OnRanks:
-    """Distribute a tensor over its ranks; the first dimension of a local one is the rank."""
+    """Distribute a tensor over its ranks; returns one array per rank.
+
+    A local tensor has the ranks as first dimension; of a replicated one every rank gets the same
+    array, of a sliced one its block.
+    """
     if kind.layout == LOCAL:
         return list(tensor)
     if not kind.layout.is_sliced:
@@ -34,7 +38,10 @@ def distribute(tensor: Array, kind: TensorType, num_ranks: int) -> OnRanks:
 
 
 def collect(parts: Sequence[Array], kind: TensorType) -> Array:
-    """Reverse `distribute`; a replicated tensor is taken from rank 0."""
+    """Combine the arrays of all ranks to one tensor, the inverse of `distribute`.
+
+    A replicated tensor is taken from rank 0 without a check.
+    """
     if kind.layout == LOCAL:
         return np.stack(parts)
     if not kind.layout.is_sliced:
@@ -61,10 +68,10 @@ _ODD_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 def compute_global_indices(
     shape: tuple[int, ...], dimension: int = 0, bounds: tuple[int, int] | None = None
 ) -> npt.NDArray[np.uint64]:
-    """Compute the index of every element in the complete tensor, in row-major order.
+    """Compute the row-major index in the complete tensor of every element, as an array of uint64.
 
-    `bounds`: first and last (exclusive) position along `dimension` of a block; None: the complete
-    tensor.
+    `bounds`: first and last (exclusive) position along `dimension` of a block, whose shape the
+    result has; None: the complete tensor of `shape`.
     """
     indices = np.arange(int(np.prod(shape, dtype=np.int64)), dtype=np.uint64).reshape(shape)
     if bounds is None:
@@ -75,10 +82,10 @@ def compute_global_indices(
 def draw_dropout_mask(
     indices: npt.NDArray[np.uint64], rate: float, seed: int
 ) -> npt.NDArray[np.bool_]:
-    """Determine the elements that Dropout keeps.
+    """Return True for the elements that Dropout keeps, as a pure function of index and seed.
 
     A bijective mix of 64 bits of seed and index (MurmurHash3's finalizer, with Stafford's
-    constants); its upper 53 bits are uniform in [0, 1).
+    constants); its upper 53 bits are uniform in [0, 1), and those of at least `rate` are kept.
     """
     mixed = (indices + np.uint64(1)) * _ODD_FACTOR ^ np.uint64(seed % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -142,9 +149,9 @@ def multiply_batches(x: Array, w: Array) -> Array:
 
 
 def convolve(x: Array, w: Array) -> Array:
-    """Convolve x[B, C, positions] with w[O, C, window] and zero padding.
+    """Convolve x[B, C, positions] with w[O, C, window] and zero padding; positions stay as many.
 
-    Terms are added in the order of w.
+    Terms are added in the order of channels, then window positions; windows have odd sizes.
     """
     window = w.shape[2:]
     sides = [(size // 2, size // 2) for size in window]
@@ -170,13 +177,17 @@ _OPERATORS: dict[Reduction, Callable[[Any, Any], Any]] = {
 
 
 def reduce_over_ranks(arrays: OnRanks, reduction: Reduction) -> Array:
-    """Reduce the values of all ranks in rank order; a block gives the bits of the whole."""
+    """Reduce the arrays of all ranks element by element, in rank order.
+
+    A block of the arrays gives the same bits as this block of the result.
+    """
     result: Array = np.asarray(reduce(_OPERATORS[reduction], arrays))
     return result
 
 
 def reduce_to_scalar(kind: Kind, parts: OnRanks) -> Array:
-    """Compute the norm, sum or largest element of a tensor from its blocks.
+    """Compute the norm, sum or largest element of a tensor from its blocks; empty blocks are
+    allowed.
 
     Sums of floats are computed in float64 and rounded once. Each block is summed separately, and
     the partial sums are added in rank order.
@@ -192,7 +203,11 @@ def reduce_to_scalar(kind: Kind, parts: OnRanks) -> Array:
 
 
 def find_largest_term(kind: Kind, parts: OnRanks) -> float:
-    """Find the largest contribution of a rank to `reduce_to_scalar`: max|terms| of the bound."""
+    """Return the largest magnitude of one rank's contribution to `reduce_to_scalar`, for error
+    bounds.
+
+    For a norm it is the largest norm of a block, otherwise the largest sum of magnitudes.
+    """
     wide = [np.abs(part.astype(np.float64)) for part in parts]
     if kind is Kind.NORM:
         return float(max(np.sqrt(np.sum(part * part)) for part in wide))

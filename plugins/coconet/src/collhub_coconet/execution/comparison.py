@@ -110,7 +110,7 @@ def _distribute_arguments(
 
 
 def _replace_float_type(program: Program, element: ElementType) -> Program:
-    """Copy a program with one type for all floats."""
+    """Copy a program in which all arguments and casts of any float type have the type `element`."""
     arguments = tuple(
         replace(argument, type=replace(argument.type, element=element))
         if argument.type.element.is_float
@@ -138,10 +138,11 @@ class _RunComparison:
     errors: dict[str, float] = field(default_factory=dict)
 
     def check_reduction(self, operation: Operation, operand: OnRanks, value: OnRanks) -> OnRanks:
-        """Check a reduction with a new order of additions against its bound.
+        """Check the result of a reduction whose order of additions has changed against its bound.
 
-        Returns the value of the first run for such a reduction, and `value` for all remaining
-        operations.
+        Returns the value of the first run for such a reduction, so that later values can be
+        compared bit by bit, and `value` for all other operations. A violation is added to
+        `differences`.
         """
         if not self._has_new_order(operation):
             return value
@@ -162,7 +163,9 @@ class _RunComparison:
         return expected
 
     def compare_results(self, second: SimulatedRun) -> Comparison:
-        """Compare outputs, states and masks bit by bit."""
+        """Compare outputs, new values of states and dropout masks bit by bit; returns the
+        comparison.
+        """
         for name in self.first.program.outputs:
             self._compare(name, name, name, second)
         # A transformation may have renamed the Update.
@@ -177,7 +180,10 @@ class _RunComparison:
         return Comparison(differences, exact, self.errors, len(second.masks))
 
     def _has_new_order(self, operation: Operation) -> bool:
-        """Whether a reduction of floats has an operand of another layout than in the first run."""
+        """Whether a sum or norm of floats has an operand of another layout than in the first run.
+
+        False for a maximum, and for an operation that the first program does not have.
+        """
         if operation.kind not in REDUCTIONS_TO_SCALARS or operation.kind is Kind.MAX:
             return False
         # A new reduction has no counterpart.

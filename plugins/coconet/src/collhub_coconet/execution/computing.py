@@ -44,7 +44,11 @@ Payload = list[Array]
 
 
 def find_elements(kind: TensorType, binding: Binding, position: int) -> Int64Array:
-    """Find the indices of the elements that a rank has of a tensor: all, or those of its block."""
+    """Return the indices in the complete tensor of the elements that a rank has, in row-major
+    order.
+
+    These are all elements, or those of its block; `position`: of the rank in its group.
+    """
     shape = binding.shape(kind.shape)
     if not kind.layout.is_sliced:
         return np.arange(int(np.prod(shape, dtype=np.int64)))
@@ -74,7 +78,11 @@ class Values:
                 self.write(argument.name, ranks[position], elements, part.reshape(-1))
 
     def read(self, name: str, rank: int, elements: Int64Array) -> Array:
-        """Read elements of a value. Raises `InputError` for one that is not available yet."""
+        """Read elements of a value on a rank, given by their indices in the complete tensor.
+
+        Views read their source; elements that a collective leaves unchanged are read from its
+        operand. Raises `InputError` for an element that is not available yet.
+        """
         operation = self.program.by_name.get(name)
         source = None if operation is None else find_viewed_value(self.program, operation)
         if source is not None:
@@ -93,13 +101,19 @@ class Values:
         return values
 
     def write(self, name: str, rank: int, elements: Int64Array, values: Array) -> None:
-        """Write elements of a value, and mark them as available."""
+        """Write elements of a value on a rank, and mark them as available.
+
+        Writing again replaces them.
+        """
         array, is_available = self._cells(name, rank)
         array[elements] = values
         is_available[elements] = True
 
     def on_rank(self, name: str, position: int) -> Array:
-        """Read the complete array of a rank, as in `simulate_ranks`; `position`: in the group."""
+        """Return the complete array of a value on a rank, as in `simulate_ranks`.
+
+        `position`: of the rank in the group of the value. Raises `InputError` as `read`.
+        """
         kind = self.program.types[name]
         elements = find_elements(kind, self.binding, position)
         rank = self.binding.ranks_of(kind.group)[position]
@@ -118,7 +132,9 @@ class Values:
         return self.arrays[key]
 
     def _are_unchanged(self, name: str, rank: int, elements: Int64Array) -> bool:
-        """Whether a collective leaves all these elements of its operand unchanged."""
+        """Whether all these elements on a rank are in chunks that a collective leaves as its
+        operand.
+        """
         unchanged = self.pass_through.get(name, frozenset())
         chunks = [chunk for owner, chunk in unchanged if owner == rank]
         if not chunks:
@@ -130,7 +146,11 @@ class Values:
 def compute_elements(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute `elements` of the result of a computation on a rank of the job."""
+    """Compute `elements` of the result of a computation on a rank of the job, from values read
+    there.
+
+    Raises `InputError` if an operand is not available yet.
+    """
     if operation.kind in REDUCTIONS_TO_SCALARS:
         name = operation.reads[0]
         position = rank % values.binding.num_ranks
@@ -178,7 +198,7 @@ def compute_partial(values: Values, operation: Operation, rank: int) -> Array:
 
 
 def finish_scalar(operation: Operation, total: Array, dtype: np.dtype[np.generic]) -> Array:
-    """Compute the scalar from `total`, the reduction of all parts."""
+    """Convert `total`, the reduction of all parts, to the scalar: the root of it for a norm."""
     root = np.sqrt(total) if operation.kind is Kind.NORM else total
     return np.asarray(root).astype(dtype)
 
@@ -204,9 +224,10 @@ class CollectiveRun:
     received: dict[int, Payload] = field(default_factory=dict)
 
     def step(self, node: int, rank: int, peer: int, tag: int) -> None:
-        """Execute a node, by its number in the template.
+        """Execute a node of the algorithm, given by its number in the template, on a rank.
 
-        Raises `InputError` if data are missing.
+        A send puts values into `mail`, a receive takes them; other steps write cells and deliver
+        chunks that are ready. Delays do nothing. Raises `InputError` if data are missing.
         """
         contents = self.part.contents
         row = int(np.searchsorted(contents.last, node))
@@ -231,7 +252,10 @@ class CollectiveRun:
                 self.deliver(rank, chunk, self.cells[address][1])
 
     def _compute(self, row: int, kind: StepKind) -> Payload:
-        """Compute the values that a step writes."""
+        """Return the values that a step writes, one array per unit.
+
+        A reduction adds the received, or stored, values and the local ones, in this order.
+        """
         contents = self.part.contents
         if kind is StepKind.RECV:
             return self.received.pop(row)
@@ -252,7 +276,10 @@ class CollectiveRun:
         return [reduce_over_ranks([*pair], reduction) for pair in zip(addend, local, strict=True)]
 
     def _read(self, row: int, first: int) -> Payload:
-        """Read the units of a region, in the versions that the step depends on."""
+        """Read `count` units of a step from address `first` on, in the versions that it depends on.
+
+        Raises `InputError` if a unit has another version.
+        """
         count = int(self.part.contents.algorithm.steps.count[row])
         return [self._read_unit(row, address) for address in range(first, first + count)]
 
@@ -273,7 +300,9 @@ class CollectiveRun:
         return self.initial(rank, self._find_chunk(unit, rank, is_given=False))
 
     def _find_chunk(self, unit: int, rank: int, *, is_given: bool) -> int:
-        """Find the chunk of a unit of the full buffer that a rank needs or receives."""
+        """Return the chunk that contains a unit of the full buffer, as a rank needs it or
+        (`is_given`) gets it.
+        """
         # `number_chunks` expects columns.
         part, units = self.part, np.array([unit])
         position = np.array([rank - part.first_rank])
@@ -284,14 +313,17 @@ class CollectiveRun:
 
 
 def collect_versions(contents: Contents) -> dict[tuple[int, int], int]:
-    """Collect the version that each read must see, by (row, address)."""
+    """Map (row, address) of every read to the version of the unit that it must see."""
     reads = contents.reads
     keys = zip(reads.row.tolist(), reads.address.tolist(), strict=True)
     return dict(zip(keys, reads.version.tolist(), strict=True))
 
 
 def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
-    """Collect the (unit, address) pairs that are ready after each node."""
+    """Map a node to the (unit, address) pairs of the full buffer that are complete after it.
+
+    Units without a node, which no step writes, are left out.
+    """
     results: dict[int, list[tuple[int, int]]] = {}
     columns = (contents.give_node, contents.give_unit, contents.give_address)
     for node, unit, address in zip(*(column.tolist() for column in columns), strict=True):
@@ -303,7 +335,10 @@ def collect_results(contents: Contents) -> dict[int, list[tuple[int, int]]]:
 def _read_operand(
     values: Values, operation: Operation, operand: str | float, rank: int, elements: Int64Array
 ) -> Array:
-    """Read an operand, stretched to the elements of the result; numbers adopt their type."""
+    """Read an operand, broadcast to the elements of the result.
+
+    A number becomes a scalar of the type of the first tensor operand (for a Select, of its values).
+    """
     types = values.program.types
     if not isinstance(operand, str):
         # The condition of a Select is bool; its values determine the type of the numbers.
@@ -319,7 +354,9 @@ def _read_operand(
 def _find_terms(
     values: Values, operation: Operation, rank: int, size: int, axis: int
 ) -> Int64Array:
-    """Find the terms of the sums of a contraction that a rank has: all, or those of its block."""
+    """Return the indices along the contracted dimension that a rank has: all, or those of its
+    block.
+    """
     layout = values.program.types[operation.reads[0]].layout
     if layout.is_sliced and layout.dimension == axis:
         count = values.binding.num_ranks
@@ -330,7 +367,10 @@ def _find_terms(
 def _compute_product(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute the rows and columns of a matrix product that contain the elements."""
+    """Compute elements of a matrix product.
+
+    All rows and columns that contain an element are multiplied; then the elements are selected.
+    """
     x, w = (values.program.types[name] for name in operation.reads)
     size, width = values.binding.shape(w.shape)
     row, column = np.divmod(elements, width)
@@ -370,7 +410,10 @@ def _compute_batch_product(
 def _compute_convolution(
     values: Values, operation: Operation, rank: int, elements: Int64Array
 ) -> Array:
-    """Compute the images and channels of a convolution that contain the elements."""
+    """Compute elements of a convolution.
+
+    All images and channels that contain an element are convolved; then the elements are selected.
+    """
     x, w = (values.program.types[name] for name in operation.reads)
     shape, window = values.binding.shape(x.shape), values.binding.shape(w.shape)
     pixels = prod(shape[2:])

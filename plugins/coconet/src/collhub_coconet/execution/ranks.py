@@ -58,10 +58,10 @@ def simulate_ranks(
     arguments: Mapping[str, OnRanks],
     replacement: Replacement | None = None,
 ) -> SimulatedRun:
-    """Run a program kernel by kernel; `arguments`: one array per rank, by name.
+    """Run a program on all ranks of its groups, kernel by kernel; returns all values.
 
-    `replacement` may exchange the value of an operation. Raises `InputError` for a root that is not
-    a rank of the group.
+    `arguments`: one array per rank, by name. `replacement(operation, operand, value)` may exchange
+    the value of an operation. Raises `InputError` for a root that is not a rank of the group.
     """
     run = SimulatedRun(program, binding, dict(arguments))
     _check_roots(program, binding)
@@ -121,10 +121,10 @@ def _compute_pointwise(run: SimulatedRun, operation: Operation, rank: int) -> Ar
 
 
 def _take_operand(run: SimulatedRun, name: str, result: TensorType, rank: int) -> Array:
-    """Take an operand on one rank.
+    """Return an operand on one rank, as the operation needs it.
 
-    Of a replicated operand that has the sliced dimension of the result, this is the block of the
-    rank.
+    If the result is sliced and a replicated operand has the sliced dimension, this is the block of
+    the rank; otherwise its entire array.
     """
     kind = run.program.types[name]
     value = run.values[name][rank]
@@ -195,7 +195,10 @@ def _compute_update(run: SimulatedRun, operation: Operation) -> OnRanks:
 
 
 def _compute_dropout(run: SimulatedRun, operation: Operation) -> OnRanks:
-    """Draw the random numbers of each rank's elements; the mask is recorded as a whole."""
+    """Apply Dropout on every rank; random numbers depend on the index in the complete tensor.
+
+    The mask of the complete tensor is appended to `run.masks`.
+    """
     kind = run.program.types[operation.name]
     shape = run.binding.shape(kind.shape)
     rate, seed = operation.rate or 0.0, operation.seed or 0

@@ -70,7 +70,11 @@ def draw_order(workload: Workload, seed: int) -> Iterator[int]:
 
 
 def find_waiting_edges(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """Find all dependencies, including that of every receive on its send: (parents, children)."""
+    """Return all dependencies (parents, children): data, control, and from every send to its
+    receive.
+
+    Sends and receives are matched in order per (source, destination, tag).
+    """
     nodes = workload.nodes
     sends = np.flatnonzero(nodes.is_kind(NodeKind.SEND))
     receives = np.flatnonzero(nodes.is_kind(NodeKind.RECV))
@@ -192,7 +196,10 @@ class _ExecutionState:
     # --- nodes ---
 
     def step(self, row: int) -> None:
-        """Execute a node, by its row."""
+        """Execute the node of a row: a computation, a node of a collective, or one side of a Send.
+
+        Raises `InputError` if data that it reads are not available yet.
+        """
         nodes = self.flat.workload.nodes
         part = self.flat.parts[self.flat.part[row]]
         item, rank = int(self.flat.item[row]), int(nodes.rank[row])
@@ -215,7 +222,11 @@ class _ExecutionState:
                 self.values.write(name, rank, elements, self.mail.pop(key)[0])
 
     def _compute(self, part: Segment, item: int, rank: int) -> None:
-        """Compute the chunks of a tile, or all elements that the rank has."""
+        """Compute the operations of a segment, for the chunks of one tile or for all elements of
+        the rank.
+
+        Views are skipped. The last operation of a partial segment is a rank's part of a scalar.
+        """
         binding = self.flat.binding
         for operation in part.operations:
             if find_viewed_value(self.flat.program, operation) is not None:
@@ -232,7 +243,7 @@ class _ExecutionState:
             self.values.write(operation.name, rank, elements, values)
 
     def _find_run(self, number: int, part: CollectiveRuns, piece: int) -> CollectiveRun:
-        """Find the run of a piece of a collective; it is created with its first node."""
+        """Return the state of a piece of a collective, which is created at its first node."""
         key = number, piece
         if key not in self.runs:
             contents = part.contents
@@ -245,13 +256,18 @@ class _ExecutionState:
         return self.runs[key]
 
     def _read_chunk(self, part: CollectiveRuns, rank: int, chunk: int) -> Array:
-        """Read a chunk of the operand of a collective."""
+        """Return a chunk of the operand of a collective on a rank; of a scalar, the rank's partial
+        result.
+        """
         if part.is_scalar:
             return self.partials[part.operation.name, rank]
         return self.values.read(part.operation.reads[0], rank, part.grid.elements(chunk))
 
     def _deliver(self, part: CollectiveRuns, rank: int, chunk: int, values: Array) -> None:
-        """Write a chunk of the result of a collective, after a check of reductions."""
+        """Write a chunk of the result of a collective on a rank.
+
+        Float results of reductions are checked against the expected values first, if there are any.
+        """
         operation = part.operation
         elements = part.grid.elements(chunk)
         if part.is_scalar:
@@ -266,9 +282,10 @@ class _ExecutionState:
     def _check_reduction(
         self, part: CollectiveRuns, rank: int, elements: Int64Array, values: Array
     ) -> Array:
-        """Check a result against its bound.
+        """Compare a reduced chunk with the expected values, and return the expected ones.
 
-        Returns the values with which the execution continues.
+        The error in units of the bound is recorded; an error above it (or any error of a maximum or
+        minimum) is added to `differences`.
         """
         assert self.expected_values is not None
         operation = part.operation
@@ -289,7 +306,7 @@ class _ExecutionState:
         return expected
 
     def _find_largest_term(self, part: CollectiveRuns, elements: Int64Array) -> float:
-        """Find the largest magnitude of the contributions of the ranks."""
+        """Return the largest magnitude of any rank's contribution to these elements."""
         operation, count = part.operation, self.flat.binding.num_ranks
         if part.is_scalar:
             assert self.expected is not None
@@ -310,7 +327,10 @@ class _ExecutionState:
         }
 
     def compare_all(self) -> None:
-        """Compare every value with the expected one, bit by bit."""
+        """Add every value that differs in a bit from the expected one to `differences`.
+
+        Does nothing without expected values; shapes of scalars may differ.
+        """
         if self.expected is None:
             return
         for operation in self.flat.program.operations:

@@ -79,7 +79,8 @@ Choices = Mapping[str, Choice]
 
 
 def select_choice(choices: Choices, name: str, *, is_scalar: bool = False) -> Choice:
-    """Select the choice for a communication.
+    """Return the choice for a communication: that of its name, else that of the name "", else the
+    default.
 
     A reduction of one scalar (`is_scalar`) uses an algorithm of one unit unless it has its own
     entry.
@@ -131,7 +132,8 @@ class Algorithms:
         self._cache: dict[Hashable, Contents] = {}
 
     def contents(self, call: Call, choice: Choice) -> Contents:
-        """Create the nodes of an algorithm for one piece.
+        """Return the contents of the chosen algorithm for a call of one piece; equal calls are
+        cached.
 
         Raises `HubError` for an algorithm that does not fit the call or that is incorrect.
         """
@@ -143,7 +145,13 @@ class Algorithms:
         return self._cache[key]
 
     def _find_algorithm(self, call: Call, choice: Choice) -> Algorithm:
-        """Synthesize, read or take the chosen algorithm, and verify it."""
+        """Return the chosen algorithm after verification: synthesized by name, read from a file, or
+        given.
+
+        A name with `/` or `.` is a file. Synthesis uses the part of the network that the group
+        uses. Raises `HubError` for an algorithm that is incorrect, or of another kind, size or root
+        than the call.
+        """
         algorithm = choice.algorithm
         if isinstance(algorithm, str):
             is_file = not algorithm.isidentifier() and bool({"/", "."} & set(algorithm))
@@ -289,7 +297,9 @@ def build_contents(algorithm: Algorithm, size: int) -> Contents:
 
 
 def _remove_zero_durations(algorithm: Algorithm) -> Algorithm:
-    """Replace durations of 0 by unknown ones, since steps of duration 0 would not be nodes."""
+    """Copy an algorithm with durations of 0 unknown, since steps of duration 0 would not be
+    nodes.
+    """
     steps = algorithm.steps
     duration = np.where(steps.duration_ns == 0, -1, steps.duration_ns)
     return replace(algorithm, steps=replace(steps, duration_ns=duration))
@@ -298,7 +308,10 @@ def _remove_zero_durations(algorithm: Algorithm) -> Algorithm:
 def _find_addresses(
     algorithm: Algorithm, base: Int64Array, side: str, kinds: tuple[StepKind, ...]
 ) -> Int64Array:
-    """Find the first address of one side of every step, -1 if the step does not have it."""
+    """Return the first address of one side (`src` or `dst`) of every step, -1 for steps without it.
+
+    `base`: first address by rank and buffer; `kinds`: the kinds of steps that have this side.
+    """
     steps = algorithm.steps
     buffer = np.minimum(getattr(steps, f"{side}_buffer"), Buffer.SCRATCH)
     offset = getattr(steps, f"{side}_offset")
@@ -354,7 +367,7 @@ def _map_buffer_units(
 
 
 def _compute_levels(template: Template) -> Int64Array:
-    """Compute the level of every node, with messages as edges."""
+    """Return the level of every node of a template: the longest path to it, messages included."""
     position = np.repeat(np.arange(len(template.first) - 1), np.diff(template.first))
     sends = np.flatnonzero(template.kind == NodeKind.SEND)
     receives = np.flatnonzero(template.kind == NodeKind.RECV)
@@ -371,7 +384,9 @@ def _compute_levels(template: Template) -> Int64Array:
 
 
 def _verify_algorithm(algorithm: Algorithm) -> Algorithm:
-    """Return the algorithm if every output has each contribution exactly once, else raise."""
+    """Return the algorithm if it is verified to be correct; otherwise raise `HubError` with all
+    findings.
+    """
     report = verify(algorithm)
     if not report.ok:
         raise HubError(report.diagnostics)

@@ -120,7 +120,11 @@ class _FlatBuilder:
         return np.asarray(self.binding.ranks_of(group), np.int64)
 
     def _find_grid(self, operation: Operation, before: Grid | None) -> Grid:
-        """Find the chunks of a communication from its algorithm."""
+        """Return the chunks of a communication: as many per block as its algorithm has units and
+        pieces.
+
+        A Send uses `before`, the grid of its operand, if there is one.
+        """
         kind, operand = (self.program.types[name] for name in (operation.name, operation.reads[0]))
         shape, ranks = self.binding.shape(kind.shape), self.binding.num_ranks
         choice = select_choice(self.choices, operation.name)
@@ -139,7 +143,11 @@ class _FlatBuilder:
         return Grid(shape, dimension, blocks, choice.chunks * contents.units // blocks, across)
 
     def _find_contents(self, operation: Operation) -> Contents:
-        """Find the algorithm of a collective for one of its pieces."""
+        """Return the contents of the algorithm of a collective for one of its pieces; cached by
+        operation.
+
+        A reduction to a scalar uses an all-reduce.
+        """
         if operation.name not in self.contents:
             is_scalar = not operation.is_communication
             kind = self.program.types[operation.name if is_scalar else operation.reads[0]]
@@ -162,7 +170,9 @@ class _FlatBuilder:
         return len(self.names) - 1
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel: computations between communications, one per cut."""
+        """Add the nodes of a kernel: computations between its communications, one segment per cut
+        and group.
+        """
         pending: list[Operation] = []
         cut_and_group_of_pending: tuple[Cut | None, int] | None = None
         self.kernels += 1
@@ -189,7 +199,12 @@ class _FlatBuilder:
         self._add_computation(pending)
 
     def _add_computation(self, operations: list[Operation], *, is_partial: bool = False) -> None:
-        """Add one COMPUTE node per tile and rank, in order on each rank."""
+        """Add one COMPUTE node per tile and rank for a list of operations, and let them wait for
+        operands.
+
+        Views need no node. `is_partial`: the last operation reduces to a scalar that an all-reduce
+        completes. Nothing is added for views only.
+        """
         for operation in operations:
             source = find_viewed_value(self.program, operation)
             if source in self.producers.ready:
@@ -234,7 +249,10 @@ class _FlatBuilder:
             self.producers.ready[_partial_name(last)] = self.producers.ready.pop(last.name)
 
     def _cut_tiles(self, operation: Operation, cut: Cut | None) -> Tiles:
-        """Cut a computation into tiles, on all ranks of its group."""
+        """Cut a computation into tiles on all ranks of its group; one tile per rank without a cut.
+
+        A rank computes only its own chunks of a sliced value.
+        """
         kind = self.program.types[operation.name]
         ranks = self._ranks(kind.group)
         if cut is None:
@@ -250,7 +268,10 @@ class _FlatBuilder:
         return cut_tiles(ranks, orders, choice.tiles)
 
     def _order_chunks(self, cut: Cut, position: int) -> Int64Array:
-        """Order all chunks as a rank processes them."""
+        """Return all chunks of a cut in the order in which a rank processes them.
+
+        That is the order in which the leading collective needs or produces them, else ascending.
+        """
         if cut.source_cut is not None:
             order = self._order_chunks(cut.source_cut, position)
             return select_rank_chunks(cut.grid, order, position)
@@ -267,7 +288,11 @@ class _FlatBuilder:
         return self.orders[key]
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add one SEND per chunk on the ranks of one group, and one RECV on the other."""
+        """Add one SEND per chunk on each rank of the sending group, and its RECV on the other
+        group.
+
+        Every chunk has its own tag. A sliced value is sent by its owners only.
+        """
         kind = self.program.types[operation.name]
         ours = self._ranks(self.program.types[operation.reads[0]].group)
         theirs = self._ranks(kind.group)
@@ -301,7 +326,11 @@ class _FlatBuilder:
         self.producers.ready[operation.name] = ready
 
     def _add_collective(self, operation: Operation, operand: str) -> None:
-        """Add the nodes of an algorithm, piece by piece, on the ranks of a group."""
+        """Add the nodes of an algorithm for every piece on the ranks of a group; `operand`: its
+        input value.
+
+        At most `at_once` pieces of the choice run at the same time.
+        """
         contents = self._find_contents(operation)
         template, is_scalar = contents.template, not operation.is_communication
         first = int(self._ranks(self.program.types[operation.name].group)[0])
@@ -333,9 +362,10 @@ class _FlatBuilder:
     def _connect(
         self, runs: CollectiveRuns, operand: str, numbers: Int64Array, position: Int64Array
     ) -> None:
-        """Let the steps wait for their operands, and record the nodes that produce the result.
+        """Let the steps wait for the chunks that they read, and record the producers of the result.
 
-        `numbers`: of the nodes of all pieces; `position`: in the group, by node of the algorithm.
+        Chunks that no step writes keep the producers of the operand. `numbers`: of the nodes of all
+        pieces; `position`: in the group, by node of the algorithm.
         """
         contents, grid, first = runs.contents, runs.grid, runs.first_rank
         count, region = len(contents.template), self.regions[runs.operation.name]
@@ -364,7 +394,9 @@ class _FlatBuilder:
         self.producers.ready[runs.operation.name] = Ready(region, grid, *columns)
 
     def _add_barrier(self, value: str, ranks: Int64Array) -> Int64Array:
-        """Add MARKERs after all nodes that produce a value, on these ranks."""
+        """Add one MARKER per rank for a value, and return their numbers; the caller adds
+        dependencies.
+        """
         markers = self.nodes.add(
             ranks, len(self.parts), np.zeros_like(ranks),
             kind=NodeKind.MARKER, name=self._add_name([self.program.by_name[value]]),

@@ -142,7 +142,10 @@ def extract_algorithm(flat: FlatProgram, name: str, piece: int = 0) -> Algorithm
 
 
 def _find_collective(flat: FlatProgram, name: str) -> tuple[int, CollectiveRuns]:
-    """Find the part of a collective, and its number."""
+    """Return the number and the part of the collective with this name.
+
+    Raises `InputError` if there is none.
+    """
     for number, part in enumerate(flat.parts):
         if isinstance(part, CollectiveRuns) and part.operation.name == name:
             return number, part

@@ -43,13 +43,19 @@ class Grid:
 
     @property
     def chunks(self) -> int:
-        """Number of chunks."""
+        """Number of chunks of the tensor: parts times blocks (times blocks again for an
+        exchange).
+        """
         # An exchange has a block for every pair of ranks.
         pairs = 1 if self.across is None else self.blocks
         return self.blocks * pairs * self.parts
 
     def owners(self, chunks: Int64Array, dimension: int) -> Int64Array:
-        """The rank that has each chunk of a tensor that is sliced along `dimension`."""
+        """Return the rank (position in the group) that has each chunk of a tensor sliced along
+        `dimension`.
+
+        In an exchange, senders are sliced along one dimension, receivers along the other.
+        """
         block: Int64Array = chunks // self.parts
         # In an exchange, senders are sliced along one dimension, receivers along the other.
         if self.across is None:
@@ -58,9 +64,9 @@ class Grid:
         return target if dimension == self.across else source
 
     def is_comparable(self, other: Grid) -> bool:
-        """Whether both grids have the same blocks of one tensor.
+        """Whether both grids cut one tensor into the same blocks, so that `overlaps` is defined.
 
-        Their chunks then overlap in order.
+        The numbers of parts per block may differ.
         """
         blocks = self.shape, self.dimension, self.blocks, self.across
         return blocks == (other.shape, other.dimension, other.blocks, other.across)
@@ -87,7 +93,9 @@ class Grid:
         return inside[part * count // self.parts : (part + 1) * count // self.parts]
 
     def _block(self, block: int) -> Int64Array:
-        """Indices of the elements of a block, in row-major order."""
+        """Return the indices in the complete tensor of the elements of a block, in row-major
+        order.
+        """
         indices = np.arange(int(np.prod(self.shape, dtype=np.int64))).reshape(self.shape)
         if self.blocks == 1:
             return indices.reshape(-1)
@@ -130,7 +138,12 @@ def derive_product_grid(
 
 
 def select_rank_chunks(product: Grid, chunks: Int64Array, position: int) -> Int64Array:
-    """Select the chunks of a product on one rank, in the order of the operand's `chunks`."""
+    """Return the chunks of a product that a rank computes from chunks of its operand, in their
+    order.
+
+    `position`: of the rank in the group. Unless the product is exchanged, these are the same
+    numbers.
+    """
     if product.across is None:
         return chunks
     # From each block of the operand, the rank computes one block of the product.
@@ -291,7 +304,10 @@ def _cut_like_neighbour(
     *,
     is_needed: bool,
 ) -> None:
-    """Cut an operation like its neighbour of the same region, if possible."""
+    """Give an operation the cut of a neighbour, in `cuts`, if both are in one region and it fits.
+
+    Communications, reductions to scalars, and operations that have a cut are left unchanged.
+    """
     is_local = not operation.is_communication and operation.kind not in REDUCTIONS_TO_SCALARS
     cut = cuts.get(neighbour.name)
     if not is_local or operation.name in cuts or cut is None:
@@ -311,7 +327,10 @@ def _cut_product(
     operation: Operation,
     source: Operation,
 ) -> None:
-    """Cut a product like the operand that arrives chunk by chunk, if rows of it suffice."""
+    """Give a product a cut from that of its operand `source`, in `cuts`, if chunks of rows suffice.
+
+    Nothing changes if it has a cut, is in another region, or the operand has no cut.
+    """
     cut = cuts.get(source.name)
     is_near = regions[operation.name] == regions[source.name]
     if operation.name in cuts or cut is None or not is_near:

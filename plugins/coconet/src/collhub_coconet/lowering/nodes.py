@@ -42,7 +42,11 @@ class NodeList:
     control: list[tuple[Int64Array, Int64Array]] = field(default_factory=list)
 
     def add(self, rank: Int64Array, part: int, item: Int64Array, **columns: object) -> Int64Array:
-        """Add nodes and return their numbers; columns are arrays, or one value for all nodes."""
+        """Add one node per entry of `rank`, and return their numbers.
+
+        `part`: number of the flat program's part; `item`: position of every node in it; columns are
+        arrays, or one value for all nodes, with the defaults of a workload.
+        """
         rows = len(rank)
         block = {"rank": rank, "part": np.full(rows, part), "item": item}
         for name in _COLUMNS[1:]:
@@ -53,7 +57,7 @@ class NodeList:
         return np.arange(self.count - rows, self.count)
 
     def column(self, name: str) -> Int64Array:
-        """Return a column of all nodes."""
+        """Return a column of all nodes, in the order in which they were added."""
         values = [block[name] for block in self.blocks]
         return np.concatenate(values) if values else np.zeros(0, np.int64)
 
@@ -62,14 +66,16 @@ class NodeList:
         return {name: self.column(name) for name in _COLUMNS}
 
     def chain(self, nodes: Int64Array, rank: Int64Array) -> None:
-        """Let the nodes of each rank run one after the other, in order."""
+        """Add control dependencies so that the nodes of each rank run one after the other, in this
+        order.
+        """
         order = np.argsort(rank, kind="stable")
         ordered, owner = nodes[order], rank[order]
         is_next = owner[1:] == owner[:-1]
         self.control.append((ordered[:-1][is_next], ordered[1:][is_next]))
 
     def edges(self, kind: str) -> tuple[Int64Array, Int64Array]:
-        """Return all distinct `data` or `control` dependencies, as (parents, children)."""
+        """Return all distinct dependencies of a kind, `data` or `control`: (parents, children)."""
         pairs = getattr(self, kind)
         if not pairs:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -94,7 +100,10 @@ class Ready:
     node: Int64Array
 
     def nodes_of(self, rank: Int64Array, chunk: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Find all pairs (index into `chunk`, node that produces this chunk on this rank)."""
+        """Return all pairs (index into `chunk`, node that produces this chunk on this rank).
+
+        A chunk may have no node or several.
+        """
         width = 1 + max(int(self.chunk.max(initial=0)), int(chunk.max(initial=0)))
         key, requested_key = self.rank * width + self.chunk, rank * width + chunk
         order = np.argsort(key, kind="stable")
@@ -125,16 +134,21 @@ class Producers:
         chunk: Int64Array,
         node: Int64Array,
     ) -> None:
-        """Let node i wait for chunk i of a value on rank i."""
+        """Add a data dependency of node i on all producers of chunk i of a value on rank i.
+
+        `region`, `grid`: those of the reader; see `find_producers`.
+        """
         index, parents = self.find_producers(value, region, grid, rank, chunk)
         self.nodes.data.append((parents, node[index]))
 
     def find_producers(
         self, value: str, region: int, grid: Grid | None, rank: Int64Array, chunk: Int64Array
     ) -> tuple[Int64Array, Int64Array]:
-        """Find all pairs (index into `chunk`, node that produces a part of it).
+        """Return all pairs (index into `chunk`, node that produces a part of this chunk on this
+        rank).
 
-        Arguments have none.
+        If the value is in another region or cut differently, the nodes of its complete value are
+        returned. Arguments have none.
         """
         ready = self.ready.get(value)
         if ready is None:
@@ -148,7 +162,11 @@ class Producers:
         return index[inner], node
 
     def _find_complete(self, value: str, ready: Ready) -> Ready:
-        """Find the producers of the complete value: its nodes, or a MARKER after many nodes."""
+        """Return the nodes after which the complete value is available on each rank; cached.
+
+        If a rank has more than `_MAX_DIRECT_DEPENDENCIES` of them, a MARKER that waits for all is
+        added.
+        """
         if value not in self.complete:
             rank, node = ready.rank, ready.node
             ranks, counts = np.unique(rank, return_counts=True)
@@ -169,10 +187,11 @@ class Streams:
     def append(
         self, nodes: NodeList, numbers: Int64Array, rank: Int64Array, stage: Stage | None
     ) -> None:
-        """Order the new computations of each rank after the kernels before them.
+        """Order new computations: those of a rank one after the other, after the rank's earlier
+        kernels.
 
-        A kernel that communicates runs concurrently with other kernels, as overlap requires; only
-        its own computations are ordered.
+        A kernel that communicates (`stage` of another family than pointwise) runs concurrently with
+        other kernels; only its own computations are ordered.
         """
         nodes.chain(numbers, rank)
         if stage is not None and stage.family != "pointwise":
@@ -222,7 +241,10 @@ class Tiles:
 
 
 def cut_tiles(ranks: Int64Array, orders: Sequence[Int64Array], max_tiles: int | None) -> Tiles:
-    """Cut the ordered chunks of each rank into at most `max_tiles` tiles of equal length."""
+    """Cut the ordered chunks of each rank into at most `max_tiles` tiles of nearly equal length.
+
+    None: one chunk per tile. `orders`: chunks by rank; a rank without chunks gets no tile.
+    """
     rank, chunks = [], []
     for number, order in zip(ranks.tolist(), orders, strict=True):
         count = len(order) if max_tiles is None else min(max_tiles, len(order))

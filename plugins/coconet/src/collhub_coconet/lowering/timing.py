@@ -41,7 +41,11 @@ class Machine:
     measured_s: Mapping[str, float] = field(default_factory=dict)
 
     def network(self, num_ranks: int, registry: Registry) -> Topology:
-        """Return the network of `num_ranks` ranks. Raises `InputError` if it has fewer NPUs."""
+        """Return the network of the machine for `num_ranks` ranks; texts are parsed.
+
+        Without one it is fully connected with the machine's latency and bandwidth. Raises
+        `InputError` if it has fewer NPUs than ranks.
+        """
         topology = self.topology
         if topology is None:
             latency = f"{self.alpha_s * 1e9:.6f}ns"
@@ -92,7 +96,10 @@ def makespan(
 def simulate_flat(
     flat: FlatProgram, machine: Machine, network: Topology, registry: Registry
 ) -> WorkloadTimes:
-    """Simulate all nodes of a flat program; times are in ns."""
+    """Simulate all nodes of a flat program with unlimited slots per rank; times are in ns.
+
+    The durations of computations are those of `machine`.
+    """
     offer = registry.find(WorkloadSimulator, _SIMULATOR).offer
     simulate = resolve(offer.simulate)
     options = offer.options(slots="unlimited")
@@ -102,7 +109,10 @@ def simulate_flat(
 
 
 def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
-    """Copy the workload of a flat program with the durations of its computations on a machine."""
+    """Copy the workload with the duration of every computation on a machine, rounded to ns.
+
+    The first nodes of a kernel on each rank include its launch.
+    """
     nodes = flat.workload.nodes
     seconds = np.zeros(len(nodes))
     is_computed = np.zeros(len(nodes), np.bool_)
@@ -125,7 +135,12 @@ def add_durations(flat: FlatProgram, machine: Machine) -> Workload:
 def _compute_seconds(
     flat: FlatProgram, machine: Machine, part: Segment, rows: Int64Array
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Compute the seconds of the tiles of a segment, without launches."""
+    """Return the seconds of the tiles of a segment, without launches: the longer of computing and
+    moving.
+
+    A measured time of its operations replaces this, divided equally among the rank's tiles. Several
+    tiles add an overhead each.
+    """
     nodes = flat.workload.nodes
     computing = nodes.operations[rows] / machine.operations_per_s
     moving = nodes.bytes[rows] / machine.memory_bytes_per_s

@@ -78,7 +78,10 @@ class _WorkloadBuilder:
     producer: dict[str, list[int]] = field(default_factory=dict)
 
     def add_kernel(self, kernel: list[Operation]) -> None:
-        """Add the nodes of a kernel, with one computation between successive communications."""
+        """Add the nodes of a kernel: one computation between successive communications.
+
+        A reduction of slices to a scalar is followed by its all-reduce.
+        """
         pending: list[Operation] = []
         for operation in kernel:
             if operation.is_communication:
@@ -94,7 +97,10 @@ class _WorkloadBuilder:
         self._add_computation(pending)
 
     def build(self) -> Workload:
-        """Return the complete workload."""
+        """Return the workload of all added nodes.
+
+        A program of views only gets one MARKER per rank.
+        """
         if not self.rows:
             # The program has only views: MARKER nodes carry its statements.
             statement = self.statements.add(())
@@ -119,7 +125,11 @@ class _WorkloadBuilder:
         return Workload(nodes, tuple(self.names), groups, extras=self.statements.extras())
 
     def _add_computation(self, operations: list[Operation]) -> None:
-        """Add one COMPUTE node per rank for operations without communication between them."""
+        """Add one COMPUTE node per rank of the group for operations without communication between
+        them.
+
+        Slices are views: they are stated, but a list of slices adds no node.
+        """
         working = [operation for operation in operations if operation.kind is not Kind.SLICE]
         for operation in operations:
             if operation.kind is Kind.SLICE and operation.reads[0] in self.producer:
@@ -146,7 +156,10 @@ class _WorkloadBuilder:
         self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
 
     def _add_communication(self, operation: Operation) -> None:
-        """Add a collective, or the messages of a Send."""
+        """Add the nodes of a communication: messages for a Send, otherwise a collective.
+
+        Raises `InputError` for a root that is no rank of the group.
+        """
         if operation.kind is Kind.SEND:
             self._add_messages(operation)
             return
@@ -169,7 +182,9 @@ class _WorkloadBuilder:
         self.producer[operation.name] = numbers
 
     def _add_messages(self, operation: Operation) -> None:
-        """Add SEND nodes on the ranks of one group and RECV nodes on the other, with one tag."""
+        """Add a SEND on each rank of the sending group and a RECV on its partner, all with one new
+        tag.
+        """
         sender = self.program.types[operation.reads[0]].group
         kind = self.program.types[operation.name]
         row = {"name": self._add_name(operation.name), "tag": len(self.names)}
@@ -188,7 +203,10 @@ class _WorkloadBuilder:
         ]
 
     def _find_root(self, operation: Operation) -> int:
-        """Convert the root to a rank of the job."""
+        """Convert the root of an operation to a rank of the job.
+
+        Raises `InputError` if it is none.
+        """
         root, ranks = operation.root or 0, self.binding.num_ranks
         if not 0 <= root < ranks:
             message = f"{operation.name}: root {root} is no rank of {ranks}"
@@ -197,7 +215,7 @@ class _WorkloadBuilder:
         return self.program.types[operation.name].group * ranks + root
 
     def _add_row(self, row: dict[str, int]) -> int:
-        """Add a row and return its number."""
+        """Add a node with these columns, and return its row number; other columns have defaults."""
         self.rows.append(row)
         return len(self.rows) - 1
 
@@ -209,7 +227,7 @@ class _WorkloadBuilder:
                 self.edges.add((parent, child))
 
     def _add_name(self, name: str) -> int:
-        """Add a name and return its number."""
+        """Add a name to the workload, and return its number."""
         self.names.append(name)
         return len(self.names) - 1
 
@@ -231,7 +249,11 @@ def read(source: Source, options: ProgramOptions) -> Workload:
 
 
 def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
-    """Locate a finding in the file: the program's checks give its name and operation number."""
+    """Let a finding about the program refer to the file; the operation's number goes to the
+    message.
+
+    A finding that is already about the file is unchanged.
+    """
     location = diagnostic.location
     if location.file == file:
         return diagnostic

@@ -47,7 +47,10 @@ class ProgramBuilder:
         layout: Layout = REPLICATED,
         group: int = 0,
     ) -> Value:
-        """Declare an input tensor of the program."""
+        """Declare an input tensor, replicated by default, and return its value.
+
+        `shape`: numbers or symbols. Raises `InputError` for an invalid type, layout, group or name.
+        """
         kind = _create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind))
 
@@ -60,12 +63,18 @@ class ProgramBuilder:
         group: int = 0,
         whole_after: bool = False,
     ) -> Value:
-        """Declare a state; `whole_after`: every rank reads the complete state after the program."""
+        """Declare a tensor that the program may update, and return its value; raises as `argument`.
+
+        `whole_after`: every rank reads the complete state after the program.
+        """
         kind = _create_tensor_type(name, element, shape, layout, group)
         return self._declare(Argument(name, kind, is_state=True, whole_after=whole_after))
 
     def apply(self, kind: Kind, operands: Sequence[Value | float], **attributes: object) -> Value:
-        """Add one operation. Raises `InputError` with its line and the violated condition."""
+        """Add one operation and return its value, which has a name with `_` until it is named.
+
+        Raises `InputError` with the operation's number and the violated typing condition.
+        """
         names = tuple(self._operand(operand) for operand in operands)
         line = len(self._operations) + 1
         operation = Operation(f"_{line}", kind, names, **attributes)  # type: ignore[arg-type]
@@ -75,7 +84,10 @@ class ProgramBuilder:
         return Value(self, operation.name)
 
     def rename(self, value: Value, name: str) -> None:
-        """Name the value of the last operation, which no operation reads yet."""
+        """Name the value of the last operation.
+
+        Raises `InputError` for any other value, or a used name.
+        """
         line = len(self._operations)
         last = self._operations[-1] if line else None
         if last is None or last.name != value.name or name in self._checker.types:
@@ -87,7 +99,10 @@ class ProgramBuilder:
         self._checker.rename(last.name, name)
 
     def program(self, *outputs: Value) -> Program:
-        """Return the complete program; `outputs`: its outputs, in order."""
+        """Return the complete program with these outputs, in order.
+
+        Raises `InputError` for an invalid output. The builder can be used further.
+        """
         names = tuple(value.name for value in outputs)
         operations = tuple(self._operations)
         return Program(self.name, self._sizes, tuple(self._arguments), operations, names)
@@ -97,14 +112,20 @@ class ProgramBuilder:
         return self._checker.types[value.name]
 
     def _declare(self, argument: Argument) -> Value:
-        """Check an argument and add it."""
+        """Check an argument, add it, and return its value.
+
+        Raises `InputError` with all violations.
+        """
         self._checker.add_argument(argument)
         self._checker.raise_findings()
         self._arguments.append(argument)
         return Value(self, argument.name)
 
     def _operand(self, operand: Value | float) -> Operand:
-        """Return the name of a value of this program, or the number itself."""
+        """Return the name of a value of this program, or the number itself.
+
+        Raises `InputError` for a value of another builder.
+        """
         if not isinstance(operand, Value):
             return operand
         if operand.builder is not self:

@@ -32,7 +32,11 @@ Rule = Callable[[Operands], TensorType]
 
 
 def type_scalar_reduction(operands: Operands) -> TensorType:
-    """R -> R; L -> L; S_d -> R with an all-reduce of one scalar. A 2-norm requires floats."""
+    """Type a reduction to a scalar: R -> R; L -> L; S_d -> R with an all-reduce of one scalar.
+
+    R, L, S_d: replicated, local, sliced along d. A 2-norm requires floats; bool is refused. Raises
+    `TypingMistakeError`.
+    """
     element = operands.tensor(0).element
     if operands.operation.kind is Kind.NORM:
         operands.check_float(0)
@@ -43,7 +47,11 @@ def type_scalar_reduction(operands: Operands) -> TensorType:
 
 
 def type_transpose(operands: Operands) -> TensorType:
-    """Swap the last two dimensions; a slice along one becomes a slice along the other."""
+    """Type a Transpose: swap the last two dimensions; a slice along one becomes one along the
+    other.
+
+    Raises `TypingMistakeError` for fewer than two dimensions.
+    """
     operand = operands.tensor(0)
     rank = len(operand.shape)
     if rank < 2:
@@ -58,9 +66,10 @@ def type_transpose(operands: Operands) -> TensorType:
 
 
 def type_update(operands: Operands) -> TensorType:
-    """Require equal types of state and value; the result has this type.
+    """Type an Update: state and value must have equal types, which is the type of the result.
 
-    A sliced value needs an AllGather before it can update a replicated state.
+    Raises `TypingMistakeError` otherwise, for example for a sliced value of a replicated state,
+    which needs an AllGather.
     """
     state, value = operands.tensor(0), operands.tensor(1)
     if value == state:
@@ -128,7 +137,11 @@ class Checker:
                 self._add("size", message, "state its smallest and largest value", 0)
 
     def add_argument(self, argument: Argument) -> None:
-        """Check one argument and record its type."""
+        """Check one argument and record its type, even if it is invalid, so that readers are
+        checked.
+
+        Violations are added to `findings`.
+        """
         text = f"argument {argument.name}"
         try:
             self._check_argument(argument)
@@ -140,7 +153,11 @@ class Checker:
             self._states.add(argument.name)
 
     def add_operation(self, operation: Operation, line: int) -> None:
-        """Check one operation and record the type of its value; `line` is counted from 1."""
+        """Check one operation and record the type of its value; `line` is counted from 1.
+
+        Violations are added to `findings`. An operation that reads an ill-typed value is not
+        checked and counts as ill-typed.
+        """
         # A violation is reported once, and not again for every operation that depends on it.
         if not self._ill_typed.isdisjoint(operation.reads):
             self._ill_typed.add(operation.name)
@@ -182,7 +199,9 @@ class Checker:
             raise InputError(findings)
 
     def _check_argument(self, argument: Argument) -> None:
-        """Refuse duplicate names and invalid symbols, sizes, layouts and groups."""
+        """Raise `TypingMistakeError` for a used name, an unknown symbol, a size below 1, an invalid
+        slice or group, or a local state.
+        """
         kind = argument.type
         if argument.name in self.types:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
@@ -202,7 +221,10 @@ class Checker:
             raise TypingMistakeError("layout", "a state is local", cure)
 
     def _check_names(self, operation: Operation) -> None:
-        """Refuse a name that is in use, and operands that are not defined before."""
+        """Raise `TypingMistakeError` for a used name and for operands that are not defined before.
+
+        An Update must name a state that no earlier Update names.
+        """
         if operation.name in self.types or operation.name in self._ill_typed:
             raise TypingMistakeError("name", "the name is taken", "give every value its own name")
         # Single assignment: operands precede their readers.
@@ -221,7 +243,7 @@ class Checker:
                 raise TypingMistakeError("state", message, "update it once, with the last value")
 
     def _add(self, code: str, message: str, cure: str, line: int) -> None:
-        """Add a finding; line 0 means the program as a whole."""
+        """Add a finding at a line of the program; line 0 means the program as a whole."""
         location = Location(self._program, line or None)
         self.findings.append(Diagnostic(code, message, location=location, cure=cure))
 

@@ -115,7 +115,10 @@ def has_dimension(shape: Shape, distance: int) -> bool:
 
 
 def block_bounds(size: int, num_ranks: int, rank: int) -> tuple[int, int]:
-    """First element of the block of a rank, and the end (exclusive); blocks cover all elements."""
+    """Return the first element of a rank's block, and its end (exclusive).
+
+    Blocks have equal lengths, rounded up; the last ones are shorter or empty.
+    """
     length = -(-size // num_ranks)
     return min(rank * length, size), min((rank + 1) * length, size)
 
@@ -146,7 +149,10 @@ class Binding:
         return range(first, first + self.num_ranks)
 
     def elements(self, shape: Shape) -> int:
-        """Number of elements of the complete tensor."""
+        """Return the number of elements of the complete tensor; 1 for a scalar.
+
+        Raises as `_size`.
+        """
         count = 1
         for size in shape:
             count *= self._size(size)
@@ -165,7 +171,7 @@ class Binding:
         return self.elements_of_rank(kind) * kind.element.element_bytes
 
     def _size(self, size: Size) -> int:
-        """Replace a symbol by its number."""
+        """Return a size as a number. Raises `InputError` for a symbol without a number."""
         if isinstance(size, int):
             return size
         if size not in self.sizes:

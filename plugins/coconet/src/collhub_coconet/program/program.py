@@ -31,7 +31,10 @@ def collect_readers(operations: Iterable[Operation]) -> dict[str, tuple[Operatio
 
 
 def find_descendants(operations: Sequence[Operation], sources: Iterable[str]) -> set[str]:
-    """Find the names of all operations after `sources` on some path, without the sources."""
+    """Return the names of all operations that depend on `sources`, without the sources themselves.
+
+    `operations` are in program order.
+    """
     reached = set(sources)
     names: set[str] = set()
     # In program order, operands precede their readers.
@@ -43,7 +46,7 @@ def find_descendants(operations: Sequence[Operation], sources: Iterable[str]) ->
 
 
 def find_ancestors(operations: Sequence[Operation], sinks: Iterable[str]) -> set[str]:
-    """Find the names of all operations before `sinks` on some path, including the sinks."""
+    """Return the names of all values on which `sinks` depend, with the sinks and with arguments."""
     names = set(sinks)
     for operation in reversed(operations):
         if operation.name in names:
@@ -84,7 +87,10 @@ def order_groups(
 def _sort_topologically(
     content: Mapping[int, list[Operation]], waits: Mapping[int, set[int]]
 ) -> list[list[Operation]] | None:
-    """Order the nodes after their dependencies `waits`; None if there is a cycle."""
+    """Order the nodes after those in `waits`; of several ready nodes the lowest number comes first.
+
+    Returns the content of each node, or None if there is a cycle.
+    """
     followers: dict[int, list[int]] = {node: [] for node in content}
     for node, read in waits.items():
         for source in read:
@@ -198,7 +204,8 @@ class Program:
     def with_stages(self, stages: tuple[Stage, ...], chains: tuple[Chain, ...]) -> Program:
         """Copy the program with other stages and chains, without typing it again.
 
-        Raises `InputError` for invalid stages.
+        Raises `InputError` for unknown members, an operation in two stages, or stages that wait for
+        each other.
         """
         # A copy of all fields and cached properties: operations and types are the same.
         result = object.__new__(Program)
@@ -209,7 +216,9 @@ class Program:
         return result
 
     def _check_stages(self) -> None:
-        """Refuse members that do not exist or are in two stages, and cycles of stages."""
+        """Raise `InputError` for members that do not exist or are in two stages, and cycles of
+        stages.
+        """
         names = [name for stage in self.stages for name in stage.members]
         known = {operation.name for operation in self.operations}
         unknown = sorted(set(names) - known)

@@ -54,7 +54,10 @@ class Operands:
         self.tensors = [tensor for tensor in types if tensor is not None]
 
     def tensor(self, position: int) -> TensorType:
-        """Return the type of the operand at a position, which must be a tensor."""
+        """Return the type of the operand at a position.
+
+        Raises `TypingMistakeError` if it is a number.
+        """
         tensor = self.all[position]
         if tensor is None:
             message = f"operand {position + 1} is a number, a tensor is expected"
@@ -66,21 +69,25 @@ class Operands:
         return str(self.operation.operands[position])
 
     def check_float(self, position: int) -> None:
-        """Refuse integers and bool."""
+        """Raise `TypingMistakeError` unless the operand at a position is a tensor of floats."""
         element = self.tensor(position).element
         if not element.is_float:
             message = f"{self.name(position)} is {element}, a float is expected"
             raise TypingMistakeError("element-type", message, "insert a Cast")
 
     def check_same_group(self) -> None:
-        """Refuse tensors on different groups."""
+        """Raise `TypingMistakeError` if two tensors are on different groups."""
         groups = {tensor.group for tensor in self.tensors}
         if len(groups) > 1:
             message = f"operands lie on groups {', '.join(map(str, sorted(groups)))}"
             raise TypingMistakeError("group", message, "Send one of them to the other group")
 
     def check_same_element(self, positions: list[int]) -> None:
-        """Refuse tensors of different element types; numbers adopt the type of the tensors."""
+        """Raise `TypingMistakeError` if the tensors at these positions have different element
+        types.
+
+        Numbers have no type of their own.
+        """
         operands = [self.all[position] for position in positions]
         elements = {operand.element for operand in operands if operand is not None}
         if len(elements) > 1:
@@ -89,7 +96,7 @@ class Operands:
 
 
 def check_sliceable(tensor: TensorType, dimension: int, name: str) -> None:
-    """Refuse a dimension that a tensor does not have, or along which it is broadcast."""
+    """Raise `TypingMistakeError` for a dimension that a tensor does not have, or of size 1."""
     rank = len(tensor.shape)
     sizes = ", ".join(map(str, tensor.shape))
     if not 0 <= dimension < rank:
@@ -111,13 +118,16 @@ def type_scalar(tensor: TensorType) -> TensorType:
 
 
 def type_all_reduce(operands: Operands) -> TensorType:
-    """L -> R. A replicated operand is refused: its values would be multiplied by p."""
+    """Type an AllReduce: local -> replicated.
+
+    Raises `TypingMistakeError` for any other layout: replicated values would be multiplied by p.
+    """
     operand = _require_local(operands)
     return replace(operand, layout=REPLICATED)
 
 
 def type_reduce_scatter(operands: Operands) -> TensorType:
-    """L -> S_d; the shape remains that of the complete tensor."""
+    """Type a ReduceScatter: local -> sliced; the shape remains that of the complete tensor."""
     operand = _require_local(operands)
     dimension = operands.operation.dimension or 0
     check_sliceable(operand, dimension, operands.name(0))
@@ -125,7 +135,7 @@ def type_reduce_scatter(operands: Operands) -> TensorType:
 
 
 def type_all_gather(operands: Operands) -> TensorType:
-    """S_d -> R."""
+    """Type an AllGather: sliced -> replicated. Raises `TypingMistakeError` for any other layout."""
     operand = operands.tensor(0)
     if not operand.layout.is_sliced:
         cure = (
@@ -141,14 +151,16 @@ def type_broadcast(operands: Operands) -> TensorType:
 
 
 def type_reduce(operands: Operands) -> TensorType:
-    """L or R -> L, valid on the root only."""
+    """Type a Reduce: local or replicated -> local, valid on the root only."""
     operand = _require_unsliced(operands)
     _check_arithmetic(operands, operand)
     return replace(operand, layout=LOCAL)
 
 
 def type_send(operands: Operands) -> TensorType:
-    """Any layout -> the same layout on another group of the row."""
+    """Type a Send: the same layout on the group at distance `offset`, which must exist and
+    differ.
+    """
     operand = operands.tensor(0)
     offset = operands.operation.offset or 0
     group = operand.group + offset
@@ -177,7 +189,10 @@ def type_all_to_all(operands: Operands) -> TensorType:
 
 
 def type_slice(operands: Operands) -> TensorType:
-    """R -> S_d, without communication."""
+    """Type a Slice: replicated -> sliced, without communication.
+
+    Raises `TypingMistakeError` for any other layout or an invalid dimension.
+    """
     operand = operands.tensor(0)
     if operand.layout != REPLICATED:
         cure = _CURES[operand.layout.placement]
@@ -202,7 +217,11 @@ COMMUNICATION_RULES = {
 
 
 def type_arithmetic(operands: Operands) -> TensorType:
-    """Two tensors, or a tensor and a number, of one element type; quotients require floats."""
+    """Type arithmetic: two tensors, or a tensor and a number, of one element type; see
+    `_join_types`.
+
+    Raises `TypingMistakeError` for bool, and for a quotient of integers.
+    """
     result = _join_types(operands, [0, 1])
     is_quotient = operands.operation.kind is Kind.DIVIDE
     if result.element is ElementType.BOOL or (is_quotient and not result.element.is_float):
@@ -217,7 +236,11 @@ def type_comparison(operands: Operands) -> TensorType:
 
 
 def type_select(operands: Operands) -> TensorType:
-    """`Select(c, a, b)`: a where the bool c is true, else b."""
+    """Type `Select(c, a, b)`, which is a where the bool c is true, else b: the joined type of a and
+    b.
+
+    Raises `TypingMistakeError` if c is not bool.
+    """
     if operands.tensor(0).element is not ElementType.BOOL:
         message = f"the condition {operands.name(0)} is {operands.tensor(0).element}, not bool"
         raise TypingMistakeError("element-type", message, "compare it with something")
@@ -237,7 +260,7 @@ def type_cast(operands: Operands) -> TensorType:
 
 
 def type_dropout(operands: Operands) -> TensorType:
-    """The type of the operand.
+    """Type a Dropout: the type of the operand, which must be a float; the rate is in [0, 1).
 
     Slices give the same values as the complete tensor, since the random numbers depend on the index
     of an element in the complete tensor.
@@ -323,7 +346,10 @@ def type_contraction(operands: Operands) -> TensorType:
 
 
 def _require_local(operands: Operands) -> TensorType:
-    """Return the operand of a reduction with a common result, which must be local."""
+    """Return the operand of a reduction.
+
+    Raises `TypingMistakeError` unless it is local and arithmetic.
+    """
     operand = operands.tensor(0)
     if operand.layout != LOCAL:
         raise _create_layout_error(operands, "a local", _CURES[operand.layout.placement])
@@ -332,7 +358,7 @@ def _require_local(operands: Operands) -> TensorType:
 
 
 def _require_unsliced(operands: Operands) -> TensorType:
-    """Return an operand that must be complete on every rank."""
+    """Return the operand. Raises `TypingMistakeError` if it is sliced."""
     operand = operands.tensor(0)
     if operand.layout.is_sliced:
         raise _create_layout_error(operands, "a local or replicated", "AllGather it first")
@@ -354,7 +380,12 @@ def _create_layout_error(operands: Operands, expected: str, cure: str) -> Typing
 
 
 def _join_types(operands: Operands, positions: list[int]) -> TensorType:
-    """Join the shapes and layouts of all operands, and the element types at `positions`."""
+    """Join the operands of a pointwise operation: broadcast shape, joined layout, common element
+    type.
+
+    `positions`: the operands whose element types must be equal. Raises `TypingMistakeError` for
+    operands that do not fit, and if all are numbers.
+    """
     if not operands.tensors:
         raise TypingMistakeError("operand", "all operands are numbers", "compute the number")
     operands.check_same_group()
@@ -369,7 +400,10 @@ def _join_types(operands: Operands, positions: list[int]) -> TensorType:
 
 
 def _join_sizes(shapes: list[Shape], distance: int) -> Size:
-    """Find the common size of all shapes at one distance from the end."""
+    """Return the common size of all shapes at a distance from the end, ignoring sizes of 1.
+
+    Raises `TypingMistakeError` for different ones.
+    """
     sizes = {shape[-distance] for shape in shapes if has_dimension(shape, distance)}
     if len(sizes) > 1:
         message = f"sizes {' and '.join(sorted(map(str, sizes)))} do not fit"
@@ -404,7 +438,7 @@ def _join_layouts(operands: Operands, shape: Shape) -> Layout:
 
 
 def _compute_product_shape(left: TensorType, right: TensorType) -> Shape:
-    """Compute the shape of a matrix product."""
+    """Return the shape of [..., K] times [K, N]. Raises `TypingMistakeError` for other shapes."""
     x, w = left.shape, right.shape
     if len(x) < 2 or len(w) != 2 or x[-1] != w[0]:
         message = f"shapes {_format_shape(x)} and {_format_shape(w)} do not fit"
@@ -413,7 +447,10 @@ def _compute_product_shape(left: TensorType, right: TensorType) -> Shape:
 
 
 def _compute_batch_shape(left: TensorType, right: TensorType) -> Shape:
-    """Compute the shape of a batch of matrix products."""
+    """Return the shape of [..., M, K] times [..., K, N].
+
+    Raises `TypingMistakeError` for other shapes.
+    """
     x, w = left.shape, right.shape
     is_fit = len(x) == len(w) >= 3 and x[:-2] == w[:-2] and x[-1] == w[-2]
     if not is_fit:
@@ -423,7 +460,11 @@ def _compute_batch_shape(left: TensorType, right: TensorType) -> Shape:
 
 
 def _compute_conv_shape(x: TensorType, w: TensorType) -> Shape:
-    """Compute the shape of a convolution."""
+    """Return the shape of a convolution of [B, C, positions] with [O, C, window].
+
+    Raises `TypingMistakeError` for other shapes, even windows, and an x that is sliced along
+    positions.
+    """
     window = w.shape[2:]
     is_fit = len(x.shape) == len(w.shape) >= 3 and x.shape[1] == w.shape[1]
     is_odd = all(isinstance(size, int) and size % 2 for size in window)
@@ -445,7 +486,12 @@ _SHAPES = {
 
 
 def _find_contraction_layout(x: Layout, w: Layout, axes: Axes) -> Layout:
-    """Find the layout of the result from the layouts of the operands."""
+    """Return the layout of a contraction.
+
+    A sliced row of x or column of w stays sliced; slices of the contracted dimension, or one local
+    operand, give local sums; two replicated operands a replicated result. Raises
+    `TypingMistakeError` for all other pairs.
+    """
     if w == REPLICATED and x.is_sliced and x.dimension in axes.rows:
         return x
     is_sum = x == sliced(axes.x_sum) and w == sliced(axes.w_sum)

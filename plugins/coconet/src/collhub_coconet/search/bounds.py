@@ -136,7 +136,9 @@ class _BoundCalculation:
         return "reorder" in self.kinds or ("as-slice" in self.kinds and is_of_state)
 
     def _compute_send_s(self, operation: Operation) -> float:
-        """Seconds of a Send; of one slice of its tensor if it can be moved onto slices."""
+        """Return the seconds of a Send; of one slice of its tensor if a reorder can move it onto
+        slices.
+        """
         size = self.binding.bytes_of_rank(self.program.types[operation.name])
         divisor = self.binding.num_ranks if operation.name in self.movable else 1
         return self._compute_formula_s(Kind.SEND, size // divisor)

@@ -122,7 +122,9 @@ class Exploration:
         return min(self.candidates, key=lambda candidate: candidate.sort_key(size_index))
 
     def pareto_front(self, size_index: int) -> list[Candidate]:
-        """Candidates such that each slower one needs less memory, the fastest first."""
+        """Return candidates at one size, the fastest first, each of which needs less memory than
+        all before.
+        """
         front: list[Candidate] = []
         for candidate in sorted(self.candidates, key=lambda program: program.sort_key(size_index)):
             if not front or candidate.peaks[size_index] < front[-1].peaks[size_index]:
@@ -188,7 +190,11 @@ class _Search:
         self._enqueue(Candidate(program, (), *evaluation), TRANSFORMATIONS)
 
     def expand_round(self, workers: Executor | None) -> None:
-        """Expand the most promising states of the queue and enqueue the new programs."""
+        """Expand the most promising states of the queue and enqueue the new programs.
+
+        Rewrites to known programs are dropped. `workers` computes in parallel; None: in this
+        process.
+        """
         parents = self._take_parents()
         tasks = [(candidate.program, kinds) for candidate, kinds in parents]
         children: list[tuple[Candidate, Rewrite]] = []

@@ -156,7 +156,9 @@ def list_bindings(bound: BoundProgram, sizes: str, count: int) -> list[Binding]:
 
 
 def _find_size_index(bound: BoundProgram, bindings: Sequence[Binding]) -> int:
-    """Index of the binding with the sizes of the workload, or 0 if there is none."""
+    """Return the index of the binding with exactly the sizes of the workload, or 0 if there is
+    none.
+    """
     all_sizes = [dict(binding.sizes) for binding in bindings]
     sizes = dict(bound.binding.sizes)
     return all_sizes.index(sizes) if sizes in all_sizes else 0

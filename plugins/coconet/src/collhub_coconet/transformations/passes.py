@@ -122,7 +122,7 @@ def split_names(text: str | None, option: str) -> list[str]:
 
 
 def select_target(program: Program, target: str | None, kind: Kind) -> str:
-    """Return `target`, or the name of the only operation of the kind if no target is given.
+    """Return `target`, or the name of the only operation of this kind if `target` is None or empty.
 
     A given target is not checked. Raises `UsageError` if none is given and the program has no
     operation of the kind, or several.

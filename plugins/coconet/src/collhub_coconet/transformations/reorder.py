@@ -343,7 +343,9 @@ class _Move:
         return is_read or name in self._program.outputs
 
     def _rename(self, name: str, base: str) -> None:
-        """Rename the slice of a value to `base` with its layout, such as `g_S_0`."""
+        """Give the slice of a value the name `base` with its layout, such as `g_S_0`, and record
+        it.
+        """
         rank = len(self._program.types[name].shape)
         layout = sliced(rank - self._distance[name])
         new_name = choose_name(self._program, f"{base}_{layout}", self.renamed.values())
@@ -359,6 +361,9 @@ class _Move:
             self._result[index] = replace_operands(operation, names)
 
     def _emit_gather(self, name: str, gathered: str) -> None:
-        """Emit the AllGather of the slice of `name`, called `gathered`, for later Updates, too."""
+        """Emit the AllGather of the slice of `name`, called `gathered`.
+
+        Later Updates use it, too.
+        """
         self._gathered[name] = gathered
         self._result.append(Operation(gathered, Kind.ALL_GATHER, (self._slice_of[name],)))

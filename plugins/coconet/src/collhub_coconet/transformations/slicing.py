@@ -53,7 +53,10 @@ def split_at_root(program: Program, target: str, root: int = 0) -> Rewrite:
 
 
 def _check_target(program: Program, target: str, conditions: Conditions) -> Operation:
-    """Find the AllReduce with this name, and check that its operator is commutative."""
+    """Return the AllReduce with this name. Raises `RefusedMoveError` for another kind or operator.
+
+    The operator must be commutative.
+    """
     operation = find_operation(program, target, Kind.ALL_REDUCE, conditions)
     reduction = operation.reduction or Reduction.SUM
     message = f"{reduction} depends on the order of the ranks"
@@ -154,7 +157,11 @@ def _sliced_update(program: Program, update: Operation) -> Operation:
 
 
 def _find_dimension(program: Program, name: str, conditions: Conditions) -> int:
-    """Check all conditions for a state, and return the dimension along which its uses slice it."""
+    """Return the one dimension along which all uses of a state slice it.
+
+    Raises `RefusedMoveError` unless the state is replicated, not needed completely after the
+    program, and used only by Slices and Updates of one dimension.
+    """
     state = program.states.get(name)
     message = "it is no replicated state"
     is_replicated = state is not None and state.type.layout == REPLICATED
@@ -200,7 +207,7 @@ def _check_use(program: Program, name: str, reader: Operation, conditions: Condi
 
 
 def _check_no_output(program: Program, cut: Operation, conditions: Conditions) -> None:
-    """Refuse a Slice that is an output, since it would be removed."""
+    """Raise `RefusedMoveError` for a Slice that is an output, since it would be removed."""
     is_output = cut.name in program.outputs
     cure = "make the new value of the state the output"
     conditions.require(not is_output, "sliced-use", cut.name, "it is an output", cure)
