@@ -52,7 +52,9 @@ class Claim:
 
     @property
     def is_collecting(self) -> bool:
-        """True if data flow up the trees: to a root, or to the rank whose part is reduced."""
+        """True if data flow up the trees: to a root, or to the rank whose part is reduced
+        (reduce-scatter).
+        """
         traits = self.kind.traits
         return traits.to_root or (traits.reduces and traits.is_split)
 
@@ -149,7 +151,7 @@ def read_capacities(
 
 
 def add_planes(planes: Sequence[LinkCapacities]) -> dict[tuple[int, int], Fraction]:
-    """Add up the capacities of all planes by link.
+    """Add up the capacities of all planes by link; a link that a plane lacks counts as 0 there.
 
     Bounds of this network also hold for algorithms whose data change planes on their route.
     """
@@ -188,7 +190,10 @@ def _check_network(declared: CertifiedNetwork, topology: Topology | None) -> Cer
 
 
 def find_document(algorithm: Algorithm, key: str) -> Mapping[str, Any] | None:
-    """Find the first document under a key among the extensions, sorted by producer."""
+    """Return the first JSON object under `key` in the extensions, in order of the producers' names.
+
+    None if there is none; extensions of other forms are skipped.
+    """
     for name in sorted(algorithm.extensions):
         extension = algorithm.extensions[name]
         # Extensions of other producers may have any form.
@@ -205,7 +210,11 @@ def check_same_collective(
     algorithm: Algorithm,
     document_name: str,
 ) -> None:
-    """Raise `FlawError` for a document of another size, collective, root or other ranks."""
+    """Raise `FlawError` if a document is for another size, kind, root or other ranks than an
+    algorithm.
+
+    `document_name`: for the message. A missing size and a custom algorithm cannot be compared.
+    """
     actual = algorithm.collective
     is_same = algorithm.collective_bytes in (None, document["collective_bytes"])
     # An algorithm among some NPUs is custom: its kind and its ranks cannot be compared.
@@ -219,7 +228,11 @@ def check_same_collective(
 
 
 def check_claimed_time(document: Mapping[str, Any], proved_ns: Fraction, proof: str) -> int:
-    """Return the claimed bound in ns. Raises `FlawError` unless it is at most the proven time."""
+    """Return the claimed bound in ns, the field `lower_bound_ns` of a document.
+
+    Raises `FlawError` unless it is an integer from 0 to `proved_ns`; `proof`: subject of the
+    message.
+    """
     claimed = document["lower_bound_ns"]
     if not isinstance(claimed, int) or isinstance(claimed, bool) or claimed < 0:
         raise FlawError("bound", f"the bound {claimed!r:.40} is no time in whole nanoseconds")

@@ -64,7 +64,8 @@ class DirectedTree:
 def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
     """Return one directed tree, or two if an all-reduce collects by another tree.
 
-    Raises `FlawError` unless each is a tree from its root to all of its targets.
+    Raises `FlawError` unless the root is a rank (for a rooted collective its root) and every
+    target, by default all ranks, is connected to it.
     """
     only = _get_only_target(tree, claim)
     targets = claim.ranks if only is None else [only]
@@ -90,7 +91,7 @@ def direct_tree(tree: CertifiedTree, claim: Claim) -> list[DirectedTree]:
 
 
 def _get_only_target(tree: CertifiedTree, claim: Claim) -> int | None:
-    """Return the only target of a path of a scatter or gather; None for all ranks."""
+    """Return the only target of a path of a scatter or gather; None for a tree to all ranks."""
     if claim.may_serve_one:
         return tree.get("target")
     return None
@@ -105,7 +106,11 @@ def _build_directed_tree(
     is_down: bool,
     is_up: bool,
 ) -> DirectedTree:
-    """Build the directed tree of `direction`; root, weight and target are those of `tree`."""
+    """Build the directed tree of `direction`; root, weight and target are those of `tree`.
+
+    `is_down`, `is_up`: whether data flow away from and to the root. Raises `FlawError` for a cycle,
+    a target without path, a parent of the root, and nodes that do not exist.
+    """
     root = tree["root"]
     npus = claim.document["network"]["npus"]
     parents = {node: parent for node, parent in enumerate(direction["parents"]) if parent >= 0}
@@ -131,7 +136,7 @@ def _build_directed_tree(
 
 
 def _check_path(node: int, root: int, parents: Mapping[int, int]) -> None:
-    """Raise `FlawError` unless the parents of a node lead to the root."""
+    """Raise `FlawError` unless the parents of a node lead to the root without a cycle."""
     start, steps = node, 0
     while node != root:
         steps += 1
@@ -165,7 +170,12 @@ def check_traffic(
 
 
 def _measure_traffic(algorithm: Algorithm, plane: int, num_planes: int) -> dict[NodePair, Fraction]:
-    """Compute the fraction of the data sent between two ranks on the channels of a plane."""
+    """Compute the fraction of the data sent between ranks on the channels of a plane, by (source,
+    peer).
+
+    A message on channel c belongs to plane c modulo `num_planes`. Pairs without a message are
+    missing.
+    """
     steps = algorithm.steps
     # A message on channel c takes links of plane c modulo the number of planes.
     is_on_plane = steps.channel % num_planes == plane
@@ -215,7 +225,11 @@ def _compute_plane_rate(
     carrying: Mapping[int, CertifiedPlane],
     algorithm: Algorithm | None,
 ) -> Fraction:
-    """Compute the rate of the trees of one plane and compare it with the claimed rate."""
+    """Compute the rate of the trees of one plane; raise `FlawError` unless it is the claimed one.
+
+    `entries`: the certificate's trees of the plane; `carrying`: planes that carry data, empty for a
+    single plane. With an algorithm, its traffic on the plane is compared too.
+    """
     directed_trees: list[DirectedTree] = []
     for tree in entries:
         directed_trees += direct_tree(tree, claim)
@@ -239,7 +253,11 @@ def _compute_packed_rate(
     directed_trees: Sequence[DirectedTree],
     capacities: LinkCapacities,
 ) -> Fraction:
-    """Check loads and parts, and return the rate from the sum of the weights."""
+    """Return the rate of trees, the sum of their weights, after checks of loads and parts.
+
+    For a scatter or gather the root's own part, which is not sent, is added. Raises `FlawError` for
+    a link with more load than capacity, no trees, or unequal parts of ranks.
+    """
     for link, load in sorted(_add_loads(directed_trees).items()):
         # Links that the network does not have get capacity 0.
         capacity = capacities.get(link, Fraction(0))
@@ -262,7 +280,7 @@ def _compute_packed_rate(
 
 
 def _add_loads(directed_trees: Sequence[DirectedTree]) -> dict[NodePair, Fraction]:
-    """Add up the weights of all messages on every used link."""
+    """Return the load of every used link: the sum of the weights of all trees over it."""
     loads: dict[NodePair, Fraction] = {}
     for tree in directed_trees:
         for link in tree.links():
@@ -271,7 +289,10 @@ def _add_loads(directed_trees: Sequence[DirectedTree]) -> dict[NodePair, Fractio
 
 
 def _check_parts(claim: Claim, directed_trees: Sequence[DirectedTree], rate: Fraction) -> None:
-    """Raise `FlawError` unless the trees that serve a rank carry an equal part for each rank."""
+    """Raise `FlawError` unless the trees that serve each rank carry 1/n of the rate.
+
+    The root of a rooted collective has its part already.
+    """
     count = len(claim.ranks)
     part: dict[int, Fraction] = dict.fromkeys(claim.ranks, Fraction(0))
     for tree in directed_trees:

@@ -48,7 +48,11 @@ class CertificateReport:
 
     @property
     def is_optimal(self) -> bool:
-        """True if no algorithm has a higher rate: both numbers are valid and equal."""
+        """True if the certificate is valid and its rate equals the bound: no algorithm has a higher
+        rate.
+
+        False if the rate was not recomputed.
+        """
         # Two unknown numbers are not equal.
         if self.rate is None:
             return False
@@ -113,7 +117,11 @@ def _try_compute(compute: Callable[[], Fraction], findings: list[Diagnostic]) ->
 
 
 def check_packing(request: CheckRequest, options: NoOptions) -> CheckReport:
-    """Recompute the certificate of an algorithm, for the given topology if there is one."""
+    """Recompute the certificate of an algorithm, for the given topology if there is one.
+
+    An algorithm without a certificate gives a report that does not apply. Rates in the report are
+    fractions as text.
+    """
     assert request.algorithm is not None
     certificate = find_certificate(request.algorithm)
     if certificate is None:
@@ -217,7 +225,9 @@ def list_unproved_claims(document: Certificate, rate: Fraction | None) -> dict[s
 
 
 def _format_verdict(report: CertificateReport) -> str:
-    """Return the verdict as text."""
+    """Return the verdict: wrong, optimal, valid as far as it was checked, or the possible
+    improvement.
+    """
     if not report.ok:
         return "wrong"
     if report.is_optimal:
@@ -241,7 +251,12 @@ def _format_rate(rate: Fraction | None) -> str:
 def _compute_bound_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute the bytes per second that a bound allows on links of these capacities."""
+    """Compute the bytes of the collective per second that a bound allows on links of these
+    capacities.
+
+    A partition is possible for an all-reduce only, otherwise it must be a cut that separates ranks.
+    Raises `FlawError` for any other bound or invalid nodes.
+    """
     # Only an all-reduce has a bound by partition; a cut bounds every collective.
     if declared["kind"] == "partition" and claim.kind is CollectiveKind.ALL_REDUCE:
         return _compute_partition_rate(claim, declared, capacities)
@@ -266,7 +281,11 @@ def _compute_bound_rate(
 def _compute_partition_rate(
     claim: Claim, declared: CertifiedBound, capacities: LinkCapacities
 ) -> Fraction:
-    """Compute `partition_rate` after a check: one block per rank, at least one rank per block."""
+    """Compute `partition_rate` of the declared blocks.
+
+    Raises `FlawError` unless there are at least two blocks with at least one rank each, every rank
+    is in exactly one, and no switch multicasts or reduces.
+    """
     blocks = declared.get("blocks", [])
     named: list[int] = []
     for block in blocks:
@@ -287,13 +306,15 @@ def _compute_partition_rate(
 
 
 def _are_nodes(claim: Claim, named: Iterable[int]) -> bool:
-    """Check that the network has all of these nodes."""
+    """Return whether all these numbers are nodes of the network."""
     nodes = range(claim.document["network"]["nodes"])
     return all(node in nodes for node in named)
 
 
 def _separates_ranks(claim: Claim, cut: set[int], inside: int, outside: int) -> bool:
-    """Check that a cut has ranks on both sides, and contains the root, if there is one."""
+    """Return whether a cut consists of nodes, has ranks on both sides, and contains the root, if
+    any.
+    """
     if not _are_nodes(claim, cut):
         return False
     if not inside or not outside:
@@ -320,7 +341,10 @@ def _count_bytes_per_crossing(claim: Claim, inside: int, outside: int) -> Fracti
 
 
 def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> None:
-    """Compare two fractions by value, because `3/2` and `6/4` are equal."""
+    """Raise `FlawError` unless a claimed fraction (as text) has the computed value.
+
+    None as computed value means that it was not recomputed, and passes.
+    """
     claimed = Fraction(claimed_text)
     if computed is None or computed == claimed:
         return
@@ -331,7 +355,7 @@ def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> Non
 
 
 def _check_size(document: Certificate, algorithm: Algorithm | None) -> None:
-    """Raise `FlawError` for another size than that of the algorithm."""
+    """Raise `FlawError` if certificate and algorithm both state a size and these differ."""
     claimed = document.get("collective_bytes")
     size = None if algorithm is None else algorithm.collective_bytes
     if claimed is None or size is None or claimed == size:
@@ -342,7 +366,10 @@ def _check_size(document: Certificate, algorithm: Algorithm | None) -> None:
 
 
 def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
-    """Raise `FlawError` for a time that the bound of the rate does not prove."""
+    """Raise `FlawError` for a claimed time that is longer than size / bound.
+
+    A claimed time without a size is refused too; without a time nothing is checked.
+    """
     claimed = document.get("lower_bound_ns")
     if claimed is None:
         return
@@ -356,7 +383,7 @@ def _check_lower_bound(document: Certificate, bound: Fraction) -> None:
 
 
 def _check_tree_count(document: Certificate) -> None:
-    """Raise `FlawError` for numbers of trees that contradict each other or the trees.
+    """Raise `FlawError` for numbers of trees that contradict each other, the trees, or their unit.
 
     The claim that no packing has fewer trees is not proved again.
     """
@@ -380,7 +407,10 @@ def _check_tree_count(document: Certificate) -> None:
 
 
 def _compute_depth(parents: Sequence[int]) -> int:
-    """Compute the maximum number of hops; the parents must be those of a checked tree."""
+    """Return the maximum number of hops from a node to the root (parent -1); 0 for a root only.
+
+    The parents must be those of a checked tree.
+    """
     hops: dict[int, int] = {}
     for node in range(len(parents)):
         path = []

@@ -113,7 +113,10 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
-    """Return every NPU that sends, with its receivers. Raises `ValueError` for other kinds."""
+    """Return (NPU that sends, its receivers) of a scatter, gather or all-to-all.
+
+    Raises `ValueError` for other kinds, repeated ranks, or another number of parts than ranks.
+    """
     ranks = [int(npu) for npu in document["ranks"]]
     kind = CollectiveKind(document["collective"])
     if len(set(ranks)) != len(ranks):
@@ -133,7 +136,10 @@ def _list_pairs(document: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
 def _add_distances(
     pairs: Sequence[tuple[int, Sequence[int]]], prices: Prices, capacities: LinkCapacities
 ) -> Fraction:
-    """Add up the shortest distances of all pairs, where a link's length is price by bandwidth."""
+    """Add up the shortest distances of all pairs; the length of a link is its price / bandwidth.
+
+    Links without a price have length 0. Raises `FlawError` if a target is unreachable.
+    """
     lengths = {link: prices.get(link, 0) / rate for link, rate in capacities.items()}
     # Integers in units of the common denominator are faster than fractions.
     unit = math.lcm(*(length.denominator for length in lengths.values()))
@@ -150,7 +156,7 @@ def _add_distances(
 
 
 def _find_distances(start: int, neighbours: Neighbours) -> dict[int, int]:
-    """Compute the shortest distance to every reachable node (Dijkstra)."""
+    """Compute the shortest distance from a node to every reachable node (Dijkstra)."""
     done: dict[int, int] = {}
     queue = [(0, start)]
     while queue:
@@ -193,7 +199,11 @@ class _TimeCut:
         return max(0, math.ceil(window / self.busy[link]))
 
     def count_required(self) -> int:
-        """Count the messages that must cross."""
+        """Count the messages that must cross: from ranks before the cut to ranks that are at its
+        end.
+
+        0 if there are no ranks on one of the sides.
+        """
         givers = [npu for npu in self.ranks if self.since[npu] <= 0]
         takers = [npu for npu in self.ranks if self.since[npu] >= self.end]
         traits = self.kind.traits
@@ -246,7 +256,8 @@ def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCu
 def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> Latencies:
     """Return the latency of every link in seconds; the first of parallel links counts.
 
-    Raises `FlawError` if the latencies of the topology differ.
+    They are those of the topology if it is given, else those of the document. Raises `FlawError` if
+    both are given and differ.
     """
     declared = [Fraction(latency) for latency in document.get("latencies_s", ())]
     if topology is None:
@@ -277,7 +288,11 @@ def _check_units(document: Mapping[str, Any], algorithm: Algorithm) -> None:
 
 
 def _check_count(cut: _TimeCut) -> int:
-    """Count the messages that can cross. Raises `FlawError` unless fewer than must cross."""
+    """Return the number of messages that can cross the cut.
+
+    Raises `FlawError` unless it is smaller than the number that must cross: otherwise the cut
+    proves nothing.
+    """
     possible, required = cut.count_possible(), cut.count_required()
     if possible < required:
         return possible

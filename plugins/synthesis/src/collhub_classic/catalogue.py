@@ -43,7 +43,7 @@ class DirectedPlanner(Protocol):
 
 
 def _build_planner(plan_of: PlanOf, cost_of: CostOf) -> Planner:
-    """Build the planner of an algorithm that needs only the number of ranks."""
+    """Build a planner that needs only the number of ranks, from functions for its plan and cost."""
 
     def plan(task: ClassicTask) -> PlannedAlgorithm:
         """Plan for the task's number of ranks, with the cost."""
@@ -73,12 +73,12 @@ def build_gathering_planners(
     reversed_gather = mirrored_gather or gather
 
     def plan_reduce_scatter(task: ClassicTask) -> PlannedAlgorithm:
-        """Run the all-gather backwards and reduce: the same cost."""
+        """Plan the reduce-scatter as the reversed all-gather with sums; the cost is the same."""
         planned = reversed_gather(task)
         return replace(planned, plan=planned.plan.backwards(reduces=True))
 
     def plan_all_reduce(task: ClassicTask) -> PlannedAlgorithm:
-        """Run the reduce-scatter, then the all-gather."""
+        """Plan the reduce-scatter, then the all-gather; the costs add up."""
         scatter, gathered = plan_reduce_scatter(task), gather(task)
         plan = scatter.plan.then(gathered.plan)
         return replace(gathered, plan=plan, cost=scatter.cost + gathered.cost)
@@ -152,8 +152,10 @@ def _plan_double_tree(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _choose_chunks(task: ClassicTask, hops: int) -> int:
-    """Return the requested number of chunks, or the one of minimum cost for a pipeline of `hops`
-    hops.
+    """Return the requested number of chunks, or the one of minimum cost for a pipeline.
+
+    The minimum is sqrt(hops * time of all data / alpha), limited to 1.._MAX_CHUNKS and to one byte
+    per chunk.
     """
     requested = cast("ChunkedOptions", task.options).chunks
     if requested:
@@ -168,7 +170,7 @@ _MAX_CHUNKS = 64
 
 
 def _plan_knomial(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a broadcast on a k-nomial tree."""
+    """Plan a broadcast on a k-nomial tree; k is the option `radix`."""
     radix = cast("RadixOptions", task.options).radix
     plan = exchanges.plan_knomial_broadcast(task.num_ranks, radix)
     return PlannedAlgorithm(
@@ -183,21 +185,24 @@ def _plan_binomial(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_binomial_all_reduce(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan a reduce and a broadcast on a binomial tree."""
+    """Plan an all-reduce on a binomial tree: a reduce to rank 0, then a broadcast from it."""
     planned = _plan_binomial(task)
     plan = planned.plan.backwards(reduces=True).then(planned.plan)
     return PlannedAlgorithm(plan, _compute_tree_reduce_cost(task) + planned.cost, {})
 
 
 def _compute_tree_reduce_cost(task: ClassicTask) -> AlphaBetaCost:
-    """Compute the cost of a reduce on a tree of the requested radix, 2 without such an option."""
+    """Compute the cost of a reduce on a k-nomial tree; k is the option `radix`, or 2 without it."""
     options = task.options
     radix = options.radix if isinstance(options, RadixOptions) else 2
     return exchanges.compute_knomial_reduce_cost(task.num_ranks, radix)
 
 
 def _plan_pat(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan PAT; `UsageError` for an aggregation that is no power of two or too large."""
+    """Plan PAT's all-gather; option `aggregation` 0 means the largest possible one.
+
+    Raises `UsageError` for an aggregation that is no power of two or too large.
+    """
     largest = logarithmic.find_largest_aggregation(task.num_ranks)
     requested = cast("PatOptions", task.options).aggregation
     # A power of two has no bit in common with the number below it; 0 requests the largest.
@@ -217,7 +222,7 @@ def _plan_pat(task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _plan_neighbour_exchange(task: ClassicTask) -> PlannedAlgorithm:
-    """Plan neighbour exchange; `UsageError` for an odd number of ranks."""
+    """Plan an all-gather by neighbour exchange. Raises `UsageError` for an odd number of ranks."""
     if task.num_ranks % 2:
         raise UsageError(
             f"neighbours exchange in pairs, but there are {task.num_ranks} ranks",

@@ -114,7 +114,10 @@ def plan_direct_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def plan_direct_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan an all-to-all in one round: every rank sends every other rank its block."""
+    """Plan an all-to-all in one round: every rank sends every other rank its block.
+
+    Block source * n + destination; if ranks share links, the network orders the messages.
+    """
     source, destination = _list_pairs(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
     # If ranks share links, the network orders the messages itself.
@@ -142,7 +145,9 @@ def plan_direct_scatter(num_ranks: int) -> MessagePlan:
 
 
 def plan_pairwise_all_to_all(num_ranks: int) -> MessagePlan:
-    """Plan an all-to-all in n - 1 rounds: in round k rank r sends to rank r + k its block."""
+    """Plan an all-to-all in n - 1 rounds: in round k every rank r sends rank r + k (mod n) its
+    block.
+    """
     rank = np.arange(num_ranks)
     builder = PlanBuilder(num_ranks, num_ranks * num_ranks)
     for k in range(1, num_ranks):
@@ -200,9 +205,9 @@ def plan_grid_all_gather(
 def compute_grid_cost(
     sizes: Sequence[int], axes: Sequence[int], cost_of: Sequence[AxisCost]
 ) -> AlphaBetaCost:
-    """Sum the costs along the axes.
+    """Sum the costs along the axes, which are gathered in this order.
 
-    The data of an axis is divided by the sizes of the axes after it.
+    The data of an axis is the total divided by the sizes of all axes after it.
     """
     total = AlphaBetaCost(0, Fraction(0))
     fraction = Fraction(1)
@@ -282,9 +287,9 @@ def compute_binomial_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def _count_shares_on_slowest_path(num_ranks: int) -> int:
-    """Count the shares on the slowest path to the root of a number of ranks.
+    """Count the shares that pass the slowest path to the root of a binomial gather of n ranks.
 
-    It leads through the largest complete subtree, or through the incomplete one.
+    It leads through the largest complete subtree, or through the incomplete one; 0 for one rank.
     """
     if num_ranks < 2:
         return 0
@@ -294,7 +299,7 @@ def _count_shares_on_slowest_path(num_ranks: int) -> int:
 
 
 def _list_informed_counts(num_ranks: int, radix: int) -> list[int]:
-    """List the number of ranks that have the vector before each round."""
+    """List the number of ranks that have the vector before each round: 1, k, k^2, ... below n."""
     counts = []
     informed = 1
     while informed < num_ranks:
@@ -359,7 +364,11 @@ def _compute_depths(parent: Int64Array) -> Int64Array:
 
 
 def _list_pairs(num_ranks: int) -> tuple[Int64Array, Int64Array]:
-    """List all (source, destination) pairs; every rank begins with the next one."""
+    """List all (source, destination) pairs of different ranks, sorted by source.
+
+    The destinations of rank r are r + 1, r + 2, ... (mod n), so that ranks do not all begin with
+    one.
+    """
     rank = np.repeat(np.arange(num_ranks), num_ranks - 1)
     step = np.tile(np.arange(1, num_ranks), num_ranks)
     return rank, (rank + step) % num_ranks
@@ -372,7 +381,11 @@ def _plan_along_axis(
     coordinate: Int64Array,
     gathered_blocks: Int64Array,
 ) -> MessagePlan:
-    """Apply the plan of one line to all lines of an axis at once."""
+    """Apply the plan of one line to all lines of an axis at once.
+
+    `coordinate`: int64[axes, ranks]; `gathered_blocks`: the blocks that each rank has so far,
+    int64[ranks, blocks], all of which replace its one block in the plan.
+    """
     ranks, width = gathered_blocks.shape
     rank_at = _find_lines(axis, sizes, coordinate)
     first_ranks = np.flatnonzero(coordinate[axis] == 0)
@@ -391,7 +404,7 @@ def _plan_along_axis(
 
 
 def _find_lines(axis: int, sizes: Sequence[int], coordinate: Int64Array) -> Int64Array:
-    """Find for every rank the ranks of its line along an axis: int64[ranks, size of the axis]."""
+    """Return for every rank the ranks of its line along an axis, in order: int64[ranks, size]."""
     stride = int(np.prod(sizes[:axis]))
     first = np.arange(coordinate.shape[1]) - coordinate[axis] * stride
     ranks: Int64Array = first[:, None] + stride * np.arange(sizes[axis])

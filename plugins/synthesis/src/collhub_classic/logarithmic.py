@@ -69,10 +69,10 @@ class Fold:
 
 
 def extend_all_reduce(fold: Fold, inner: MessagePlan) -> MessagePlan:
-    """Extend an all-reduce of virtual ranks to all ranks.
+    """Extend an all-reduce of the virtual ranks of a fold to all ranks.
 
-    Before it, the even rank of each pair sends all blocks to the odd one; after it, the odd one
-    sends the result back.
+    Before it, the even rank of each pair sends all blocks to the odd one, which adds them; after
+    it, the odd one sends the result back. Without pairs nothing is added.
     """
     plan = inner.renamed(fold.rank_of, np.arange(inner.num_blocks))
     if not fold.extra:
@@ -113,8 +113,9 @@ def extend_all_gather(fold: Fold, inner: MessagePlan) -> MessagePlan:
 
 
 def plan_doubling_all_gather(num_ranks: int) -> MessagePlan:
-    """Plan an all-gather by recursive doubling: at distances 1, 2, 4, ... each rank sends all its
-    blocks.
+    """Plan an all-gather by recursive doubling, by folding for any number of ranks.
+
+    At distances 1, 2, 4, ... each rank sends its partner all its blocks.
     """
     fold = Fold(num_ranks)
     return extend_all_gather(fold, _plan_all_gather(fold.virtual))
@@ -135,8 +136,9 @@ def compute_doubling_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce: at distances 1, 2, 4, ... partners exchange their full vectors and add
-    them.
+    """Plan an all-reduce by recursive doubling, by folding for any number of ranks.
+
+    At distances 1, 2, 4, ... partners exchange their full vectors and add them.
     """
     fold = Fold(num_ranks)
     builder = PlanBuilder(fold.virtual, 1)
@@ -148,16 +150,17 @@ def plan_doubling_all_reduce(num_ranks: int) -> MessagePlan:
 
 
 def compute_doubling_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost (log2 p + 2 f) (alpha + m beta), with p virtual ranks and f = 1 if there is
-    a fold.
+    """Compute the cost (log2 p + 2 f) (alpha + m beta) of p virtual ranks; f = 1 with a fold, else
+    0.
     """
     fold = Fold(num_ranks)
     return sum_rounds(*[1] * len(_list_powers(fold.virtual))) + compute_fold_cost(fold)
 
 
 def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
-    """Plan an all-reduce: a reduce-scatter by halves of the vector, then an all-gather by
-    doubling.
+    """Plan an all-reduce by halving and doubling, by folding for any number of ranks.
+
+    A reduce-scatter by halves of the vector, then an all-gather by doubling.
     """
     fold = Fold(num_ranks)
     gather = _plan_all_gather(fold.virtual)
@@ -165,8 +168,9 @@ def plan_halving_all_reduce(num_ranks: int) -> MessagePlan:
 
 
 def compute_halving_all_reduce_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta), f = 1 with a
-    fold.
+    """Compute the cost 2 alpha log2 p + 2 m beta (p - 1) / p + 2 f (alpha + m beta).
+
+    p: virtual ranks; f = 1 with a fold, else 0.
     """
     fold = Fold(num_ranks)
     shares = [Fraction(distance, fold.virtual) for distance in _list_powers(fold.virtual)]
@@ -257,7 +261,9 @@ def compute_bruck_all_to_all_cost(num_ranks: int) -> AlphaBetaCost:
 
 
 def _find_offsets_with(bit: int, num_ranks: int) -> Int64Array:
-    """Find the offsets below the number of ranks that have a bit."""
+    """Return the offsets below the number of ranks that contain a bit (a power of two),
+    ascending.
+    """
     offsets = np.arange(num_ranks)
     return offsets[(offsets & bit) > 0]
 
@@ -314,15 +320,20 @@ def plan_sparbit_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def _send_round(builder: PlanBuilder, num_ranks: int, distance: int, blocks: range) -> None:
-    """Add a round: rank r sends the blocks at offsets after its own to rank r - distance."""
+    """Add a round: every rank r sends to rank r - distance the blocks r + offset, for the given
+    offsets.
+
+    All numbers are modulo the number of ranks; `blocks`: the offsets.
+    """
     rank = np.arange(num_ranks)
     builder.next_round()
     builder.send(rank, (rank - distance) % num_ranks, rank[:, None] + np.asarray(blocks))
 
 
 def _generate_preorder(depth: int) -> Iterator[int]:
-    """Yield the nodes 1..depth - 1 of the binomial tree below 0, depth first, the largest child
-    first.
+    """Yield the nodes 1..depth - 1 of the binomial tree below node 0, depth first.
+
+    The largest child comes first. `depth`: a power of two.
     """
 
     def generate_below(node: int, span: int) -> Iterator[int]:
@@ -356,7 +367,11 @@ def _list_powers(virtual: int) -> list[int]:
 
 
 def _find_partners(num_ranks: int, step: int) -> Int64Array:
-    """Find the partner of every rank in a step."""
+    """Return Swing's partner of every rank in a step, at distances 1, -1, 3, -5, ... for even
+    ranks.
+
+    Odd ranks have the opposite distance, so that partners are mutual.
+    """
     rank = np.arange(num_ranks)
     distance = (1 - (-2) ** (step + 1)) // 3
     partner: Int64Array = (rank + np.where(rank % 2 == 0, distance, -distance)) % num_ranks

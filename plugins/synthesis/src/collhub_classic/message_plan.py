@@ -60,8 +60,10 @@ class MessagePlan(ColumnTable):
         return np.diff(self.indptr)
 
     def backwards(self, *, reduces: bool) -> MessagePlan:
-        """Reverse all messages, last round first: data that was spread is collected (and
-        reduced).
+        """Reverse the direction of all messages, last round first: data that was spread is
+        collected.
+
+        `reduces`: whether receivers add the blocks.
         """
         order = np.argsort(-self.round, kind="stable")
         reversed_plan = self._select_rows(order)
@@ -74,14 +76,20 @@ class MessagePlan(ColumnTable):
         )
 
     def then(self, next_plan: MessagePlan) -> MessagePlan:
-        """Append another plan on the same blocks after the last round."""
+        """Append another plan on the same blocks: its rounds begin after the last round of this
+        one.
+        """
         later = replace(next_plan, round=next_plan.round + self.num_rounds)
         return _join_plans([self, later], self.num_blocks)
 
     def renamed(
         self, ranks: npt.ArrayLike, blocks: npt.ArrayLike, num_blocks: int | None = None
     ) -> MessagePlan:
-        """Rename rank r to `ranks[r]` and block b to `blocks[b]`."""
+        """Rename rank r to `ranks[r]` and block b to `blocks[b]`.
+
+        `num_blocks`: the new number of blocks, by default unchanged. The number of ranks grows to
+        fit.
+        """
         rank_of = np.asarray(ranks, np.int64)
         block_of = np.asarray(blocks, np.int64)
         return replace(
@@ -105,7 +113,7 @@ class MessagePlan(ColumnTable):
         )
 
     def _select_rows(self, rows: Int64Array) -> MessagePlan:
-        """Select messages, in the given order."""
+        """Select messages by row, in the given order."""
         counts = self.counts[rows]
         return replace(
             self,
@@ -174,16 +182,18 @@ class PlanBuilder:
         *,
         reduces: bool = False,
     ) -> None:
-        """Send the blocks first, first + 1, ...
+        """Add messages of consecutive blocks to the current round.
 
-        (`count`), modulo their number, in the current round.
+        Message i sends `count[i]` blocks from `first[i]` on, modulo the number of blocks, from
+        `source[i]` to `destination[i]`; `reduces`: the receiver adds them. Numbers apply to all
+        messages.
         """
         counts = np.broadcast_to(np.asarray(count, np.int64), np.shape(source))
         starts = np.broadcast_to(np.asarray(first, np.int64), np.shape(source))
         self._add(source, destination, counts, expanded_ranges(starts, counts), reduces)
 
     def build(self) -> MessagePlan:
-        """Build the plan of all messages so far."""
+        """Build the plan of all messages so far; all are on channel 0."""
         columns = {
             name: np.concatenate([np.zeros(0, np.int64), *parts])
             for name, parts in self._columns.items()
@@ -314,9 +324,10 @@ class ClassicAlgorithm:
 
 
 def compute_mean_link(topology: Topology, npus: Sequence[int]) -> tuple[float, float]:
-    """Compute alpha in s and beta in s per byte of a message: means over the routes from rank 0.
+    """Return mean latency (s) and mean time per byte (s) of the routes from rank 0 to the other
+    ranks.
 
-    Beta is that of the slowest link of a route.
+    The time per byte of a route is that of its slowest link.
     """
     npu_of = np.asarray(npus, np.int64)
     targets = npu_of[1:] if len(npu_of) > 1 else npu_of
@@ -364,7 +375,9 @@ def estimate_ns(plan: MessagePlan, task: ClassicTask, max_messages: int | None =
 
 
 def _join_plans(plans: Sequence[MessagePlan], num_blocks: int) -> MessagePlan:
-    """Join the messages of several plans, sorted by round."""
+    """Join the messages of several plans, sorted by round; equal rounds keep the order of the
+    plans.
+    """
     joined = MessagePlan(
         max(plan.num_ranks for plan in plans),
         num_blocks,

@@ -29,7 +29,6 @@ def find_ring_order(topology: Topology, npus: Sequence[int]) -> Int64Array:
     if 2 < ranks <= _MAX_RANKS:
         candidates += find_disjoint_rings(topology, npus, 1)
         # Compute the latency of the route between all ranks in s: float64[ranks, ranks].
-        ranks = len(npus)
         source, destination = np.divmod(np.arange(ranks * ranks), ranks)
         npu_of = np.asarray(npus)
         routes = topology.routes(npu_of[source], npu_of[destination])
@@ -60,9 +59,8 @@ def find_disjoint_rings(
     between = (source >= 0) & (destination >= 0)
     rates = topology.bandwidth_bytes_per_s[between]
     fitting = np.floor(rates / rates.min(initial=np.inf) + _ROUNDING_TOLERANCE).astype(np.int64)
-    ring_count = np.zeros((len(npus), len(npus)), np.int64)
-    np.add.at(ring_count, (source[between], destination[between]), fitting)
-    free = ring_count
+    free = np.zeros((len(npus), len(npus)), np.int64)
+    np.add.at(free, (source[between], destination[between]), fitting)
     if ranks > 2 and bool((free + np.eye(ranks, dtype=np.int64) > 0).all()):
         strides = [s for s in range(1, ranks) if np.gcd(s, ranks) == 1]
         return [np.arange(ranks) * stride % ranks for stride in strides[:max_rings]]
@@ -77,7 +75,8 @@ def find_disjoint_rings(
 def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int64Array, ...]:
     """Return the largest set of rings of several searches; the arrays are read-only.
 
-    `free`: rings per link as bytes of int64[ranks, ranks].
+    `free`: rings per link as bytes of int64[ranks, ranks]. Of equally large sets the first; empty
+    if no search finds a ring.
     """
     links = np.frombuffer(free, np.int64).reshape(ranks, ranks)
     # Every ring uses a link out of and into each rank.
@@ -92,9 +91,10 @@ def _find_ring_set_cached(free: bytes, ranks: int, max_rings: int) -> tuple[Int6
 
 
 def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Find the orders in which groups of equal size stay together, or their members alternate.
+    """Return the orders in which groups of equal size stay together, and in which members
+    alternate.
 
-    Without the order as numbered.
+    Orders equal to the numbering are left out, so the list may be empty.
     """
     groups = find_equal_groups(topology, npus)
     orders = [groups.ravel(), groups.T.ravel()]
@@ -103,9 +103,10 @@ def find_group_orders(topology: Topology, npus: Sequence[int]) -> list[Int64Arra
 
 
 def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
-    """Find the ranks of each group of the topology, int64[groups, ranks].
+    """Return the ranks of each group of the topology, int64[groups, ranks].
 
-    If equal groups cover all ranks. Otherwise all ranks as one group.
+    If the groups have different sizes or do not cover all ranks exactly once, all ranks are one
+    group.
     """
     rank_of = {npu: rank for rank, npu in enumerate(npus)}
     groups = sorted(
@@ -120,9 +121,9 @@ def find_equal_groups(topology: Topology, npus: Sequence[int]) -> Int64Array:
 
 
 def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64Array]:
-    """Build a ring for every member of a group, if there are several groups.
+    """Build one ring per member number of the groups: ring m enters each group at its member m.
 
-    Else one as numbered.
+    With a single group the only ring is in the order of numbers.
     """
     groups = find_equal_groups(topology, npus)
     if len(groups) == 1:
@@ -131,7 +132,11 @@ def _build_rotated_rings(topology: Topology, npus: Sequence[int]) -> list[Int64A
 
 
 def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64Array]:
-    """Search rings one after another over the remaining links; `start` seeds the order of ties."""
+    """Search up to `max_rings` rings one after another, each over the links that remain.
+
+    `free`: rings that fit on each link; `start`: seed of the order of ties. Stops at the first
+    failure.
+    """
     remaining, ranks = free.copy(), len(free)
     noise = np.random.default_rng(start).permutation(ranks)
     rings: list[Int64Array] = []
@@ -146,9 +151,9 @@ def _search_ring_set(free: Int64Array, max_rings: int, start: int) -> list[Int64
 
 
 def _search_ring(free: Int64Array, noise: Int64Array) -> Iterator[list[int]]:
-    """Yield the first ring from rank 0 found by depth-first search; none after 20 000 steps.
+    """Search a ring through all ranks from rank 0 by depth-first search; yield it, or nothing.
 
-    `noise`: order of ties.
+    The search gives up after `_MAX_STEPS` steps. `noise`: order of ties among ranks.
     """
     ranks = len(free)
     # Sets of ranks are the bits of an integer, so that counting them is one instruction.
@@ -185,7 +190,7 @@ def _can_visit_all(
     """Whether each unvisited rank of `candidates` still has a predecessor and a different
     successor.
 
-    The path is at `end`; it must return to rank 0.
+    The path ends at `end`, and must return to rank 0; ranks are bit sets.
     """
     candidates &= unvisited
     while candidates:
@@ -213,9 +218,9 @@ def _sort_successors(
     rank: int,
     ties: Sequence[int],
 ) -> list[int]:
-    """Sort the unvisited successors of a rank.
+    """Sort the unvisited successors of a rank so that the last one is tried first.
 
-    The one with the fewest onward links is last (tried first).
+    It has the fewest unvisited successors of its own; ties by `ties`.
     """
     successors = following[rank] & unvisited
     keys: list[tuple[int, int, int]] = []
@@ -241,7 +246,10 @@ def _build_nearest_order(latency: Float64Array) -> Int64Array:
 
 
 def _compute_round_time_s(topology: Topology, ring: Int64Array) -> float:
-    """Compute the time in s of one MB from every rank to the next, limited by the slowest route."""
+    """Compute the time in s of a round in which every rank sends 1 MB to the next one of the ring.
+
+    The slowest route decides; messages on a link share its bandwidth.
+    """
     routes = topology.routes(ring, np.roll(ring, -1))
     load = np.bincount(routes.links, minlength=topology.num_links)
     busy = load * 1e6 / topology.bandwidth_bytes_per_s

@@ -30,7 +30,7 @@ class BlockPlaces:
 
     @property
     def pieces(self) -> int:
-        """Number of blocks per share."""
+        """Number of blocks per share of a rank (for an all-to-all: per pair of ranks)."""
         kind, ranks = self.collective.kind, self.collective.num_ranks
         shares = kind.traits.parts(ranks)
         if kind is CollectiveKind.ALL_TO_ALL:
@@ -65,7 +65,8 @@ class BlockPlaces:
         return np.ones(len(rank), np.bool_)
 
     def find_retained_blocks(self) -> tuple[Int64Array, Int64Array]:
-        """Find (rank, block) of all data that a rank is given and requires without receiving it.
+        """Return (rank, block) of all data that a rank is given and also requires, so that it is
+        copied.
 
         Empty for reductions.
         """
@@ -169,7 +170,10 @@ class MessagePieces:
 
     @classmethod
     def of(cls, accesses: BlockAccesses, places: EntryPlaces) -> MessagePieces:
-        """Divide messages wherever the blocks of two entries are not adjacent in all places."""
+        """Divide messages into pieces of consecutive entries that are adjacent in all their places.
+
+        A piece has one source, target, operand and staging region.
+        """
         rows = np.arange(len(accesses.message))
         offsets = (places.source_offset, places.target_offset, places.operand_offset)
         # An offset that increases by one per row is constant after subtracting the row.
@@ -206,10 +210,10 @@ class BlockAccesses:
 
     @classmethod
     def of(cls, plan: MessagePlan) -> BlockAccesses:
-        """Sort all accesses to each (rank, block): by round, reads first, then in the order of the
-        plan.
+        """Sort all accesses to each (rank, block) by round, and find the neighbouring writes.
 
-        Cost: one sort of the entries.
+        Within a round reads come before writes, then the order of the plan counts. Cost: one sort
+        of the entries.
         """
         message = group_of_entry(plan.indptr)
         entries = len(message)
@@ -230,7 +234,7 @@ class BlockAccesses:
         )
         reversed_last = _find_last_marked(is_write[::-1], reversed_start)
         after = np.where(reversed_last >= 0, len(group) - 1 - reversed_last, NONE)[::-1]
-        is_final, after = after < 0, after
+        is_final = after < 0
         read_before_in_round = _find_last_marked(~is_write, start)
         same_round = time[order][read_before_in_round] // 2 == time[order] // 2
         crosses = (read_before_in_round >= 0) & same_round
@@ -259,7 +263,10 @@ def sort_blocks(plan: MessagePlan) -> MessagePlan:
 
 
 def _find_last_marked(is_marked: BoolArray, start: Int64Array) -> Int64Array:
-    """Find per position the last marked position before it and not before `start`, or -1."""
+    """Return per position the last marked position before it, but not before `start`.
+
+    -1 for none.
+    """
     position = np.arange(len(is_marked))
     latest = np.maximum.accumulate(np.where(is_marked, position, NONE))
     earlier = np.concatenate([[NONE], latest[:-1]])[: len(is_marked)]
@@ -286,7 +293,11 @@ class _ScratchSlots:
         is_stored: BoolArray,
         is_staged: BoolArray,
     ) -> _ScratchSlots:
-        """Number the slots of every rank; `staging` is -1 for entries that are not staged."""
+        """Number the scratch slots of every rank: first those of stored blocks, then those of
+        staged ones.
+
+        `staging` is -1 for entries that are not staged.
+        """
         location = rank * plan.num_blocks + block
         ranks, blocks = plan.num_ranks, plan.num_blocks
         slot, stored_count = _number_slots(location, is_stored, ranks, blocks)
@@ -316,7 +327,7 @@ def _to_place_keys(plan: MessagePlan, rank: Int64Array, block: Int64Array) -> In
 
 
 def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Array) -> BoolArray:
-    """Whether the rank copies the block from INPUT to its OUTPUT."""
+    """Return per entry whether the rank copies the block from its INPUT to its OUTPUT."""
     copied_rank, copied_block = places.find_retained_blocks()
     copied = copied_rank * places.num_blocks + copied_block
     mask: BoolArray = np.isin(rank * places.num_blocks + block, copied)
@@ -326,9 +337,9 @@ def _is_copied_to_output(places: BlockPlaces, rank: Int64Array, block: Int64Arra
 def _find_read_places(
     after: Int64Array, buffer: Int64Array, offset: Int64Array, input_offset: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Find buffer and offset of a block after the write of entry `after`.
+    """Return buffer and offset of each block after the write of entry `after`.
 
-    If `after` is -1, the block is in INPUT at `input_offset`.
+    If `after` is -1, nothing was written: the block is in INPUT at `input_offset`.
     """
     is_given = after < 0
     return (

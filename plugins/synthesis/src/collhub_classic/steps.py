@@ -99,7 +99,10 @@ class _Copies:
         where: EntryPlaces,
         places: BlockPlaces,
     ) -> _Copies:
-        """Find the blocks to copy and join adjacent ones to steps."""
+        """Find the blocks to copy from INPUT to OUTPUT, and join adjacent ones to steps.
+
+        Copies that a message reads, or to which it adds, are early; all others may be last.
+        """
         blocks = plan.num_blocks
         copied_rank, copied_block = places.find_retained_blocks()
         added = where.needs_copy
@@ -148,7 +151,9 @@ class _Rows:
         pieces: MessagePieces,
         places: BlockPlaces,
     ) -> _Rows:
-        """Build the columns of all steps."""
+        """Build the columns of all steps: sends, receives, reductions of staged messages, and
+        copies.
+        """
         copies = _Copies.of(plan, accesses, where, places)
         staged = np.flatnonzero(where.staging[pieces.entry] >= 0)
         entry = pieces.entry[staged]
@@ -184,7 +189,11 @@ class _Rows:
     def find_data_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> _Edges:
-        """Collect (parent, child) rows of all data dependencies."""
+        """Return (parent, child) rows of all data dependencies.
+
+        They order reads after writes, writes after reads and writes of a block, staged messages and
+        their reductions, and copies.
+        """
         piece = self.pieces.of_entry
         writer, sender = self.write[piece], piece
         edges = [_collect_edges(accesses.read_after, writer, sender)]
@@ -211,8 +220,10 @@ class _Rows:
         )
 
     def find_round_edges(self) -> _Edges:
-        """Collect (parent, child) rows: all steps of a rank's round before all of its next
+        """Return (parent, child) rows: every message step of a rank's round before each of its next
         round.
+
+        Copies have no round.
         """
         is_message = (self.round != _FIRST_ROUND) & (self.round != _LAST_ROUND)
         rows = np.flatnonzero(is_message)
@@ -232,7 +243,7 @@ class _Rows:
     def _find_copy_edges(
         self, plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces
     ) -> list[_Edges]:
-        """Collect edges from early copies to their readers, and from sends of a block to its late
+        """Return edges from early copies to their readers, and from sends of a block to its late
         copy.
         """
         first = len(self.columns["rank"]) - len(self.copies.rank)
@@ -251,7 +262,11 @@ class _Rows:
 
 
 def _collect_edges(after: Int64Array, parent: Int64Array, child: Int64Array) -> _Edges:
-    """Collect edges (parent of the entry `after`, child of the entry) where `after` is not -1."""
+    """Return edges from the parent of entry `after` to the child of each entry; none where it is
+    -1.
+
+    Edges of a step to itself are dropped.
+    """
     entry = np.flatnonzero(after >= 0)
     pairs = parent[after[entry]], child[entry]
     # Drop edges of a step to itself.
@@ -269,7 +284,7 @@ def _renumber(edges: _Edges, order: Int64Array) -> _Edges:
 def _build_sends(
     plan: MessagePlan, accesses: BlockAccesses, where: EntryPlaces, pieces: MessagePieces
 ) -> dict[str, Int64Array]:
-    """Build the SEND steps of all pieces."""
+    """Return the columns of the send steps, one per piece, in the order of `pieces`."""
     entry = pieces.entry
     message = accesses.message[entry]
     return _build_columns(
@@ -313,7 +328,7 @@ def _build_receives(
 
 
 def _build_copies(copies: _Copies, places: BlockPlaces) -> dict[str, Int64Array]:
-    """Build the COPY steps."""
+    """Return the columns of the copy steps, from INPUT to OUTPUT, one per copy."""
     number = len(copies.rank)
     return _build_columns(
         copies.rank,
@@ -376,7 +391,7 @@ class _PlanKey:
 def _build_cached_steps(
     content: _PlanKey, places: BlockPlaces, is_synchronous: bool
 ) -> tuple[StepTable, Int64Array]:
-    """Build the steps; the result is cached."""
+    """Build the steps of a plan; the result is cached by content, and its arrays are read-only."""
     steps, scratch_units = build_steps(content.plan, places, is_synchronous=is_synchronous)
     # Read-only, because the cached array is shared.
     scratch_units.flags.writeable = False

@@ -96,7 +96,10 @@ def plan_algorithm(name: str, task: ClassicTask) -> PlannedAlgorithm:
 
 
 def _get_plan(name: str, task: ClassicTask) -> PlannedAlgorithm:
-    """Get the plan of a task; small plans are cached, since estimate and synthesis use the same."""
+    """Return the plan of a task; plans of up to `_MAX_ESTIMATED_RANKS` ranks are cached.
+
+    Estimate and synthesis use the same plan.
+    """
     if task.num_ranks > _MAX_ESTIMATED_RANKS:
         return plan_algorithm(name, task)
     return _plan_cached(name, task)
@@ -109,7 +112,9 @@ def _plan_cached(name: str, task: ClassicTask) -> PlannedAlgorithm:
 
 
 def build_synthesizer(name: str) -> Callable[[SynthesisRequest, ClassicOptions], SynthesisResult]:
-    """Build the synthesis function for the offer of an algorithm."""
+    """Return a function of request and options that synthesizes the algorithm `name`, for its
+    offer.
+    """
 
     def synthesize_algorithm(request: SynthesisRequest, options: ClassicOptions) -> SynthesisResult:
         """Call `synthesize` for the algorithm `name`."""
@@ -119,7 +124,9 @@ def build_synthesizer(name: str) -> Callable[[SynthesisRequest, ClassicOptions],
 
 
 def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], int | None]:
-    """Build the function that estimates the time of an algorithm."""
+    """Return a function of request and options that estimates the time of the algorithm `name` in
+    ns.
+    """
 
     def estimate(request: SynthesisRequest, options: ClassicOptions) -> int | None:
         """Estimate the time of the algorithm `name` in ns; raises as `synthesize` does.
@@ -139,7 +146,11 @@ def build_estimator(name: str) -> Callable[[SynthesisRequest, ClassicOptions], i
 
 
 def build_task(name: str, request: SynthesisRequest, options: ClassicOptions) -> ClassicTask:
-    """Build the planning task of the algorithm `name`; raises as `synthesize` does."""
+    """Build the planning task of the algorithm `name`.
+
+    Raises `InputError` for a collective that the algorithm does not define, and `UsageError` for a
+    single rank.
+    """
     # Raise an error for collectives that the algorithm does not define, and for a single rank.
     classic = ALGORITHMS[name]
     if request.collective.kind not in classic.planners:
@@ -178,10 +189,10 @@ def _build_candidate(
 
 
 def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Array]:
-    """List the rank orders to try.
+    """List the rank orders to try; entry p of an order is the rank at position p of the plan.
 
-    Entry p of an order is the rank at position p of the plan. One order if the user gives it or the
-    algorithm needs a ring; several for algorithms with groups.
+    The option `order` decides (`given`, a list, or `auto`); with `auto` a ring order, the orders of
+    groups, or only the numbering, as the algorithm needs. Raises `UsageError` for an invalid list.
     """
     option_text, numbered = task.options.order, np.arange(task.num_ranks)
     if option_text == "given":
@@ -207,16 +218,17 @@ def _find_orders(classic: ClassicAlgorithm, task: ClassicTask) -> list[Int64Arra
 # Several algorithms need it, each for its estimate and its synthesis.
 @lru_cache(maxsize=4)
 def _find_ring_order_cached(topology: Topology, npus: tuple[int, ...]) -> Int64Array:
-    """Find the ring order of a network; the result is cached and read-only."""
+    """Return `find_ring_order` of a network; the result is cached and read-only."""
     order = find_ring_order(topology, npus).copy()
     order.flags.writeable = False
     return order
 
 
 def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) -> MessagePlan:
-    """Rename the plan's positions to the ranks in this order.
+    """Rename the positions of a plan to ranks in this order.
 
-    The first position becomes the root.
+    For a rooted collective the order is rotated so that the first position is the root. Blocks that
+    belong to ranks are renamed too.
     """
     ranks = len(order)
     if collective.root is not None:
@@ -233,7 +245,11 @@ def _assign_ranks(plan: MessagePlan, collective: Collective, order: Int64Array) 
 
 
 def _check_size(plan: MessagePlan, request: SynthesisRequest) -> None:
-    """Raise an error for too many messages, and for less than one byte per unit."""
+    """Raise `InputError` for more than `_MAX_STEPS` blocks in messages, `UsageError` for too few
+    bytes.
+
+    Every unit needs at least one byte.
+    """
     ranks = request.collective.num_ranks
     if len(plan.blocks) > _MAX_STEPS:
         raise InputError(
@@ -286,7 +302,7 @@ def _build_algorithm(
 
 
 def _map_to_npus(steps: StepTable, npus: Sequence[int], total: int) -> StepTable:
-    """Replace ranks by NPUs in the steps."""
+    """Replace ranks by NPUs in the steps, for an algorithm of `total` NPUs; equal numbers stay."""
     npu_of = np.asarray(npus, np.int64)
     if np.array_equal(npu_of, np.arange(total)):
         return steps

@@ -34,13 +34,19 @@ from hub_core.model import UsageError
 
 
 def plan_single_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan one ring: (n - 1) (alpha + m beta / n)."""
+    """Plan an all-gather on one ring: cost (n - 1) (alpha + m beta / n).
+
+    `direction`: 1 or -1.
+    """
     ranks = task.num_ranks
     return PlannedAlgorithm(plan_ring_all_gather(ranks, direction), compute_ring_cost(ranks), {})
 
 
 def plan_bidirectional_ring(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
-    """Plan half of the data in each direction: (n - 1) (alpha + m beta / 2 n) for n > 2."""
+    """Plan an all-gather with half of the data in each direction of a ring.
+
+    Cost (n - 1) (alpha + m beta / 2 n) for n > 2; between two ranks both directions share the link.
+    """
     ranks = task.num_ranks
     plan = combine_in_parallel(
         [plan_ring_all_gather(ranks, direction), plan_ring_all_gather(ranks, -direction)]
@@ -122,7 +128,7 @@ def plan_hierarchical(task: ClassicTask, *, direction: int) -> PlannedAlgorithm:
 def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
     """Return the sizes of the option, or those of the topology (`default_sizes`), without 1s.
 
-    `UsageError` if the product is not the number of ranks.
+    At least [1]. Raises `UsageError` if the product is not the number of ranks.
     """
     option_text = cast("GridOptions", task.options).sizes
     sizes = list(default_sizes) if option_text == "auto" else _parse_sizes(option_text)
@@ -139,7 +145,7 @@ def _choose_sizes(task: ClassicTask, default_sizes: Sequence[int]) -> list[int]:
 
 
 def _parse_sizes(text: str) -> list[int]:
-    """Parse `8x4` to [8, 4]. Raises `UsageError`."""
+    """Parse `8x4` to [8, 4]. Raises `UsageError` unless all are numbers in 1..2^20 - 1."""
     parts = text.split("x")
     if not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 20 for part in parts):
         raise UsageError(
@@ -151,8 +157,9 @@ def _parse_sizes(text: str) -> list[int]:
 
 
 def _find_dimensions(task: ClassicTask) -> Sequence[int]:
-    """Return the dimensions of a regular topology if all NPUs take part, else the most
-    square grid.
+    """Return the dimensions of a regular topology if all NPUs take part.
+
+    Otherwise the most square grid of the ranks, the longer side first.
     """
     sizes = [dimension.size for dimension in task.topology.dimensions]
     if sizes and task.num_ranks == task.topology.num_npus:
@@ -176,7 +183,12 @@ def _find_groups(task: ClassicTask) -> Sequence[int]:
 
 
 def _choose_parts(task: ClassicTask, sizes: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    """Choose with how many dimensions parts of the data begin, and the directions of the rings."""
+    """Return the number of dimensions with which a part of the data begins, and the ring
+    directions.
+
+    Option `ports=one`: one part in one direction; otherwise both directions if all sizes are above
+    2, and all dimensions if they are equal or `ports=all`.
+    """
     ports = cast("GridOptions", task.options).ports
     if ports == "one":
         return 1, (1,)

@@ -105,9 +105,11 @@ class FlowPaths:
         )
 
     def divide(self, maximum: int) -> tuple[Int64Array, Int64Array]:
-        """Divide every path into at most `maximum` pieces of nearly equal size.
+        """Divide every path into pieces of nearly equal size: at most `maximum`, and one unit each
+        at least.
 
-        Returns path and units of every piece, int64, sorted by path.
+        Returns path and units of every piece, int64, sorted by path; the units add up to the
+        path's.
         """
         count = np.minimum(self.units, maximum)
         path = np.repeat(np.arange(len(self.units)), count)
@@ -151,7 +153,10 @@ class FlowJobs:
         unit_bytes: float,
         occupancy: Occupancy,
     ) -> FlowJobs:
-        """Divide every path into at most `max_pieces` pieces; a unit has `unit_bytes` bytes."""
+        """Create one job per link of every piece; each path has at most `max_pieces` pieces.
+
+        `unit_bytes`: bytes of a unit. Times are in picoseconds, by the occupancy model.
+        """
         path, units = paths.divide(max_pieces)
         links, indptr_of_path = _list_path_links(network, paths)
         lengths = np.diff(indptr_of_path)[path]
@@ -213,7 +218,7 @@ class FlowJobs:
                 return
 
     def _reverse(self) -> FlowJobs:
-        """Return the jobs in reversed order: each piece moves from its target to its source."""
+        """Return the jobs with reversed time: each piece moves from its target to its source."""
         last = len(self.units) - 1
         lengths = np.diff(self.indptr)
         # Pieces are renumbered, so that the last one comes first.
@@ -245,14 +250,19 @@ class FlowJobs:
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _compute_remaining(self) -> Int64Array:
-        """Compute the time from each job's start to the arrival of its piece, without waits."""
+        """Return the time from each job's start to the arrival of its piece, without waits,
+        in ps.
+        """
         total = np.cumsum(self.arrival)
         end = total[self.indptr[1:] - 1][self.piece]
         remaining: Int64Array = end - total + self.arrival
         return remaining
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
-        """Rank the jobs by these keys, the first key first; ties are broken by `around`."""
+        """Rank the jobs by these keys, the first key first: int64[jobs], 0 for the first job.
+
+        Ties are broken by the pseudo-random order `around`.
+        """
         order = self.around
         for key in reversed(keys):
             order = order[stable_order(key[order])]
@@ -292,7 +302,7 @@ class FlowSchedule:
         collective: Collective,
         npus: Sequence[int],
     ) -> Chunks:
-        """Build the chunks of a collective whose shares have `share_units` units.
+        """Build the chunks of a collective whose rank r runs on `npus[r]`.
 
         The pieces come first. A share that stays on its rank is a further chunk without transfers.
         """
@@ -356,9 +366,10 @@ def build_schedule(
 
 
 def _round_units(share: Int64Array, part: Float64Array, share_units: int) -> Int64Array:
-    """Compute the units of every path: its fraction of the share, rounded down.
+    """Return the units of every path: its part of the share in units, rounded down.
 
-    The widest path of a share gets the remainder.
+    The widest path of a share gets the remainder, so that all units are sent. `share`, `part`:
+    share and width of every path.
     """
     shares = int(share.max(initial=-1)) + 1
     # Narrow paths are omitted, so the remaining paths transfer the full share.
@@ -374,14 +385,19 @@ def _round_units(share: Int64Array, part: Float64Array, share_units: int) -> Int
 
 
 def _spread_jobs(piece: Int64Array, num_pieces: int) -> Int64Array:
-    """Order the jobs so that pieces with equal keys are spread pseudo-randomly over targets."""
+    """Return an order of the jobs in which pieces are pseudo-random.
+
+    Jobs of a piece stay in order.
+    """
     # Otherwise all sources would send to NPU 0 first.
     spread = (piece * 2654435761) % max(num_pieces, 1)
     return np.lexsort((piece, spread))
 
 
 def _list_path_links(network: FlowNetwork, paths: FlowPaths) -> tuple[Int64Array, Int64Array]:
-    """List the links of all paths, and the start of each path in this list."""
+    """Return the links of all paths one after the other, and the start of each path in this
+    list.
+    """
     indptr = network.routes.indptr
     lengths = np.diff(indptr)[paths.arcs]
     links = network.routes.links[expanded_ranges(indptr[paths.arcs], lengths)]

@@ -145,7 +145,10 @@ class FlowNetwork:
         return group_of_entry(self.routes.indptr)
 
     def _remove_indirect(self) -> FlowNetwork:
-        """Remove arcs whose route passes through an NPU; they are sums of the remaining arcs."""
+        """Return the network without arcs whose route passes through an NPU.
+
+        Such arcs are combinations of the remaining ones.
+        """
         heads = self.topology.destination[self.routes.links]
         at_npu = heads < self.topology.num_npus
         visits = np.bincount(self.arc_of_entry[at_npu], minlength=self.num_arcs)
@@ -376,7 +379,10 @@ def report_unreachable(network: FlowNetwork) -> InputError:
 
 
 def _build_load_matrix(network: FlowNetwork, cost: Float64Array) -> csr_matrix:
-    """Build the matrix of the time that a share on an arc occupies a link: float64[links, arcs]."""
+    """Return the time that one share on an arc occupies a link, sparse float64[links, arcs].
+
+    `cost`: time of a share per link.
+    """
     from scipy.sparse import csr_matrix
 
     links = network.routes.links

@@ -107,7 +107,7 @@ def collhub_bounds() -> Sequence[LowerBound]:
 
 
 def check(request: CheckRequest, options: WarmOptions) -> CheckReport:
-    """Compile the missing kernels if `options.warm` is set; else report success."""
+    """Compile the missing kernels and report them if `options.warm` is set; else report success."""
     # Imported here, because the package imports numpy.
     from collhub_packing.warming import warm_check
 

@@ -104,7 +104,11 @@ class _Problem:
 
     @classmethod
     def of(cls, request: SynthesisRequest) -> _Problem:
-        """Build the problem. Raises `UsageError` and `InputError` for unsupported requests."""
+        """Build the problem of a request.
+
+        Raises `UsageError` for several planes or a single rank, and `InputError` for other
+        collectives, networks that are too large, and networks without links.
+        """
         topology = request.topology
         if topology.num_planes > 1:
             raise UsageError(
@@ -143,7 +147,7 @@ class _Problem:
         return self.fluid_cost_s
 
     def share_units(self) -> int:
-        """Return the units of a share: 240, or one per byte of smaller shares.
+        """Return the units of a share: `_SHARE_UNITS`, or one per byte of smaller shares.
 
         Raises `UsageError` for shares below one byte.
         """
@@ -217,7 +221,10 @@ def _synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisRes
 
 
 def _compute_flow(problem: _Problem, options: FlowOptions) -> tuple[Flow, str]:
-    """Compute the flow of the full demand; also return the name of the method."""
+    """Compute the flow of the full demand; also return the name of the method, for the report.
+
+    The flow depends only on ratios of the links' costs, so that it is cached for many sizes.
+    """
     request = problem.request
     # Only ratios of costs matter; without latency they are equal for all sizes.
     cost = problem.cost_s / problem.cost_s.max()
@@ -239,7 +246,12 @@ def _compute_flow_at(
     cost: bytes,
     options: FlowOptions,
 ) -> tuple[Flow, str]:
-    """Compute the flow for these costs of links, float64 as bytes, in any unit."""
+    """Compute the flow for these costs of links, float64 as bytes, in any unit; the result is
+    cached.
+
+    Method `auto` is exact for at most `_MAX_EXACT` variables; if the exact method gives no result,
+    the flow is approximate. Also returns the name of the method.
+    """
     network = FlowNetwork.of(topology)
     demand = FlowDemand.of(collective, npus, topology.num_npus)
     # The key of the cache must be hashable, so the array is passed as bytes.
@@ -330,7 +342,10 @@ def _simulate_candidate(
     schedule: FlowSchedule,
     pieces: int,
 ) -> _Candidate:
-    """Return the algorithm of a schedule with its simulated time, or planned time if none."""
+    """Build the algorithm of a schedule, with its simulated time in ns.
+
+    The planned time counts for very large schedules, and if there is no simulator.
+    """
     algorithm = _build_algorithm(problem, schedule, None)
     planned_ns = -(-schedule.time_ps // 1000)
     time_ns = planned_ns

@@ -93,8 +93,8 @@ def fixed_trees(
 ) -> MultirootPacking:
     """Pack trees of the best rate if each node roots `per_root` trees per unit of its weight.
 
-    1 gives the fewest possible trees. The result is as from `all_gather_trees`, but the rate has no
-    cut: more trees may be faster.
+    `per_root` = 1 gives the fewest possible trees. The result is as from `all_gather_trees`, but
+    the rate has no cut: more trees may be faster.
     """
     value = fixed_rate(graph, per_root, weights)
     sent = scaled(to_weight_array(graph, weights), per_root)
@@ -240,8 +240,9 @@ def _find_smallest_multiple(
     upper: Fraction,
     is_sufficient: Callable[[Fraction], bool],
 ) -> Fraction:
-    """Find the smallest sufficient multiple of 1 / capacity in a range, else return its
-    upper end.
+    """Return the smallest multiple of 1 / capacity in `lower`..`upper` that is sufficient.
+
+    Binary search; if no multiple in the range is sufficient, returns `upper`.
     """
     low, high = math.ceil(lower * capacity), math.floor(upper * capacity)
     # More capacity never hurts, so that sufficient factors are above the insufficient ones.
@@ -268,7 +269,10 @@ def _scale_and_floor(capacity: Int64Array, times: Fraction) -> Int64Array:
 
 
 def _remove_switches(graph: CapacityGraph, sent: Int64Array, spread: SwitchSpread) -> DirectNetwork:
-    """Remove the switches of the network, if it has any."""
+    """Return the network with direct links only.
+
+    `sent`: data that every node sends must still fit.
+    """
     if not graph.has_switches:
         return direct(graph)
     return without_switches(graph, sent, spread=spread)
@@ -281,7 +285,11 @@ def _build_packing(
     spread: SwitchSpread,
     seed: int,
 ) -> AllReducePacking:
-    """Build the packing of one random orientation; the scale is `min_scale` or twice that."""
+    """Build the packing of one random orientation of the links; `seed` determines it.
+
+    The scale is `min_scale` or twice that. Trees are rerooted at their centres and sorted, wide
+    ones first.
+    """
     order: list[int] = np.random.default_rng(seed).permutation(graph.num_compute).tolist()
     directed, scale = orient_links(graph, network_strength, order, min_scale)
     total = math.floor(network_strength.value * scale)
@@ -356,7 +364,7 @@ def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: i
 
 
 def _compute_touching(links: DuplexLinks, scale: int) -> Int64Array:
-    """Compute the total capacity of the links at every node, times `scale`."""
+    """Return the total capacity of the links at every node, times `scale`: int64[nodes]."""
     capacity = scaled(links.capacity, scale)
     total = np.zeros(links.num_nodes, np.int64)
     # `np.add.at`, since a node occurs many times.

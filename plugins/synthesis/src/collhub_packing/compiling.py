@@ -97,7 +97,10 @@ def inlined(function: _Function) -> _Function:
 
 
 def _compile_cached(function: _Function, options: dict[str, Any]) -> _Function:
-    """Compile a function with a cache on disk, or without one if no cache folder is writable."""
+    """Compile a function with a cache on disk, or without one if no cache folder is writable.
+
+    An unreadable index of the cache counts as empty. `options`: of `numba.njit`.
+    """
     try:
         compiled = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:
@@ -166,13 +169,17 @@ class _Listener(event.Listener):
         self._depth = 0
 
     def on_start(self, event: Any) -> None:
-        """Count the beginning of a kernel's compilation, or of a part of it."""
+        """Count the beginning of a compilation; call `on_change` for that of a kernel, not for its
+        parts.
+        """
         self._depth += 1
         if self._depth == 1:
             self._on_change()
 
     def on_end(self, event: Any) -> None:
-        """Count the end of a compilation; record the kernel once all of its parts are compiled."""
+        """Count the end of a compilation; once a kernel and its parts are compiled, record it and
+        report.
+        """
         self._depth -= 1
         if self._depth == 0:
             dispatcher = event.data["dispatcher"]

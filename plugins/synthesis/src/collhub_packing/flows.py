@@ -148,9 +148,7 @@ class FlowNetwork:
         sink: int,
         limit: int = UNLIMITED,
     ) -> int:
-        """Compute the value of the maximum flow from the source to the sink, or `limit` if that is
-        less.
-        """
+        """Return the value of the maximum flow from `source` to `sink`, at most `limit`."""
         from collhub_packing import kernels
 
         residual = self.residual(capacity)
@@ -179,9 +177,11 @@ class FlowNetwork:
         sinks: Sequence[int] | Int64Array,
         limit: int = UNLIMITED,
     ) -> Cut | None:
-        """Find the minimum cut below `limit` between the source and any one of the sinks, or None.
+        """Find the minimum cut below `limit` between the source and any of the sinks; None if there
+        is none.
 
-        If values are equal, the cut of the first sink, with the smallest source side.
+        Of equal values, the cut of the first sink, with the smallest source side. `capacity`: per
+        arc.
         """
         from collhub_packing import kernels
 

@@ -156,7 +156,10 @@ def _to_integers(bandwidth_bytes_per_s: Float64Array, name: str) -> tuple[Int64A
 
 
 def _to_smallest_integers(values: list[Fraction]) -> tuple[list[int], Fraction]:
-    """Scale values to the smallest integers in their proportion; also return the value of 1."""
+    """Scale positive fractions to the smallest integers in their proportion.
+
+    Also return the unit.
+    """
     denominator = math.lcm(*(value.denominator for value in values))
     integers = [int(value * denominator) for value in values]
     divisor = math.gcd(*integers)
@@ -182,7 +185,11 @@ class DuplexLinks:
 
     @classmethod
     def of(cls, graph: CapacityGraph) -> DuplexLinks:
-        """Pair the arcs of a graph. Raises `InputError` for links that differ by direction."""
+        """Pair every arc from a lower to a higher node with its reverse; arcs without capacity are
+        ignored.
+
+        Raises `InputError` unless both have equal capacities.
+        """
         # Find the arcs with capacity to higher and to lower nodes, both sorted by lower, higher
         # node.
         source, destination = graph.source, graph.destination

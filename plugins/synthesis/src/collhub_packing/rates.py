@@ -79,7 +79,7 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
     available = _compute_capacity_into(graph).tolist()
     receivers = [node for node in range(graph.num_compute) if required[node]]
     rate, weakest = min((Fraction(available[node], required[node]), node) for node in receivers)
-    rate, side = rate, np.arange(graph.num_nodes) != weakest
+    side = np.arange(graph.num_nodes) != weakest
     network = SourcedNetwork(graph)
     # Every violated cut gives a lower rate; a rate without violated cut is reached by flows.
     while rate:
@@ -96,7 +96,10 @@ def all_gather_rate(graph: CapacityGraph, weights: Sequence[int] | None = None) 
 
 
 def to_weight_array(graph: CapacityGraph, weights: Sequence[int] | None) -> Int64Array:
-    """Convert the relative weights of the compute nodes to int64; 1 each by default."""
+    """Convert the relative weights of the compute nodes to int64; None means 1 for each.
+
+    No checks.
+    """
     if weights is None:
         return np.ones(graph.num_compute, np.int64)
     return np.asarray(weights, np.int64)
@@ -189,7 +192,11 @@ def _find_worst_partition(
 def _compute_partition_rate(
     graph: CapacityGraph, links: DuplexLinks, blocks: list[list[int]]
 ) -> Strength:
-    """Compute the rate that a partition allows, with the best switches on every side."""
+    """Compute the rate that a partition of the compute nodes allows.
+
+    Every block gets the switches that minimize the capacity leaving it. The rate is the leaving
+    capacity / 2 / (blocks - 1).
+    """
     sides = ordered = sorted(sorted(block) for block in blocks)
     if graph.has_switches:
         sides = [_find_side(graph, links, block) for block in ordered]
@@ -207,7 +214,9 @@ def _sum_capacity_out_of(graph: CapacityGraph, nodes: list[int]) -> int:
 
 
 def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> list[int]:
-    """Add the switches to a block that minimize the capacity leaving it."""
+    """Return a block with those switches that minimize the capacity leaving it; other nodes stay
+    out.
+    """
     allowed = np.arange(graph.num_nodes) >= graph.num_compute
     allowed[block] = True
     # All compute nodes are fixed inside or outside, so that only switches are chosen.
@@ -217,7 +226,9 @@ def _find_side(graph: CapacityGraph, links: DuplexLinks, block: list[int]) -> li
 
 
 def _sort_by_capacity_into(graph: CapacityGraph, nodes: Int64Array) -> Int64Array:
-    """Sort nodes by the capacity into them: a small cut found early shortens the later searches."""
+    """Sort nodes by the capacity into them, smallest first: an early small cut shortens later
+    searches.
+    """
     arriving = _compute_capacity_into(graph)[nodes]
     return nodes[np.argsort(arriving, kind="stable")]
 

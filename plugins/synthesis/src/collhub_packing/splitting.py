@@ -47,10 +47,10 @@ class DirectNetwork:
     routes: tuple[tuple[int, ...], ...]
 
     def paths(self, tree: SpanningTree, switched: CapacityGraph) -> dict[int, list[int]]:
-        """List, for every node of a tree except the root, the topology's links from its parent to
-        it.
+        """Return the topology's links (rows) from its parent to every node of a tree except the
+        root.
 
-        Links are rows of the topology. `switched`: the network with switches.
+        `switched`: the network with switches, from which this one was made.
         """
         paths = {}
         for node in np.flatnonzero(tree.arc >= 0).tolist():
@@ -126,8 +126,10 @@ def without_switches(
 
 
 def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> DirectNetwork:
-    """Build a network from the links between compute nodes, one arc per route, sorted by ends and
+    """Build a network from links between compute nodes: one arc per route, sorted by ends and
     route.
+
+    The row of an arc is that of the first link of its route.
     """
     arcs = []
     for (source, destination), routed in links.items():
@@ -148,7 +150,10 @@ def _build_direct_network(links: _RoutedCapacities, graph: CapacityGraph) -> Dir
 
 
 def _sort_switches(graph: CapacityGraph) -> list[int]:
-    """Sort switches by their distance from compute nodes, nearest first."""
+    """Sort the switches by their number of hops from a compute node, nearest first, then by number.
+
+    Unreachable ones are last.
+    """
     # The neighbours of the removed switch are then mostly compute nodes, whose direct links are
     # final.
     # Count the fewest arcs from a compute node to every node; `num_nodes` without a path.
@@ -161,8 +166,8 @@ def _sort_switches(graph: CapacityGraph) -> list[int]:
 
 
 def _connects_widest_links(switch: int, links: _RoutedCapacities, num_compute: int) -> bool:
-    """Whether all senders to a switch are compute nodes with at least half of their capacity
-    to it.
+    """Whether all senders to a switch are compute nodes that send it at least half of their
+    capacity.
     """
     sent: Counter[int] = Counter()
     for (source, _), routed in links.items():
@@ -178,7 +183,10 @@ def _total_flow(routed: Iterable[_RoutedCapacity]) -> int:
 
 
 def _move_past(switch: int, u: int, t: int, links: _RoutedCapacities, amount: int) -> None:
-    """Replace an amount of capacity from u to t through a switch by capacity past it, in place."""
+    """Replace `amount` of capacity from u via a switch to t by direct capacity; `links` is changed.
+
+    Capacity from a node back to itself is dropped. Equal routes are merged.
+    """
     routed = _join_routes(links[u, switch], links[switch, t], amount)
     # Capacity from a node back to itself is dropped.
     if u != t:
@@ -226,7 +234,8 @@ def _split_off(
     """Compute how much of every pair of neighbours becomes a direct link: int64[senders,
     receivers].
 
-    `InputError` if the demand does not fit, or if capacity remains on both sides of the switch.
+    Raises `InputError` if the demand does not fit, or if capacity remains on both sides of the
+    switch.
     """
     # numba takes a second to import.
     from collhub_packing import kernels
@@ -258,7 +267,10 @@ def _build_junction(
     graph: CapacityGraph,
     demand: Int64Array,
 ) -> tuple[Junction, Int64Array]:
-    """Build the kernel's view of a switch, without flows yet, and the capacities by wire."""
+    """Build the kernel's view of a switch, without flows yet; also return the capacities by wire.
+
+    Links that splitting may create have wires without capacity.
+    """
     from collhub_packing import kernels
 
     pairs = [(u, t) for u in senders for t in receivers if u != t]
@@ -357,7 +369,10 @@ def _order_neighbours(
 def _find_components(
     switch: int, neighbours: list[int], endpoints: Iterable[_Pair]
 ) -> dict[int, int]:
-    """Number the components of the network without the switch, from 0, for every neighbour."""
+    """Return the component of each neighbour in the network without the switch, numbered from 0.
+
+    Links count in both directions; components are in the order of their first neighbour.
+    """
     # List the neighbours of every node in either direction, without links of the switch.
     linked: dict[int, list[int]] = defaultdict(list)
     for u, t in endpoints:

@@ -56,9 +56,9 @@ class SpanningTree:
         return int(self.depths.max(initial=0))
 
     def rerooted(self, root: int, opposite: Int64Array) -> SpanningTree:
-        """Return the same links as an out-tree from another node.
+        """Return the same links as an out-tree from another node, which must be in the tree.
 
-        `opposite[a]`: the reverse arc of arc a.
+        `opposite[a]`: the reverse arc of arc a; only the links between both roots are reversed.
         """
         parent, arc = self.parent.copy(), self.arc.copy()
         node = root
@@ -89,7 +89,9 @@ class SpanningTree:
 
 
 def cost(trees: Iterable[SpanningTree]) -> tuple[int, int]:
-    """Cost by which packings are compared: number of trees, then sum of weight times depth."""
+    """Return the cost by which packings are compared: number of trees, then sum of weight times
+    depth.
+    """
     packing = list(trees)
     return len(packing), sum(tree.weight * tree.depth for tree in packing)
 
@@ -102,9 +104,10 @@ def pack_arborescences(
     seeds: int = 8,
     first_seed: int = 0,
 ) -> list[SpanningTree]:
-    """Pack out-trees from one root with total weight `total`; see `pack_rooted_trees`.
+    """Pack out-trees from one root with total weight `total`, widest first; see
+    `pack_rooted_trees`.
 
-    The maximum is `broadcast_rate`.
+    `total` is at most `broadcast_rate`.
     """
     sent = sent_from(graph, root, total)
     return pack_rooted_trees(graph, sent, seeds=seeds, first_seed=first_seed)
@@ -156,6 +159,8 @@ def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
 def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[SpanningTree]:
     """Pack trees in one random order: repeatedly the widest tree of the root with most left to
     send.
+
+    `sent`: weight of trees per root; `seed` determines the order of ties.
     """
     from collhub_packing import kernels
 
@@ -175,7 +180,7 @@ def _grow_trees(graph: CapacityGraph, sent: Int64Array, seed: int) -> list[Spann
 
 
 def _build_field(graph: CapacityGraph, sent: Int64Array) -> GrowthField:
-    """Build the state before the first tree; the kernel changes the copied arrays."""
+    """Build the kernel's state before the first tree, with copies of the arrays that it changes."""
     from collhub_packing.kernels import GrowthField
 
     n = graph.num_nodes

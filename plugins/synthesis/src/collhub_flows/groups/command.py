@@ -140,7 +140,7 @@ class PlanReport:
     verified: int
 
     def fields(self) -> dict[str, str]:
-        """Return name and value of every line."""
+        """Return the lines of the text output, value by name, in their order."""
         plan = self.plan
         ranks = {npu for wish in plan.wishes for npu in wish.npus}
         bounds = ", ".join(f"{name} {format_time(ns)}" for name, ns in plan.bounds_ns.items())
@@ -175,7 +175,7 @@ class PlanReport:
         ]
 
     def document(self, paths: Sequence[str]) -> dict[str, JsonValue]:
-        """Return the report for `--json`."""
+        """Return the JSON report; `paths`: files that were written."""
         plan = self.plan
         return {
             "schema": REPORT_SCHEMA,
@@ -203,7 +203,11 @@ class PlanReport:
 
 
 def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
-    """Return the contents of a folder of groups: the files of the groups and of the joint one."""
+    """Return the contents of `groups.json`: the plan, and the files of the groups and of the joint
+    one.
+
+    `files`: by group; `joint`: None if there is no joint algorithm.
+    """
     groups = _groups(plan)
     for group, file in zip(groups, files, strict=True):
         assert isinstance(group, dict)
@@ -237,7 +241,10 @@ class _PlanOptions(TypedDict):
 def _parse_choices(
     context: CommandContext, wish: _PlanOptions, out: str | None, output: OutputRequest
 ) -> tuple[GroupChoices, Assignments]:
-    """Return the choices of the plan and the options of the writer."""
+    """Return the choices of the plan and the options of the writer.
+
+    Raises `UsageError` for contradicting outputs, unknown options, and an unknown synthesizer.
+    """
     from collhub_flows.groups.planning import MAX_WORK, GroupChoices
     from hub_core.network import Occupancy
     from hub_core.plugin_api import Synthesizer
@@ -273,7 +280,9 @@ def _parse_count(text: str) -> int:
 
 
 def _select_verifiable(joint: Algorithm | None) -> list[Algorithm]:
-    """Return the joint algorithm if it has expected contents and is small enough to verify."""
+    """Return [joint] if it has expected contents and at most `_MAX_VERIFIED` steps, otherwise
+    [].
+    """
     if joint is None or len(joint.steps) > _MAX_VERIFIED:
         return []
     return [] if joint.collective.postcondition() is None else [joint]
@@ -287,7 +296,9 @@ def _write_files(
     output: OutputRequest,
     options: Assignments,
 ) -> list[str]:
-    """Write one algorithm per group, the joint one, and their list; return the paths."""
+    """Write one algorithm per group, the joint one if there is one, and `groups.json`; return the
+    paths.
+    """
 
     named = [(f"group_{number}", each) for number, each in enumerate(plan.algorithms)]
     if plan.joint is not None:
@@ -311,13 +322,15 @@ def _write_files(
 
 
 def _build_path(out: str, name: str, output: OutputRequest) -> str:
-    """Return the file or prefix of an algorithm; other formats than JSON add their suffix."""
+    """Return the path of an algorithm in the folder: with `.json` for JSON, else without suffix."""
     suffix = ".json" if output.target_format == _OWN_FORMAT else ""
     return str(Path(out) / f"{name}{suffix}")
 
 
 def _not_tried(plan: GroupPlan) -> dict[str, str]:
-    """Return a line about groups for which the named synthesizer did not run, if any."""
+    """Return the line about groups for which the named synthesizer did not run; empty if there are
+    none.
+    """
     if not plan.not_tried:
         return {}
     numbers = format_ranks(tuple(plan.not_tried))

@@ -53,7 +53,10 @@ class TreeJobs:
     def of(
         cls, network: FlowNetwork, trees: Trees, share_bytes: Float64Array, occupancy: Occupancy
     ) -> TreeJobs:
-        """Create the jobs of all trees; `share_bytes`: size of every share."""
+        """Create the jobs of all trees, one per link of the route of every arc.
+
+        `share_bytes`: size of every share; times are in picoseconds.
+        """
         topology, routes = network.topology, network.routes
         lengths = np.diff(routes.indptr)[trees.arcs]
         link = routes.links[expanded_ranges(routes.indptr[trees.arcs], lengths)]
@@ -122,7 +125,10 @@ class TreeJobs:
         return list_starts(*links, rank, self.is_forwarded, self.num_links)
 
     def _rank_jobs(self, *keys: Int64Array) -> Int64Array:
-        """Rank the jobs by these keys; ties are broken by a pseudo-random order."""
+        """Rank the jobs by these keys, the first key first: int64[jobs], 0 for the first job.
+
+        Ties are broken by a pseudo-random order, so that equal pieces do not all begin at NPU 0.
+        """
         count = len(self.link)
         # Otherwise equal pieces of all sources would be sent to NPU 0 first.
         number = np.arange(count)
@@ -131,7 +137,11 @@ class TreeJobs:
 
 
 def _list_dependencies(trees: Trees, first: Int64Array) -> _Edges:
-    """List dependencies: along every arc, between arcs, and from reduced to distributed pieces."""
+    """List (before, after) jobs: along every arc, between arcs of a tree, and between trees.
+
+    In inward trees a node waits for its children; in outward trees children wait for their parent.
+    The sum of a piece must be complete at the root before it is distributed.
+    """
     head, last = first[:-1], first[1:] - 1
     inner = np.flatnonzero(np.diff(np.repeat(np.arange(len(head)), np.diff(first))) == 0)
     child = np.flatnonzero(trees.parent >= 0)
@@ -171,7 +181,9 @@ class GroupSchedule:
     start: Int64Array
 
     def algorithms(self, wishes: Sequence[GroupWish]) -> tuple[Algorithm, ...]:
-        """Create the algorithm of every group, with one rank per NPU of the network."""
+        """Create the algorithm of every group, with one rank per NPU of the network; `wishes`: by
+        group.
+        """
         transfers = self._create_transfers()
         group = self.shares.group[self.trees.pieces.share]
         algorithms = []
@@ -217,7 +229,10 @@ class GroupSchedule:
         return Turns(np.concatenate([row, *copies]), row[earlier], row[later])
 
     def _create_transfers(self) -> Transfers:
-        """Create one transfer per entry of the trees; chunks are pieces."""
+        """Create one transfer per entry of the trees, from the first link of its arc to the last.
+
+        Its chunk is the piece; times are in picoseconds.
+        """
         trees, network, jobs = self.trees, self.network, self.jobs
         tree = trees.tree_of_entry
         # A transfer starts on the first link of its arc and finishes on the last one.
@@ -268,7 +283,10 @@ def _create_chunks(
     mine: Int64Array,
     rows: Int64Array,
 ) -> Chunks:
-    """Return the pieces of a group, then its local shares; `rows`: the share of each piece."""
+    """Return the chunks of a group: its pieces, then the shares that stay on their rank.
+
+    `mine`: pieces of the group; `rows`: the share of each of them.
+    """
     shares = create_share_chunks(wish, pieces.share_units)
     is_sent = np.zeros(len(shares), np.bool_)
     is_sent[rows] = True

@@ -93,7 +93,12 @@ def combine_algorithms(
 
 
 def _find_common_unit(algorithms: Sequence[Algorithm]) -> tuple[Fraction, list[int]]:
-    """Return the bytes of the common unit, and the number of them in a unit of each algorithm."""
+    """Return the bytes of the common unit, and per algorithm the number of common units in its
+    unit.
+
+    The common unit is the greatest common divisor of all units; an algorithm without size has 1
+    byte. Raises `InputError` if an algorithm would have more than `_MAX_UNITS`.
+    """
     bytes_of = [
         Fraction(algorithm.collective_bytes or 1, algorithm.collective.unit_count)
         for algorithm in algorithms
@@ -128,7 +133,12 @@ def _build_steps(
     bases: Int64Array,
     turns: Turns,
 ) -> StepTable:
-    """Build the joint step table."""
+    """Build the joint step table: all steps in the order of `turns`, with shifted offsets and
+    channels.
+
+    `factors`: common units per unit of each algorithm; `bases`: first unit of each algorithm's part
+    of every buffer. The dependencies between algorithms are those of `turns`.
+    """
     columns: dict[str, list[np.ndarray]] = {}
     edges: dict[str, list[Int64Array]] = {
         "data": [],
@@ -176,7 +186,10 @@ def _shift_offsets(
 def _build_contributions(
     algorithms: Sequence[Algorithm], factors: Sequence[int], bases: Int64Array
 ) -> Contributions | None:
-    """Build the expected contents; None if they would need too much memory."""
+    """Build the expected contents of the joint collective, in common units.
+
+    None if they would have more than `_MAX_ROWS` rows, to save memory.
+    """
     rows = 0
     for algorithm, factor in zip(algorithms, factors, strict=True):
         # Count the contributions of a collective's result, with one row per source rank.
@@ -202,7 +215,10 @@ def _expand_contributions(
     factor: int,
     base: Int64Array,
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """Return rank, offset, source rank and source unit of contributions, in common units."""
+    """Return rank, offset, source rank and source unit of all contributions, in common units.
+
+    `factor`: common units per unit; `base`: first unit of the algorithm's part by rank and buffer.
+    """
     result = collective.postcondition()
     assert result is not None
     expanded = result.with_ranks_named(collective.num_ranks)

@@ -191,7 +191,10 @@ def _check_planes_and_sizes(wishes: Sequence[GroupWish], topology: Topology) -> 
 
 
 def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> int:
-    """Simulate an algorithm with a size; return nanoseconds. Raises `InputError` without a time."""
+    """Simulate an algorithm, which must have a size; return nanoseconds.
+
+    Raises `InputError` if the backend states no time.
+    """
     assert algorithm.collective_bytes is not None
     result = hub_core.simulate(
         algorithm,
@@ -211,7 +214,10 @@ def _simulate_ns(algorithm: Algorithm, topology: Topology, choices: GroupChoices
 
 
 def _simulate(algorithm: Algorithm, topology: Topology, choices: GroupChoices) -> GroupTime:
-    """Simulate an algorithm with a size; return its time also in picoseconds."""
+    """Simulate an algorithm, which must have a size; return its time in ns and ps.
+
+    If no exact time is known, the picoseconds are those of the ns.
+    """
     assert algorithm.collective_bytes is not None
     time_ns = _simulate_ns(algorithm, topology, choices)
     exact = hub_core.exact_time(
@@ -236,7 +242,10 @@ def _get_simulator_options(choices: GroupChoices) -> dict[str, str]:
 def _combine_separate(
     single: tuple[Algorithm, ...], topology: Topology, judge: Callable[[Algorithm], GroupTime]
 ) -> list[_Candidate]:
-    """Return the separate algorithms as one candidate; empty if they have no common unit."""
+    """Combine separate algorithms to the candidate `at once`, timed by `judge`.
+
+    Empty if their sizes have no common unit.
+    """
     try:
         joint = combine_algorithms(single, own_provenance(topology.name))
     except InputError:
@@ -250,9 +259,11 @@ def _plan_separately(
     choices: GroupChoices,
     progress: _Progress,
 ) -> tuple[list[_SeparateAlgorithm], dict[int, str]]:
-    """Return the fastest algorithm of each group in isolation.
+    """Find the fastest algorithm of each group in isolation: packed trees, or the named
+    synthesizer.
 
-    Also returns the reasons why the named synthesizer did not run, by number of the group.
+    Of equally fast ones the packed trees are taken. Also returns, by number of the group, why the
+    synthesizer did not run (its budget was used up).
     """
     fastest: list[_SeparateAlgorithm] = []
     not_tried: dict[int, str] = {}
@@ -283,9 +294,9 @@ def _schedule_separately(
 def _synthesize_separately(
     topology: Topology, wish: GroupWish, choices: GroupChoices, budget: SearchBudget
 ) -> list[_SeparateAlgorithm]:
-    """Return the named synthesizer's algorithm for a group, in which other NPUs may be relays.
+    """Return the named synthesizer's algorithm for a group, with its simulated time.
 
-    Empty if the synthesizer does not support the request.
+    Other NPUs may be relays. Empty if the synthesizer does not support the request.
     """
     parts = wish.kind.traits.parts(len(wish.npus))
     collective = replace(wish.collective(1), unit_count=parts)

@@ -242,7 +242,10 @@ def cut_seconds(topology: Topology, endpoints: _Ends, size: Float64Array) -> flo
 
 
 def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Return piece and direction of every tree: inward trees reduce, outward trees distribute."""
+    """Return the piece and the direction of every tree, sorted by piece.
+
+    A piece of a sum has an inward tree (first), a piece that is distributed has an outward one.
+    """
     inward = np.flatnonzero(shares.gathers[share])
     outward = np.flatnonzero(shares.spreads[share])
     piece = np.concatenate([inward, outward])
@@ -255,7 +258,10 @@ def _assign_trees(shares: Shares, share: Int64Array) -> tuple[Int64Array, BoolAr
 def _list_targets(
     wishes: Sequence[GroupWish], shares: Shares, of_tree: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return the NPUs of each tree without its root, as row pointers and entries."""
+    """Return the NPUs that each tree must reach, without its root, as row pointers and entries.
+
+    These are all members of the group, or the single target of a share that is not summed.
+    """
     rows = []
     for share in of_tree.tolist():
         target = int(shares.target[share])
@@ -271,7 +277,10 @@ def _list_targets(
 def _generate_packings(
     network: GroupNetwork, wishes: Sequence[GroupWish], shares: Shares, effort: float
 ) -> Iterator[Trees]:
-    """Yield trees of all shares, first one per share, then more within the limit of visits."""
+    """Yield trees of all shares: one tree per share, then more trees per share within the effort.
+
+    Stops when pieces would be below one byte. Raises `InputError` for too many shares and NPUs.
+    """
     npus = network.flows.topology.num_npus
     if 2 * len(shares) * npus > _MAX_ENTRIES:
         raise InputError(
@@ -301,7 +310,11 @@ class _Ends:
 
     @classmethod
     def of(cls, wishes: Sequence[GroupWish], shares: Shares) -> _Ends:
-        """List all members as contributors of sums, and as receivers of shares for all."""
+        """List the givers and the takers of every share.
+
+        Givers are all members for a sum, else its root; takers are all members, or the single
+        target.
+        """
         givers, takers = [], []
         for share in range(len(shares)):
             members = wishes[int(shares.group[share])].npus
@@ -320,7 +333,10 @@ def _create_table(rows: Sequence[Sequence[int]]) -> tuple[Int64Array, Int64Array
 def _count_leaving(
     first: Int64Array, last: Int64Array, weight: Float64Array, nodes: int
 ) -> Float64Array:
-    """Return the weight that leaves each prefix: row i leaves prefix s if first < s <= last."""
+    """Return, for each prefix of an order, the weight that leaves it.
+
+    Row i leaves prefix s if first[i] < s <= last[i]; `weight`: per row.
+    """
     rows = np.flatnonzero(first < last)
     gained = np.bincount(first[rows] + 1, weight[rows], nodes + 1)
     lost = np.bincount(last[rows] + 1, weight[rows], nodes + 2)
@@ -331,7 +347,10 @@ def _count_leaving(
 
 
 def _find_distances(topology: Topology, length: Float64Array) -> Float64Array:
-    """Compute the shortest paths from all NPUs to all nodes: float64[NPUs, nodes]."""
+    """Compute the shortest paths from all NPUs to all nodes, float64[NPUs, nodes].
+
+    `length`: per link; of parallel links the shortest counts. Unreachable nodes are infinite.
+    """
     # Imported here, because the import of scipy takes half a second.
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import dijkstra

@@ -61,7 +61,9 @@ class GroupWish:
 
     @property
     def shares(self) -> int:
-        """The number of parts of the full buffer that are sent separately."""
+        """The number of parts of the full buffer that are sent separately: for an all-reduce one
+        per rank.
+        """
         # An all-reduce has a share per rank, because a single vector would load a single root.
         if self.kind is CollectiveKind.ALL_REDUCE:
             return len(self.npus)
@@ -110,7 +112,9 @@ def check_groups(wishes: Sequence[GroupWish], num_npus: int, topology: str) -> N
 
 
 def _split_groups(text: str) -> list[str]:
-    """Split groups at semicolons; without semicolons, at commas."""
+    """Split a list of groups at semicolons, or at commas if it has no semicolon; blanks are
+    dropped.
+    """
     mark = ";" if ";" in text else ","
     return [part for part in text.split(mark) if part.strip()]
 
@@ -173,7 +177,10 @@ class Shares(ColumnTable):
         return not bool(self.gathers.any()) and bool(np.all(self.target >= 0))
 
     def demand(self, num_npus: int) -> FlowDemand:
-        """Return the demand of pairs of NPUs, in units of the largest sum of bytes of a pair."""
+        """Return the demand between pairs of NPUs: bytes relative to the largest pair.
+
+        Bytes of several shares of one pair add up.
+        """
         table = np.zeros((num_npus, num_npus))
         # Groups that overlap may have several shares for one pair.
         np.add.at(table, (self.root, self.target), self.bytes)
@@ -184,7 +191,11 @@ class Shares(ColumnTable):
 def _create_columns(
     number: int, wish: GroupWish
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, BoolArray, BoolArray, Float64Array]:
-    """Return the columns of the shares of one group."""
+    """Return the columns of the shares of one group, without shares that stay on their rank.
+
+    The columns are group, root, target (-1: all), whether it is summed, whether it is distributed,
+    and bytes. Sums for all members have their roots on the members, round robin.
+    """
     chunks = create_share_chunks(wish, 1)
     members = np.asarray(wish.npus)
     summed, wide = chunks.origin == ALL_RANKS, chunks.target == ALL_RANKS
@@ -231,7 +242,11 @@ class Pieces:
         return cls(share, begin - first[share], units, counted_positions(counts), share_units)
 
     def cut(self, parts: int) -> Pieces:
-        """Divide every piece into `parts` of equal size; units are divided by `parts`."""
+        """Divide every piece into `parts` of equal size; a unit then is 1 / `parts` of the unit
+        before.
+
+        The first parts of all pieces have lower numbers than the second ones.
+        """
         piece = np.repeat(np.arange(len(self.share)), parts)
         part = np.tile(np.arange(parts), len(self.share))
         units = self.units[piece]
@@ -268,7 +283,9 @@ class Trees:
         return group_of_entry(self.indptr)
 
     def cut(self, parts: int) -> Trees:
-        """Return the same trees for pieces that are divided into `parts` of equal size."""
+        """Return the trees for pieces that are divided into `parts`: each tree once per part,
+        adjacent.
+        """
         trees = len(self.piece)
         # Copies of a tree are adjacent, so that its pieces are in order.
         tree = np.repeat(np.arange(trees), parts)

@@ -107,9 +107,10 @@ def pruned(tree: SpanningTree, members: Int64Array) -> PrunedTree:
 
 
 def broadcast(tree: PrunedTree) -> Operations:
-    """Build the messages of a broadcast: operation i brings the chunk to `tree.nodes[i]`.
+    """Build the messages of a broadcast on a tree: operation i sends to `tree.nodes[i]` from its
+    parent.
 
-    The sender is the parent.
+    A node other than the root waits for the message that brings the chunk.
     """
     nodes = tree.nodes
     parent = tree.parent[nodes]
@@ -127,7 +128,10 @@ def broadcast(tree: PrunedTree) -> Operations:
 
 
 def reduction(tree: PrunedTree) -> Operations:
-    """Build the messages of a reduction: operation i sends from `tree.nodes[i]` to its parent."""
+    """Build the messages of a reduction: operation i sends from `tree.nodes[i]` to its parent.
+
+    A node waits for the messages of all its children.
+    """
     down = broadcast(tree)
     return Operations(
         source=down.destination,
@@ -141,7 +145,9 @@ def reduction(tree: PrunedTree) -> Operations:
 
 
 def reduce_and_broadcast(tree: PrunedTree) -> Operations:
-    """Build the messages of a reduction to the root and a broadcast back, without waiting for other
+    """Build the messages of a reduction to the root and a broadcast back, of one chunk.
+
+    The root sends after the sums of all its children have arrived; it does not wait for other
     chunks.
     """
     reduce_operations, broadcast_operations = reduction(tree), broadcast(tree)
@@ -249,9 +255,9 @@ def _find_needed(
     members: Int64Array,
     depth: Int64Array,
 ) -> tuple[BoolArray, Int64Array]:
-    """Find the members and the nodes above them, and how far below each the deepest member is.
+    """Mark the nodes on paths to members, and compute how far below each the deepest member is.
 
-    bool[nodes] and int64[nodes].
+    Returns bool[nodes] and int64[nodes]; `depth`: of the tree's nodes.
     """
     needed = np.zeros(len(depth), np.bool_)
     needed[members] = True
@@ -266,7 +272,7 @@ def _find_needed(
 
 
 def _build_path(tree: PrunedTree, target: int) -> Operations:
-    """Build the messages along the path from the root to a target."""
+    """Build the messages along the path from the root to `target`, each after the one before."""
     nodes = _find_path_down(tree, target)
     length = len(nodes)
     hops = np.arange(length, dtype=np.int64)
@@ -282,7 +288,7 @@ def _build_path(tree: PrunedTree, target: int) -> Operations:
 
 
 def _find_path_down(tree: PrunedTree, target: int) -> Int64Array:
-    """List the nodes from below the root to a target: int64[depth of the target]."""
+    """Return the nodes on the path from the root to a target, without the root; int64."""
     nodes = []
     while target != tree.root:
         nodes.append(target)
@@ -332,7 +338,7 @@ def _find_first_shares(
     collective: Collective,
     members: Int64Array,
 ) -> list[int]:
-    """Find the first share that each tree carries: the rank at its root (-1 for none), or 0.
+    """Return the share that each tree carries first: the rank at its root (-1: no member), or 0.
 
     The root decides for all-gather and reduce-scatter only.
     """
@@ -356,7 +362,10 @@ def _check_roots(
     collective: Collective,
     members: Int64Array,
 ) -> None:
-    """Raise `InputError` for shares without a tree and for trees with a wrong root."""
+    """Raise `InputError` if a share has no tree, or a tree a wrong root.
+
+    A root must be a member, and for rooted collectives the collective's root.
+    """
     share_count = collective.num_ranks if collective.kind in _ROOTED_AT_RANKS else 1
     uncovered = set(range(share_count)) - set(shares)
     context = f"{collective.kind} on {len(trees)} trees"
@@ -383,7 +392,9 @@ Nodes without an entry use the topology's own routes.
 
 
 def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bool]]:
-    """Yield for every operation of a stream the child of its two nodes, and whether it receives."""
+    """Yield, for every operation of a stream, the lower of its two nodes, and whether that one
+    receives.
+    """
     sources = stream.operations.source.tolist()
     destinations = stream.operations.destination.tolist()
     for source, destination in zip(sources, destinations, strict=True):
@@ -396,7 +407,11 @@ def _reverse_links(
     topology: Topology,
     row_between: Mapping[tuple[int, int], int],
 ) -> list[int]:
-    """Find the rows of the reverse links, from the last link to the first."""
+    """Return the reverse of every link, from the last link to the first; all are rows of the
+    topology.
+
+    `row_between`: row by (source, destination). Raises `KeyError` for a link without reverse.
+    """
     reverse_links = []
     for row in reversed(links):
         endpoints = int(topology.destination[row]), int(topology.source[row])

@@ -171,10 +171,11 @@ class Pipelining:
         return Pipeline(collective, chunks, transfers, int(finish.max(initial=0)))
 
     def _cut_chunks(self, counts: Sequence[int]) -> tuple[Collective, Chunks, Int64Array]:
-        """Divide the data into chunks.
+        """Divide the data into chunks; `counts`: chunks per stream.
 
         Returns the collective with its units, the chunks, and the units of a chunk per stream.
-        Raises `InputError` if the fractions of trees with unlike weights need more than 2^62 units.
+        Raises `InputError` for less than a byte per chunk, and if the fractions of trees with
+        unlike weights need more than 2^62 units.
         """
         # Compute the fraction of a share that a chunk of each stream is.
         pairs = zip(self.streams, counts, strict=True)
@@ -262,7 +263,11 @@ class Pipelining:
         )
 
     def _compute_urgency(self) -> Int64Array:
-        """Compute the priority of every operation within its round, from 0 for the last on."""
+        """Return the priority of every operation within its round; the largest is sent first.
+
+        Operations with more remaining messages come first, then the tree of the next NPU number,
+        then streams, then destinations.
+        """
         operations, num_npus = self.operations, self.topology.num_npus
         to_root = (operations.root - operations.source) % num_npus
         to_destination = (operations.destination - operations.source) % num_npus
@@ -280,7 +285,7 @@ class Pipelining:
     def _build_transfers(
         self, plan: PipelinePlan, start: Int64Array, finish: Int64Array
     ) -> Transfers:
-        """Build all messages of a plan with their times."""
+        """Build the transfers of all messages of a plan, with start and finish in picoseconds."""
         stream = group_of_entry(plan.stream_message)
         message = counted_positions(np.diff(plan.stream_message))
         width = np.diff(plan.stream_operation)
@@ -334,9 +339,9 @@ def _to_units(fractions: Sequence[Fraction], units: int) -> Int64Array:
 
 
 def _count_max_in_flight(link: Int64Array, start: Int64Array, finish: Int64Array) -> Int64Array:
-    """Compute the maximum number of messages in flight on the link of every message.
+    """Return the maximum number of messages in flight at once on the link of every message.
 
-    Sorted by link and start; int64, equal for all messages of a link.
+    Messages are sorted by link and start; the result is int64, equal for all messages of a link.
     """
     # Link and time are combined in one number, so that one sorted search serves all links.
     span = int(finish.max()) + 1
