@@ -32,15 +32,21 @@ if TYPE_CHECKING:
 __all__ = [
     "UNSET",
     "AnyJson",
+    "Artifacts",
     "Count",
+    "Cuts",
     "Finding",
+    "IsPartial",
     "LossItem",
+    "Losses",
+    "Machine",
     "Meta",
     "Record",
     "Report",
     "SearchCutItem",
     "TimeNs",
     "TimedMachine",
+    "TimingNote",
     "UnsetType",
     "build_schema",
     "describe_check",
@@ -108,6 +114,32 @@ class TimedMachine(Record, frozen=True, kw_only=True):
         float | None,
         Meta(description="Median relative error on held-out measurements; null if not measured."),
     ]
+
+
+# Members that several reports share.
+Artifacts = Annotated[Sequence[str], Meta(description="Paths of the written files, in order.")]
+Losses = Annotated[
+    Sequence[LossItem], Meta(description="Information that the output format cannot express.")
+]
+IsPartial = Annotated[
+    bool, Meta(description="A limit ended a part of the search (`cut` is not empty).")
+]
+Cuts = Annotated[
+    Sequence[SearchCutItem],
+    Meta(
+        description="Parts of the search that a limit ended (--timeout, -O work=); empty if none."
+    ),
+]
+TimingNote = Annotated[
+    str,
+    Meta(
+        description="What the times describe: a machine with its library and the median error on "
+        "held-out measurements, or nominal links."
+    ),
+]
+Machine = Annotated[
+    TimedMachine | None, Meta(description="The measured machine; null for nominal links.")
+]
 
 
 def to_json(report: msgspec.Struct) -> dict[str, JsonValue]:

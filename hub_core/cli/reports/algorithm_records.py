@@ -11,29 +11,18 @@ from hub_core.cli.reports.comparison import Difference, PairDifference, StepDiff
 from hub_core.reports import (
     UNSET,
     AnyJson,
+    Artifacts,
     Count,
+    Cuts,
     Finding,
-    LossItem,
+    IsPartial,
+    Losses,
     Meta,
     Record,
     Report,
-    SearchCutItem,
     UnsetType,
 )
 
-Artifacts = Annotated[Sequence[str], Meta(description="Paths of the written files, in order.")]
-Losses = Annotated[
-    Sequence[LossItem], Meta(description="Information that the output format cannot express.")
-]
-IsPartial = Annotated[
-    bool, Meta(description="A limit ended a part of the search (`cut` is not empty).")
-]
-Cuts = Annotated[
-    Sequence[SearchCutItem],
-    Meta(
-        description="Parts of the search that a limit ended (--timeout, -O work=); empty if none."
-    ),
-]
 VerdictWord = Annotated[
     str, Meta(extra_json_schema={"enum": ["ok", "wrong", "race", "wrong+race"]})
 ]

@@ -5,30 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from hub_core.cli.reports.algorithm_records import Artifacts, Cuts, Losses
 from hub_core.plugin_api.runs import LinkLoad
 from hub_core.reports import (
     UNSET,
     AnyJson,
+    Artifacts,
     Count,
+    Cuts,
     Finding,
+    Losses,
+    Machine,
     Meta,
     Record,
     Report,
-    TimedMachine,
+    TimingNote,
     UnsetType,
 )
-
-TimingNote = Annotated[
-    str,
-    Meta(
-        description="What the times describe: a machine with its library and the median error on "
-        "held-out measurements, or nominal links."
-    ),
-]
-Machine = Annotated[
-    TimedMachine | None, Meta(description="The measured machine; null for nominal links.")
-]
 
 
 class NamedLinkLoad(Record, frozen=True, kw_only=True):

@@ -228,11 +228,11 @@ def _show(
     out: str | None,
 ) -> None:
     """Print the report as JSON or text, then the written files; no text if OUT is stdout."""
-    from collhub_reshard.command_report import build_report, build_text_fields
+    from collhub_reshard.command_report import build_text_fields, create_report
 
     if as_json:
         paths = [] if written is None else [str(path) for path in written.paths]
-        context.print_json(build_report(plan, lowered, paths))
+        context.print_report(create_report(plan, lowered, paths))
         return
     if out != "-":
         context.print_fields(build_text_fields(plan, lowered))

@@ -14,57 +14,55 @@ from collhub_shardings import Move, parse_move
 
 from collhub_reshard.lowering.algorithm import Lowered
 from collhub_reshard.planning import ReshardChoices, ReshardPlan
+from collhub_reshard.reshard_record import Binding, BindingLink, LayoutItem, ReshardReport
 from collhub_reshard.scheduling.best import Effort
 from collhub_reshard.strategies import Strategy
-from hub_core import Assignments, cut_fields, cut_objects
-from hub_core.model import InputError, JsonValue, Location, format_bytes
+from hub_core import Assignments, cut_fields
+from hub_core.model import InputError, Location, format_bytes
 from hub_core.plugin_api import BOOL_WORDS, OptionType, SearchBudget, option, optional
+from hub_core.reports import list_cuts
 
-REPORT_SCHEMA = "collhub/report-reshard-1"
 
-
-def build_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> dict[str, JsonValue]:
-    """Build the report of `collhub reshard --json`; `optimum_s` is null if no optimum is proved."""
-    outcome, tasks = plan.outcome, plan.tasks
-    is_optimal = outcome.status == "optimal"
+def create_report(plan: ReshardPlan, lowered: Lowered, paths: Sequence[str]) -> ReshardReport:
+    """Create the report of `collhub reshard --json`; `optimum_s` is null if not proved."""
+    outcome, tasks, layout = plan.outcome, plan.tasks, lowered.layout
     cuts = plan.choices.effort.budget.cuts
-    return {
-        "schema": REPORT_SCHEMA,
-        "tensors": len(plan.moves),
-        "unit_tasks": len(plan.units),
-        "tasks_between_hosts": len(tasks),
-        "bytes": sum(move.tensor.num_bytes for move in plan.moves),
-        "makespan_s": plan.makespan_s,
-        "optimum_s": plan.makespan_s if is_optimal else None,
-        "bound_s": plan.bound_s,
-        "binding": {
-            "kind": outcome.kind,
-            "hosts": list(outcome.hosts),
-            "task": outcome.task,
-            "links": _list_binding_links(plan),
-        },
-        "predicted_s": plan.predicted_s,
-        "simulated_s": plan.simulated_s,
-        "gap": outcome.gap,
-        "status": outcome.status,
-        "proof": outcome.proof,
-        "method": outcome.method,
-        "strategies": dict(sorted(_count_strategies(plan).items())),
-        "chunks": max(plan.chunks.values(), default=0),
-        "late_tasks": list(plan.schedule.late_tasks(tasks)),
-        "layout": {
-            "kind": lowered.layout.kind,
-            "unit_bytes": lowered.layout.unit_bytes,
-            "copies": lowered.copies,
-            "copied_bytes": lowered.copied_bytes,
-            "padding_bytes": lowered.layout.padding_bytes,
-        },
-        "tokens": lowered.tokens,
-        "collective_bytes": lowered.algorithm.collective_bytes,
-        "is_partial": bool(cuts),
-        "cut": cut_objects(cuts),
-        "artifacts": list(paths),
-    }
+    return ReshardReport(
+        tensors=len(plan.moves),
+        unit_tasks=len(plan.units),
+        tasks_between_hosts=len(tasks),
+        bytes=sum(move.tensor.num_bytes for move in plan.moves),
+        makespan_s=plan.makespan_s,
+        optimum_s=plan.makespan_s if outcome.status == "optimal" else None,
+        bound_s=plan.bound_s,
+        binding=Binding(
+            kind=outcome.kind,
+            hosts=tuple(outcome.hosts),
+            task=outcome.task,
+            links=_list_binding_links(plan),
+        ),
+        predicted_s=plan.predicted_s,
+        simulated_s=plan.simulated_s,
+        gap=outcome.gap,
+        status=outcome.status,
+        proof=outcome.proof,
+        method=outcome.method,
+        strategies=dict(sorted(_count_strategies(plan).items())),
+        chunks=max(plan.chunks.values(), default=0),
+        late_tasks=tuple(plan.schedule.late_tasks(tasks)),
+        layout=LayoutItem(
+            kind=layout.kind,
+            unit_bytes=layout.unit_bytes,
+            copies=lowered.copies,
+            copied_bytes=lowered.copied_bytes,
+            padding_bytes=layout.padding_bytes,
+        ),
+        tokens=lowered.tokens,
+        collective_bytes=lowered.algorithm.collective_bytes,
+        is_partial=bool(cuts),
+        cut=list_cuts(cuts),
+        artifacts=paths,
+    )
 
 
 def build_text_fields(plan: ReshardPlan, lowered: Lowered) -> dict[str, str]:
@@ -124,14 +122,14 @@ def _describe_binding(plan: ReshardPlan) -> str:
     return texts[bound.kind]
 
 
-def _list_binding_links(plan: ReshardPlan) -> list[JsonValue]:
+def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
     """List the links whose weights prove the bound, by the names of their ends."""
     topology = plan.topology
-    links: list[JsonValue] = []
+    links = []
     for link, weight in sorted(plan.outcome.weights.items()):
         ends = topology.source[link], topology.destination[link]
         source, destination = (topology.node_name(int(end)) for end in ends)
-        links.append({"from": source, "to": destination, "weight": weight})
+        links.append(BindingLink(source=source, destination=destination, weight=weight))
     return links
 
 

@@ -17,7 +17,6 @@ from hub_core import (
     CommandContext,
     OpenedInput,
     assign,
-    diagnostic_object,
     input_options,
     offer_option,
     source_argument,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from collhub_execution import Array, OutputJudgement, RunOutcome, RunSetup
 
+    from collhub_local.run_record import RunReport
     from hub_core import Algorithm
     from hub_core.model import JsonValue
     from hub_core.plugin_api import ExecutionResult
@@ -158,29 +158,51 @@ def run(
         )
         context.draw_report(timeline, timeline_out)
     if as_json:
-        context.print_json(run_document(opened.name, done))
+        context.print_report(create_run_report(opened.name, done))
     else:
         context.print_fields(run_fields(done))
     context.report(done.findings(), opened, algorithm)
     return ExitCode.DONE if done.outcome.ok else ExitCode.INVALID
 
 
-def run_document(source: str, done: LocalRun) -> dict[str, JsonValue]:
-    """Return the report in the schema `report-run-1`; `source`: the input as named by the user."""
-    outcome = done.outcome
-    return {
-        "schema": "collhub/report-run-1",
-        "source": source,
-        "executor": done.executor,
-        **outcome.fields(),
-        "levels": done.result.statistics.get("levels", 0),
-        "messages": done.result.statistics.get("messages", 0),
-        "error_bound": outcome.judgement.max_bound,
-        "order_kept": done.order_kept,
-        "repeat_times_s": list(outcome.repeat_times_s),
-        "native_repeat_times_s": list(outcome.native_times_s),
-        "diagnostics": [diagnostic_object(finding) for finding in done.findings()],
-    }
+def create_run_report(source: str, done: LocalRun) -> RunReport:
+    """Create the JSON report; `source`: the input as named by the user."""
+    from collhub_local.run_record import RunReport
+    from hub_core.reports import list_findings
+
+    outcome, statistics = done.outcome, done.result.statistics
+    setup, judgement = outcome.setup, outcome.judgement
+    return RunReport(
+        source=source,
+        executor=done.executor,
+        ok=outcome.ok,
+        collective=str(setup.algorithm.collective.kind),
+        num_ranks=setup.algorithm.num_ranks,
+        collective_bytes=setup.collective_bytes,
+        dtype=setup.dtype.name,
+        reduce_op=str(setup.op),
+        in_place=setup.in_place,
+        comparison=str(judgement.comparison),
+        max_abs_error=judgement.max_abs_error,
+        ranks_agree_bitwise=judgement.ranks_agree,
+        time_s=outcome.time_s,
+        algorithm_bandwidth_bytes_per_s=outcome.algorithm_bandwidth,
+        bus_bandwidth_bytes_per_s=outcome.bus_bandwidth,
+        native_time_s=outcome.native_time_s,
+        levels=_get_count(statistics, "levels"),
+        messages=_get_count(statistics, "messages"),
+        error_bound=judgement.max_bound,
+        order_kept=done.order_kept,
+        repeat_times_s=outcome.repeat_times_s,
+        native_repeat_times_s=outcome.native_times_s,
+        diagnostics=list_findings(done.findings()),
+    )
+
+
+def _get_count(statistics: Mapping[str, JsonValue], name: str) -> int:
+    """Return an integer statistic of the executor; 0 if it reports none."""
+    value = statistics.get(name)
+    return value if isinstance(value, int) else 0
 
 
 def run_fields(done: LocalRun) -> dict[str, str]:

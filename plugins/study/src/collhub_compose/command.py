@@ -18,7 +18,6 @@ from hub_core import (
     WrittenFiles,
     assign,
     from_option,
-    loss_object,
     number_option,
     output_option,
     output_options,
@@ -26,7 +25,8 @@ from hub_core import (
 from hub_core.model import Loss, UsageError
 
 if TYPE_CHECKING:
-    from hub_core.model import Algorithm, JsonValue
+    from collhub_compose.compose_record import ComposeReport
+    from hub_core.model import Algorithm
 
 
 class _Composition(TypedDict):
@@ -115,7 +115,8 @@ def compose(
         work="composition",
     )
     if output.as_json:
-        context.print_json(_build_report(_CompositionOutcome(opened, target, algorithm, written)))
+        outcome = _CompositionOutcome(opened, target, algorithm, written)
+        context.print_report(_create_report(outcome))
     else:
         context.say_written(written, f"{_describe(algorithm)}: ")
 
@@ -193,27 +194,28 @@ def _has_source_lines(algorithm: Algorithm) -> bool:
     return bool((algorithm.steps.source_line >= 0).any())
 
 
-def _build_report(outcome: _CompositionOutcome) -> dict[str, JsonValue]:
-    """Build the report for `--json`."""
+def _create_report(outcome: _CompositionOutcome) -> ComposeReport:
+    """Create the report for `--json`."""
+    from collhub_compose.compose_record import ComposedSource, ComposeReport
+    from hub_core.reports import list_losses
+
     collective = outcome.algorithm.collective
-    losses = outcome.written.losses
-    sources: list[JsonValue] = []
-    for source in outcome.opened:
-        sources.append({"source": source.name, "from": source.format_name})
-    return {
-        "schema": "collhub/report-compose-1",
-        "sources": sources,
-        "to": outcome.target.format_name,
-        "collective": str(collective.kind),
-        "root": collective.root,
-        "num_ranks": collective.num_ranks,
-        "unit_count": collective.unit_count,
-        "in_place": collective.in_place,
-        "out_of_place": collective.out_of_place,
-        "steps": len(outcome.algorithm.steps),
-        "artifacts": [str(path) for path in outcome.written.paths],
-        "losses": [loss_object(loss) for loss in losses],
-    }
+    return ComposeReport(
+        sources=[
+            ComposedSource(source=source.name, source_format=source.format_name)
+            for source in outcome.opened
+        ],
+        target_format=outcome.target.format_name,
+        collective=str(collective.kind),
+        root=collective.root,
+        num_ranks=collective.num_ranks,
+        unit_count=collective.unit_count,
+        in_place=collective.in_place,
+        out_of_place=collective.out_of_place,
+        steps=len(outcome.algorithm.steps),
+        artifacts=[str(path) for path in outcome.written.paths],
+        losses=list_losses(outcome.written.losses),
+    )
 
 
 def _describe(algorithm: Algorithm) -> str:

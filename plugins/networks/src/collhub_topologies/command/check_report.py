@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hub_core import CommandContext, ProvenBound, best_bounds, diagnostic_object
+from collhub_topologies.command.topology_records import TopologyCheckReport
+from hub_core import CommandContext, ProvenBound, best_bounds
 from hub_core.model import (
     ROOTED,
     Collective,
     CollectiveKind,
     Diagnostic,
-    JsonValue,
     Severity,
     format_time,
 )
 from hub_core.network import Topology
 from hub_core.plugin_api import CheckRequest, Subject
+from hub_core.reports import list_findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +37,21 @@ class NetworkVerdict:
         """Whether no check found an error."""
         return all(finding.severity is not Severity.ERROR for finding in self.findings)
 
-    def to_json(self) -> dict[str, JsonValue]:
-        """Build the report for `--json`."""
-        network = self.network
-        return {
-            "schema": "collhub/report-topology-check-1",
-            "topology": network.name,
-            "ok": self.is_usable,
-            "npus": network.num_npus,
-            "switches": network.num_nodes - network.num_npus,
-            "num_links": network.num_links,
-            "collective_bytes": self.size,
-            "bounds_ns": {kind: bound.time_ns for kind, bound in self.bounds.items()},
-            "bounds_ps": {kind: bound.time_ps for kind, bound in self.bounds.items()},
-            "bound_methods": {kind: bound.method for kind, bound in self.bounds.items()},
-            "diagnostics": [diagnostic_object(finding) for finding in self.findings],
-        }
+    def create_report(self) -> TopologyCheckReport:
+        """Create the report for `--json`."""
+        network, bounds = self.network, self.bounds
+        return TopologyCheckReport(
+            topology=network.name,
+            ok=self.is_usable,
+            npus=network.num_npus,
+            switches=network.num_nodes - network.num_npus,
+            num_links=network.num_links,
+            collective_bytes=self.size,
+            bounds_ns={kind: bound.time_ns for kind, bound in bounds.items()},
+            bounds_ps={kind: bound.time_ps for kind, bound in bounds.items()},
+            bound_methods={kind: bound.method for kind, bound in bounds.items()},
+            diagnostics=list_findings(self.findings),
+        )
 
     def print_text(self, context: CommandContext) -> None:
         """Print the verdict and the bounds as text, the findings on standard error."""

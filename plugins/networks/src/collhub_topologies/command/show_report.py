@@ -4,81 +4,77 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from collhub_topologies.command.topology_records import (
+    DimensionItem,
+    HalfCutItem,
+    LinkClassItem,
+    LinkItem,
+    TopologyShowReport,
+)
 from collhub_topologies.summary import Facts, HalfCut, LinkClass, Span
 from hub_core import CommandContext
-from hub_core.model import JsonValue, format_bandwidth, format_ranks, format_time
+from hub_core.model import format_bandwidth, format_ranks, format_time
 from hub_core.network import Dimension, Link, Topology
+from hub_core.reports import UNSET
 
 
-def build_facts_report(
-    network: Topology, facts: Facts, *, with_links: bool
-) -> dict[str, JsonValue]:
-    """Build the report of `show`; with all links if requested."""
-    document: dict[str, JsonValue] = {
-        "schema": "collhub/report-topology-show-1",
-        "topology": network.name,
-        "npus": network.num_npus,
-        "switches": network.num_nodes - network.num_npus,
-        "num_links": network.num_links,
-        "dimensions": [_describe_dimension(dimension) for dimension in network.dimensions],
-        "link_classes": [_describe_class(link_class) for link_class in facts.classes],
-        "nodes": {kind: _describe_spans(spans) for kind, spans in facts.spans.items()},
-        "diameter_links": facts.diameter,
-        "half_cuts": [_describe_cut(cut) for cut in facts.half_cuts],
-        "node_names": list(network.node_names),
-        "groups": {name: list(members) for name, members in network.groups.items()},
-        "multicast": list(network.multicast),
-        "reduce": list(network.reduction),
-    }
-    if with_links:
-        document["links"] = [_describe_link(link) for link in network.links()]
-    return document
-
-
-def _describe_dimension(dimension: Dimension) -> JsonValue:
-    """Describe a dimension."""
-    return {
-        "kind": str(dimension.kind),
-        "size": dimension.size,
-        "bandwidth_bytes_per_s": dimension.bandwidth_bytes_per_s,
-        "latency_s": dimension.latency_s,
-    }
-
-
-def _describe_class(link_class: LinkClass) -> JsonValue:
-    """Describe a class of links."""
-    return {
-        "from": link_class.source,
-        "to": link_class.destination,
-        "bandwidth_bytes_per_s": link_class.bandwidth_bytes_per_s,
-        "latency_s": link_class.latency_s,
-        "count": link_class.count,
-    }
-
-
-def _describe_spans(spans: Mapping[str, Span]) -> JsonValue:
-    """Describe spans as [minimum, maximum] by name."""
-    return {name: [span.minimum, span.maximum] for name, span in spans.items()}
-
-
-def _describe_cut(cut: HalfCut) -> JsonValue:
-    """Describe a cut; lists have the values up and down."""
-    rates: list[JsonValue] = [cut.bandwidth_up_bytes_per_s, cut.bandwidth_down_bytes_per_s]
-    return {
-        "dimension": cut.dimension,
-        "links": [cut.links_up, cut.links_down],
-        "bandwidth_bytes_per_s": rates,
-    }
-
-
-def _describe_link(link: Link) -> JsonValue:
-    """Describe a link."""
-    return {
-        "from": link.source,
-        "to": link.destination,
-        "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
-        "latency_s": link.latency_s,
-    }
+def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) -> TopologyShowReport:
+    """Create the report of `show`; with all links if requested."""
+    links = [
+        LinkItem(
+            source=link.source,
+            destination=link.destination,
+            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+            latency_s=link.latency_s,
+        )
+        for link in (network.links() if with_links else ())
+    ]
+    return TopologyShowReport(
+        topology=network.name,
+        npus=network.num_npus,
+        switches=network.num_nodes - network.num_npus,
+        num_links=network.num_links,
+        dimensions=[
+            DimensionItem(
+                kind=str(dimension.kind),
+                size=dimension.size,
+                bandwidth_bytes_per_s=dimension.bandwidth_bytes_per_s,
+                latency_s=dimension.latency_s,
+            )
+            for dimension in network.dimensions
+        ],
+        link_classes=[
+            LinkClassItem(
+                source=link_class.source,
+                destination=link_class.destination,
+                bandwidth_bytes_per_s=link_class.bandwidth_bytes_per_s,
+                latency_s=link_class.latency_s,
+                count=link_class.count,
+            )
+            for link_class in facts.classes
+        ],
+        nodes={
+            kind: {name: (span.minimum, span.maximum) for name, span in spans.items()}
+            for kind, spans in facts.spans.items()
+        },
+        diameter_links=facts.diameter,
+        half_cuts=[
+            HalfCutItem(
+                dimension=cut.dimension,
+                links=(cut.links_up, cut.links_down),
+                bandwidth_bytes_per_s=(
+                    cut.bandwidth_up_bytes_per_s,
+                    cut.bandwidth_down_bytes_per_s,
+                ),
+            )
+            for cut in facts.half_cuts
+        ],
+        node_names=network.node_names,
+        groups=network.groups,
+        multicast=network.multicast,
+        reduce=network.reduction,
+        links=links if with_links else UNSET,
+    )
 
 
 # Maximum number of classes and groups that are listed; the remaining ones are counted.

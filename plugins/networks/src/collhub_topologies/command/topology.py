@@ -30,7 +30,6 @@ from hub_core.plugin_api import (
 
 if TYPE_CHECKING:
     from hub_core import WrittenFiles
-    from hub_core.model import JsonValue
     from hub_core.network import Topology
 
 # Modules that compute are imported in the functions, since the help of a command needs no numpy.
@@ -63,14 +62,14 @@ def show(
     """Show the facts of T: nodes, links by class, dimensions, bandwidth of a node, diameter,
     groups.
     """
-    from collhub_topologies.command.show_report import build_facts_report, print_facts, print_links
+    from collhub_topologies.command.show_report import create_facts_report, print_facts, print_links
     from collhub_topologies.summary import collect_facts
 
     network = context.read_topology(text, source_format)
     with context.progress("analyzing the network"):
         facts = collect_facts(network)
     if as_json:
-        context.print_json(build_facts_report(network, facts, with_links=lists_links))
+        context.print_report(create_facts_report(network, facts, with_links=lists_links))
         return
     print_facts(context, network, facts)
     if lists_links:
@@ -101,7 +100,7 @@ def check(
     network = context.read_topology(text, source_format)
     outcome = check_network(context, network, size)
     if as_json:
-        context.print_json(outcome.to_json())
+        context.print_report(outcome.create_report())
     else:
         outcome.print_text(context)
     return ExitCode.DONE if outcome.is_usable else ExitCode.INVALID
@@ -197,9 +196,7 @@ def _report_written(
     if not as_json:
         context.say_written(written)
         return
-    document: dict[str, JsonValue] = {
-        "schema": "collhub/report-topology-write-1",
-        "topology": network.name,
-        "artifacts": [str(path) for path in written.paths],
-    }
-    context.print_json(document)
+    from collhub_topologies.command.topology_records import TopologyWriteReport
+
+    paths = [str(path) for path in written.paths]
+    context.print_report(TopologyWriteReport(topology=network.name, artifacts=paths))

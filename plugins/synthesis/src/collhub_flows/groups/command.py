@@ -22,7 +22,6 @@ from hub_core import (
     check_stdout,
     collective_option,
     cut_fields,
-    cut_objects,
     occupancy_option,
     output_options,
     reduce_op_option,
@@ -34,6 +33,7 @@ from hub_core.model import JsonValue, format_bytes, format_ranks, format_time
 from hub_core.plugin_api import OptionType, SearchBudget, declared_options, option
 
 if TYPE_CHECKING:
+    from collhub_flows.groups.groups_record import GroupItem, GroupsReport
     from collhub_flows.groups.planning import GroupChoices, GroupPlan
     from hub_core.model import Algorithm
 
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 # Maximum number of steps of a joint algorithm that is verified; larger ones take too long.
 _MAX_VERIFIED = 100_000
 _OWN_FORMAT = "json"
-
-
-REPORT_SCHEMA = "collhub/report-groups-1"
 
 
 MANIFEST_SCHEMA = "collhub/groups-1"
@@ -120,7 +117,7 @@ def groups(
     paths = [] if out is None else _write_files(context, plan, topology.name, out, output, writer)
     report = PlanReport(plan, topology.name, str(choices.occupancy), *taken, verified)
     if output.as_json:
-        context.print_json(report.document(paths))
+        context.print_report(report.create_report(paths))
         return
     context.print_fields(report.fields())
     context.print_table(HEADER, report.rows(), right=("size", "alone"))
@@ -174,32 +171,34 @@ class PlanReport:
             for number, wish in enumerate(plan.wishes)
         ]
 
-    def document(self, paths: Sequence[str]) -> dict[str, JsonValue]:
-        """Return the JSON report; `paths`: files that were written."""
+    def create_report(self, paths: Sequence[str]) -> GroupsReport:
+        """Create the JSON report; `paths`: files that were written."""
+        from collhub_flows.groups.groups_record import GroupsReport, UntriedGroup
+        from hub_core.reports import list_cuts
+
         plan = self.plan
-        return {
-            "schema": REPORT_SCHEMA,
-            "topology": self.topology,
-            "occupancy": self.occupancy,
-            "groups": _groups(plan),
-            "method": plan.method,
-            "time_ns": plan.time.ns,
-            "one_by_one_ns": plan.one_by_one.ns,
-            "ratio": plan.ratio,
-            "bounds_ns": dict(plan.bounds_ns),
-            "bound_ns": plan.bound_ns,
-            "ratio_to_bound": plan.ratio_to_bound,
-            "synthesis_s": self.wall_s,
-            "synthesis_cpu_s": self.cpu_s,
-            "verified": self.verified,
-            "is_partial": bool(plan.not_tried or plan.cuts),
-            "not_tried": [
-                {"name": f"group {number}", "reason": reason}
+        return GroupsReport(
+            topology=self.topology,
+            occupancy=self.occupancy,
+            groups=_list_groups(plan),
+            method=plan.method,
+            time_ns=plan.time.ns,
+            one_by_one_ns=plan.one_by_one.ns,
+            ratio=plan.ratio,
+            bounds_ns=plan.bounds_ns,
+            bound_ns=plan.bound_ns,
+            ratio_to_bound=plan.ratio_to_bound,
+            synthesis_s=self.wall_s,
+            synthesis_cpu_s=self.cpu_s,
+            verified=self.verified,
+            is_partial=bool(plan.not_tried or plan.cuts),
+            not_tried=[
+                UntriedGroup(name=f"group {number}", reason=reason)
                 for number, reason in plan.not_tried.items()
             ],
-            "cut": cut_objects(plan.cuts),
-            "artifacts": list(paths),
-        }
+            cut=list_cuts(plan.cuts),
+            artifacts=paths,
+        )
 
 
 def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | None) -> JsonValue:
@@ -208,10 +207,11 @@ def manifest(plan: GroupPlan, topology: str, files: Sequence[str], joint: str | 
 
     `files`: by group; `joint`: None if there is no joint algorithm.
     """
-    groups = _groups(plan)
-    for group, file in zip(groups, files, strict=True):
-        assert isinstance(group, dict)
-        group["file"] = file
+    from hub_core.reports import to_json
+
+    groups: list[JsonValue] = []
+    for group, file in zip(_list_groups(plan), files, strict=True):
+        groups.append({**to_json(group), "file": file})
     return {
         "schema": MANIFEST_SCHEMA,
         "topology": topology,
@@ -340,16 +340,16 @@ def _not_tried(plan: GroupPlan) -> dict[str, str]:
     return {"not tried": f"{count} groups alone ({numbers}), so the plan is partial: {reason}"}
 
 
-def _groups(plan: GroupPlan) -> list[JsonValue]:
-    groups: list[JsonValue] = []
-    for number, wish in enumerate(plan.wishes):
-        groups.append(
-            {
-                "npus": list(wish.npus),
-                "collective": str(wish.kind),
-                "size": wish.size,
-                "alone_ns": plan.alone[number].ns,
-                "alone_maker": plan.alone_makers[number],
-            }
+def _list_groups(plan: GroupPlan) -> list[GroupItem]:
+    from collhub_flows.groups.groups_record import GroupItem
+
+    return [
+        GroupItem(
+            npus=wish.npus,
+            collective=str(wish.kind),
+            size=wish.size,
+            alone_ns=plan.alone[number].ns,
+            alone_maker=plan.alone_makers[number],
         )
-    return groups
+        for number, wish in enumerate(plan.wishes)
+    ]
