@@ -1,4 +1,4 @@
-"""Records that NCCL and its tools write of the calls of a job: Inspector, profiler, logs.
+"""Records of the calls of a job: NCCL's Inspector, profiler plugin and logs, DeepSpeed's logger.
 
 The readers return one table of calls, which plugins convert to workloads or measurements. Names are
 imported on first use: a plugin can list its options without importing numpy.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         read_lines,
     )
     from collhub_nccl_records.choices import Choice, ChoiceLine, parse_choice
+    from collhub_nccl_records.deepspeed import read_deepspeed_lines
     from collhub_nccl_records.inspector import read_inspector_lines
     from collhub_nccl_records.log import NcclLog
     from collhub_nccl_records.log_facts import (
@@ -44,6 +45,7 @@ __all__ = [
     "describe_tree_defect",
     "input_bytes",
     "parse_choice",
+    "read_deepspeed_lines",
     "read_inspector_lines",
     "read_lines",
     "read_profiler_events",
@@ -52,6 +54,7 @@ __all__ = [
 _HOMES = {
     "collhub_nccl_records.calls": "CallRecord Member SkippedLine input_bytes read_lines",
     "collhub_nccl_records.choices": "Choice ChoiceLine parse_choice",
+    "collhub_nccl_records.deepspeed": "read_deepspeed_lines",
     "collhub_nccl_records.inspector": "read_inspector_lines",
     "collhub_nccl_records.log": "NcclLog",
     "collhub_nccl_records.log_facts": "CommunicatorFacts Connection TreeNode"

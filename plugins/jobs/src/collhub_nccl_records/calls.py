@@ -71,11 +71,15 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class SkippedLine:
-    """A line, or an event in it, that is not used, with the reason and the cure."""
+    """A line, or an event in it, that is not used, with the reason and the cure.
+
+    `is_assumption`: the line is used, and `message` is an assumption about it.
+    """
 
     line: int
     message: str
     cure: str = ""
+    is_assumption: bool = False
 
 
 def operation_word(operation: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collhub_pytorch.options import (
     CCL_BENCH,
+    DEEPSPEED,
     EXECUTION_TRACE,
     INSPECTOR,
     KINETO,
@@ -54,6 +55,12 @@ NCCL_CALLS_FORMAT = Format(
     (".nccl.log", ".nccl.log.gz"),
     rb"[\w.\-]+:\d+:\d+ \[-?\d+\][^\n]{0,300}? NCCL (?:INFO|WARN) ",
     Layout.PREFIX,
+)
+DEEPSPEED_FORMAT = Format(
+    DEEPSPEED,
+    "calls in logs of DeepSpeed's communication logger, with rounded sizes, of rank 0",
+    (".deepspeed.log", ".deepspeed.log.gz"),
+    rb"comm op: [^\n]{1,200}?\| time \(ms\): |Comm\. Op +Message Size +Count +Total Latency\(ms\)",
 )
 NSYS_FORMAT = Format(
     NSYS,

@@ -10,6 +10,7 @@ from hub_core.plugin_api import OptionType, option, optional
 KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
 NSYS, CCL_BENCH = "nsys", "ccl-bench"
 INSPECTOR, PROFILER, NCCL_CALLS = "nccl-inspector", "nccl-profiler", "nccl-calls"
+DEEPSPEED = "deepspeed-log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,18 @@ class RankOptions:
         OptionType.TEXT,
         "refuse",
         "ranks without a file: refuse, or assume that they do the same as a rank with one",
+        choices=("refuse", "assume-same"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedOptions:
+    """Treatment of ranks without a file: only rank 0 writes a log."""
+
+    ranks_missing: str = option(
+        OptionType.TEXT,
+        "assume-same",
+        "ranks other than 0: assume that they do the same, or refuse",
         choices=("refuse", "assume-same"),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from collhub_pytorch.formats import (
     CCL_BENCH_FORMAT,
+    DEEPSPEED_FORMAT,
     EXECUTION_TRACE_FORMAT,
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
@@ -15,6 +16,7 @@ from collhub_pytorch.formats import (
 )
 from collhub_pytorch.options import (
     ClockOptions,
+    DeepSpeedOptions,
     JobMachineOptions,
     NsysOptions,
     ProfileOptions,
@@ -62,6 +64,13 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             RankOptions,
             samples="collhub_pytorch.nccl.samples:log_lines",
             claims="collhub_pytorch.nccl.read:has_calls",
+        ),
+        WorkloadReader(
+            DEEPSPEED_FORMAT,
+            "collhub_pytorch.nccl.read:read_deepspeed",
+            DeepSpeedOptions,
+            lines="collhub_pytorch.report:lines",
+            samples="collhub_pytorch.nccl.samples:deepspeed_logs",
         ),
         WorkloadReader(
             NSYS_FORMAT,

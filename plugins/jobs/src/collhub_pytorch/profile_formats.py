@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from collhub_pytorch import execution_trace
 from collhub_pytorch.formats import (
+    DEEPSPEED_FORMAT,
     EXECUTION_TRACE_FORMAT,
     INSPECTOR_FORMAT,
     KINETO_FORMAT,
@@ -48,6 +49,7 @@ _FORMATS = (
     ProfileFormat(NSYS_FORMAT, "exports of Nsight Systems", nsys.workload_of),
     ProfileFormat(INSPECTOR_FORMAT, "records of NCCL's Inspector", nccl.workload_of),
     ProfileFormat(PROFILER_FORMAT, "events of NCCL's profiler plugin", nccl.workload_of),
+    ProfileFormat(DEEPSPEED_FORMAT, "logs of DeepSpeed", nccl.workload_of),
     ProfileFormat(NCCL_CALLS_FORMAT, "logs of NCCL", nccl.workload_of),
     ProfileFormat(EXECUTION_TRACE_FORMAT, "execution traces", execution_trace.workload_of),
     ProfileFormat(KINETO_FORMAT, "Kineto profiles", kineto.workload_of, has_steps=True),

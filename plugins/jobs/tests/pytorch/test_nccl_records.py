@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 from collhub_nccl_records import read_inspector_lines
 from collhub_pytorch.findings import collect_findings
-from collhub_pytorch.nccl.read import has_calls, read_inspector, read_log, read_profiler
+from collhub_pytorch.nccl.read import (
+    has_calls,
+    read_deepspeed,
+    read_inspector,
+    read_log,
+    read_profiler,
+)
 from collhub_pytorch.nccl.samples import (
+    deepspeed_logs,
     inspector_line,
     inspector_lines,
     log_lines,
@@ -20,7 +27,7 @@ from collhub_pytorch.nccl.samples import (
     profiler_file,
     source_of,
 )
-from collhub_pytorch.options import ClockOptions, RankOptions
+from collhub_pytorch.options import ClockOptions, DeepSpeedOptions, RankOptions
 from read_jobs import collectives
 
 from hub_core.model import Diagnostic, HubError, InputError, NodeKind, Workload
@@ -299,3 +306,96 @@ def test_a_split_has_the_colour_of_its_parent() -> None:
     texts += [(rank, call_text(rank, "AllGather")) for rank in (0, 1)]
     workload = read_log(log_of(*texts), RankOptions())
     assert sorted(group.ranks for group in workload.groups) == [(0,), (1,)]
+
+
+def deepspeed(text: str) -> tuple[Workload, list[str]]:
+    notes: list[Diagnostic] = []
+    source = source_of("train.log", {"train.log": text})
+    source = Source(source.name, source.parts, notes.append)
+    return read_deepspeed(source, DeepSpeedOptions()), [note.message for note in notes]
+
+
+def logged(name: str, time: str, size: str, algorithm: float, bus: float) -> str:
+    return (
+        f"[2026-05-04 10:00:00,000] [INFO] [logging.py:107:log_dist] [Rank 0] rank=0 | comm op:"
+        f" {name} | time (ms): {time} | msg size: {size} | algbw (Gbps): {algorithm}  | busbw"
+        f" (Gbps): {bus}\n"
+    )
+
+
+def test_a_log_of_deepspeed_has_the_calls_sizes_and_ranks_of_its_lines() -> None:
+    workload, notes = deepspeed(deepspeed_logs()[0].content().decode())
+    # Bus bandwidth is 15/16 of the algorithm bandwidth. 678.86 MB are 678.86 * 1024 * 1024 bytes.
+    assert workload.num_ranks == 16
+    # An all-gather logs the input of a rank, a reduce-scatter its whole input.
+    assert collectives(workload, 0) == collectives(workload, 15) == [
+        ("ALL_REDUCE", 711_836_303, 9_460_000),
+        ("REDUCE_SCATTER", 104_857_600, 5_000_000),
+        ("ALL_GATHER", 44_491_080, 10_000_000),
+        ("ALL_REDUCE", 1_048_576, 1_000_000),
+    ]  # fmt: skip
+    assert any("sizes are rounded" in note for note in notes)
+    assert any("ranks 1-15 have no file" in note for note in notes)
+
+
+def test_bus_bandwidths_are_those_that_deepspeed_prints() -> None:
+    workload, _ = deepspeed(deepspeed_logs()[0].content().decode())
+    found = {(one.kind, one.bytes): one.bus_bandwidth for one in collect_findings(workload).calls}
+    printed = {
+        ("all-reduce", 711_836_303): 1129.23,
+        ("reduce-scatter", 104_857_600): 157.29,
+        ("all-gather", 44_491_080): 533.9,
+        ("all-reduce", 1_048_576): 15.73,
+    }
+    assert {key: (value or 0) * 8 / 1e9 for key, value in found.items()} == {
+        key: pytest.approx(value, rel=0.001) for key, value in printed.items()
+    }
+
+
+def test_the_last_summary_gives_the_calls_where_lines_are_missing() -> None:
+    text = deepspeed_logs()[1].content().decode()
+    once, notes = deepspeed(text)
+    assert [call[2] for call in collectives(once, 0)] == [
+        *[9_460_000] * 2, *[5_000_000] * 2, *[10_000_000] * 2, *[1_000_000] * 2,
+    ]  # fmt: skip
+    assert any("a summary has no order" in note for note in notes)
+    # A later summary includes the calls of an earlier one.
+    twice, _ = deepspeed(text + "iteration 2\n" + text)
+    assert collectives(twice, 0) == collectives(once, 0)
+    lines = deepspeed_logs()[0].content().decode()
+    assert len(collectives(deepspeed(lines + text)[0], 0)) == 4
+
+
+def test_names_of_callers_and_operations_that_are_no_collectives_are_handled() -> None:
+    text = logged("all_reduce | [Caller Func: step]", "1.00", "1.0 MB", 16.78, 14.68)
+    text += logged("monitored_barrier", "1.00", "0B", 0.0, 0.0)
+    workload, notes = deepspeed(text)
+    assert workload.num_ranks == 8
+    assert collectives(workload, 0) == [("ALL_REDUCE", 1 << 20, 1_000_000)]
+    assert any("'monitored_barrier' is no collective" in note for note in notes)
+
+
+def test_of_several_numbers_of_ranks_that_fit_the_most_even_one_is_assumed() -> None:
+    # 31/32 of 10 is 9.6875; between 9.685 / 10.005 and 9.695 / 9.995 are 31/32 and 32/33.
+    workload, notes = deepspeed(logged("all_reduce", "1.00", "1.0 MB", 10.0, 9.69))
+    assert workload.num_ranks == 32
+    assert any("32 ranks are assumed; the rounded bandwidths fit 32 to 33" in one for one in notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (logged("broadcast", "1.00", "1.0 MB", 8.39, 8.39), "number of ranks cannot be derived"),
+        (
+            logged("all_reduce", "1.00", "1.0 MB", 16.78, 14.68)
+            + logged("all_reduce", "1.00", "1.0 MB", 16.78, 15.73),
+            "different numbers of ranks",
+        ),
+        (logged("barrier", "1.00", "0B", 0.0, 0.0), "there is no valid record: 'barrier'"),
+        ("comm op: x | time (ms): \n", "there is no record"),
+    ],
+)
+def test_logs_of_deepspeed_without_usable_calls_are_refused(text: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        deepspeed(text)
+    assert caught.value.diagnostics[0].location.file == "train.log"

@@ -1,4 +1,4 @@
-"""Read records of NCCL's Inspector, its profiler plugin and its logs as workloads."""
+"""Read records of NCCL (Inspector, profiler plugin, logs) and of DeepSpeed as workloads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collhub_nccl_records import (
     CallRecord,
     NcclLog,
     SkippedLine,
+    read_deepspeed_lines,
     read_inspector_lines,
     read_lines,
     read_profiler_events,
@@ -19,7 +20,15 @@ from collhub_pytorch.job import join_ranks
 from collhub_pytorch.nccl.graph import CallGraph
 from collhub_pytorch.nccl.ranks import find_job_ranks
 from collhub_pytorch.nccl.recorded import RecordedCalls
-from collhub_pytorch.options import INSPECTOR, NCCL_CALLS, PROFILER, ClockOptions, RankOptions
+from collhub_pytorch.options import (
+    DEEPSPEED,
+    INSPECTOR,
+    NCCL_CALLS,
+    PROFILER,
+    ClockOptions,
+    DeepSpeedOptions,
+    RankOptions,
+)
 from collhub_pytorch.profile_reading import align_clocks, read_source
 from collhub_pytorch.trace_files import TraceFile, open_decompressed
 from hub_core.model import (
@@ -38,6 +47,7 @@ _READERS: dict[str, Callable[[], RecordReader]] = {
     INSPECTOR: lambda: read_inspector_lines,
     PROFILER: lambda: read_profiler_events,
     NCCL_CALLS: lambda: NcclLog().read,
+    DEEPSPEED: lambda: read_deepspeed_lines,
 }
 _MAX_LISTED_LINES = 10
 
@@ -61,6 +71,15 @@ def read_log(source: Source, options: RankOptions) -> Workload:
     """Read the calls in logs of NCCL (subsystem COLL), without times; otherwise as above."""
     clocks = ClockOptions(ranks_missing=options.ranks_missing)
     return read_source(source, NCCL_CALLS, workload_of, clocks)
+
+
+def read_deepspeed(source: Source, options: DeepSpeedOptions) -> Workload:
+    """Read the log of DeepSpeed's communication logger; otherwise as above.
+
+    Other ranks are assumed to do the same as rank 0, and all calls are assumed to be of all ranks.
+    """
+    clocks = ClockOptions(ranks_missing=options.ranks_missing)
+    return read_source(source, DEEPSPEED, workload_of, clocks)
 
 
 def has_calls(source: Source) -> bool:
@@ -87,13 +106,13 @@ def workload_of(
     files: Sequence[TraceFile], options: ClockOptions, provenance: Provenance
 ) -> Workload:
     """Read these files as a workload; the format is the producer in `provenance`."""
-    calls, skipped = RecordedCalls(), list[str]()
+    calls, skipped, assumptions = RecordedCalls(), list[str](), list[str]()
     file_of_process: dict[str, str] = {}
     read_records = _READERS[provenance.producer]()
     for file in files:
         with open_decompressed(file) as content:
             records = read_records(read_lines(content), file.name)
-            _collect(records, file.name, calls, skipped, file_of_process)
+            _collect(records, file.name, calls, skipped, assumptions, file_of_process)
     if not len(calls):
         raise _empty_error(files[0].name, provenance.producer, skipped)
     job = find_job_ranks(calls.members, files[0].name)
@@ -105,7 +124,13 @@ def workload_of(
     }
     graph = CallGraph(calls, job, names)
     parts = graph.rank_nodes()
-    lines: list[JsonValue] = [*job.notes, *graph.notes, *_describe_skipped(skipped)]
+    lines: list[JsonValue] = [*job.notes, *graph.notes, *assumptions]
+    lines += _describe_skipped(skipped)
+    if provenance.producer == DEEPSPEED:
+        lines.append(
+            "sizes are rounded by up to 0.5 %, and calls are assumed to be of all ranks: the log"
+            " names no groups"
+        )
     if graph.has_times and not graph.has_starts:
         lines.append(
             "the records have no start times: the calls of a rank follow each other without gaps,"
@@ -126,11 +151,14 @@ def _collect(
     file: str,
     calls: RecordedCalls,
     skipped: list[str],
+    assumptions: list[str],
     file_of_process: dict[str, str],
 ) -> None:
+    """Append the records to `calls`, and the findings to the lists of their kinds."""
     for record in records:
         if isinstance(record, SkippedLine):
-            skipped.append(f"{file}:{record.line}: {record.message}")
+            findings = assumptions if record.is_assumption else skipped
+            findings.append(f"{file}:{record.line}: {record.message}")
             continue
         file_of_process.setdefault(record.member.process, file)
         calls.add(record)

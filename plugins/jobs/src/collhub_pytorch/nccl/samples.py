@@ -65,6 +65,35 @@ def inspector_line(
     return json.dumps(entry) + "\n"
 
 
+# Operation, time in ms, size, algorithm and bus bandwidth in Gbps, of 16 ranks.
+_LOGGED = (
+    ("all_reduce", 9.46, "678.86 MB", 1204.52, 1129.23),
+    ("reduce_scatter_tensor", 5.0, "100.0 MB", 167.77, 157.29),
+    ("all_gather_into_tensor", 10.0, "42.43 MB", 569.5, 533.9),
+    ("all_reduce", 1.0, "1.0 MB", 16.78, 15.73),
+)
+
+
+def deepspeed_logs() -> Sequence[Source]:
+    """Four collectives of 16 ranks as lines, and as a summary of two iterations."""
+    heading = ("Message Size", "Count", "Total Latency(ms)", "Avg Latency(ms)", "tput_avg (Gbps)",
+               "busbw_avg (Gbps)")  # fmt: skip
+    lines, rows = [], ["Comm. Op".ljust(20) + "".join(text.ljust(20) for text in heading)]
+    for name, time_ms, size, algorithm, bus in _LOGGED:
+        lines.append(
+            f"[2026-05-04 10:00:00,000] [INFO] [logging.py:107:log_dist] [Rank 0] comm op: {name}"
+            f" | time (ms): {time_ms:.2f} | msg size: {size} | algbw (Gbps): {algorithm:.2f}"
+            f" | busbw (Gbps): {bus:.2f}\n"
+        )
+        values = (" ", size, 2, f"{2 * time_ms:.2f}", f"{time_ms:.2f}", f"{algorithm:.2f}",
+                  f"{bus:.2f}")  # fmt: skip
+        rows += [name, "".join(str(value).ljust(20) for value in values)]
+    return [
+        source_of("train.deepspeed.log", {"train.deepspeed.log": "".join(lines)}),
+        source_of("summary.deepspeed.log", {"summary.deepspeed.log": "\n".join(rows) + "\n"}),
+    ]
+
+
 _LOG_CALLS = (
     "AllReduce: opCount {count:x} sendbuff 0x7f00 recvbuff 0x7f00 count 262144 datatype 7 op 0"
     " root 0 comm 0xa{rank} [nranks=2] stream 0x55",

@@ -1,0 +1,183 @@
+"""Read the lines and the summary of DeepSpeed's communication logger (`comms_logger`).
+
+Only rank 0 writes them. Source: deepspeedai/DeepSpeed `deepspeed/utils/comms_logging.py`
+(Apache-2.0): `comm op: NAME | time (ms): 9.46 | msg size: 678.86 MB | algbw (Gbps): ... | busbw
+(Gbps): ...`, and a table with a row per operation and size. Times include the wait for the other
+ranks, because the logger synchronizes the device after each call. Groups are not recorded.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from collhub_nccl_records.calls import CallRecord, Member, SkippedLine
+from hub_core.model import InputError, Location
+
+COMMUNICATOR = "world"
+_NUMBER = rb"(\d{1,15}(?:\.\d{1,6})?)"
+_SIZE = rb"(0 ?B|\d{1,5}(?:\.\d{1,2})? [KMGTPEZY]?B)"
+_LINE = re.compile(
+    rb"comm op: (.{1,200}?)\s*\| time \(ms\): " + _NUMBER + rb"\s*\| msg size: " + _SIZE
+    + rb"\s*\| algbw \(Gbps\): " + _NUMBER + rb"\s*\| busbw \(Gbps\): " + _NUMBER
+)  # fmt: skip
+_TABLE = re.compile(rb"Comm\. Op\s+Message Size\s+Count\s+Total Latency\(ms\)\s")
+_ROW = re.compile(
+    rb"\s+" + _SIZE + rb"\s+(\d{1,12})\s+" + _NUMBER + rb"\s+" + _NUMBER + rb"\s+" + _NUMBER
+    + rb"\s+" + _NUMBER + rb"\s*\Z"
+)  # fmt: skip
+_OPERATION = re.compile(rb"\w[\w .|\[\]:]{0,199}\Z")
+_UNITS = {b"": 0, b"K": 1, b"M": 2, b"G": 3, b"T": 4, b"P": 5, b"E": 6, b"Z": 7, b"Y": 8}
+_OPERATIONS = {
+    "all_reduce": "AllReduce", "all_reduce_coalesced": "AllReduce",
+    "inference_all_reduce": "AllReduce",
+    "all_gather": "AllGather", "all_gather_into_tensor": "AllGather",
+    "all_gather_base": "AllGather", "all_gather_coalesced": "AllGather",
+    "reduce_scatter": "ReduceScatter", "reduce_scatter_tensor": "ReduceScatter",
+    "reduce_scatter_base": "ReduceScatter",
+    "all_to_all": "AlltoAll", "all_to_all_single": "AlltoAll",
+    "broadcast": "Broadcast", "broadcast_object_list": "Broadcast",
+    "reduce": "Reduce", "gather": "Gather", "scatter": "Scatter",
+    "send": "Send", "isend": "Send", "recv": "Recv", "irecv": "Recv",
+}  # fmt: skip
+# Operations whose bus bandwidth is (n - 1) / n of the algorithm bandwidth, n being all ranks.
+_SCALED = frozenset(("AllReduce", "AllGather", "ReduceScatter", "AlltoAll"))
+# The logger gives the size of the whole input; records have the segment of one rank.
+_LOGGED_WHOLE = frozenset(("ReduceScatter", "AlltoAll"))
+_ROUNDING_GBPS = 0.005
+_MAX_RANKS = 1 << 20
+_MAX_CALLS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One line, or one row of the table with `count` calls. `bandwidths`: of algorithm and bus."""
+
+    line: int
+    operation: str
+    bytes: int
+    duration_ms: float
+    bandwidths: tuple[float, float]
+    count: int = 1
+
+
+def read_deepspeed_lines(
+    lines: Iterable[tuple[int, bytes | None]], file: str
+) -> Iterator[CallRecord | SkippedLine]:
+    """Yield a record per logged call of rank 0, in order; other lines of the log are ignored.
+
+    Without such lines, the last summary gives the calls: its counts include those of earlier ones,
+    and the calls of a row share its total time. Sizes are those of the API of NCCL, rounded as the
+    logger prints them. Operations of other names are findings. Raises `InputError` if the ratios
+    of bandwidths fit no number of ranks, or if no operation has such a ratio.
+    """
+    calls, table, skipped = _parse(lines)
+    entries = calls or table
+    yield from skipped
+    if not entries:
+        return
+    count = sum(entry.count for entry in entries)
+    if count > _MAX_CALLS:
+        message = f"{count} calls; at most {_MAX_CALLS} are read"
+        raise InputError(message, location=Location(file), cure="log fewer steps", code="too-large")
+    rank_count, note = _find_rank_count(entries, file)
+    if note:
+        yield SkippedLine(entries[0].line, note, is_assumption=True)
+    if not calls:
+        message = "a summary has no order: its calls follow each other by operation and size"
+        yield SkippedLine(entries[0].line, message, is_assumption=True)
+    member = Member(file, COMMUNICATOR, 0, rank_count)
+    for entry in entries:
+        size = entry.bytes
+        if entry.operation in _LOGGED_WHOLE:
+            size //= rank_count
+        for _ in range(entry.count):
+            duration_us = entry.duration_ms * 1000 / entry.count
+            yield CallRecord(member, entry.line, entry.operation, -1, size, duration_us=duration_us)
+
+
+def _parse(
+    lines: Iterable[tuple[int, bytes | None]],
+) -> tuple[list[_Entry], list[_Entry], list[SkippedLine]]:
+    """Return logged calls, rows of the last summary, and findings."""
+    calls: list[_Entry] = []
+    table: list[_Entry] = []
+    skipped: list[SkippedLine] = []
+    operation: bytes | None = None
+    is_table = False
+    for number, line in lines:
+        if line is None:
+            skipped.append(SkippedLine(number, "the line is too long"))
+        elif match := _LINE.search(line):
+            entry = _to_entry(number, match[1], match[3], match[2], match[4], match[5])
+            (calls if isinstance(entry, _Entry) else skipped).append(entry)  # type: ignore[arg-type]
+        elif _TABLE.search(line):
+            is_table, operation = True, None
+            table.clear()
+        elif is_table and operation is not None and (match := _ROW.match(line)):
+            entry = _to_entry(number, operation, match[1], match[3], match[5], match[6], match[2])
+            (table if isinstance(entry, _Entry) else skipped).append(entry)  # type: ignore[arg-type]
+        elif is_table and _OPERATION.match(line.rstrip()):
+            operation = line.rstrip()
+        else:
+            is_table = False
+    return calls, table, skipped
+
+
+def _to_entry(
+    line: int, name: bytes, size: bytes, time: bytes, algorithm: bytes, bus: bytes,
+    count: bytes = b"1",
+) -> _Entry | SkippedLine:  # fmt: skip
+    # With `debug`, the name is followed by the calling function.
+    text = name.partition(b" | ")[0].decode("ascii", "replace").strip()
+    operation = _OPERATIONS.get(text)
+    if operation is None:
+        return SkippedLine(
+            line, f"{text[:40]!r} is no collective", "log collectives by their names"
+        )
+    if not int(count):
+        return SkippedLine(line, "the row has no calls")
+    amount, _, unit = size.partition(b" ")
+    exponent = _UNITS[unit.removesuffix(b"B")] if unit else 0
+    bandwidths = float(algorithm), float(bus)
+    total = round(float(amount.removesuffix(b"B")) * 1024**exponent)
+    return _Entry(line, operation, min(total, 1 << 62), float(time), bandwidths, int(count))
+
+
+def _find_rank_count(entries: Iterable[_Entry], file: str) -> tuple[int, str]:
+    """Return the number of ranks of the job, and a note if several numbers fit.
+
+    Bus bandwidth / algorithm bandwidth = (n - 1) / n, both rounded to 0.01. Of several numbers
+    that fit all entries, the one with the most factors of two is assumed.
+    """
+    lowest, highest = 1.0, float(_MAX_RANKS)
+    line = 0
+    for entry in entries:
+        algorithm, bus = entry.bandwidths
+        if entry.operation not in _SCALED or algorithm < 100 * _ROUNDING_GBPS:
+            continue
+        line = line or entry.line
+        smallest = (bus - _ROUNDING_GBPS) / (algorithm + _ROUNDING_GBPS)
+        largest = (bus + _ROUNDING_GBPS) / (algorithm - _ROUNDING_GBPS)
+        if smallest < 1:
+            lowest = max(lowest, 1 / (1 - smallest))
+        if largest < 1:
+            highest = min(highest, 1 / (1 - largest))
+        if math.ceil(lowest) > math.floor(highest) + 1e-9:
+            message = "the bandwidths of these lines belong to different numbers of ranks"
+            cure = "give the log of one job"
+            raise InputError(message, location=Location(file, entry.line), cure=cure, code="ranks")
+    if not line:
+        message = "the number of ranks cannot be derived"
+        cure = "log an all-reduce, all-gather, reduce-scatter or all-to-all of some KB"
+        raise InputError(message, location=Location(file), cure=cure, code="ranks")
+    first, last = math.ceil(lowest), math.floor(highest)
+    if first == last:
+        return first, ""
+    power = 1 << _MAX_RANKS.bit_length()
+    while last // power * power < first:
+        power //= 2
+    count = last // power * power
+    return count, f"{count} ranks are assumed; the rounded bandwidths fit {first} to {last}"
