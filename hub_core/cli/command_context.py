@@ -117,6 +117,12 @@ class CommandContext(Protocol):
         otherwise.
         """
 
+    def read_unverified_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
+        """Read a workload without checks, for commands that look for its errors.
+
+        Raises `InputError` for an algorithm.
+        """
+
     def simulate_workload(
         self, request: WorkloadRequest, backend: str, options: Mapping[str, str]
     ) -> WorkloadTimes:

@@ -108,11 +108,15 @@ class SessionInputs(SessionState):
 
     def read_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
         """Read a workload and check it as `--verify` says. Raises `InputError` for an algorithm."""
-        from hub_core.pipeline.inputs import require_workload
-
-        workload = require_workload(self.read_model(opened, options), opened.name)
+        workload = self.read_unverified_workload(opened, options)
         self.admit(workload, opened.name)
         return workload
+
+    def read_unverified_workload(self, opened: OpenedInput, options: Mapping[str, str]) -> Workload:
+        """Read a workload without checks. Raises `InputError` for an algorithm."""
+        from hub_core.pipeline.inputs import require_workload
+
+        return require_workload(self.read_model(opened, options), opened.name)
 
     def admit(self, model: Algorithm | Workload, name: str) -> VerifyReport | None:
         """Verify a model that messages call `name`, as `--verify` says; see the function `admit`.

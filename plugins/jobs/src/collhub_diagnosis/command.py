@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from hub_core import FILE, CommandContext, json_flag
-from hub_core.model import ExitCode
+from hub_core.model import ExitCode, HubError
 
 if TYPE_CHECKING:
+    from collhub_diagnosis.read_evidence import Evidence
     from collhub_diagnosis.verdict import Verdict
 
 
@@ -31,15 +32,19 @@ def diagnose(
     DUMP is a file or a folder; the rank is the number at the end of the file name. JSON of NCCL's
     RAS subsystem and lines of its Inspector are further evidence. Reports the culprits, the ranks
     that only wait for them, and the questions that remain open because dumps are missing or
-    entries were overwritten. Pickles are read without being executed. Exit 1 if a fault is found.
+    entries were overwritten. Pickles are read without being executed. Instead of dumps, a workload
+    may be given (Chakra, Kineto, execution traces, a document of the hub): it is executed without
+    times until no rank can continue, and reported in the same way. Exit 1 if a fault is found.
     """
     # Imported here: the help of a command needs no numpy.
     from collhub_diagnosis import report
     from collhub_diagnosis.read_evidence import read_evidence
     from collhub_diagnosis.verdict import diagnose_evidence
 
-    with context.progress("reading dumps"):
-        evidence = read_evidence(dumps)
+    evidence = _read_workload(context, dumps)
+    if evidence is None:
+        with context.progress("reading dumps"):
+            evidence = read_evidence(dumps)
     with context.progress("matching operations"):
         verdict = diagnose_evidence(evidence)
     if as_json:
@@ -49,6 +54,31 @@ def diagnose(
     if picture is not None:
         context.say_written(context.draw_report(report.create_picture(verdict), picture))
     return ExitCode.INVALID if verdict.has_fault else ExitCode.DONE
+
+
+def _read_workload(context: CommandContext, files: tuple[str, ...]) -> Evidence | None:
+    """Read a workload and execute it; None for dumps, and for files of no known format."""
+    from collhub_waits.workloads import record_job
+
+    from collhub_diagnosis.nccl_evidence import combine_evidence
+    from collhub_diagnosis.read_evidence import Evidence, is_evidence
+
+    if is_evidence(files[0]):
+        return None
+    try:
+        opened = context.open_input(files[0], None, files[1:])
+    except HubError:
+        # The reader of dumps reports the location of the defect.
+        return None
+    if not opened.holds_workload:
+        return None
+    # Readers of profiles refuse collectives that differ, by which they would align clocks.
+    declared = {option.name for option in opened.options}
+    options = {"mismatches": "keep"} if "mismatches" in declared else {}
+    workload = context.read_unverified_workload(opened, options)
+    with context.progress("executing the workload"):
+        records = record_job(workload)
+    return Evidence(records, combine_evidence((), ()))
 
 
 def _print(context: CommandContext, verdict: Verdict) -> None:

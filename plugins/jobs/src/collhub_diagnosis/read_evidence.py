@@ -31,6 +31,12 @@ _RANK = re.compile(r"(\d{1,12})(?:\.(?:json|pkl|pickle|bin|dump))?\Z", re.ASCII)
 _INSPECTOR_FILE = re.compile(r"-pid\d+\.log\Z", re.ASCII)
 # The keys of a line of the Inspector; dumps and RAS output have others.
 _INSPECTOR_LINE = re.compile(rb'\s*\{\s*"header"\s*:')
+# First members of dumps in JSON, of RAS output, and of lines of the Inspector.
+_EVIDENCE_KEY = re.compile(
+    rb'\{\s*"(?:version|entries|pg_config|pg_status|comm_lib_version|nccl_version|nccl_comm_state'
+    rb'|hccl_comm_state|header|cuda_runtime_version|communicators)"\s*:'
+)
+_PICKLE_STARTS = (b"\x80", b"}", b"(")
 _NO_RANK = "a dump is named PREFIX and its rank, for example comm_lib_trace_rank_0"
 
 
@@ -40,6 +46,23 @@ class Evidence:
 
     records: Records
     nccl: NcclEvidence
+
+
+def is_evidence(path: str) -> bool | None:
+    """Whether a file, or the first dump of a folder, begins as a dump or as output of NCCL.
+
+    None if the first bytes do not show it, and for paths that cannot be read: JSON whose first
+    member has another name, and other texts.
+    """
+    try:
+        files = _files(path)
+        with open(files[0], "rb") as stream:
+            head = stream.read(4096).lstrip()
+    except (OSError, ValueError, InputError):
+        return None
+    if head[:1] in _PICKLE_STARTS or not head:
+        return True
+    return True if _EVIDENCE_KEY.match(head) else None
 
 
 def read_evidence(paths: Sequence[str]) -> Evidence:
@@ -70,7 +93,7 @@ class _Reader:
         """Read one file. A pickle is recognized by its first byte, JSON by its keys."""
         content = _read_content(file)
         if content[:64].lstrip()[:1] != b"{":
-            if content[:1] not in (b"\x80", b"}", b"("):
+            if content[:1] not in _PICKLE_STARTS:
                 message = "this is neither a pickle nor a JSON object"
                 if not content:
                     message = "the file is empty"

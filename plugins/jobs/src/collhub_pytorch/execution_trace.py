@@ -88,7 +88,8 @@ def workload_of(
         "schemas": [*schemas],
     }
     workload = join_ranks(parts, options, provenance, extension)
-    match_communications(workload)
+    if options.mismatches == "refuse":
+        match_communications(workload)
     return workload
 
 

@@ -15,13 +15,20 @@ DEEPSPEED = "deepspeed-log"
 
 @dataclass(frozen=True, slots=True)
 class RankOptions:
-    """Treatment of ranks without a file."""
+    """Treatment of ranks without a file, and of ranks whose collectives differ."""
 
     ranks_missing: str = option(
         OptionType.TEXT,
         "refuse",
         "ranks without a file: refuse, or assume that they do the same as a rank with one",
         choices=("refuse", "assume-same"),
+    )
+    mismatches: str = option(
+        OptionType.TEXT,
+        "refuse",
+        "collectives that differ between ranks: refuse, or keep them (with clocks as stated), as"
+        " collhub diagnose does",
+        choices=("refuse", "keep"),
     )
 
 

@@ -79,13 +79,14 @@ def align_clocks(
 
     `has_common_clock`: the times of all ranks already have one clock.
     """
-    meetings = match_communications(workload)
+    is_kept = options.mismatches == "keep"
+    meetings = None if is_kept else match_communications(workload)
     bases = np.array(workload.nodes.duration_ns[workload.nodes.rank_indptr[:-1]])
     offsets = np.zeros(workload.num_ranks, np.int64)
     extension: dict[str, JsonValue] = dict(workload.extensions[EXTENSION])  # type: ignore[arg-type]
     clock_count = len(set(map(str, fact_list(workload, "files"))))
     is_aligned = has_common_clock or options.clocks == "stated"
-    if not is_aligned and clock_count > 1 and has_times(workload):
+    if meetings is not None and not is_aligned and clock_count > 1 and has_times(workload):
         # Assumed ranks have the clock of the file that they copy.
         max_residual_ns = _max_residual_ns(workload, options)
         fit = fit_clocks(workload, measured_timeline(workload), meetings, max_residual_ns)

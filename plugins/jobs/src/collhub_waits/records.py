@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 Value = TypeVar("Value", bound=Hashable)
@@ -176,6 +177,14 @@ def to_columns(operations: Sequence[Operation]) -> dict[str, NDArray[np.generic]
     return {
         name: np.array(values, dtype=dtype)
         for (name, dtype), values in zip(_TYPES.items(), fields, strict=True)
+    }
+
+
+def fill_columns(count: int, **columns: npt.ArrayLike) -> dict[str, NDArray[np.generic]]:
+    """Return the fields of `count` operations as arrays; fields that are not given are 0."""
+    return {
+        name: np.asarray(columns.get(name, np.zeros(count)), dtype)
+        for name, dtype in _TYPES.items()
     }
 
 

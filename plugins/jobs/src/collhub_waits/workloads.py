@@ -1,30 +1,37 @@
 """Find ranks of a workload that wait for one another, by the wait-for graph of hung jobs.
 
 The workload is executed without times until no node can complete. The calls in which its ranks
-then wait are the operations of a hung job, so the graph of `waiting.py` finds the deadlock.
+then wait are the operations of a hung job, so the graph of `waiting.py` finds who waits for whom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from collhub_job_traces import collectives_in_order
+from numpy.typing import NDArray
 
 from collhub_waits.matching import Matching
 from collhub_waits.records import (
     Call,
     Dump,
+    Frame,
     Group,
-    Operation,
     Records,
     State,
     Tables,
-    to_columns,
+    fill_columns,
 )
 from collhub_waits.waiting import WaitGraph, walk_cycle
-from hub_core.columns import Int64Array, labels, ordinals, topological_levels
+from hub_core.columns import (
+    BoolArray,
+    Int64Array,
+    labels,
+    ordinals,
+    topological_levels,
+)
 from hub_core.model import JobCollective, NodeKind, Workload
 
 
@@ -47,22 +54,13 @@ def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
     both ends. All calls of a collective end together, and a receive ends after its send begins.
     Messages with equal ranks, tag and bytes are not matched: their order is not decided.
     """
-    nodes = workload.nodes
     calls = _Calls(workload)
-    parents, children = nodes.edges()
-    edges = (
-        np.concatenate([parents, calls.sends]),
-        np.concatenate([children, calls.receives]),
-    )
-    order = topological_levels(len(nodes), calls.vertex[edges[0]], calls.vertex[edges[1]])
-    is_stuck = order.position[calls.vertex] < 0
+    is_stuck, is_front = calls.execute(np.zeros(0, np.int64))
     if not is_stuck.any():
         return ()
-    # A rank waits in the nodes whose dependencies on the rank are complete.
-    is_front = is_stuck.copy()
-    is_front[children[is_stuck[parents]]] = False
     rows = np.flatnonzero(is_front)
-    graph = WaitGraph(Matching(calls.build_records(rows)))
+    records = calls.build_records(rows, np.full(len(rows), State.STARTED))
+    graph = WaitGraph(Matching(records))
     members = set(graph.order_cycles()[0])
     waits = [wait for wait in graph.waits if {wait.rank, wait.awaited} <= members]
     cycle = walk_cycle(waits)
@@ -76,40 +74,115 @@ def find_deadlock(workload: Workload) -> tuple[BlockedRank, ...]:
     )
 
 
+def record_job(workload: Workload) -> Records:
+    """Execute a workload without times, and return its operations as those of a hung job.
+
+    A collective completes if all ranks of its group call it with the same operation and size; the
+    k-th calls of a group belong together. A receive completes after its send has begun. A send
+    completes at once if its receive exists. Messages with equal ranks, tag and bytes match in
+    order, then remaining ones with equal ranks and tag. Operations that a rank never issues,
+    because an earlier one does not complete, are left out, and so are calls of ranks outside of
+    their group and messages without another rank. The frame of an operation is the name of its
+    node, with the source of the workload and the identity of the node.
+    """
+    calls = _Calls(workload, matches_repeated=True)
+    rows = np.concatenate([calls.issued, calls.messages])
+    rows = rows[np.lexsort((workload.nodes.identity[rows], workload.nodes.rank[rows]))]
+    completed = calls.build_records(rows, np.full(len(rows), State.COMPLETED))
+    differing = [
+        int(rows[row]) for mismatch in Matching(completed).mismatches() for row in mismatch.rows
+    ]
+    blocked = np.union1d(np.array(differing, np.int64), calls.find_incomplete())
+    is_stuck, is_front = calls.execute(blocked)
+    rows = rows[~is_stuck[rows] | is_front[rows]]
+    return calls.build_records(rows, np.where(is_stuck[rows], State.STARTED, State.COMPLETED))
+
+
 class _Calls:
     """Collectives and messages of a workload: which nodes are calls of one operation.
 
-    `vertex`: the row of every node, or the row of its collective's first call. `sends` and
-    `receives`: rows of the messages with unique ranks, tag and bytes.
+    `issued`: rows of collectives of members of their group, by rank and issue order. `messages`:
+    rows of messages with another rank. `vertex`: the row of every node, or the row of its
+    collective's first call. `sends`, `receives`: rows of the matched messages: those with unique
+    ranks, tag and bytes, and with `matches_repeated` all that `record_job` matches. `sequence`:
+    number of a collective in its group on its rank, from 1; 1 for messages.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, *, matches_repeated: bool = False) -> None:
         self.workload = workload
         self.nodes = workload.nodes
-        self.vertex = np.arange(len(self.nodes))
-        issued = collectives_in_order(self.nodes)
-        if len(issued):
-            groups = self.nodes.group[issued].astype(np.int64)
-            ordinal = ordinals((groups + 1) * self.nodes.num_ranks + self.nodes.rank[issued])
-            call = labels(groups + 1, ordinal)
-            first = np.full(int(call.max()) + 1, len(self.nodes))
-            np.minimum.at(first, call, issued)
-            self.vertex[issued] = first[call]
-        self.sends, self.receives = self._match_messages()
-
-    def _match_messages(self) -> tuple[Int64Array, Int64Array]:
         nodes = self.nodes
+        self.vertex = np.arange(len(nodes))
+        self.sequence = np.ones(len(nodes), np.int64)
+        issued = collectives_in_order(nodes)
+        self.issued = issued[self._is_member(issued)]
+        if len(self.issued):
+            groups = nodes.group[self.issued].astype(np.int64)
+            ordinal = ordinals((groups + 1) * nodes.num_ranks + nodes.rank[self.issued])
+            call = labels(groups + 1, ordinal)
+            first = np.full(int(call.max()) + 1, len(nodes))
+            np.minimum.at(first, call, self.issued)
+            self.vertex[self.issued] = first[call]
+            self.sequence[self.issued] = ordinal + 1
         rows = np.flatnonzero(nodes.is_kind(NodeKind.SEND, NodeKind.RECV))
+        peer = nodes.peer[rows]
+        self.messages = rows[(peer >= 0) & (peer < nodes.num_ranks) & (peer != nodes.rank[rows])]
+        self.sends, self.receives = self._match_messages(matches_repeated)
+
+    def _is_member(self, rows: Int64Array) -> BoolArray:
+        """Whether the rank of each row is a member of the group of the row."""
+        is_member = np.ones(len(rows), np.bool_)
+        groups = self.nodes.group[rows]
+        for number, group in enumerate(self.workload.groups):
+            of_group = groups == number
+            is_member[of_group] = np.isin(self.nodes.rank[rows[of_group]], group.ranks)
+        return is_member
+
+    def _match_messages(self, matches_repeated: bool) -> tuple[Int64Array, Int64Array]:
+        nodes, rows = self.nodes, self.messages
         if not len(rows):
             return rows, rows
         is_send = nodes.kind[rows] == NodeKind.SEND
         source = np.where(is_send, nodes.rank[rows], nodes.peer[rows])
         destination = np.where(is_send, nodes.peer[rows], nodes.rank[rows])
         key = labels(source, destination, nodes.tag[rows], nodes.bytes[rows])
-        is_single = np.bincount(key)[key] == 2
-        # Each key occurs once per side: sort both sides by key.
-        sends, receives = np.flatnonzero(is_single & is_send), np.flatnonzero(is_single & ~is_send)
-        return rows[sends[np.argsort(key[sends])]], rows[receives[np.argsort(key[receives])]]
+        if not matches_repeated:
+            is_single = np.bincount(key)[key] == 2
+            return _pair(rows[is_single], is_send[is_single], key[is_single])
+        rows_in_order = np.lexsort((nodes.identity[rows], nodes.rank[rows]))
+        rows, is_send, key = rows[rows_in_order], is_send[rows_in_order], key[rows_in_order]
+        sends, receives = _pair(rows, is_send, key)
+        is_left = ~np.isin(rows, np.concatenate([sends, receives]))
+        ends = labels(source, destination, nodes.tag[self.messages])[rows_in_order]
+        more = _pair(rows[is_left], is_send[is_left], ends[is_left])
+        return np.concatenate([sends, more[0]]), np.concatenate([receives, more[1]])
+
+    def find_incomplete(self) -> Int64Array:
+        """Return calls of collectives that a rank of their group lacks, and unmatched messages."""
+        size_of_group = np.array(
+            [len(self.workload.members(number)) for number in range(-1, len(self.workload.groups))]
+        )
+        sizes = size_of_group[self.nodes.group[self.issued] + 1]
+        callers = np.bincount(self.vertex[self.issued], minlength=len(self.nodes))
+        is_lacking = callers[self.vertex[self.issued]] < sizes
+        is_alone = ~np.isin(self.messages, np.concatenate([self.sends, self.receives]))
+        return np.concatenate([self.issued[is_lacking], self.messages[is_alone]])
+
+    def execute(self, blocked: Int64Array) -> tuple[BoolArray, BoolArray]:
+        """Execute all nodes that can complete; the operations of `blocked` rows never do.
+
+        Returns masks of the nodes that do not complete, and of those in which a rank waits: nodes
+        that do not complete although their dependencies on the rank are complete.
+        """
+        parents, children = self.nodes.edges()
+        # A node that waits for itself is never executed.
+        before = np.concatenate([parents, self.sends, blocked])
+        after = np.concatenate([children, self.receives, blocked])
+        order = topological_levels(len(self.nodes), self.vertex[before], self.vertex[after])
+        is_stuck = order.position[self.vertex] < 0
+        is_front = is_stuck.copy()
+        is_front[children[is_stuck[parents]]] = False
+        return is_stuck, is_front
 
     def node_on(self, row: int, rank: int) -> int:
         """Return the node of another rank that belongs to the same collective or message."""
@@ -118,52 +191,111 @@ class _Calls:
             return int(same[self.nodes.rank[same] == rank][0])
         return int(self.sends[self.receives == row][0])
 
-    def build_records(self, rows: Int64Array) -> Records:
-        """Return nodes, in ascending order of their ranks, as operations that have started."""
+    def build_records(self, rows: Int64Array, states: Int64Array) -> Records:
+        """Return nodes, in ascending order of their ranks, as operations with these states.
+
+        Dependencies order the calls of a workload, not their numbers within a group: every
+        collective and every message is the only one of its group.
+        """
         tables = Tables()
-        operations: dict[int, list[Operation]] = {rank: [] for rank in range(self.nodes.num_ranks)}
-        for row in rows.tolist():
-            operations[int(self.nodes.rank[row])].append(self._operation(row, tables))
-        return Records(
-            {rank: _build_dump(rank, issued) for rank, issued in operations.items()}, tables
-        )
-
-    def _operation(self, row: int, tables: Tables) -> Operation:
         nodes = self.nodes
-        is_p2p = bool(nodes.kind[row] != NodeKind.COLLECTIVE)
-        group = -1 if is_p2p else int(nodes.group[row])
-        rank, peer = int(nodes.rank[row]), int(nodes.peer[row])
-        if is_p2p:
-            call = Call("", "recv", (), ((int(nodes.bytes[row]),),), (), (), peer, rank)
-        else:
-            name = JobCollective(nodes.collective[row]).name.lower()
-            call = Call("", name, ((int(nodes.bytes[row]),),), (), (), ())
-        members = tuple(map(int, self.workload.members(group)))
-        # Dependencies order the calls of a workload, not their numbers within a group: every
-        # operation is the only one of its group.
-        return Operation(
-            group=tables.groups.number(Group(members, "", int(self.vertex[row]))),
-            is_p2p=is_p2p,
-            sequence=1,
-            calls=tables.calls.number((call,)),
-            state=State.STARTED,
-            has_timed_out=False,
-            created_ns=0,
-            started_ns=0,
-            completed_ns=0,
-            timeout_ns=0,
-            stack=tables.stacks.number(()),
+        unit = self.vertex.copy()
+        unit[self.receives] = self.sends
+        # The empty stack has the number 0.
+        tables.stacks.number(())
+        is_waiting = states != State.COMPLETED
+        is_last = np.append(nodes.rank[rows[1:]] != nodes.rank[rows[:-1]], True)[: len(rows)]
+        stacks = np.zeros(len(rows), np.int64)
+        for index in np.flatnonzero(is_waiting | is_last).tolist():
+            stacks[index] = tables.stacks.number((self._frame(int(rows[index])),))
+        columns = fill_columns(
+            len(rows),
+            group=self._number_groups(unit[rows], tables),
+            is_p2p=nodes.kind[rows] != NodeKind.COLLECTIVE,
+            sequence=self.sequence[rows],
+            calls=self._number_calls(rows, tables),
+            state=states,
+            stack=stacks,
         )
+        bounds = np.searchsorted(nodes.rank[rows], np.arange(nodes.num_ranks + 1)).tolist()
+        dumps = {
+            rank: _build_dump(rank, {name: column[first:end] for name, column in columns.items()})
+            for rank, (first, end) in enumerate(pairwise(bounds))
+        }
+        return Records(dumps, tables)
+
+    def _number_groups(self, units: Int64Array, tables: Tables) -> Int64Array:
+        """Return the number of the group of each operation, which its first row identifies."""
+        distinct, of_row = np.unique(units, return_inverse=True)
+        nodes = self.nodes
+        members = {
+            number: Group(
+                self.workload.members(number),
+                self.workload.groups[number].name if number >= 0 else "all ranks",
+                0,
+            )
+            for number in np.unique(nodes.group[distinct]).tolist()
+        }
+        numbers = np.zeros(len(distinct), np.int64)
+        for index, row in enumerate(distinct.tolist()):
+            if nodes.kind[row] == NodeKind.COLLECTIVE:
+                group = members[int(nodes.group[row])]._replace(ordinal=row)
+            else:
+                ends = int(nodes.rank[row]), int(nodes.peer[row])
+                if nodes.kind[row] == NodeKind.RECV:
+                    ends = ends[1], ends[0]
+                group = Group(ends, "messages", row)
+            numbers[index] = tables.groups.number(group)
+        return numbers[of_row.reshape(-1)]
+
+    def _number_calls(self, rows: Int64Array, tables: Tables) -> Int64Array:
+        """Return the number of the call of each row: operation and bytes."""
+        nodes = self.nodes
+        keys = np.stack(
+            [
+                column[rows].astype(np.int64)
+                for column in (nodes.kind, nodes.collective, nodes.bytes)
+            ]
+        )
+        distinct, of_row = np.unique(keys, axis=1, return_inverse=True)
+        numbers = []
+        for kind, collective, size in distinct.T.tolist():
+            shapes = ((size,),) if size >= 0 else ()
+            if kind == NodeKind.COLLECTIVE:
+                name = JobCollective(collective).name.lower()
+                call = Call("", name, shapes, (), (), ())
+            elif kind == NodeKind.SEND:
+                call = Call("", "send", shapes, (), (), (), 0, 1)
+            else:
+                call = Call("", "recv", (), shapes, (), (), 0, 1)
+            numbers.append(tables.calls.number((call,)))
+        return np.array(numbers, np.int64)[of_row.reshape(-1)]
+
+    def _frame(self, row: int) -> Frame:
+        nodes = self.nodes
+        number = int(nodes.name[row])
+        name = self.workload.names[number] if number >= 0 else "node"
+        return Frame(name, self.workload.provenance.source_name, int(nodes.identity[row]))
 
 
-def _build_dump(rank: int, operations: Sequence[Operation]) -> Dump:
-    groups = frozenset(operation.group for operation in operations)
+def _pair(rows: Int64Array, is_send: BoolArray, key: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Return sends and receives with equal keys: the k-th ones of a key belong together."""
+    sides = []
+    for chosen in (is_send, ~is_send):
+        keys = key[chosen].astype(np.int64)
+        count = len(rows) + 1
+        sides.append((rows[chosen], keys * count + ordinals(keys)))
+    _, first, second = np.intersect1d(sides[0][1], sides[1][1], return_indices=True)
+    return sides[0][0][first], sides[1][0][second]
+
+
+def _build_dump(rank: int, columns: dict[str, NDArray[np.generic]]) -> Dump:
     return Dump(
         rank,
         file="",
         version="",
-        columns=to_columns(operations),
-        groups=groups,
+        columns=columns,
+        groups=frozenset(),
         status={},
         is_overwritten=False,
         has_completed=True,

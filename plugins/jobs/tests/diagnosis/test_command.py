@@ -173,7 +173,7 @@ def test_files_and_folders_are_read_together(collhub, tmp_path: Path) -> None:
         ("rank_0", b"", "the file is empty"),
         ("rank_0", b"\x7fELF", "neither a pickle nor a JSON object"),
         ("rank_0", b"{", "this is not JSON"),
-        ("rank_0", b'{"traceEvents": []}', "this is not a Flight Recorder dump"),
+        ("rank_0", b'{"traceEvents": []}', "there is no event of a profile in it"),
         ("rank_0", pickle.dumps([1], 2), "neither a pickle|this is not a Flight Recorder dump"),
         ("rank_0", b'{"version": 2}', "version 2 is not a text"),
         ("rank_0", b'{"entries": {"a": 1}}', "'entries' is not a list"),

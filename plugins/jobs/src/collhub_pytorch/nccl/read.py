@@ -141,7 +141,8 @@ def workload_of(
     extension: dict[str, JsonValue] = {"assumptions": [], "notes": lines}
     workload = join_ranks(parts, options, provenance, extension)
     if not graph.has_times:
-        match_communications(workload)
+        if options.mismatches == "refuse":
+            match_communications(workload)
         return workload
     return align_clocks(workload, options, has_common_clock=not graph.has_starts)
 
