@@ -52,6 +52,12 @@ _READERS = (
         "structured_results:read_mscclpp_lines",
     ),
     _reader(
+        "collhub-program",
+        "JSON lines of the program that the writer nccl emits",
+        r'\A\s*\{"ok":.*"native_time_s":',
+        "structured_results:read_program_lines",
+    ),
+    _reader(
         "nccl-tests-json",
         "JSON of nccl-tests (-J)",
         r'\A\s*\{(?s:.){0,4000}?"args"\s*:\s*\[',

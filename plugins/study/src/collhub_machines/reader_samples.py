@@ -88,6 +88,16 @@ def mscclpp_lines() -> Sequence[MeasurementRequest]:
     return _requests("perf.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
 
+def collhub_program() -> Sequence[MeasurementRequest]:
+    """Return one line of a program."""
+    line = {
+        "ok": True, "collective": "all-reduce", "num_ranks": 8, "first_rank": 0,
+        "in_place": False, "collective_bytes": 1 << 20, "time_s": 4.1e-05,
+        "native_time_s": 3.9e-05, "is_graph": False, "nccl_version": 22902,
+    }  # fmt: skip
+    return _requests("program.jsonl", json.dumps(line) + "\n")
+
+
 def mscclpp_tuned() -> Sequence[MeasurementRequest]:
     """Return a configuration with one entry."""
     entry = {"message_size": 8192, "algorithm": "packets", "nblocks": 28, "time_us": 6.1}

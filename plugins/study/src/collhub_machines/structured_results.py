@@ -24,6 +24,8 @@ from hub_core.plugin_api import (
     Source,
 )
 
+PROGRAM_LIBRARY = "collhub program"
+"""Library of times of an emitted program."""
 _SHARE_OF_RANK = frozenset({"all-gather", "reduce-scatter"})
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 # A text without its end reaches to the end of the document, so that the search is linear.
@@ -213,6 +215,40 @@ def read_mscclpp_lines(facts: MeasurementRequest, options: NoOptions) -> Measure
             _number(entry.get("time")), library, source="mscclpp", file=file, line=number,
         )  # fmt: skip
         collector.add(point, "result", number)
+    return collector.result()
+
+
+def read_program_lines(facts: MeasurementRequest, options: NoOptions) -> MeasurementSet:
+    """Read JSON lines of the program that the writer `nccl` emits.
+
+    Each line gives the time of the algorithm, of the library `collhub program`, and the time of
+    NCCL's own collective if the program called it. Lines of runs with wrong results and of other
+    ranks than 0 are skipped. The nodes are those of the request, else 1.
+    """
+    text, file = text_of(facts.source), facts.source.name
+    collector = _Collector(file)
+    for number, entry in _lines(text, collector):
+        collective = collective_name(_text(entry.get("collective")))
+        if collective is None or entry.get("ok") is not True:
+            reason = "the results were wrong" if collective else "the collective is not known"
+            collector.skip(reason, number)
+            continue
+        if _whole(entry.get("first_rank")) > 0:
+            continue
+        code = _whole(entry.get("nccl_version"))
+        version = version_text(str(code)) if code > 0 else ""
+        variant = "graph" if entry.get("is_graph") is True else ""
+        times = {"time_s": PROGRAM_LIBRARY, "native_time_s": "NCCL"}
+        for key, name in times.items():
+            if key != "time_s" and entry.get(key) is None:
+                continue
+            point = Measurement(
+                collective, _whole(entry.get("num_ranks")), facts.nodes or 1,
+                _whole(entry.get("collective_bytes")), _number(entry.get(key)) * 1e6,
+                Library(name, version, variant), place="in" if entry.get("in_place") else "out",
+                file=file, line=number,
+            )  # fmt: skip
+            collector.add(point, key, number)
     return collector.result()
 
 

@@ -26,7 +26,7 @@ from hub_core import (
     timeout_option,
 )
 from hub_core.model import CollectiveKind, UsageError
-from hub_core.plugin_api import Engine, EngineRequest, Option, Synthesizer
+from hub_core.plugin_api import Engine, EngineRequest, MeasurementReader, Option, Synthesizer
 
 if TYPE_CHECKING:
     from collhub_tuning.comparison_report import ComparisonOutcome
@@ -98,6 +98,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Compare = Callable[["ComparisonQuestion", "Topology", "MeasuredCurves | None"], "ComparisonOutcome"]
 OptionsBySide = dict[str, dict[str, str]]
 _DEFAULT_ENGINE = "processes"
+READERS = "measured"
+"""Side of the options of readers of `--measured`, in `-O measured.key=value`."""
 _SCHEDULER = "scheduler"
 _OPTIONS = (
     backend_option("The simulator that times them."),
@@ -120,10 +122,11 @@ _OPTIONS = (
     click.option(
         "--measured",
         "measured_files",
-        metavar="FILE",
+        metavar="[NAME=]FILE",
         multiple=True,
         type=FILE,
-        help="Measured times, such as output of nccl-tests, to show and to decide by (repeatable).",
+        help="Measured times, such as output of nccl-tests, to decide by; of the compared algorithm"
+        " NAME (default: of the library's own choice). Repeatable.",
     ),
     click.option("--no-cache", is_flag=True, help="Measure anew, and keep nothing."),
 )
@@ -169,9 +172,10 @@ def get_side(name: str) -> str:
 def assign_options(
     context: CommandContext, arguments: Mapping[str, Any], further: Mapping[str, Sequence[Option]]
 ) -> OptionsBySide:
-    """Assign the options `-O` to the selected engine and to the `further` sides.
+    """Assign the options `-O` to the engine, the readers of `--measured` and the `further` sides.
 
-    Raises `UsageError` for an option that no side declares.
+    The side `READERS` gets an option that any reader of measurements declares. Raises `UsageError`
+    for an option that no side declares.
     """
     name = arguments["engine"]
     declared = context.options_of(Engine, name)
@@ -181,7 +185,12 @@ def assign_options(
         if _SCHEDULER not in [option.name for option in declared]:
             raise _create_scheduler_error(context, name)
         assignments[f"{side}.{_SCHEDULER}"] = arguments[_SCHEDULER]
-    return assign(assignments, {side: declared, **further})
+    readers: dict[str, Option] = {}
+    if arguments["measured_files"]:
+        for provided in context.registry().all(MeasurementReader):
+            for option in context.options_of(MeasurementReader, provided.name):
+                readers.setdefault(option.name, option)
+    return assign(assignments, {side: declared, READERS: tuple(readers.values()), **further})
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from collhub_tuning.command_options import (
+    READERS,
     algorithms_option,
     assign_options,
     choose_comparison_timing,
@@ -258,14 +259,23 @@ def _run_comparisons(
         simulator_options=tuple(sorted(timing.options.items())),
     )
     algorithms = select_algorithms(arguments["names"], registry)
-    measured = read_measured_files(
-        context, arguments["measured_files"], topology, timing, [question.kind], sizes
-    )
     options = assign_options(context, arguments, {})
+    measured = read_measured_files(
+        context,
+        arguments["measured_files"],
+        topology,
+        timing,
+        [question.kind],
+        sizes,
+        [algorithm.name for algorithm in algorithms],
+        options[READERS],
+    )
     # All variations are created before the first measurement, so that errors are reported early.
     networks = create_variations(topology, arguments["ranges"], arguments["failures"])
     with open_comparisons(context, arguments, algorithms, options, timing) as compare:
-        curves = None if measured is None else measured.curves(kind, question.mode)
+        curves = None
+        if measured is not None:
+            curves = measured.curves(kind, question.mode).with_algorithms
         base = compare(question, topology, curves)
         varied = [
             VariedOutcome(network.name, compare(question, network.topology, None))

@@ -8,8 +8,8 @@ p / (1 - e). A measured time in this band leaves the decision open.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from collhub_machine_profiles.nccl_communicators import count_nodes
 
 from hub_core import read_measurements
 from hub_core.model import UsageError, format_bytes, format_time
+from hub_core.plugin_api import Library
 
 if TYPE_CHECKING:
     from collhub_machine_profiles.machine_profile import MachineProfile
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from hub_core import CommandContext, TimingSource
     from hub_core.model import JsonValue
     from hub_core.network import Topology
-    from hub_core.plugin_api import Library, Measurement
+    from hub_core.plugin_api import Measurement
 
 _MAX_LISTED_SIZES = 8
+PROGRAM_LIBRARY = "collhub program"
+"""Library of times of an emitted program, which its reader states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,18 @@ class MeasuredCurves:
     """Measured curves of one collective, sorted by library.
 
     `ignored`: numbers of measurements of all files that are not in a curve, by the reason.
+    `algorithms`: measured times in us by size, of compared algorithms by name.
     """
 
     curves: tuple[MeasuredCurve, ...]
     ignored: Mapping[str, int]
+    algorithms: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+
+    @property
+    def with_algorithms(self) -> MeasuredCurves:
+        """The same curves, followed by those of the algorithms as if they were libraries."""
+        named = (MeasuredCurve(Library(name), times) for name, times in self.algorithms.items())
+        return MeasuredCurves((*self.curves, *named), self.ignored)
 
     def fastest(self, size: int) -> tuple[Library, float] | None:
         """Return the fastest library at a size and its time in us; None without a measurement."""
@@ -86,26 +97,32 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFiles:
-    """Measurements by all ranks of a topology, of requested collectives at requested sizes."""
+    """Measurements by all ranks of a topology, of requested collectives at requested sizes.
+
+    `points`: those of libraries. `algorithms`: those of compared algorithms, by name.
+    """
 
     points: Sequence[Measurement]
     ignored: Mapping[str, int]
+    algorithms: Mapping[str, Sequence[Measurement]] = field(default_factory=dict)
 
     def curves(self, kind: str, mode: str) -> MeasuredCurves:
         """Return the curves of a collective: times out of place, in place for `mode` `in-place`.
 
-        Without a measurement at the place, the time at the other place is used.
+        Without a measurement at the place, the time at the other place is used. Several times of an
+        algorithm at a size, such as those of two versions of a library, count as the shortest one.
         """
-        from collhub_machine_profiles.measured_tables import make_tables  # Needs numpy.
-
-        other_place = "out" if mode == "in-place" else "in"
-        points = [point for point in self.points if point.collective == kind]
-        curves = []
-        for table in make_tables(points, other_place):
-            pairs = zip(table.sizes, table.times_us, strict=True)
-            times_us = {int(size): float(time_us) for size, time_us in pairs}
-            curves.append(MeasuredCurve(table.library, times_us))
-        return MeasuredCurves(tuple(curves), self.ignored)
+        curves = tuple(
+            MeasuredCurve(library, times_us)
+            for library, times_us in _make_curves(self.points, kind, mode)
+        )
+        algorithms: dict[str, dict[int, float]] = {}
+        for name, points in self.algorithms.items():
+            for _, times_us in _make_curves(points, kind, mode):
+                shortest = algorithms.setdefault(name, {})
+                for size, time_us in times_us.items():
+                    shortest[size] = min(time_us, shortest.get(size, time_us))
+        return MeasuredCurves(curves, self.ignored, algorithms)
 
     @property
     def note(self) -> str:
@@ -125,30 +142,62 @@ def read_measured_files(
     timing: TimingSource,
     kinds: Sequence[str],
     sizes: Sequence[int],
+    algorithms: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
 ) -> MeasuredFiles | None:
     """Read the files of `--measured`, and print notes on skipped and ignored measurements.
 
-    Returns None without files. A file that does not state its ranks or nodes has those of the
-    topology; with one kind also its collective. Raises `InputError` for a file that cannot be read,
-    `UsageError` for measurements of another machine and if no measurement matches.
+    `NAME=FILE` with the name of one of the compared `algorithms` has times of this algorithm; if it
+    is output of a program that `collhub` wrote, its times of NCCL are those of the library.
+    `options`: options of the readers. Returns None without files. A file that does not state its
+    ranks or nodes has those of the topology; with one kind also its collective. Raises `InputError`
+    for a file that cannot be read, `UsageError` for an option that no reader of the files declares,
+    for measurements of another machine and if no measurement matches.
     """
     if not files:
         return None
-    ranks, nodes = topology.num_npus, count_nodes(topology)
-    collective = kinds[0] if len(kinds) == 1 else None
+    communicator = topology.num_npus, count_nodes(topology)
+    name_of_path = {}
+    for text in files:
+        name, equals, path = text.partition("=")
+        is_named = bool(equals) and name in algorithms
+        name_of_path[path if is_named else text] = name if is_named else ""
     read = read_measurements(
-        files, collective=collective, ranks=ranks, nodes=nodes, registry=context.registry()
+        list(name_of_path),
+        collective=kinds[0] if len(kinds) == 1 else None,
+        ranks=communicator[0],
+        nodes=communicator[1],
+        options=options,
+        registry=context.registry(),
     )
     context.report(read.skipped)
-    points = merge_calls(read.points)
-    _refuse_other_machines(points, timing, topology)
-    used, ignored = _select_points(points, (ranks, nodes), kinds, sizes)
-    if not used:
-        raise _create_no_match_error(points, (ranks, nodes), kinds)
-    measured = MeasuredFiles(used, ignored)
+    all_points = merge_calls(read.points)
+    _refuse_other_machines(all_points, timing, topology)
+    used, ignored = _select_points(all_points, communicator, kinds, sizes)
+    programs = {point.file for point in used if point.library.name == PROGRAM_LIBRARY}
+    points_of: dict[str, list[Measurement]] = {"": []}
+    for point in used:
+        is_library = point.file in programs and point.library.name != PROGRAM_LIBRARY
+        name = "" if is_library else name_of_path.get(point.file, "")
+        points_of.setdefault(name, []).append(point)
+    if not any(points_of.values()):
+        raise _create_no_match_error(all_points, communicator, kinds)
+    measured = MeasuredFiles(points_of.pop(""), ignored, points_of)
     if measured.note:
         context.say(measured.note)
     return measured
+
+
+def _make_curves(
+    points: Sequence[Measurement], kind: str, mode: str
+) -> Iterator[tuple[Library, Mapping[int, float]]]:
+    """Yield each library and its times in us by size, for calls of a mode."""
+    from collhub_machine_profiles.measured_tables import make_tables  # Needs numpy.
+
+    other_place = "out" if mode == "in-place" else "in"
+    for table in make_tables([point for point in points if point.collective == kind], other_place):
+        pairs = zip(table.sizes, table.times_us, strict=True)
+        yield table.library, {int(size): float(time_us) for size, time_us in pairs}
 
 
 def find_timed_profile(options: Mapping[str, str]) -> MachineProfile | None:
@@ -247,19 +296,6 @@ def held_out_error(timing: TimingSource) -> float | None:
 def maximum_winning_time_ns(measured_us: float, error: float | None) -> float:
     """Return the time in ns below which a simulated time certainly wins; 0 if none does."""
     return 0.0 if error is None else measured_us * 1e3 * max(0.0, 1 - error)
-
-
-def winning_time_limits(outcome: ComparisonOutcome) -> dict[int, float]:
-    """Return the time in ns below which an algorithm certainly wins, by measured size."""
-    if outcome.measured is None:
-        return {}
-    error = held_out_error(outcome.timing)
-    fastest = {size: outcome.measured.fastest(size) for size in outcome.question.sizes}
-    return {
-        size: maximum_winning_time_ns(measured[1], error)
-        for size, measured in fastest.items()
-        if measured is not None
-    }
 
 
 def decide(outcome: ComparisonOutcome, size: int) -> Decision | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from collhub_tuning.command_options import (
+    READERS,
     Compare,
     OptionsBySide,
     algorithms_option,
@@ -133,6 +134,7 @@ def tune(context: CommandContext, /, as_json: bool, checked: str | None, **argum
 def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> int:
     # Imported here, because the help of the command does not need numpy.
     from collhub_tuning import tuning_report as report
+    from collhub_tuning.measurement_plan import plan_lines
     from collhub_tuning.tuned_folder import write_folder
     from collhub_tuning.tuning_report import RUNTIME_DEFAULT
 
@@ -154,6 +156,8 @@ def _tune(context: CommandContext, arguments: dict[str, Any], as_json: bool) -> 
         _print_baseline(context, outcome)
     context.say(outcome.tuned[0].outcome.timing.note)
     for line in report.create_tuning_notes(outcome):
+        context.say(line)
+    for line in plan_lines(outcome.plan):
         context.say(line)
     for collective in outcome.tuned:
         context.report(collective.outcome.defects())
@@ -230,6 +234,7 @@ def _create_outcome(
     options: OptionsBySide,
 ) -> TuningOutcome:
     """Compare every collective, and create the files of every format in memory."""
+    from collhub_tuning.measurement_plan import plan_measurements
     from collhub_tuning.tuned_collectives import create_selection
     from collhub_tuning.tuned_folder import create_format
     from collhub_tuning.tuning_report import TuningOutcome
@@ -241,7 +246,8 @@ def _create_outcome(
         written = [
             create_format(context, selection, form, options[get_side(form)]) for form in formats
         ]
-    return TuningOutcome(tuned, arguments["mode"], arguments["tolerance"], written)
+    plan = plan_measurements(tuned, has_msccl="msccl" in formats)
+    return TuningOutcome(tuned, arguments["mode"], arguments["tolerance"], written, plan)
 
 
 def _run_comparisons(
@@ -260,7 +266,14 @@ def _run_comparisons(
     algorithms = select_algorithms(arguments["names"], registry)
     timing = choose_comparison_timing(context, arguments, topology)
     measured = read_measured_files(
-        context, arguments["measured_files"], topology, timing, kinds, sizes
+        context,
+        arguments["measured_files"],
+        topology,
+        timing,
+        kinds,
+        sizes,
+        [algorithm.name for algorithm in algorithms],
+        options[READERS],
     )
 
     def tuned(compare: Compare, kind: str, mode: str) -> TunedCollective:

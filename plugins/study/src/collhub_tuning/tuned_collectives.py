@@ -11,7 +11,12 @@ from itertools import groupby, pairwise
 from collhub_machine_profiles.nccl_communicators import count_nodes
 
 from collhub_tuning.comparison_report import ComparisonOutcome
-from collhub_tuning.measured_curves import winning_time_limits
+from collhub_tuning.defaults import (
+    SizeDecision,
+    decide_size,
+    find_candidate_bands,
+    find_winners,
+)
 from collhub_tuning.measuring import create_verified_algorithm
 from collhub_tuning.questions import ComparedAlgorithm
 from hub_core import Algorithm, Registry, Topology
@@ -38,14 +43,16 @@ class MeasuredTimes:
     """Times of algorithms at sizes, in bytes and ascending; None where an algorithm does not fit.
 
     `tolerance`: relative slowdown up to which an algorithm is kept although another is faster.
-    `limits_ns`: at sizes with a measurement, the time below which an algorithm certainly wins.
-    Where no algorithm does, the size keeps the runtime's default.
+    `limits_ns`: at sizes with a time of the runtime's default, the time below which an algorithm
+    certainly wins. Where no algorithm does, the size keeps the default. `winners`: at such sizes,
+    the algorithms that certainly win; it replaces `limits_ns`.
     """
 
     sizes: tuple[int, ...]
     times_ns: Times
     tolerance: float
     limits_ns: Mapping[int, float] = field(default_factory=dict)
+    winners: Mapping[int, Collection[str]] = field(default_factory=dict)
 
     def windows(self, names: Collection[str] | None = None) -> tuple[SelectedWindow, ...]:
         """Choose windows of these algorithms (None: all) from 0 bytes on; the last one is open.
@@ -97,17 +104,26 @@ class MeasuredTimes:
 
     def _winning_times(self, name: str) -> list[int | None]:
         """Return the times of an algorithm, None at sizes at which a measured time may be less."""
-        return [
-            None if time_ns is None or time_ns >= self.limits_ns.get(size, math.inf) else time_ns
-            for size, time_ns in zip(self.sizes, self.times_ns[name], strict=True)
-        ]
+        times_ns: list[int | None] = []
+        for size, time_ns in zip(self.sizes, self.times_ns[name], strict=True):
+            if size in self.winners:
+                is_winner = name in self.winners[size]
+            else:
+                is_winner = time_ns is not None and time_ns < self.limits_ns.get(size, math.inf)
+            times_ns.append(time_ns if is_winner else None)
+        return times_ns
+
+    @property
+    def _reference_sizes(self) -> set[int]:
+        """Sizes with a time of the runtime's default."""
+        return {*self.limits_ns, *self.winners}
 
     def _decided_indices(self, times: Times) -> list[int]:
         """Return the indices of sizes with an algorithm or a measurement."""
         return [
             index
             for index, size in enumerate(self.sizes)
-            if size in self.limits_ns or _find_best_time(times, index) is not None
+            if size in self._reference_sizes or _find_best_time(times, index) is not None
         ]
 
     def _default_indices(self, times: Times, decided: Sequence[int]) -> set[int]:
@@ -115,7 +131,7 @@ class MeasuredTimes:
 
         A size without a measurement is included if both measured neighbours are.
         """
-        measured = [index for index in decided if self.sizes[index] in self.limits_ns]
+        measured = [index for index in decided if self.sizes[index] in self._reference_sizes]
         defaults = {index for index in measured if _find_best_time(times, index) is None}
         for lower, upper in pairwise(measured):
             if lower in defaults and upper in defaults:
@@ -232,17 +248,29 @@ class TunedCollective:
 
     @cached_property
     def times(self) -> MeasuredTimes:
-        """Times of all algorithms, by size."""
+        """Times of all algorithms, by size: measured ones, else simulated ones."""
         sizes = self.outcome.question.sizes
         times_ns: dict[str, tuple[int | None, ...]] = {}
+        bands = {size: find_candidate_bands(self.outcome, size) for size in sizes}
         for algorithm in self.algorithms:
             by_size = {
-                measured.size: measured.time_ns
-                for measured in self.outcome.measurements
-                if measured.algorithm == algorithm.name
+                size: round(bands[size][algorithm.name].time_us * 1e3)
+                for size in sizes
+                if algorithm.name in bands[size]
             }
             times_ns[algorithm.name] = tuple(by_size.get(size) for size in sizes)
-        return MeasuredTimes(sizes, times_ns, self.tolerance, winning_time_limits(self.outcome))
+        winners = {
+            size: find_winners(decision.default, decision.candidates)
+            for size, decision in self.decisions.items()
+            if decision.default is not None
+        }
+        return MeasuredTimes(sizes, times_ns, self.tolerance, winners=winners)
+
+    @cached_property
+    def decisions(self) -> dict[int, SizeDecision]:
+        """Decisions between the algorithms and the runtime's default, by size with any time."""
+        decisions = (decide_size(self.outcome, size) for size in self.outcome.question.sizes)
+        return {decision.size: decision for decision in decisions if decision is not None}
 
     def ratio(self, algorithm: str, size: int) -> float | None:
         """Compute time divided by bound at a measured size; None if one of them is missing."""
@@ -265,7 +293,7 @@ class TunedCollective:
 
     @cached_property
     def default_windows(self) -> tuple[DefaultWindow, ...]:
-        """Sizes with the runtime's default, because no algorithm certainly beats a measurement."""
+        """Sizes with the runtime's default, because no algorithm certainly beats it."""
         return self.times.default_windows()
 
     def selected(self, registry: Registry) -> SelectedCollective:

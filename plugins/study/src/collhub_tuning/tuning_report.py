@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +16,9 @@ from collhub_tuning.baseline import (
 )
 from collhub_tuning.comparison_report import comparison_failures
 from collhub_tuning.coverage import format_server, format_sizes
-from collhub_tuning.measured_curves import decide, measured_to_json
+from collhub_tuning.defaults import TimeBand
+from collhub_tuning.measured_curves import measured_to_json
+from collhub_tuning.measurement_plan import PlannedRun, plan_lines
 from collhub_tuning.tuned_collectives import DefaultWindow, TunedCollective
 from hub_core import cut_fields, cut_objects, loss_object
 from hub_core.model import CollectiveKind, format_bytes, format_time
@@ -43,12 +46,16 @@ class WrittenFormat:
 
 @dataclass(frozen=True, slots=True)
 class TuningOutcome:
-    """The result of `collhub tune`: all collectives, in the order of the request."""
+    """The result of `collhub tune`: all collectives, in the order of the request.
+
+    `plan`: measurements that decide the undecided sizes.
+    """
 
     tuned: Sequence[TunedCollective]
     mode: str
     tolerance: float
     formats: Sequence[WrittenFormat] = ()
+    plan: Sequence[PlannedRun] = ()
 
     @property
     def has_windows(self) -> bool:
@@ -112,6 +119,7 @@ def tuning_document(outcome: TuningOutcome) -> dict[str, JsonValue]:
         "tolerance": outcome.tolerance,
         "sizes": list(first.question.sizes),
         "collectives": [_collective_to_json(tuned) for tuned in outcome.tuned],
+        "plan": [run.to_json() for run in outcome.plan],
         "formats": [_format_to_json(written) for written in outcome.formats],
         "is_partial": any(tuned.outcome.cuts for tuned in outcome.tuned),
         "cut": [cut for tuned in outcome.tuned for cut in cut_objects(tuned.outcome.cuts)],
@@ -138,6 +146,9 @@ def tuning_page(outcome: TuningOutcome) -> str:
     notes = [f"- {line}" for tuned in outcome.tuned for line in _default_notes(tuned)]
     if notes:
         lines += ["", "## Sizes that keep the runtime's default", "", *notes]
+    if outcome.plan:
+        lines += ["", "## Measurements that decide the undecided sizes", ""]
+        lines += ["```", *plan_lines(outcome.plan), "```"]
     left_out = [
         f"- {tuned.label}: {line}"
         for tuned in outcome.tuned
@@ -199,33 +210,60 @@ def _format_row(tuned: TunedCollective, window: SelectedWindow) -> list[str]:
 
 
 def _format_default_row(tuned: TunedCollective, window: DefaultWindow) -> list[str]:
-    """Return the row of sizes with the runtime's default, with their shortest measured times."""
+    """Return the row of sizes with the runtime's default, with its times if they are known."""
     sizes = dict.fromkeys((window.sizes[0], window.sizes[-1]))
-    decisions = [decision for size in sizes if (decision := decide(tuned.outcome, size))]
-    times = " .. ".join(format_time(decision.measured_us * 1e3) for decision in decisions)
+    defaults = [tuned.decisions[size].default for size in sizes if size in tuned.decisions]
+    times = " .. ".join(format_time(one.band.time_us * 1e3) for one in defaults if one is not None)
     sizes_text = format_sizes(window.min_bytes, window.max_bytes)
     return [tuned.label, sizes_text, RUNTIME_DEFAULT, times, "", ""]
 
 
 def _default_notes(tuned: TunedCollective) -> list[str]:
-    """Return one line per reason for which measured sizes keep the runtime's default."""
+    """Return one line per reason for which sizes keep the runtime's default."""
     sizes: dict[str, list[str]] = {}
     for window in tuned.default_windows:
         for size in window.sizes:
-            decision = decide(tuned.outcome, size)
-            if decision is None:
+            decision = tuned.decisions.get(size)
+            if decision is None or decision.default is None:
                 continue
             if decision.winner is None:
-                reason = str(decision.kind)
-            elif tuned.outcome.ranking(size):
-                reason = f"{decision.winner} is faster"
+                reason = decision.kind
+            elif decision.candidates:
+                reason = f"{decision.default} is faster"
             else:
-                reason = f"no algorithm fits, {decision.winner} was measured"
+                known = "was measured" if decision.default.band.is_measured else ""
+                reason = f"no algorithm fits, {decision.default} {known}".rstrip()
             sizes.setdefault(reason, []).append(format_bytes(size))
     return [
         f"{tuned.label}, {', '.join(names)}: {reason}; {RUNTIME_DEFAULT} stays"
         for reason, names in sizes.items()
     ]
+
+
+def _decisions_to_json(tuned: TunedCollective) -> list[JsonValue]:
+    """Return one object per size with a time: the winner and the bands of both sides in ns."""
+    objects: list[JsonValue] = []
+    for decision in tuned.decisions.values():
+        default = decision.default
+        objects.append(
+            {
+                "size": decision.size,
+                "decision": decision.kind,
+                "winner": decision.winner or (None if decision.winner is None else "default"),
+                "default": None if default is None else str(default),
+                "default_ns": None if default is None else _band_to_json(default.band),
+                "fastest": next(iter(decision.candidates), None),
+                "fastest_ns": next(map(_band_to_json, decision.candidates.values()), None),
+            }
+        )
+    return objects
+
+
+def _band_to_json(band: TimeBand) -> list[JsonValue]:
+    """Return time and limits of a band in ns; null for a limit that is not known."""
+    is_known = math.isfinite(band.high_us)
+    limits = (band.low_us, band.high_us) if is_known else (None, None)
+    return [None if value is None else round(value * 1e3) for value in (band.time_us, *limits)]
 
 
 def _compute_slowdown(tuned: TunedCollective, window: SelectedWindow) -> float:
@@ -242,6 +280,7 @@ def _collective_to_json(tuned: TunedCollective) -> dict[str, JsonValue]:
         "windows": [_window_to_json(tuned, window) for window in tuned.windows],
         "baselines": baselines_to_json(tuned.outcome, _window_times_ns(tuned)),
         "measured": measured_to_json(tuned.outcome),
+        "decisions": _decisions_to_json(tuned),
         "default_windows": [
             {
                 "min_bytes": window.min_bytes,

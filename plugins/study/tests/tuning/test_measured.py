@@ -224,7 +224,8 @@ def test_jobs_have_no_measurements(collhub, on_h100: tuple[str, ...]) -> None:
 
 
 def test_tune_leaves_undecided_and_measured_winners_to_the_runtime() -> None:
-    simulated = dict.fromkeys((KIB, 2 * KIB, 4 * KIB, 8 * KIB), 100.0)
+    # At 1 KiB the predicted time of NCCL is longer than the simulated one.
+    simulated = {KIB: 5.0, 2 * KIB: 100.0, 4 * KIB: 100.0, 8 * KIB: 100.0}
     outcome = _with_measured(_outcome(simulated), {2 * KIB: 105.0, 4 * KIB: 50.0, 8 * KIB: 200.0})
     tuned = TunedCollective(outcome, [ComparedAlgorithm("ours", is_file=True)], 0.02)
     windows = [(one.min_bytes, one.max_bytes, one.sizes) for one in tuned.windows]

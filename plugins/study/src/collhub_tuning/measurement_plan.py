@@ -1,0 +1,223 @@
+"""Plan the measurements that decide the sizes at which no choice is certain.
+
+A size needs a measurement of the runtime's default unless one exists, and one of every algorithm
+that may win there. The results are given to `collhub tune --measured`, which then decides or plans
+further algorithms that may win according to the new times.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from collhub_machine_profiles.nccl_communicators import count_nodes
+
+if TYPE_CHECKING:
+    from collhub_tuning.defaults import SizeDecision
+    from collhub_tuning.tuned_collectives import TunedCollective
+    from hub_core.model import JsonValue
+
+DEFAULT = "default"
+"""Subject of a measurement of the runtime's own choice."""
+
+_TESTS = {
+    "all-reduce": "all_reduce_perf", "all-gather": "all_gather_perf",
+    "reduce-scatter": "reduce_scatter_perf", "all-to-all": "alltoall_perf",
+    "broadcast": "broadcast_perf", "reduce": "reduce_perf",
+    "gather": "gather_perf", "scatter": "scatter_perf",
+}  # fmt: skip
+# NCCL_ALGO by algorithm of the hub; NCCL chooses protocol and channels, as for a tuner line.
+_NCCL_ALGORITHMS = {"ring": "Ring", "rings": "Ring", "double-binary-tree": "Tree", "pat": "PAT"}
+_TREES_OF = "all-reduce"
+_ITERATIONS = "-w 20 -n 100"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One measurement: commands to prepare and run it, and the file with its result.
+
+    `subject`: an algorithm, or `DEFAULT`. `sizes` in bytes, ascending. `environment`: variables
+    that select the algorithm. `commands`: shell commands that write `output`.
+    """
+
+    collective: str
+    subject: str
+    sizes: tuple[int, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    prepare: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    output: str = ""
+
+    @property
+    def argument(self) -> str:
+        """Value of `--measured` for the result: `FILE`, or `NAME=FILE` for an algorithm."""
+        return self.output if self.subject == DEFAULT else f"{self.subject}={self.output}"
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the object of the run in `report-tune-1`."""
+        return {
+            "collective": self.collective,
+            "subject": self.subject,
+            "sizes": list(self.sizes),
+            "environment": dict(self.environment),
+            "prepare": list(self.prepare),
+            "commands": list(self.commands),
+            "output": self.output,
+            "measured": self.argument,
+        }
+
+
+def plan_measurements(
+    tuned: Sequence[TunedCollective], *, has_msccl: bool = False
+) -> list[PlannedRun]:
+    """Return the smallest set of runs for all undecided sizes, in the order of the collectives.
+
+    Rings, trees and parallel aggregated trees run in nccl-tests with NCCL_ALGO; other algorithms
+    run as a program for NCCL, or with `has_msccl` as MSCCL program in nccl-tests. Both kinds of
+    calls (in place, out of place) share their runs. Empty if every size is decided.
+    """
+    runs: dict[tuple[str, str], PlannedRun] = {}
+    for one in tuned:
+        for subject, sizes in find_missing_measurements(one).items():
+            run = _plan_run(one, subject, sizes, has_msccl)
+            known = runs.get((run.collective, run.output))
+            if known is not None and known.sizes != run.sizes:
+                run = _plan_run(one, subject, sorted({*known.sizes, *sizes}), has_msccl)
+            runs[run.collective, run.output] = run
+    return list(runs.values())
+
+
+def find_missing_measurements(tuned: TunedCollective) -> dict[str, list[int]]:
+    """Return the sizes to measure: of `DEFAULT` first, then by algorithm; {} if all are decided."""
+    missing: dict[str, list[int]] = {DEFAULT: []}
+    for decision in tuned.decisions.values():
+        if decision.winner is not None:
+            continue
+        if decision.default is None or not decision.default.band.is_measured:
+            missing[DEFAULT].append(decision.size)
+        for name in find_possible_winners(decision):
+            missing.setdefault(name, []).append(decision.size)
+    return {subject: sizes for subject, sizes in missing.items() if sizes}
+
+
+def find_possible_winners(decision: SizeDecision) -> list[str]:
+    """Return the algorithms without a measurement that may be the fastest choice.
+
+    Their band begins below the end of all other bands. If the error of the simulated times is not
+    known, it is the one with the shortest time.
+    """
+    simulated = [name for name, band in decision.candidates.items() if not band.is_measured]
+    if not simulated:
+        return []
+    if math.isinf(decision.candidates[simulated[0]].high_us):
+        return simulated[:1]
+    limits = [band.high_us for band in decision.candidates.values()]
+    if decision.default is not None:
+        limits.append(decision.default.band.high_us)
+    return [name for name in simulated if decision.candidates[name].low_us < min(limits)]
+
+
+def plan_lines(plan: Sequence[PlannedRun]) -> list[str]:
+    """Return the plan as lines of a shell script with comments; empty without runs."""
+    if not plan:
+        return []
+    cases = {(run.collective, size) for run in plan for size in run.sizes}
+    noun = "measurement decides" if len(plan) == 1 else "measurements decide"
+    sizes = "1 undecided size" if len(cases) == 1 else f"{len(cases)} undecided sizes"
+    lines = [f"# {len(plan)} {noun} {sizes}:"]
+    for run in plan:
+        variables = "".join(
+            f"{name}={shlex.quote(value)} " for name, value in run.environment.items()
+        )
+        lines += [f"# {run.collective}, {run.subject}", *run.prepare]
+        lines += [f"{variables}{command}" for command in run.commands]
+    arguments = " ".join(f"--measured {shlex.quote(run.argument)}" for run in plan)
+    return [*lines, f"# then repeat this command with {arguments}"]
+
+
+def _plan_run(
+    tuned: TunedCollective, subject: str, sizes: Sequence[int], has_msccl: bool
+) -> PlannedRun:
+    """Return the run of an algorithm, or of the default, at ascending sizes."""
+    question = tuned.outcome.question
+    kind, ranks = question.kind, question.num_npus
+    nodes = count_nodes(tuned.outcome.topology)
+    stem = f"{kind}-{_file_stem(subject)}"
+    nccl_word = _NCCL_ALGORITHMS.get(subject)
+    if (nccl_word == "Tree" and kind != _TREES_OF) or (nccl_word == "PAT" and nodes != ranks):
+        nccl_word = None
+    ordered = tuple(sizes)
+    if subject == DEFAULT or nccl_word is not None:
+        environment = {} if nccl_word is None else {"NCCL_ALGO": nccl_word}
+        output = f"{stem}.txt"
+        commands = tuple(_test_commands(tuned, nodes, ordered, environment, output))
+        shown = {} if nodes > 1 else environment
+        return PlannedRun(kind, subject, ordered, shown, (), commands, output)
+    if has_msccl:
+        program = f"{stem}.xml"
+        environment = {"MSCCL_ALGO_FILES": program}
+        output = f"{stem}.txt"
+        commands = tuple(_test_commands(tuned, nodes, ordered, environment, output))
+        prepare = _creation_command(tuned, subject, ordered[-1], program, "msccl-xml")
+        shown = {} if nodes > 1 else environment
+        return PlannedRun(kind, subject, ordered, shown, (prepare,), commands, output)
+    output = f"{stem}.jsonl"
+    prepare = _creation_command(tuned, subject, ordered[-1], stem, "nccl")
+    launcher, process = "", ""
+    if nodes > 1:
+        launcher = f"mpirun -np {ranks} -N {ranks // nodes} "
+        process = " --id-file $PWD/id-$RANDOM"
+    commands = tuple(
+        f"{launcher}{stem}/collhub_program --size {size}{process} >> {output}" for size in ordered
+    )
+    return PlannedRun(kind, subject, ordered, {}, (prepare, f"make -C {stem}"), commands, output)
+
+
+def _test_commands(
+    tuned: TunedCollective,
+    nodes: int,
+    sizes: Sequence[int],
+    environment: Mapping[str, str],
+    output: str,
+) -> Iterator[str]:
+    """Yield a command of nccl-tests for each series of sizes that doubles."""
+    question = tuned.outcome.question
+    ranks = question.num_npus
+    launcher, gpus = "", ranks
+    if nodes > 1:
+        variables = "".join(f"-x {name}={value} " for name, value in environment.items())
+        launcher, gpus = f"mpirun -np {ranks} -N {ranks // nodes} {variables}", 1
+    root = f" -r {question.root}" if question.root else ""
+    series: list[list[int]] = []
+    for size in sizes:
+        if series and size == 2 * series[-1][-1]:
+            series[-1].append(size)
+        else:
+            series.append([size])
+    for number, row in enumerate(series):
+        range_text = f"-b {row[0]} -e {row[-1]} -f 2"
+        test = f"{_TESTS[question.kind]} {range_text} -g {gpus} {_ITERATIONS}{root}"
+        yield f"{launcher}{test} {'>>' if number else '>'} {output}"
+
+
+def _creation_command(
+    tuned: TunedCollective, subject: str, size: int, out: str, format: str
+) -> str:
+    """Return the command that writes an algorithm: synthesized for a size, or read from a file."""
+    question = tuned.outcome.question
+    if any(one.name == subject and one.is_file for one in tuned.algorithms):
+        return f"collhub convert {shlex.quote(subject)} -o {out} --to {format}"
+    root = f" --root {question.root}" if question.root is not None else ""
+    return (
+        f"collhub synthesize {subject} --collective {question.kind}{root}"
+        f" --topology {shlex.quote(question.topology)} --size {size}B -o {out} --to {format}"
+    )
+
+
+def _file_stem(subject: str) -> str:
+    """Return a name for files: letters, digits, `-` and `_` of the name of a subject."""
+    name = subject.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
