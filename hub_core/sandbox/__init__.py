@@ -11,7 +11,6 @@ from hub_core import names_from
 
 if TYPE_CHECKING:
     from hub_core.sandbox.landlock import landlock_features, landlock_version
-    from hub_core.sandbox.options import SourceProgramOptions
     from hub_core.sandbox.process import ProcessLimits, ProgramAnswerError, run_program
     from hub_core.sandbox.running import (
         Language,
@@ -21,7 +20,8 @@ if TYPE_CHECKING:
         error_report,
         run_job,
     )
-    from hub_core.sandbox.source_checks import (
+    from hub_core.sandbox.source_programs import (
+        SourceProgramOptions,
         imports_any,
         parsed_source,
         shell_words,
@@ -40,13 +40,12 @@ __getattr__ = names_from(
     __name__,
     {
         "hub_core.sandbox.landlock": "landlock_features landlock_version",
-        "hub_core.sandbox.options": "SourceProgramOptions",
         "hub_core.sandbox.process": "ProcessLimits ProgramAnswerError run_program",
         "hub_core.sandbox.running": (
             "Language Report calling_line chosen_places error_report run_job"
         ),
-        "hub_core.sandbox.source_checks": (
-            "imports_any parsed_source shell_words warn_at warn_of_output"
+        "hub_core.sandbox.source_programs": (
+            "SourceProgramOptions imports_any parsed_source shell_words warn_at warn_of_output"
         ),
     },
 )

@@ -1,13 +1,48 @@
-"""Checks of programs before their execution, and of their reports."""
+"""Readers of programs: their common options, and checks of programs before and after execution.
+
+This module imports nothing heavy, because the options are listed with every format.
+"""
 
 from __future__ import annotations
 
 import ast
 import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hub_core.model import Diagnostic, InputError, Location, Severity, UsageError
-from hub_core.plugin_api import Source
-from hub_core.sandbox.running import Report
+from hub_core.plugin_api import OptionType, Source, option, optional
+
+if TYPE_CHECKING:
+    from hub_core.sandbox.running import Report
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgramOptions:
+    """Arguments and limits of a program."""
+
+    arguments: str | None = optional(
+        "command line arguments of the program, quoted as in a shell; or after --"
+    )
+    program: str | None = optional(
+        "number (from 1) or name of the program to read, if the file defines several"
+    )
+    time_limit: int = option(
+        OptionType.INT,
+        60,
+        "limit of CPU time in seconds; the limit of elapsed time is twice this and 5 s",
+        minimum=1,
+    )
+    memory_limit: int = option(
+        OptionType.SIZE, 4 << 30, "limit of memory of the program and all processes it starts"
+    )
+    sandbox: bool = option(
+        OptionType.BOOL,
+        True,
+        "let the program write no files, open no connections and signal no other processes, as far "
+        "as the kernel supports it; see 'collhub doctor'",
+    )
+
 
 _MAX_BYTES = 16 << 20
 
