@@ -27,7 +27,6 @@ from hub_core.columns import BoolArray, Int64Array, first_positions, labels
 from hub_core.model import (
     Algorithm,
     Loss,
-    NodeColumns,
     NodeKind,
     StepKind,
     StepTable,
@@ -111,7 +110,20 @@ def write_job(workload: Workload, options: NoOptions) -> WriteResult:
     for collectives, which GOAL does not have, and for work without a duration.
     """
     schedule = build_job_schedule(workload)
-    return WriteResult([Artifact("", partial(format_goal, schedule))], _find_job_losses(workload))
+    # List the kinds of content of a job that the schedule does not represent, each only if present.
+    nodes = workload.nodes
+    losses = []
+    if workload.names:
+        losses.append(Loss("names", "all nodes", "lines have labels by number"))
+    if workload.groups:
+        losses.append(Loss("process groups", "all", "no message belongs to one"))
+    if (nodes.operations >= 0).any():
+        losses.append(Loss("operations", "computations", "only their durations are written"))
+    if nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER).any():
+        losses.append(Loss("kinds", "loads, stores and markers", "written as calculations"))
+    if len(nodes.control_indices):
+        losses.append(Loss("control dependencies", "all", "written like data dependencies"))
+    return WriteResult([Artifact("", partial(format_goal, schedule))], losses)
 
 
 def build_schedule(algorithm: Algorithm, size: int, options: GoalWriteOptions) -> GoalSchedule:
@@ -165,7 +177,19 @@ def build_job_schedule(workload: Workload) -> GoalSchedule:
     the host cpu 1. Raises as `write_job`.
     """
     nodes = workload.nodes
-    _check_nodes(nodes)
+    # Refuse the first collective, or the first work without a duration (-1).
+    is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
+    if is_collective.any():
+        node = nodes.identity[np.argmax(is_collective)]
+        message = f"node {node} is a collective, which GOAL does not have"
+        raise UsageError(message, cure="run 'collhub expand' first", code="collective")
+    is_work = nodes.is_kind(NodeKind.COMPUTE, NodeKind.LOAD, NodeKind.STORE)
+    is_timeless = is_work & (nodes.duration_ns < 0)
+    if is_timeless.any():
+        node = nodes.identity[np.argmax(is_timeless)]
+        message = f"node {node} has no duration"
+        cure = "create the job with durations: GOAL has no rates of operations"
+        raise UsageError(message, cure=cure, code="duration")
     is_message = nodes.is_kind(*_MESSAGES)
     operation = np.full(len(nodes), int(GoalOperation.CALC), np.int64)
     operation[nodes.is_kind(NodeKind.SEND)] = GoalOperation.SEND
@@ -247,47 +271,6 @@ class _OperationRows:
             np.concatenate([self.last[parent], self.first[is_fused]]),
             np.concatenate([self.first[child], self.last[is_fused]]),
         )
-
-
-def _check_nodes(nodes: NodeColumns) -> None:
-    """Raise `UsageError` for the first collective, or the first work without a duration (-1).
-
-    Work is a computation, a load or a store.
-    """
-    is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
-    if is_collective.any():
-        node = nodes.identity[np.argmax(is_collective)]
-        message = f"node {node} is a collective, which GOAL does not have"
-        raise UsageError(message, cure="run 'collhub expand' first", code="collective")
-    is_work = nodes.is_kind(NodeKind.COMPUTE, NodeKind.LOAD, NodeKind.STORE)
-    is_timeless = is_work & (nodes.duration_ns < 0)
-    if is_timeless.any():
-        node = nodes.identity[np.argmax(is_timeless)]
-        message = f"node {node} has no duration"
-        cure = "create the job with durations: GOAL has no rates of operations"
-        raise UsageError(message, cure=cure, code="duration")
-
-
-def _find_job_losses(workload: Workload) -> list[Loss]:
-    """List the kinds of content of a job that the schedule does not represent, each only if
-    present.
-
-    They are names, process groups, numbers of operations, the kinds of loads, stores and markers,
-    and the distinction of control dependencies.
-    """
-    nodes = workload.nodes
-    losses = []
-    if workload.names:
-        losses.append(Loss("names", "all nodes", "lines have labels by number"))
-    if workload.groups:
-        losses.append(Loss("process groups", "all", "no message belongs to one"))
-    if (nodes.operations >= 0).any():
-        losses.append(Loss("operations", "computations", "only their durations are written"))
-    if nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER).any():
-        losses.append(Loss("kinds", "loads, stores and markers", "written as calculations"))
-    if len(nodes.control_indices):
-        losses.append(Loss("control dependencies", "all", "written like data dependencies"))
-    return losses
 
 
 def _find_step_losses(steps: StepTable, options: GoalWriteOptions) -> Iterator[Loss]:

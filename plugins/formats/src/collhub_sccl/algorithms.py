@@ -17,7 +17,6 @@ from collhub_sccl.document import (
     NAMES,
     RUNTIME_NAMES,
     TAGS,
-    Sends,
     StepDocument,
     StepSend,
     count_addresses,
@@ -26,7 +25,7 @@ from collhub_sccl.document import (
     iterate_chunks,
     parse,
 )
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import Int64Array
 from hub_core.model import (
     Algorithm,
     Collective,
@@ -274,16 +273,7 @@ class _StepReader:
         if reduces is None:
             # All ranks contribute to every address, so a reducing collective has no empty slot.
             reduces = np.full(len(sends.step), self._kind.traits.reduces, np.bool_)
-        self._check_slots(sends, moment, reduces)
-        link = sends.source * document.ranks + sends.destination
-        # Steps are barriers only in SCCL's cost model: at run time a send waits only for its data,
-        # hence no window.
-        window = np.zeros(len(link), np.int64)
-        end = moment + 1
-        return Transfers(chunk, sends.source, sends.destination, link, moment, end, reduces, window)
-
-    def _check_slots(self, sends: Sends, moment: Int64Array, reduces: BoolArray) -> None:
-        """Raise `InputError` if a rank sends an address and reduces into it at the same time."""
+        # Raise `InputError` if a rank sends an address and reduces into it at the same time.
         ranks = self._document.ranks
         sent = (moment * ranks + sends.source, sends.address)
         reduced = (moment[reduces] * ranks + sends.destination[reduces], sends.address[reduces])
@@ -297,6 +287,12 @@ class _StepReader:
             message = f"rank {rank} sends address {address} and reduces into it in one step"
             cure = "compose it of a reduce_scatter and an allgather"
             raise self._build_error(f"$.steps[{step}]: {message}", cure)
+        link = sends.source * document.ranks + sends.destination
+        # Steps are barriers only in SCCL's cost model: at run time a send waits only for its data,
+        # hence no window.
+        window = np.zeros(len(link), np.int64)
+        end = moment + 1
+        return Transfers(chunk, sends.source, sends.destination, link, moment, end, reduces, window)
 
     def _build_error(self, message: str, cure: str = "") -> InputError:
         """Build the `InputError` about this file, without a line; `cure` may be empty."""

@@ -58,7 +58,21 @@ def launch(
             team.await_end(shared_bytes)
         finally:
             team.end()
-        return _read_result(request, job)
+        # Build the result from the folder: outputs, and times of the repeats only.
+        times = job.times()
+        first_timed, end_timed = request.warmups, request.warmups + request.repeats
+        repeat_times = _compute_spans(times.runs)[first_timed:end_timed]
+        native = _compute_spans(times.native) if times.has_native else []
+        starts = ends = None
+        if request.wants_step_times:
+            starts, ends = step_times(request, *times.records)
+        return ExecutionResult(
+            outputs=job.outputs(request),
+            repeat_times_s=tuple(repeat_times),
+            native_times_s=tuple(native),
+            step_start_ns=starts,
+            step_end_ns=ends,
+        )
 
 
 @contextlib.contextmanager
@@ -78,28 +92,6 @@ def _create_job(request: LevelledRequest) -> Iterator[JobFolder]:
         except OSError as error:
             raise report_unwritable_folder(path, error) from None
         yield job
-
-
-def _read_result(request: LevelledRequest, job: JobFolder) -> ExecutionResult:
-    """Build the result from the folder: outputs, and times of the repeats only.
-
-    Step times are None unless they were requested; library times are empty without such a
-    collective.
-    """
-    times = job.times()
-    first_timed, end_timed = request.warmups, request.warmups + request.repeats
-    repeat_times = _compute_spans(times.runs)[first_timed:end_timed]
-    native = _compute_spans(times.native) if times.has_native else []
-    starts = ends = None
-    if request.wants_step_times:
-        starts, ends = step_times(request, *times.records)
-    return ExecutionResult(
-        outputs=job.outputs(request),
-        repeat_times_s=tuple(repeat_times),
-        native_times_s=tuple(native),
-        step_start_ns=starts,
-        step_end_ns=ends,
-    )
 
 
 def _compute_spans(times: Float64Array) -> list[float]:

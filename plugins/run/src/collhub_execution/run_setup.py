@@ -66,7 +66,14 @@ class RunSetup:
         Raises `UsageError` for invalid sizes, types and operators, `InputError` for algorithms that
         cannot run.
         """
-        size = _choose_size(algorithm, options.size, name)
+        # The bytes of the full buffer: `size` if given, else that of the algorithm.
+        if options.size is not None:
+            size = options.size
+        else:
+            if algorithm.collective_bytes is None:
+                cure = "give one, for example --size 1MiB"
+                raise UsageError(f"{name} states no size", cure=cure, code="no-size")
+            size = algorithm.collective_bytes
         dtype, op = element_type(options.dtype), _choose_operator(algorithm, options.op)
         refuse_timing_only(algorithm)
         in_place = options.in_place or not algorithm.collective.out_of_place
@@ -217,19 +224,6 @@ def bus_bandwidth(collective: Collective, collective_bytes: int, time_s: float) 
         if kind is CollectiveKind.ALL_REDUCE:
             factor = 2 * factor
     return factor * algorithm_bandwidth(collective_bytes, time_s)
-
-
-def _choose_size(algorithm: Algorithm, size: int | None, name: str) -> int:
-    """Return the bytes of the full buffer: `size` if given, else that of the algorithm.
-
-    Raises `UsageError`, which calls the algorithm `name`, if neither is given.
-    """
-    if size is not None:
-        return size
-    if algorithm.collective_bytes is None:
-        cure = "give one, for example --size 1MiB"
-        raise UsageError(f"{name} states no size", cure=cure, code="no-size")
-    return algorithm.collective_bytes
 
 
 def _choose_operator(algorithm: Algorithm, text: str | None) -> ReduceOp:

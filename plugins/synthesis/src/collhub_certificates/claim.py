@@ -96,7 +96,17 @@ class Claim:
             message = f"the root {root} is none of the ranks"
             raise FlawError("ranks", message)
         if algorithm is not None:
-            self._check_collective(algorithm)
+            # Refuse another kind, other ranks or another root.
+            actual = algorithm.collective
+            # An algorithm among some NPUs is custom: only its traffic can be compared.
+            if actual.kind is not CollectiveKind.CUSTOM:
+                is_same_kind = actual.kind is self.kind
+                has_same_ranks = self.ranks == list(range(actual.num_ranks))
+                has_same_root = actual.root in (None, self.document.get("root"))
+                if not (is_same_kind and has_same_ranks and has_same_root):
+                    declared = f"{self.kind} of {len(self.ranks)} ranks"
+                    message = f"the certificate is for {declared}, the algorithm is {actual.kind}"
+                    raise FlawError("collective", message)
 
     def carrying_planes(self) -> dict[int, CertifiedPlane]:
         """Return the entries of all planes that carry data; empty for a single plane.
@@ -112,21 +122,6 @@ class Claim:
             return entries
         message = "the planes of the network do not share all data"
         raise FlawError("planes", message)
-
-    def _check_collective(self, algorithm: Algorithm) -> None:
-        """Raise `FlawError` for another kind, other ranks or another root."""
-        actual = algorithm.collective
-        # An algorithm among some NPUs is custom: only its traffic can be compared.
-        if actual.kind is CollectiveKind.CUSTOM:
-            return
-        is_same_kind = actual.kind is self.kind
-        has_same_ranks = self.ranks == list(range(actual.num_ranks))
-        has_same_root = actual.root in (None, self.document.get("root"))
-        if is_same_kind and has_same_ranks and has_same_root:
-            return
-        declared = f"{self.kind} of {len(self.ranks)} ranks"
-        message = f"the certificate is for {declared}, the algorithm is {actual.kind}"
-        raise FlawError("collective", message)
 
 
 def read_capacities(

@@ -275,7 +275,20 @@ def _compute_packed_rate(
         # The part of the root is not sent.
         rate *= Fraction(count, count - 1)
     if claim.has_parts:
-        _check_parts(claim, directed_trees, rate)
+        # Raise `FlawError` unless the trees that serve each rank carry 1/n of the rate.
+        count = len(claim.ranks)
+        part: dict[int, Fraction] = dict.fromkeys(claim.ranks, Fraction(0))
+        for tree in directed_trees:
+            part[tree.served] += tree.weight
+        if claim.root is not None:
+            # The root already has its part.
+            part[claim.root] = rate / count
+        for rank, carried in part.items():
+            if carried * count == rate:
+                continue
+            equal = f"a {count}th of {format_gb(rate)}"
+            message = f"the trees carry {format_gb(carried)} for NPU {rank}, not {equal}"
+            raise FlawError("parts", message)
     return rate
 
 
@@ -286,23 +299,3 @@ def _add_loads(directed_trees: Sequence[DirectedTree]) -> dict[NodePair, Fractio
         for link in tree.links():
             loads[link] = loads.get(link, Fraction(0)) + tree.weight
     return loads
-
-
-def _check_parts(claim: Claim, directed_trees: Sequence[DirectedTree], rate: Fraction) -> None:
-    """Raise `FlawError` unless the trees that serve each rank carry 1/n of the rate.
-
-    The root of a rooted collective has its part already.
-    """
-    count = len(claim.ranks)
-    part: dict[int, Fraction] = dict.fromkeys(claim.ranks, Fraction(0))
-    for tree in directed_trees:
-        part[tree.served] += tree.weight
-    if claim.root is not None:
-        # The root already has its part.
-        part[claim.root] = rate / count
-    for rank, carried in part.items():
-        if carried * count == rate:
-            continue
-        equal = f"a {count}th of {format_gb(rate)}"
-        message = f"the trees carry {format_gb(carried)} for NPU {rank}, not {equal}"
-        raise FlawError("parts", message)

@@ -158,7 +158,13 @@ def compare_numbers(
     """
     _check_equal("rate", document["rate"], rate)
     _check_equal("bound", document["bound"]["rate"], bound)
-    _check_size(document, algorithm)
+    # Raise `FlawError` if certificate and algorithm both state a size and these differ.
+    claimed = document.get("collective_bytes")
+    size = None if algorithm is None else algorithm.collective_bytes
+    if not (claimed is None or size is None or claimed == size):
+        raise FlawError(
+            "collective", f"the certificate is for {claimed} bytes, the algorithm for {size}"
+        )
     if bound is not None:
         _check_lower_bound(document, bound)
     if rate is None and "trees" in document:
@@ -351,17 +357,6 @@ def _check_equal(name: str, claimed_text: str, computed: Fraction | None) -> Non
     raise FlawError(
         name,
         f"the {name} is {format_gb(computed)}, not {format_gb(claimed)} as claimed",
-    )
-
-
-def _check_size(document: Certificate, algorithm: Algorithm | None) -> None:
-    """Raise `FlawError` if certificate and algorithm both state a size and these differ."""
-    claimed = document.get("collective_bytes")
-    size = None if algorithm is None else algorithm.collective_bytes
-    if claimed is None or size is None or claimed == size:
-        return
-    raise FlawError(
-        "collective", f"the certificate is for {claimed} bytes, the algorithm for {size}"
     )
 
 

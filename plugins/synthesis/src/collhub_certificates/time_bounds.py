@@ -21,7 +21,7 @@ from collhub_certificates.claim import (
     find_document,
     read_capacities,
 )
-from hub_core.model import ROOTED, Algorithm, CollectiveKind
+from hub_core.model import ROOTED, CollectiveKind
 from hub_core.network import Occupancy, Topology
 from hub_core.plugin_api import CheckReport, CheckRequest, NoOptions
 from hub_core.schedules import Certificate, LinkCapacities
@@ -91,7 +91,12 @@ def check_time_cut(request: CheckRequest, options: NoOptions) -> CheckReport:
     try:
         cut = _read_cut(document, request.topology)
         check_same_collective(document, request.algorithm, "bound certificate")
-        _check_units(document, request.algorithm)
+        # Refuse another number of units than that of the algorithm.
+        actual = request.algorithm.collective.unit_count
+        declared = document["unit_count"]
+        if actual != declared:
+            message = f"the bound is for {declared} units, the algorithm has {actual}"
+            raise FlawError("collective", message)
         possible = _check_count(cut)
         claimed_ns = check_claimed_time(document, Fraction(cut.end, 1000), "the times of the cut")
     except FlawError as flaw:
@@ -275,16 +280,6 @@ def _read_latencies(document: Mapping[str, Any], topology: Topology | None) -> L
     for link, latency in zip(pairs, declared, strict=True):
         latencies.setdefault(link, latency)
     return latencies
-
-
-def _check_units(document: Mapping[str, Any], algorithm: Algorithm) -> None:
-    """Raise `FlawError` for another number of units than that of the algorithm."""
-    actual = algorithm.collective.unit_count
-    declared = document["unit_count"]
-    if actual == declared:
-        return
-    message = f"the bound is for {declared} units, the algorithm has {actual}"
-    raise FlawError("collective", message)
 
 
 def _check_count(cut: _TimeCut) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
@@ -308,13 +308,7 @@ def _generate_by_pieces(
         )
         trials.append(_Trial(candidate, jobs, start))
         yield candidate
-    yield from _generate_by_orders(problem, paths, trials)
-
-
-def _generate_by_orders(
-    problem: _Problem, paths: FlowPaths, trials: Sequence[_Trial]
-) -> Iterator[_Candidate]:
-    """Yield the best improved order of each count of pieces, if its computation is fast enough."""
+    # Yield the best improved order of each count of pieces, if its computation is fast enough.
     best_ps = min(trial.candidate.schedule.time_ps for trial in trials)
     fastest = min(trials, key=lambda trial: trial.candidate.time_ns)
     for trial in trials:

@@ -299,7 +299,21 @@ def _build_packing(
         sent = sent_from(directed, order[0], total)
         split = without_switches(directed, sent, spread=spread)
         one_way = split.graph
-        network, opposite = _add_opposite_arcs(split, opposite, graph)
+        # Add the reverse of every arc, over the reverse links.
+        arcs = split.graph
+        back = tuple(tuple(int(opposite[arc]) for arc in reversed(route)) for route in split.routes)
+        # The row of an arc is that of the first link of its route.
+        first_links = [route[0] for route in back]
+        both = replace(
+            arcs,
+            source=np.concatenate([arcs.source, arcs.destination]),
+            destination=np.concatenate([arcs.destination, arcs.source]),
+            capacity=np.tile(arcs.capacity, 2),
+            row=np.concatenate([arcs.row, graph.row[first_links]]),
+        )
+        number = np.arange(arcs.num_arcs)
+        opposites = np.concatenate([number + len(number), number])
+        network, opposite = DirectNetwork(both, split.routes + back), opposites
     else:
         network = direct(replace(directed, capacity=scaled(graph.capacity, scale)))
     trees = pack_arborescences(one_way, order[0], total, seeds=1, first_seed=seed)
@@ -314,31 +328,6 @@ def _build_packing(
 def _tree_key(tree: SpanningTree) -> tuple[int, int, int, tuple[int, ...]]:
     """Sort key: decreasing weight, depth, root, arcs."""
     return -tree.weight, tree.depth, tree.root, tuple(tree.arc)
-
-
-def _add_opposite_arcs(
-    one_way: DirectNetwork,
-    opposite: Int64Array,
-    graph: CapacityGraph,
-) -> tuple[DirectNetwork, Int64Array]:
-    """Add the reverse of every arc, over the reverse links.
-
-    Also return the reverse arc of every arc. The reverse of arc a is arc a + number of arcs.
-    """
-    arcs = one_way.graph
-    back = tuple(tuple(int(opposite[arc]) for arc in reversed(route)) for route in one_way.routes)
-    # The row of an arc is that of the first link of its route.
-    first_links = [route[0] for route in back]
-    both = replace(
-        arcs,
-        source=np.concatenate([arcs.source, arcs.destination]),
-        destination=np.concatenate([arcs.destination, arcs.source]),
-        capacity=np.tile(arcs.capacity, 2),
-        row=np.concatenate([arcs.row, graph.row[first_links]]),
-    )
-    number = np.arange(arcs.num_arcs)
-    opposites = np.concatenate([number + len(number), number])
-    return DirectNetwork(both, one_way.routes + back), opposites
 
 
 def _compute_arriving(links: DuplexLinks, order: list[int], total: int, scale: int) -> Int64Array:

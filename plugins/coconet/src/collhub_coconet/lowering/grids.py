@@ -88,23 +88,19 @@ class Grid:
     def elements(self, chunk: int) -> Int64Array:
         """Indices in the complete tensor of the elements of a chunk, in the order of its block."""
         block, part = divmod(chunk, self.parts)
-        inside = self._block(block)
-        count = len(inside)
-        return inside[part * count // self.parts : (part + 1) * count // self.parts]
-
-    def _block(self, block: int) -> Int64Array:
-        """Return the indices in the complete tensor of the elements of a block, in row-major
-        order.
-        """
+        # The indices in the complete tensor of the elements of a block, in row-major order.
         indices = np.arange(int(np.prod(self.shape, dtype=np.int64))).reshape(self.shape)
         if self.blocks == 1:
-            return indices.reshape(-1)
-        index = [slice(None)] * len(self.shape)
-        source, target = (block, 0) if self.across is None else divmod(block, self.blocks)
-        index[self.dimension] = self._bounds(self.dimension, source)
-        if self.across is not None:
-            index[self.across] = self._bounds(self.across, target)
-        return indices[tuple(index)].reshape(-1)
+            inside = indices.reshape(-1)
+        else:
+            index = [slice(None)] * len(self.shape)
+            source, target = (block, 0) if self.across is None else divmod(block, self.blocks)
+            index[self.dimension] = self._bounds(self.dimension, source)
+            if self.across is not None:
+                index[self.across] = self._bounds(self.across, target)
+            inside = indices[tuple(index)].reshape(-1)
+        count = len(inside)
+        return inside[part * count // self.parts : (part + 1) * count // self.parts]
 
     def _bounds(self, dimension: int, block: int) -> slice:
         """Range of a block along one dimension."""

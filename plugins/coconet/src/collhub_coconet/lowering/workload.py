@@ -87,7 +87,12 @@ class _WorkloadBuilder:
             if operation.is_communication:
                 self._add_computation(pending)
                 pending = []
-                self._add_communication(operation)
+                # Add the nodes of a communication: messages for a Send, otherwise a collective.
+                if operation.kind is Kind.SEND:
+                    self._add_messages(operation)
+                else:
+                    root = -1 if operation.root is None else self._find_root(operation)
+                    self._add_collective(operation, _COLLECTIVES[operation.kind], root)
                 continue
             pending.append(operation)
             if reduces_scalar(self.program, operation):
@@ -154,17 +159,6 @@ class _WorkloadBuilder:
             numbers, (read for operation in operations for read in operation.reads)
         )
         self.producer |= dict.fromkeys((operation.name for operation in working), numbers)
-
-    def _add_communication(self, operation: Operation) -> None:
-        """Add the nodes of a communication: messages for a Send, otherwise a collective.
-
-        Raises `InputError` for a root that is no rank of the group.
-        """
-        if operation.kind is Kind.SEND:
-            self._add_messages(operation)
-            return
-        root = -1 if operation.root is None else self._find_root(operation)
-        self._add_collective(operation, _COLLECTIVES[operation.kind], root)
 
     def _add_collective(self, operation: Operation, kind: JobCollective, root: int) -> None:
         """Add one COLLECTIVE node per rank; its bytes are those of the input of a rank."""

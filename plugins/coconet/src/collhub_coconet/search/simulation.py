@@ -10,7 +10,7 @@ from collhub_coconet.lowering.algorithms import Choice, select_fallbacks
 from collhub_coconet.lowering.timing import Machine, makespan
 from collhub_coconet.program.operations import Binding
 from collhub_coconet.program.program import Program
-from collhub_coconet.search.collective_times import PROTOCOLS, Means, Protocol, Rates
+from collhub_coconet.search.collective_times import PROTOCOLS, Means, Rates
 from collhub_coconet.search.cost_models import Timing
 from collhub_coconet.search.explore import (
     Candidate,
@@ -124,11 +124,24 @@ class Simulation:
         """
         common = means_by_name[""]
         protocol = next(entry for entry in PROTOCOLS if entry.name == common.protocol)
+        dimensions = tuple(
+            replace(
+                dimension,
+                bandwidth_bytes_per_s=dimension.bandwidth_bytes_per_s * protocol.data_share,
+                latency_s=dimension.latency_s + protocol.step_s,
+            )
+            for dimension in self.topology.dimensions
+        )
         machine = Machine(
             self.rates.operations_per_s,
             self.rates.memory_bytes_per_s,
             self.rates.launch_s,
-            topology=_apply_protocol(self.topology, protocol),
+            topology=replace(
+                self.topology,
+                bandwidth_bytes_per_s=self.topology.bandwidth_bytes_per_s * protocol.data_share,
+                latency_s=self.topology.latency_s + protocol.step_s,
+                dimensions=dimensions,
+            ),
         )
         # Computations in a chain are cut into as many tiles as collectives into chunks.
         choices = {
@@ -163,27 +176,6 @@ def _vary(means: Means, field_name: str) -> Iterator[Means]:
                 yield replace(means, algorithm=algorithm)
     else:
         yield from (replace(means, chunks=count) for count in CHUNKS if count != means.chunks)
-
-
-def _apply_protocol(topology: Topology, protocol: Protocol) -> Topology:
-    """Copy a network with the bandwidth for data and the latency of a protocol.
-
-    Rates are changed in the defaults of the network and in each of its dimensions.
-    """
-    dimensions = tuple(
-        replace(
-            dimension,
-            bandwidth_bytes_per_s=dimension.bandwidth_bytes_per_s * protocol.data_share,
-            latency_s=dimension.latency_s + protocol.step_s,
-        )
-        for dimension in topology.dimensions
-    )
-    return replace(
-        topology,
-        bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s * protocol.data_share,
-        latency_s=topology.latency_s + protocol.step_s,
-        dimensions=dimensions,
-    )
 
 
 def simulate_candidates(

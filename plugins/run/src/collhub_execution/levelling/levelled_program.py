@@ -86,7 +86,18 @@ def levelled_program(
     # Cycles are searched before races: the order of a deadlock does not determine races.
     relation = happens_before(algorithm.steps, messages)
     if not relation.order.is_complete:
-        raise InputError(_report_blocked_steps(algorithm.steps, relation, findings))
+        # Diagnostics: one for a cycle of waiting steps, then one for each rank that is blocked.
+        report_deadlock(algorithm.steps, relation, findings)
+        cycle = next(item for item in findings if item.code == "deadlock")
+        # Rows are grouped by rank, so the first index of a rank is its first step.
+        stuck = np.flatnonzero(relation.order.position < 0)
+        _, first = np.unique(algorithm.steps.rank[stuck], return_index=True)
+        waiting = []
+        for row in stuck[first].tolist():
+            message = f"is at this {action(algorithm.steps, row)}, which never runs"
+            location = algorithm.steps.location(row, findings.file)
+            waiting.append(Diagnostic("blocked", message, location=location))
+        raise InputError([cycle, *waiting])
     block_units = find_units_per_block(algorithm)
     collective = convert_to_blocks(algorithm.collective, block_units)
     scratch = algorithm.scratch_units // block_units
@@ -235,26 +246,6 @@ def _refuse_too_large(collective: Collective, scratch: Int64Array) -> None:
         raise InputError(
             f"too large to run: {blocks:.3g} blocks of memory (limit 2^40)", code="too-large"
         )
-
-
-def _report_blocked_steps(
-    steps: StepTable, relation: HappensBefore, findings: Findings
-) -> list[Diagnostic]:
-    """Return diagnostics: one for a cycle of waiting steps, then one for each rank that is blocked.
-
-    The latter has the rank's first step that never runs.
-    """
-    report_deadlock(steps, relation, findings)
-    cycle = next(item for item in findings if item.code == "deadlock")
-    # Rows are grouped by rank, so the first index of a rank is its first step.
-    stuck = np.flatnonzero(relation.order.position < 0)
-    _, first = np.unique(steps.rank[stuck], return_index=True)
-    waiting = []
-    for row in stuck[first].tolist():
-        message = f"is at this {action(steps, row)}, which never runs"
-        location = steps.location(row, findings.file)
-        waiting.append(Diagnostic("blocked", message, location=location))
-    return [cycle, *waiting]
 
 
 def _find_conflicts(

@@ -95,14 +95,7 @@ def expand_steps(
         for index, line in enumerate(template)
     ]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return _sort_records(columns, sizes)
-
-
-def _sort_records(columns: Columns, scratch: Int64Array) -> SortedRecords:
-    """Sort records by rank, level, messages before local ones, then message number or position.
-
-    Records of one step keep the order of their template. `scratch`: blocks per rank.
-    """
+    # Sort records by rank, level, messages before local ones, then message number or position.
     # Messages of a level by number, so that both ends of a pair of ranks have them in one order.
     message = columns["message"]
     is_local = message < 0
@@ -111,7 +104,7 @@ def _sort_records(columns: Columns, scratch: Int64Array) -> SortedRecords:
     order = np.lexsort((index, within_level, is_local, columns["level"], columns["rank"]))
     ordered = {name: column[order] for name, column in columns.items()}
     rank = ordered.pop("rank")
-    return SortedRecords(ordered, rank, scratch)
+    return SortedRecords(ordered, rank, sizes)
 
 
 def _assign_slots(

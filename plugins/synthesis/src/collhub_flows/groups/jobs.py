@@ -9,7 +9,7 @@ import numpy as np
 from collhub_packing.pipelining import windows_of
 
 from collhub_flows.groups.joining import Turns
-from collhub_flows.groups.shares import GroupWish, Pieces, Shares, Trees, create_share_chunks
+from collhub_flows.groups.shares import GroupWish, Shares, Trees, create_share_chunks
 from collhub_flows.optimal_flow import FlowNetwork
 from hub_core import installed_version
 from hub_core.columns import (
@@ -259,9 +259,23 @@ class GroupSchedule:
         topology = self.network.topology
         pieces = self.trees.pieces
         rows = self.shares.row[pieces.share[mine]]
+        # The chunks of a group: its pieces, then the shares that stay on their rank.
+        shares = create_share_chunks(wish, pieces.share_units)
+        is_sent = np.zeros(len(shares), np.bool_)
+        is_sent[rows] = True
+        # Local shares are copied within their rank.
+        local = np.flatnonzero(~is_sent)
+        chosen = np.concatenate([rows, local])
+        offset = np.concatenate([pieces.offset[mine], np.zeros_like(local)])
         return algorithm_of(
             wish.collective(pieces.share_units),
-            _create_chunks(wish, pieces, mine, rows),
+            Chunks(
+                shares.origin[chosen],
+                shares.input_offset[chosen] + offset,
+                shares.output_offset[chosen] + offset,
+                np.concatenate([pieces.units[mine], shares.count[local]]),
+                shares.target[chosen],
+            ),
             transfers,
             npus=wish.npus,
             num_npus=topology.num_npus,
@@ -275,29 +289,3 @@ def own_provenance(topology: str) -> Provenance:
     # Sources that are imported without an installation have no version.
     version = installed_version("collhub-synthesis") or ""
     return Provenance(NAME, version, topology, "", {"groups": "together"})
-
-
-def _create_chunks(
-    wish: GroupWish,
-    pieces: Pieces,
-    mine: Int64Array,
-    rows: Int64Array,
-) -> Chunks:
-    """Return the chunks of a group: its pieces, then the shares that stay on their rank.
-
-    `mine`: pieces of the group; `rows`: the share of each of them.
-    """
-    shares = create_share_chunks(wish, pieces.share_units)
-    is_sent = np.zeros(len(shares), np.bool_)
-    is_sent[rows] = True
-    # Local shares are copied within their rank.
-    local = np.flatnonzero(~is_sent)
-    chosen = np.concatenate([rows, local])
-    offset = np.concatenate([pieces.offset[mine], np.zeros_like(local)])
-    return Chunks(
-        shares.origin[chosen],
-        shares.input_offset[chosen] + offset,
-        shares.output_offset[chosen] + offset,
-        np.concatenate([pieces.units[mine], shares.count[local]]),
-        shares.target[chosen],
-    )
