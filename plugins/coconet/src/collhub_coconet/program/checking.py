@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from collhub_coconet.program.contraction_rules import type_contraction
 from collhub_coconet.program.operations import (
     ATTRIBUTES,
     CONTRACTIONS,
@@ -23,7 +24,6 @@ from collhub_coconet.program.typing_rules import (
     Operands,
     TypingMistakeError,
     check_sliceable,
-    type_contraction,
     type_scalar,
 )
 from hub_core.model import Diagnostic, InputError, Location

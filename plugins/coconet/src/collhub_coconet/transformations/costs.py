@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 
+from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     POINTWISE,
@@ -15,7 +16,6 @@ from collhub_coconet.program.operations import (
     Operation,
 )
 from collhub_coconet.program.program import Program
-from collhub_coconet.program.typing_rules import find_axes
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import CONTRACTIONS, REDUCTIONS_TO_SCALARS, Kind, Operation
 from collhub_coconet.program.program import Chain, Program, Stage, find_between, order_groups
-from collhub_coconet.program.typing_rules import find_axes
 from collhub_coconet.transformations.legality import (
     Conditions,
     Rewrite,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from collhub_coconet.program.contraction_rules import find_axes
 from collhub_coconet.program.operations import (
     CONTRACTIONS,
     LOCAL,
@@ -18,7 +19,6 @@ from collhub_coconet.program.operations import (
     sliced,
 )
 from collhub_coconet.program.program import Program, find_between, find_descendants
-from collhub_coconet.program.typing_rules import find_axes
 from collhub_coconet.transformations.legality import (
     Conditions,
     Rewrite,
