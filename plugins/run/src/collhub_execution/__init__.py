@@ -19,17 +19,11 @@ if TYPE_CHECKING:
         random_inputs,
     )
     from collhub_execution.job_folder import FAILED, JobFolder, RankPart, serve_rank
-    from collhub_execution.levelling.levelled_program import (
+    from collhub_execution.levelling import (
         LevelledRequest,
         execute_levelled,
         levelled_program,
         levelled_request,
-    )
-    from collhub_execution.levelling.program import (
-        BlockCounts,
-        LevelledProgram,
-        RecordKind,
-        block_counts,
     )
     from collhub_execution.memory import (
         RecordMoves,
@@ -42,6 +36,12 @@ if TYPE_CHECKING:
         used_elements,
     )
     from collhub_execution.output_judgement import Comparison, OutputJudgement, judge, same_bits
+    from collhub_execution.program_levels import (
+        BlockCounts,
+        LevelledProgram,
+        RecordKind,
+        block_counts,
+    )
     from collhub_execution.rank_engine import (
         DONE,
         NOT_STARTED,
@@ -156,10 +156,10 @@ _HOMES = {
         "exact_inputs random_inputs"
     ),
     "collhub_execution.job_folder": "FAILED JobFolder RankPart serve_rank",
-    "collhub_execution.levelling.levelled_program": (
+    "collhub_execution.levelling": (
         "LevelledRequest execute_levelled levelled_program levelled_request"
     ),
-    "collhub_execution.levelling.program": "BlockCounts LevelledProgram RecordKind block_counts",
+    "collhub_execution.program_levels": "BlockCounts LevelledProgram RecordKind block_counts",
     "collhub_execution.memory": (
         "RecordMoves all_outputs fill_rank find_moves fused_moves fused_reductions "
         "step_times used_elements"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collhub_execution.levelling.program import BlockCounts
+from collhub_execution.program_levels import BlockCounts
 from hub_core.columns import Int64Array
 from hub_core.model import REDUCING, Collective, Contributions, PluginError, ReduceOp, UsageError
 

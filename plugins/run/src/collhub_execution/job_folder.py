@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_execution.input_data import Array
-from collhub_execution.levelling.levelled_program import LevelledRequest
+from collhub_execution.levelling import LevelledRequest
 from collhub_execution.memory import all_outputs
 from collhub_execution.rank_engine import NOT_STARTED, RankLog
 from collhub_execution.rank_plans import RankTask, rank_tasks

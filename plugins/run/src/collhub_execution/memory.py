@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_execution.input_data import AnyArray, Array
-from collhub_execution.levelling.levelled_program import LevelledRequest
-from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.levelling import LevelledRequest
+from collhub_execution.program_levels import LevelledProgram, RecordKind
 from hub_core.columns import BoolArray, Int64Array
 from hub_core.model import Buffer
 

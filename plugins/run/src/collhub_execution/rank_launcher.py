@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from collhub_execution.job_folder import JobFolder
-from collhub_execution.levelling.levelled_program import LevelledRequest
+from collhub_execution.levelling import LevelledRequest
 from collhub_execution.memory import step_times
 from collhub_execution.rank_engine import NOT_STARTED
 from collhub_execution.rendezvous import positions

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 
 from collhub_execution.input_data import Array
-from collhub_execution.levelling.levelled_program import LevelledRequest
-from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.levelling import LevelledRequest
 from collhub_execution.memory import find_moves, fused_moves, used_elements
+from collhub_execution.program_levels import LevelledProgram, RecordKind
 from hub_core.columns import BoolArray, Int32Array, Int64Array, UInt8Array, ordinals
 from hub_core.model import Buffer, CollectiveKind, ReduceOp
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collhub_execution.levelling.program import LevelledProgram, RecordKind
+from collhub_execution.program_levels import LevelledProgram, RecordKind
 from hub_core.columns import Int64Array, ordinals, run_starts
 from hub_core.model import Algorithm, Diagnostic, InputError, region
 

@@ -20,14 +20,14 @@ from collhub_execution.input_data import (
     exact_inputs,
     random_inputs,
 )
-from collhub_execution.levelling.levelled_program import (
+from collhub_execution.levelling import (
     check_memory,
     find_memory_bytes,
     levelled_program,
     refuse_timing_only,
 )
-from collhub_execution.levelling.program import BlockCounts, block_counts
 from collhub_execution.output_judgement import OutputJudgement, judge
+from collhub_execution.program_levels import BlockCounts, block_counts
 from hub_core.model import (
     Algorithm,
     Collective,

@@ -19,8 +19,8 @@ import numpy as np
 import hub_core
 from collhub_execution.command_options import RunOptions, run_options, run_options_of
 from collhub_execution.input_data import Array, check_inputs, choose_background, divide_averages
-from collhub_execution.levelling.levelled_program import levelled_program
-from collhub_execution.levelling.program import LevelledProgram
+from collhub_execution.levelling import levelled_program
+from collhub_execution.program_levels import LevelledProgram
 from collhub_execution.rank_engine import RankEngine, RankLog, run_task
 from collhub_execution.rank_plans import RankPlans, RankTask
 from collhub_execution.rendezvous import positions

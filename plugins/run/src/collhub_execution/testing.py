@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from collhub_execution.input_data import element_type, exact_inputs
-from collhub_execution.levelling.levelled_program import (
+from collhub_execution.levelling import (
     LevelledRequest,
     levelled_program,
     levelled_request,
 )
-from collhub_execution.levelling.program import LevelledProgram, RecordKind, block_counts
 from collhub_execution.output_judgement import OutputJudgement, judge
+from collhub_execution.program_levels import LevelledProgram, RecordKind, block_counts
 from hub_core.columns import BoolArray, group_pointer
 from hub_core.model import Algorithm, InputError, ReduceOp
 from hub_core.plugin_api import ExecutionRequest, ExecutionResult

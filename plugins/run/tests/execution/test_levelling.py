@@ -21,7 +21,7 @@ from collhub_execution import (
     run_order,
     simulate_rendezvous,
 )
-from collhub_execution.levelling.records import place_slots
+from collhub_execution.record_expansion import place_slots
 from eager_runs import BACKGROUND, IN, OUT, TMP, UNITS, custom, eager, eager_runs
 from hypothesis import given
 from hypothesis import strategies as st

@@ -29,13 +29,13 @@ from hub_core import (
     timeout_option,
     topology_option,
 )
-from hub_core.model import JsonValue, format_bytes, format_ranks, format_time
+from hub_core.model import format_bytes, format_ranks, format_time
 from hub_core.plugin_api import OptionType, SearchBudget, declared_options, option
 
 if TYPE_CHECKING:
     from collhub_flows.groups.groups_record import GroupItem, GroupsReport
     from collhub_flows.groups.planning import GroupChoices, GroupPlan
-    from hub_core.model import Algorithm
+    from hub_core.model import Algorithm, JsonValue
 
 # Modules that need numpy are imported inside functions, so that the help is fast.
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from collhub_execution.levelling.program import RecordKind, StepLevels
+from collhub_execution.program_levels import RecordKind, StepLevels
 from hub_core.columns import BoolArray, Int64Array, IntArray, run_mask
 from hub_core.model import Buffer, Messages, StepKind, StepTable
 from hub_core.verification import Regions

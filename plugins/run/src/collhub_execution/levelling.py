@@ -20,14 +20,14 @@ from collhub_execution.input_data import (
     count_block_elements,
     divide_averages,
 )
-from collhub_execution.levelling.program import (
+from collhub_execution.program_levels import (
     Edges,
     LevelledProgram,
     assign_levels,
     convert_to_blocks,
     find_units_per_block,
 )
-from collhub_execution.levelling.records import SortedRecords, expand_steps
+from collhub_execution.record_expansion import SortedRecords, expand_steps
 from hub_core.columns import Int64Array, group_pointer
 from hub_core.model import (
     CAP,

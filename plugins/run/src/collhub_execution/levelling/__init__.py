@@ -1,1 +1,0 @@
-"""Conversion of an algorithm to its levelled program, which every executor and emitter runs."""
