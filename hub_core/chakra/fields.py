@@ -58,7 +58,7 @@ class NodeFields:
         # All nodes of a shape have the same names, so each shape is checked once.
         for shape, members in nodes.attributes.groups:
             if name := shape.repeated():
-                message = f"the attribute {name!r} stands twice"
+                message = f"the attribute {name!r} occurs twice"
                 raise self.fail(int(members.min()), message, "duplicate-attribute")
 
     def fail(self, node: int, message: str, code: str, cure: str = "") -> TraceError:

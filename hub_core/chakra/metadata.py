@@ -92,7 +92,7 @@ def decode_metadata(body: bytes) -> Metadata:
     kinds: dict[str, Kind | None] = {}
     for name, kind, value in entries:
         if name in attributes:
-            reason = f"the metadata attribute {name!r} stands twice"
+            reason = f"the metadata attribute {name!r} occurs twice"
             raise WireError(reason, 0, "duplicate-attribute")
         kinds[name], attributes[name] = kind, value
     return Metadata(version, attributes, kinds)

@@ -80,7 +80,7 @@ def open_rank_file(name: str, rank: int, content: bytes) -> tuple[RankFile, Meta
         raise located(error, name) from None
     if len(starts) == 1:
         # Simulators expect a node of every rank, and do not terminate without one.
-        cure = "a rank with nothing to do needs one COMP_NODE"
+        cure = "an idle rank needs one COMP_NODE"
         message = "metadata only, no node follows"
         raise TraceError(message, name, code="no-nodes", cure=cure)
     return RankFile(name, rank, content, starts[1:], stops[1:]), metadata

@@ -248,7 +248,7 @@ def verify_option(function: Function) -> Function:
 def strict_flag(function: Function) -> Function:
     """Add `--strict`."""
     return click.option(
-        "--strict", is_flag=True, help="Write nothing and exit 4 where something would be lost."
+        "--strict", is_flag=True, help="Exit 4 and write nothing if the conversion would lose data."
     )(function)
 
 
@@ -285,7 +285,7 @@ def option_pairs(function: Function) -> Function:
 def check_stdout(out: str, as_json: bool) -> None:
     """Raise `UsageError` if both the JSON report and the output are for standard output."""
     if as_json and out == "-":
-        raise UsageError("--json and the output both want standard output", cure="give -o a path")
+        raise UsageError("--json and the output both use standard output", cure="give -o a path")
 
 
 def are_ranks_of_one(files: Sequence[str], registry: Registry) -> bool:
@@ -330,7 +330,7 @@ def _store_source_arguments(
         if not _are_rank_files(files, session.registry()):
             raise click.UsageError(
                 f"Got unexpected extra argument ({more[0]}); several files are all ranks of one"
-                " job, and arguments for a program stand after --",
+                " job, and arguments for a program follow after --",
                 context,
             )
         session.rank_files = files

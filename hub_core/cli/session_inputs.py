@@ -184,7 +184,7 @@ class SessionInputs(SessionState):
             reader = f"{opened.name} is read as {opened.format_name}"
             raise UsageError(f"{reader}, which takes no arguments, but {first!r} follows it")
         if "arguments" in options:
-            message = "arguments of the program are given twice: by -O arguments and behind IN"
+            message = "arguments of the program are given twice: by -O arguments and after IN"
             raise UsageError(message)
         return {**options, "arguments": shlex.join(self.source_arguments)}
 

@@ -139,7 +139,7 @@ def _build_unique_object(pairs: list[tuple[str, Any]]) -> JsonObject:
     # The parser would silently keep the last value.
     keys = [key for key, _ in pairs]
     twice = next(key for key in keys if keys.count(key) > 1)
-    raise _RefusedError(f"the key {twice[:80]!r} stands twice in one object")
+    raise _RefusedError(f"the key {twice[:80]!r} occurs twice in one object")
 
 
 def _refuse_constant(constant: str) -> NoReturn:

@@ -322,7 +322,7 @@ def _check_network(name: str, network: Topology, ports: int) -> None:
     joins_npus = (network.source < network.num_npus) & (network.destination < network.num_npus)
     example = "use fat-tree:K, leaf-spine:L,H,S, dragonfly:A,P,H or switch:N"
     if joins_npus.any() or degree.max() > 1 or network.num_planes > 1:
-        message = f"{name}: {network.name} is no network of switches with one link a place"
+        message = f"{name}: {network.name} is no network of switches with one link per NPU"
         raise UsageError(message, cure=example)
     if network.num_npus < ports:
         message = f"{name}: {network.name} has {network.num_npus} places for {ports} NICs"

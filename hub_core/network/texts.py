@@ -105,7 +105,7 @@ class TopologyText:
                 raise self.error(f"unknown key {key!r}", cure)
             if key in stated:
                 cure = "separate the values of several dimensions by commas"
-                raise self.error(f"{key} is stated twice", cure)
+                raise self.error(f"{key} is given twice", cure)
             stated[key] = value.split(",")
         return stated
 

@@ -115,7 +115,7 @@ def generate_job(
     generator = registry.find(WorkloadGenerator, name)
     limits = budget or SearchBudget()
     if not generator.offer.searches and limits.timeout_s is not None:
-        message = f"--timeout has no meaning for {name}, which searches for nothing"
+        message = f"--timeout has no meaning for {name}, which does not search"
         raise UsageError(message, cure="leave it out")
     search_arguments = (limits,) if generator.offer.searches else ()
     try:
@@ -209,7 +209,7 @@ def run_executor(
     ranks = request.algorithm.num_ranks
     if len(request.inputs) != ranks:
         message = f"{len(request.inputs)} inputs for {ranks} ranks"
-        raise UsageError(message, cure="give one array a rank")
+        raise UsageError(message, cure="give one array per rank")
     protected = replace(
         request, inputs=tuple(_to_read_only(array) for array in request.inputs), hub=registry
     )

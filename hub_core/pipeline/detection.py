@@ -172,7 +172,7 @@ def find_writer(out: str, kind: type[W], registry: Registry) -> Provided[W]:
         traces = [candidate for candidate in writers if is_trace(candidate.offer.format)]
         return traces[0] if len(traces) == 1 else registry.find(kind, CANONICAL_FORMAT)
     known = sorted({suffix for provided in writers for suffix in provided.offer.format.suffixes})
-    message = f"the name {out!r} does not tell the format"
+    message = f"the name {out!r} does not identify the format"
     if named:
         message = f"{out!r} may be {_join_names(named)}"
     cure = f"name the format with --to; suffixes that do: {', '.join(known)}"

@@ -292,5 +292,5 @@ def _split_query(text: str) -> tuple[str, dict[str, str]]:
         message = f"topology {text!r}: {wrong[0]!r} is not KEY=VALUE"
         raise UsageError(message, cure="write for example FILE?nodes=2&latency=1us")
     if len({key for key, _, _ in pairs}) < len(pairs):
-        raise UsageError(f"topology {text!r}: a key is stated twice", cure="state each option once")
+        raise UsageError(f"topology {text!r}: a key is given twice", cure="state each option once")
     return path, {key: value for key, _, value in pairs}

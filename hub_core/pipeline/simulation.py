@@ -335,7 +335,7 @@ def _check_npus(topology: Topology, ranks: int, npus: tuple[int, ...] | None) ->
         size = f"{ranks} ranks" if npus is None else f"ranks on NPUs {format_ranks(npus)}"
         raise UsageError(
             f"topology {topology.name} has {count} NPUs, the algorithm {size}",
-            cure="choose a topology with at least one NPU a rank"
+            cure="choose a topology with at least one NPU per rank"
             if npus is None
             else f"choose a topology of at least {needed} NPUs",
             code="topology-too-small",

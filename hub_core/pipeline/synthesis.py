@@ -250,7 +250,7 @@ def _check_npus(request: SynthesisRequest) -> None:
     topology, npus = request.topology, request.npus
     if len(npus) != request.collective.num_ranks:
         message = f"{len(npus)} NPUs are named for {request.collective.num_ranks} ranks"
-        raise UsageError(message, cure="name one NPU a rank")
+        raise UsageError(message, cure="name one NPU per rank")
     for npu in (*npus, *(request.wanted or ())):
         if not 0 <= npu < topology.num_npus:
             message = f"topology {topology.name} has no NPU {npu}"

@@ -18,7 +18,7 @@ from hub_core.plugin_api import (
 CHAKRA = Format(
     name="chakra",
     description=(
-        "Chakra execution traces, one file a rank (collective profile v1 and foreign dialects)"
+        "Chakra execution traces, one file per rank (collective profile v1 and foreign dialects)"
     ),
     suffixes=(".et",),
     # Record 0 is GlobalMetadata: a version string of five characters, or an attribute with a plain
@@ -31,7 +31,7 @@ CHAKRA = Format(
 )
 CHAKRA_JSON = Format(
     name="chakra-json",
-    description="Chakra execution traces in JSON (chakra_jsonizer, feeder), one file a rank",
+    description="Chakra execution traces in JSON (chakra_jsonizer, feeder), one file per rank",
     suffixes=(".json", ".json.gz"),
     # GlobalMetadata, which may be empty, has a version and attributes; the first node follows.
     signature=rb'\A\s*\{\s*(?:\}\s*\{\s*"|"version"\s*:\s*"[^"]{0,20}"\s*\}\s*\{\s*"'

@@ -286,5 +286,5 @@ def _check_integers(value: JsonValue, count: int, name: str) -> UInt64Array:
     if not isinstance(value, list) or len(value) != count:
         raise _create_misfit(f"{name} has not {count} entries")
     if not all(isinstance(entry, int) and 0 <= entry < 1 << 64 for entry in value):
-        raise _create_misfit(f"{name} holds something else than numbers")
+        raise _create_misfit(f"{name} contains other values than numbers")
     return np.asarray(value, np.uint64)

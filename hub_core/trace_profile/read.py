@@ -284,7 +284,7 @@ def _find_rank(part: SourcePart, count: int) -> int:
         return int(match[1])
     if count == 1:
         return 0
-    message = "the file name does not tell the rank"
+    message = "the file name does not contain the rank"
     raise _create_error(part.name, message, "name the files PREFIX.<rank>.et")
 
 

@@ -94,7 +94,7 @@ def refuse_workload(fields: NodeFields) -> None:
         if int(fields.nodes.type[node]) in _WORKLOAD_TYPES:
             raise _create_workload_error(fields, node)
         # A type that is not in the schema, or INVALID_NODE.
-        expected = "only COMM_SEND_NODE, COMM_RECV_NODE and COMP_NODE stand in an algorithm"
+        expected = "only COMM_SEND_NODE, COMM_RECV_NODE and COMP_NODE are steps of an algorithm"
         message = f"{_describe_node(fields, node)}: {expected}"
         raise fields.nodes.batch.error_at(node, message, "node-type")
     # A message without peer and tag cannot be matched.

@@ -128,7 +128,7 @@ def _check_bytes(fields: NodeFields, count: Column, sizes_of_set: StatedSizes) -
     # here.
     counts, position = np.unique(count.astype(np.int64), return_inverse=True)
     expected = message_bytes(sizes_of_set.size, sizes_of_set.unit_count, counts)[position]
-    message = "comm_size is not what the count in region comes to"
+    message = "comm_size differs from the bytes of the count in region"
     fields.refuse(has_size & (sizes != expected), message, "size-mismatch")
 
 
@@ -260,6 +260,6 @@ def _convert_edges(
     rows = Edges(row_of_node[external.parents], row_of_node[external.children])
     # The placeholder of a rank without steps has no row.
     is_placeholder_child = _build_mask(external.children[rows.children < 0], len(row_of_node))
-    message = "the stand-in node of a rank without steps depends on something"
+    message = "the placeholder node of a rank without steps depends on something"
     fields.refuse(is_placeholder_child, message, "dangling-dependency")
     return rows

@@ -19,7 +19,7 @@ from hub_core.trace_profile.metadata import VERSION, chakra_bytes, metadata_entr
 _MAX_TRIPLE = (1 << 31) - 1
 # Ranks are encoded together up to this number of nodes: smaller groups would mainly cost calls.
 _GROUP_NODES = 4096
-_FLATTENED = "they cannot be told from data dependencies any more"
+_FLATTENED = "readers cannot distinguish them from data dependencies"
 _ROUNDED = "duration_micros is rounded: only the attribute duration_ns contains exact times"
 _LEFT_OUT = "a buffer side or a peer that the step does not use is not written"
 
@@ -63,7 +63,7 @@ def _create_plan(algorithm: Algorithm, options: ChakraWriteOptions) -> Plan:
     largest = int(algorithm.steps.count.max(initial=0))
     # Python integers, because the product may exceed 64 bits.
     if largest * bound // algorithm.collective.unit_count > LARGEST:
-        message = f"a step of {largest} units comes to more than 2^62 bytes"
+        message = f"a step of {largest} units has more than 2^62 bytes"
         raise UsageError(message, cure="choose a smaller size")
     return Plan(
         algorithm,

@@ -188,14 +188,14 @@ def test_a_timeline_wants_one_size(collhub, ring: Path, tmp_path: Path) -> None:
         "--timeline",
         tmp_path / "trace.json",
     )
-    assert (run.code, "--timeline wants one size" in run.error_lines[0]) == (2, True)
+    assert (run.code, "--timeline needs a single size" in run.error_lines[0]) == (2, True)
 
 
 def test_a_topology_is_needed_where_the_source_states_none(collhub, ring: Path) -> None:
     run = collhub("simulate", ring, "--size", "1MiB")
     assert (run.code, run.error_lines) == (
         2,
-        [f"error: {ring} states no network; give one, for example --topology ring:8"],
+        [f"error: {ring} contains no network; give one, for example --topology ring:8"],
     )
 
 

@@ -246,7 +246,7 @@ GOOD = ("--collective", "all-gather", "--topology", "ring:4", "--size", "1MiB")
         ((*GOOD, "--write-ranks", "9"), "topology ring:4 has no NPU 9; name NPUs of 0..3"),
         (
             (*GOOD, "--json", "-o", "-"),
-            "--json and the output both want standard output; give -o a path",
+            "--json and the output both use standard output; give -o a path",
         ),
         (
             ("--collective", "all-gather", "--topology", "rong:4", "--size", "1MiB"),
@@ -289,9 +289,7 @@ def test_bad_requests_are_refused_in_one_line(
 def test_format_that_cannot_hold_a_part_is_refused(collhub: Program, tmp_path: Path) -> None:
     code, _, errors = collhub(*GOOD, "--write-ranks", "1", "-o", tmp_path / "part.json")
     assert code == 2
-    assert (
-        "the format json cannot hold some ranks alone; write Chakra traces: --to chakra" in errors
-    )
+    assert "the format json cannot hold only some ranks; write Chakra traces: --to chakra" in errors
 
 
 def test_unknown_synthesizer_names_the_closest(

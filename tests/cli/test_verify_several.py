@@ -71,7 +71,7 @@ def test_a_check_that_is_not_there_is_said_once(collhub, ring: Path) -> None:
 def test_standard_input_is_read_once_alone(collhub) -> None:
     run = collhub("verify", "-", "-")
     assert (run.code, run.out) == (2, "")
-    assert "standard input can be read once alone" in run.err
+    assert "standard input can be read only once" in run.err
 
 
 def test_a_runtime_judges_several_files(collhub, ring: Path, tmp_path: Path, msccl: None) -> None:

@@ -193,7 +193,7 @@ DEFECTS = {
     "truncated": (TEXT[:700], r"x.json:\d+: this is not JSON: .* at column \d+"),
     "trailing": (TEXT + b"{}", r"x.json:\d+: this is not JSON: Extra data"),
     "NaN": (replaced('"extensions": {}', '"extensions": {"a": NaN}'), "NaN is not JSON"),
-    "twice": (replaced('"root": null', '"root": null, "root": null'), "the key 'root' stands twice"),
+    "twice": (replaced('"root": null', '"root": null, "root": null'), "the key 'root' occurs twice"),
     "deep": (replaced('"extensions": {}', f'"extensions": {{"a": {"[" * 10**5}{"]" * 10**5}}}'), "deeper than 64 levels"),
     "rather deep": (replaced('"extensions": {}', f'"extensions": {{"a": {"[" * 70}{"]" * 70}}}'), r"\$.extensions: .* deeper"),
     "digits": (replaced('"extensions": {}', f'"extensions": {{"a": {"9" * 5000}}}'), "an integer has too many digits"),

@@ -268,7 +268,7 @@ def test_document_without_npus_is_refused():
 
 
 def test_key_that_stands_twice_is_refused():
-    with pytest.raises(InputError, match="'npus' stands twice"):
+    with pytest.raises(InputError, match="'npus' occurs twice"):
         read(
             Source.of_bytes("net.json", b'{"schema": "collhub/topology-1", "npus": 2, "npus": 3}'),
             NoOptions(),

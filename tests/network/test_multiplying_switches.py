@@ -53,7 +53,7 @@ def test_an_npu_that_multicasts_is_refused() -> None:
     [
         ("ring:4?multicast=true", "no switches|there are none"),
         ("switch:4?reduce=yes", "reduce is not true; write reduce=true"),
-        ("switch:4?multicast=true&multicast=true", "multicast is stated twice"),
+        ("switch:4?multicast=true&multicast=true", "multicast is given twice"),
     ],
 )
 def test_what_a_text_cannot_declare_is_refused(text: str, says: str) -> None:

@@ -169,7 +169,7 @@ def test_each_dimension_has_its_own_bandwidth():
         ("ring:4*", "'' is no dimension"),
         ("*".join(["ring:2"] * 33), "more than 32 dimensions"),
         ("ring:8?speed=1GB/s", "unknown key 'speed'"),
-        ("ring:8?bandwidth=1GB/s&bandwidth=2GB/s", "bandwidth is stated twice"),
+        ("ring:8?bandwidth=1GB/s&bandwidth=2GB/s", "bandwidth is given twice"),
         ("ring:8?bandwidth=50", "has no unit"),
         ("ring:8?bandwidth=0GB/s", "is not positive"),
         ("ring:8?bandwidth=-5GB/s", "'-5GB/s' is not a number with a unit"),
@@ -247,7 +247,7 @@ def test_subset_keeps_the_links_between_the_nodes_that_stay(text, latency, data)
         ("ring:8?npus=", "is not a list of ranks; write for example 0,2,4-7"),
         ("ring:8?npus=3-1", "is not a list of ranks"),
         ("ring:8?npus=1,1", "rank 1 is listed more than once"),
-        ("ring:8?npus=1&npus=2", "npus is stated twice"),
+        ("ring:8?npus=1&npus=2", "npus is given twice"),
     ],
 )
 def test_wrong_subset_is_refused(text, says):

@@ -207,7 +207,7 @@ def test_named_format_goes_before_suffix(tmp_path: Path, offering: Offering) -> 
 
 
 def test_output_whose_suffix_nobody_knows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not tell the format; name the format with --to"):
+    with pytest.raises(UsageError, match="does not identify the format; name the format with --to"):
         hub_core.write(RING, tmp_path / "x.bin")
 
 

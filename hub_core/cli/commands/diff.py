@@ -40,7 +40,7 @@ def diff(session: Session, a: str, b: str, assignments: Assignments, as_json: bo
     from hub_core.cli.reports.comparison import compare
 
     if a == b == "-":
-        raise UsageError("standard input can be read once alone", cure="give - once")
+        raise UsageError("standard input can be read only once", cure="give - once")
     opened_a, opened_b = session.open_input(a), session.open_input(b)
     options = assign(assignments, {"a": opened_a.options, "b": opened_b.options})
     algorithm_a = session.read_unverified(opened_a, options["a"])

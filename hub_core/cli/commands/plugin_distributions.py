@@ -168,7 +168,7 @@ def install_plugin(target: str, pip_options: Sequence[str]) -> list[PluginItem]:
     if target.startswith("-"):
         raise UsageError(
             f"{target!r} is not a path or the name of a distribution",
-            cure="put options for pip behind --",
+            cure="put options for pip after --",
         )
     if importlib.util.find_spec("pip") is None:
         own_tool = f"install {target} with the tool of your environment"

@@ -231,7 +231,7 @@ def _simulate_sizes(
 def _refuse_files(paths: Mapping[str, str | None]) -> None:
     """Raise `UsageError` for files of a single run if there are several sizes."""
     if named := [option for option, out in paths.items() if out is not None]:
-        raise UsageError(f"{named[0]} wants one size", cure="give for example --size 1MiB")
+        raise UsageError(f"{named[0]} needs a single size", cure="give for example --size 1MiB")
 
 
 def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topology:
@@ -242,7 +242,7 @@ def _read_network_of_input(session: Session, opened: OpenedAlgorithm) -> Topolog
     topology = _find_network_of_input(session, opened)
     if topology is None:
         raise UsageError(
-            f"{opened.name} states no network",
+            f"{opened.name} contains no network",
             cure="give one, for example --topology ring:8",
             code="no-topology",
         )

@@ -243,7 +243,7 @@ def _add_ranks(
     if ranks is None:
         return options
     if "ranks" not in (option.name for option in target.options):
-        message = f"the format {target.format_name} cannot hold some ranks alone"
+        message = f"the format {target.format_name} cannot hold only some ranks"
         raise UsageError(message, cure="write Chakra traces: --to chakra")
     return {**options, "ranks": format_ranks(ranks)}
 

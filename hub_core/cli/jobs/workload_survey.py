@@ -188,7 +188,7 @@ def print_survey(survey: TraceSurvey, as_json: bool) -> None:
     if rows:
         print_table(("node", "attribute", "kind", "count"), rows, right=("count",))
     print_note(
-        "a workload trace: it can be inspected; verify, convert and simulate want algorithms"
+        "a workload trace: it can be inspected; verify, convert and simulate need algorithms"
     )
 
 

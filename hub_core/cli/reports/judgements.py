@@ -106,7 +106,7 @@ def judge(
     given twice.
     """
     if sources.count(_STDIN) > 1:
-        raise UsageError("standard input can be read once alone", cure="give - once")
+        raise UsageError("standard input can be read only once", cure="give - once")
     is_alone = len(sources) == 1
     # Imported here: the help of the command needs no reports.
     from hub_core.reports import to_json

@@ -128,7 +128,7 @@ def _describe_verdict(result: SynthesisResult, report: VerifyReport | None) -> s
     if result.is_replayed and result.is_partial:
         return "replayed by the synthesizer as a whole"
     if result.is_partial:
-        return "not possible for some ranks alone"
+        return "not possible for only some ranks"
     if report is None:
         return "not asked for"
     if not report.ok:

@@ -138,7 +138,7 @@ def write_step_times(steps: StepTable | NodeColumns, result: SimulationResult, o
 
     if result.step_start_ns is None or result.step_end_ns is None:
         raise UsageError(
-            "this simulator does not tell the times of steps",
+            "this simulator does not report the times of steps",
             cure="leave out --steps, or use another --backend",
         )
     kinds = StepKind if isinstance(steps, StepTable) else NodeKind

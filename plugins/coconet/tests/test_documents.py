@@ -72,7 +72,7 @@ def operation(**fields: Any) -> dict[str, Any]:
         ("{", "file.json:1: this is not JSON"),
         ("[]", "file.json: this is not a JSON object"),
         ('{"a": NaN}', "NaN is not JSON"),
-        ('{"name": "a", "name": "b"}', "the key 'name' stands twice"),
+        ('{"name": "a", "name": "b"}', "the key 'name' occurs twice"),
         (damaged({"schema": "x"}), r"\$\.schema: 'collhub/tensor-program-1' was expected"),
         (
             damaged(operation(kind="Sqr", operands=["g"])),

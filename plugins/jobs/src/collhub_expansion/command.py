@@ -190,7 +190,7 @@ def _topology(
         topology = stated or context.own_topology(opened)
     if topology is None:
         cure = "name one, for example --topology ring:8"
-        raise UsageError(f"{opened.name} states no network", cure=cure, code="no-topology")
+        raise UsageError(f"{opened.name} contains no network", cure=cure, code="no-topology")
     if topology.num_npus != workload.num_ranks:
         message = (
             f"topology {topology.name} has {topology.num_npus} NPUs, "

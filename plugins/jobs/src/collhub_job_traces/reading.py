@@ -256,7 +256,7 @@ class _Reader:
         ids = {node.identity for node in nodes}
         if len(ids) < len(nodes):
             raise decoder.error(
-                _find_first_duplicate([node.identity for node in nodes]), "its id stands twice"
+                _find_first_duplicate([node.identity for node in nodes]), "its id occurs twice"
             )
         named = set().union(*[node.data for node in nodes], *[node.control for node in nodes])
         for index, node in enumerate(nodes) if not named <= ids else ():
@@ -288,7 +288,7 @@ def _head(file: RankFile) -> bytes:
 def _check_ranks(ranks: Sequence[int], name: str, *, is_whole: bool) -> None:
     for before, rank in pairwise([-1, *ranks]):
         if rank == before:
-            message = f"the file of rank {rank} stands twice"
+            message = f"the file of rank {rank} occurs twice"
             raise InputError(message, location=Location(name), code="rank-files")
         if is_whole and rank != before + 1:
             raise _missing_file_error(

@@ -61,14 +61,14 @@ _PASSES = {
 
 CHAKRA_WORKLOAD = Format(
     "chakra-workload",
-    "Chakra execution traces of whole jobs, one file a rank",
+    "Chakra execution traces of whole jobs, one file per rank",
     (".et",),
     layout=Layout.PREFIX,
 )
 
 CHAKRA_JSON_WORKLOAD = Format(
     "chakra-json-workload",
-    "Chakra execution traces of whole jobs in JSON (chakra_jsonizer, feeder), one file a rank",
+    "Chakra execution traces of whole jobs in JSON (chakra_jsonizer, feeder), one file per rank",
     (".json", ".json.gz"),
     layout=Layout.PREFIX,
 )

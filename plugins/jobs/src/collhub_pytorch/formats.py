@@ -20,7 +20,7 @@ _NCCL_EVENT = (
 )
 KINETO_FORMAT = Format(
     KINETO,
-    "profiles of torch.profiler (Kineto, Chrome traces), one file a rank",
+    "profiles of torch.profiler (Kineto, Chrome traces), one file per rank",
     (".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
     # Files of 2021 begin with `computeProperties`; bare lists of events with an event.
     rb'"(?:traceEvents|deviceProperties|computeProperties|distributedInfo)"\s*:'
@@ -30,7 +30,7 @@ KINETO_FORMAT = Format(
 )
 EXECUTION_TRACE_FORMAT = Format(
     EXECUTION_TRACE,
-    "PyTorch execution traces: collectives without times, one file a rank",
+    "PyTorch execution traces: collectives without times, one file per rank",
     (".et.json", ".et.json.gz", ".json.gz"),
     rb'"schema"\s*:\s*"[0-9.]+(?:-chakra[0-9.]+)?"',
     Layout.PREFIX,
@@ -64,7 +64,8 @@ DEEPSPEED_FORMAT = Format(
 )
 NSYS_FORMAT = Format(
     NSYS,
-    "SQLite exports of Nsight Systems (nsys export --type sqlite), one file a rank or for several",
+    "SQLite exports of Nsight Systems (nsys export --type sqlite), one file per rank or for "
+    "several",
     (".sqlite",),
     rb"\ASQLite format 3\x00",
     Layout.PREFIX,

@@ -176,7 +176,7 @@ def _check_unique(parts: Sequence[RankNodes]) -> None:
     for part in parts:
         if part.rank in first:
             message = f"this is rank {part.rank}, as is {first[part.rank]}"
-            cure = "name one file a rank"
+            cure = "name one file per rank"
             raise InputError(message, location=Location(part.file), cure=cure, code="rank-twice")
         first[part.rank] = part.file
 

@@ -24,7 +24,7 @@ def test_yaml_and_json_give_the_same_values(text) -> None:
         ("", "f.yaml: the file is empty"),
         ("- 1\n", "f.yaml: an object of keys and values was expected"),
         ("a: 1\na: 2\n", "f.yaml:2: the key 'a' occurs twice"),
-        ('{"a": 1, "a": 2}', "stands twice"),
+        ('{"a": 1, "a": 2}', "occurs twice"),
         ("a: &x 1\nb: *x\n", r"f.yaml:1: aliases \(& and \*\) are not read; write the value out"),
         ("a: &x [*x]\n", "aliases"),
         ("a: [\n", "this is not YAML"),

@@ -134,7 +134,7 @@ def test_report_and_output_cannot_share_stdout(collhub, command: str) -> None:
     run = collhub("topology", command, "ring:4", "-o", "-", "--json")
     assert (run.code, run.out) == (2, "")
     assert run.error_lines == [
-        "error: --json and the output both want standard output; give -o a path"
+        "error: --json and the output both use standard output; give -o a path"
     ]
 
 

@@ -179,7 +179,7 @@ def check_inputs(
     """
     if len(inputs) != blocks.num_ranks:
         message = f"{len(inputs)} inputs are given for {blocks.num_ranks} ranks"
-        raise UsageError(message, cure="give one array a rank")
+        raise UsageError(message, cure="give one array per rank")
     _refuse_misfits(blocks, inputs)
     views = []
     for array, is_defined in zip(inputs, collective.defined_inputs().tolist(), strict=True):

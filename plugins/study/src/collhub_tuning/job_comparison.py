@@ -113,7 +113,7 @@ def _read_network(context: CommandContext, opened: OpenedInput) -> Topology:
     network = context.own_topology(opened)
     if network is None:
         cure = "name one, for example --topology ring:8"
-        raise UsageError(f"{opened.name} states no network", cure=cure, code="no-topology")
+        raise UsageError(f"{opened.name} contains no network", cure=cure, code="no-topology")
     return network
 
 

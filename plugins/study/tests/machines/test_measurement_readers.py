@@ -351,7 +351,7 @@ def test_mutated_samples_give_points_or_an_input_error(corpus: Path) -> None:
 
 def test_a_key_that_occurs_twice_is_refused() -> None:
     content = b'{"schema": "measured-collectives/1", "points": [{"ranks": 2, "ranks": 4}]}'
-    with pytest.raises(InputError, match=r"points\.json.*stands twice in one object"):
+    with pytest.raises(InputError, match=r"points\.json.*occurs twice in one object"):
         _read_content(content, "points.json")
 
 

@@ -128,5 +128,5 @@ def test_what_is_no_json_is_refused() -> None:
 
 def test_a_key_that_stands_twice_is_refused() -> None:
     content = text_of(training_step()).replace(b'"names":', b'"groups": [], "names":')
-    with pytest.raises(InputError, match="the key 'groups' stands twice"):
+    with pytest.raises(InputError, match="the key 'groups' occurs twice"):
         read_text(content)
