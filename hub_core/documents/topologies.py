@@ -22,7 +22,7 @@ from hub_core.documents.strict_json import (
 from hub_core.model import HubError, InputError, Location, parse_bandwidth, parse_time
 from hub_core.network.construction import MAX_LINKS, MAX_NODES, grid
 from hub_core.network.links import Links
-from hub_core.network.topology import Dimension, DimensionKind, Link, Topology
+from hub_core.network.topology import Dimension, DimensionKind, Link, MeasuredSwitches, Topology
 from hub_core.plugin_api import Artifact, NoOptions, Source, WriteResult
 
 SCHEMA = "collhub/topology-1"
@@ -83,6 +83,13 @@ def topology_to_json(topology: Topology) -> bytes:
     for key, switches in (("multicast", topology.multicast), ("reduce", topology.reduction)):
         if switches:
             parts[key] = _format_compact([int(switch) for switch in switches])
+    if topology.measured_switches is not None:
+        parts["measured_switches"] = _format_compact(
+            {
+                "switches": list(topology.measured_switches.switches),
+                "bytes_per_s": topology.measured_switches.bytes_per_s,
+            }
+        )
     parts["links"] = _format_lines(_links_to_json(topology))
     body = ",\n".join(f'  "{key}": {parts[key]}' for key in sorted(parts))
     return f"{{\n{body}\n}}\n".encode("ascii")
@@ -179,8 +186,15 @@ def _build_topology(file: str, root: JsonObject, links: list[object] | None) -> 
     multicast, reduction = (
         _read_switches(file, root, key, nodes) for key in ("multicast", "reduce")
     )
+    measured = _read_measured_switches(file, root, nodes)
     topology: Topology = _build_at(
-        file, "$", replace, plain, multicast=multicast, reduction=reduction
+        file,
+        "$",
+        replace,
+        plain,
+        multicast=multicast,
+        reduction=reduction,
+        measured_switches=measured,
     )
     differences = set() if regular is None else set(regular.differences(plain))
     if differences - {"link_order", "node_names", "groups"}:
@@ -202,6 +216,24 @@ def _read_switches(file: str, root: JsonObject, key: str, nodes: _Nodes) -> tupl
     return tuple(
         sorted({_build_at(file, path, nodes.number, entry, nodes.count) for entry in listed})
     )
+
+
+def _read_measured_switches(file: str, root: JsonObject, nodes: _Nodes) -> MeasuredSwitches | None:
+    """Return the switches that multicast and reduce at a measured rate, None if none is listed."""
+    entry = root.get("measured_switches")
+    if entry is None:
+        return None
+    switches = tuple(
+        sorted(
+            {
+                _build_at(
+                    file, f"$.measured_switches.switches[{row}]", nodes.number, one, nodes.count
+                )
+                for row, one in enumerate(entry["switches"])
+            }
+        )
+    )
+    return MeasuredSwitches(switches, float(min(entry["bytes_per_s"], _MAX_CONSTANT)))
 
 
 def _build_at(

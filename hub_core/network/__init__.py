@@ -32,14 +32,22 @@ if TYPE_CHECKING:
         TopologyText,
         build_topology,
     )
-    from hub_core.network.topology import PLANE_SEPARATOR, Dimension, DimensionKind, Link, Topology
+    from hub_core.network.topology import (
+        PLANE_SEPARATOR,
+        Dimension,
+        DimensionKind,
+        Link,
+        MeasuredSwitches,
+        Topology,
+    )
 
 __all__ = [
     "DEFAULT_BANDWIDTH_BYTES_PER_S", "DEFAULT_LATENCY_S", "MAX_LINKS", "MAX_NODES",
     "PLANE_SEPARATOR", "UNICAST", "Dimension", "DimensionKind", "GroupNetwork", "Link", "Links",
-    "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText", "build_topology",
-    "cut_bounds_ps", "distance_bounds_ps", "grid", "group_network", "group_of_nodes",
-    "link_times_ns", "link_times_ps", "lower_bound_ns", "lower_bounds_ps", "side_by_side",
+    "MeasuredSwitches", "Occupancy", "Routes", "Topology", "TopologyFunction", "TopologyText",
+    "build_topology", "cut_bounds_ps", "distance_bounds_ps", "grid", "group_network",
+    "group_of_nodes", "link_times_ns", "link_times_ps", "lower_bound_ns", "lower_bounds_ps",
+    "side_by_side",
 ]  # fmt: skip
 
 _HOMES = {
@@ -55,7 +63,9 @@ _HOMES = {
         "DEFAULT_BANDWIDTH_BYTES_PER_S DEFAULT_LATENCY_S TopologyFunction TopologyText "
         "build_topology"
     ),
-    "hub_core.network.topology": "Dimension DimensionKind Link PLANE_SEPARATOR Topology",
+    "hub_core.network.topology": (
+        "Dimension DimensionKind Link MeasuredSwitches PLANE_SEPARATOR Topology"
+    ),
 }
 
 __getattr__ = names_from(__name__, _HOMES)

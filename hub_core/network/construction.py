@@ -16,7 +16,7 @@ import numpy as np
 from hub_core.columns import Int64Array, distinct
 from hub_core.model import InputError, UsageError
 from hub_core.network.links import Links
-from hub_core.network.topology import Dimension, DimensionKind, Topology
+from hub_core.network.topology import Dimension, DimensionKind, MeasuredSwitches, Topology
 
 MAX_NODES = 1 << 20
 
@@ -55,7 +55,8 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     Parts have one plane each; parts without links are dropped unless no part has links. The
     switches of a part are numbered after those of the previous parts; a switch name that is taken
     gets the plane appended. NPUs have the names of the first part. Of several groups with one name,
-    that of the first part is used. Raises `UsageError` for parts with different numbers of NPUs.
+    that of the first part is used. Measured switches have the lowest rate of the parts. Raises
+    `UsageError` for parts with different numbers of NPUs.
     """
     first, npus = parts[0], parts[0].num_npus
     for part in parts:
@@ -71,9 +72,13 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     names = [first.node_name(npu) for npu in range(npus)]
     multicast: list[int] = []
     reduction: list[int] = []
+    measured: list[MeasuredSwitches] = []
     for plane, part in enumerate(with_links):
         multicast += [switch + nodes - npus for switch in part.multicast]
         reduction += [switch + nodes - npus for switch in part.reduction]
+        if part.measured_switches is not None:
+            moved = part.measured_switches.renumber(range(nodes - npus, nodes + part.num_nodes))
+            measured += [moved] if moved else []
         links.append(_moved_links(part, plane, nodes - npus))
         nodes += part.num_nodes - npus
         names += _switch_names(part, plane, names)
@@ -81,7 +86,14 @@ def side_by_side(name: str, parts: Sequence[Topology]) -> Topology:
     groups = {group: members for part in reversed(parts) for group, members in part.groups.items()}
     stated = tuple(names) if any(part.node_names for part in parts) else ()
     joined = Links.joined(links).topology(name, npus, nodes, node_names=stated, groups=groups)
-    return replace(joined, multicast=tuple(multicast), reduction=tuple(reduction))
+    switches = tuple(switch for one in measured for switch in one.switches)
+    slowest = min((one.bytes_per_s for one in measured), default=0.0)
+    return replace(
+        joined,
+        multicast=tuple(multicast),
+        reduction=tuple(reduction),
+        measured_switches=MeasuredSwitches(switches, slowest) if switches else None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +189,15 @@ def below_network(
     names = [machines.node_name(old) for old in selected.tolist()]
     names += [network.node_name(switch) for switch in range(network.num_npus, network.num_nodes)]
     joined = Links.joined(parts).by_source()
-    return joined.topology(
+    topology = joined.topology(
         name,
         machines.num_npus,
         len(selected) + switches,
         node_names=tuple(names),
         groups=machines.groups,
     )
+    measured = machines.measured_switches
+    return replace(topology, measured_switches=measured and measured.renumber(number.tolist()))
 
 
 def group_of_nodes(topology: Topology) -> Int64Array:

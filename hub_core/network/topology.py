@@ -56,6 +56,26 @@ class Link:
     latency_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class MeasuredSwitches:
+    """Switches of a machine that multicast and add up messages (NVLS, SHARP) at a measured rate.
+
+    `switches`: node numbers. `bytes_per_s`: bytes of the vector of an all-reduce divided by its
+    time, as measured for large vectors on all NPUs of a switch.
+    """
+
+    switches: tuple[int, ...]
+    bytes_per_s: float
+
+    def renumber(self, number: Sequence[int]) -> MeasuredSwitches | None:
+        """Return the switches with the numbers `number[node]`, without those of number -1.
+
+        None if no switch remains.
+        """
+        switches = tuple(number[switch] for switch in self.switches if number[switch] >= 0)
+        return MeasuredSwitches(switches, self.bytes_per_s) if switches else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
     """NPUs 0..num_npus-1, switches num_npus..num_nodes-1, and directed links as columns.
@@ -66,8 +86,10 @@ class Topology:
     by default 0; the links of each plane are a separate network on the same NPUs, and planes are
     numbered from 0 without gaps. A message on channel c uses only links of plane c modulo
     `num_planes`. `multicast`, `reduction`: switches that forward copies of a message to several
-    nodes, and that add up messages to one NPU (NVLS, SHARP). Raises `InputError` for inconsistent
-    or invalid values.
+    nodes, and that add up messages to one NPU (NVLS, SHARP), at the rate of their links.
+    `measured_switches`: those that do both on the real machine, at a measured rate. Times of
+    nominal links ignore them; `with_measured_switches` declares them. Raises `InputError` for
+    inconsistent or invalid values.
     """
 
     name: str
@@ -83,6 +105,7 @@ class Topology:
     plane: Int64Array = None  # type: ignore[assignment]
     multicast: tuple[int, ...] = ()
     reduction: tuple[int, ...] = ()
+    measured_switches: MeasuredSwitches | None = None
 
     def __post_init__(self) -> None:
         # Set here only: the class is frozen.
@@ -171,16 +194,30 @@ class Topology:
         sizes = [dimension.size for dimension in self.dimensions]
         if sizes and math.prod(sizes) != self.num_npus:
             return f"the dimensions do not multiply to {self.num_npus} NPUs"
-        multiplying = {*self.multicast, *self.reduction}
+        measured = self.measured_switches
+        multiplying = {*self.multicast, *self.reduction, *(measured.switches if measured else ())}
         if not multiplying <= set(range(self.num_npus, self.num_nodes)):
             return f"only switches, {self.num_npus}..{self.num_nodes - 1}, multicast or reduce"
+        if measured and not _MIN_RATE <= measured.bytes_per_s <= _MAX_RATE:
+            return f"the measured rate of switches is not in {_MIN_RATE:g}..{_MAX_RATE:g} bytes/s"
         return None
 
-    def differences(self, other: Topology) -> list[str]:
-        """Return the names of the fields in which two networks differ, except `name`.
+    def with_measured_switches(self) -> Topology:
+        """Return the network whose measured switches multicast and reduce, as on the machine.
 
-        "links" means different links, "link_order" equal links in another order. Latencies are
-        compared to 1e-6 ns.
+        The network itself if it has none, or if it declares switches that multicast or reduce.
+        """
+        if self.measured_switches is None or self.multicast or self.reduction:
+            return self
+        switches = self.measured_switches.switches
+        return replace(self, multicast=switches, reduction=switches)
+
+    def differences(self, other: Topology) -> list[str]:
+        """Return the names of the fields in which two networks differ.
+
+        `name` and `measured_switches` describe the machine and are not compared. "links" means
+        different links, "link_order" equal links in another order. Latencies are compared to 1e-6
+        ns.
         """
         plain = ("num_npus", "num_nodes", "dimensions", "node_names", "groups")
         names = (*plain, "multicast", "reduction")
@@ -229,6 +266,7 @@ class Topology:
             groups={name: members for name, members in groups.items() if -1 not in members},
             multicast=tuple(numbers[switch] for switch in self.multicast),
             reduction=tuple(numbers[switch] for switch in self.reduction),
+            measured_switches=self.measured_switches and self.measured_switches.renumber(numbers),
             plane=np.unique(self.plane[rows], return_inverse=True)[1].astype(np.int64),
         )
 
@@ -270,6 +308,7 @@ class Topology:
         # Switches of later planes have larger numbers and are not needed.
         last = np.concatenate([self.source[rows], self.destination[rows]]).max(initial=0)
         nodes = max(self.num_npus, int(last) + 1)
+        numbers = [node if node < nodes else -1 for node in range(self.num_nodes)]
         return self._part(
             rows,
             name=f"{self.name}, plane {plane}",
@@ -278,6 +317,7 @@ class Topology:
             plane=np.zeros(len(rows), np.int64),
             multicast=tuple(switch for switch in self.multicast if switch < nodes),
             reduction=tuple(switch for switch in self.reduction if switch < nodes),
+            measured_switches=self.measured_switches and self.measured_switches.renumber(numbers),
         )
 
     def _part(self, rows: Int64Array, **changes: Any) -> Topology:

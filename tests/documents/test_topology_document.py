@@ -5,6 +5,7 @@ import copy
 import importlib.resources
 import json
 import time
+from dataclasses import replace
 
 import jsonschema
 import numpy as np
@@ -16,7 +17,7 @@ from hub_core import parse_topology
 from hub_core.documents.topologies import read, topology_to_json
 from hub_core.model.diagnostics import InputError
 from hub_core.network.links import Links
-from hub_core.network.topology import Dimension, DimensionKind, Topology
+from hub_core.network.topology import Dimension, DimensionKind, MeasuredSwitches, Topology
 from hub_core.plugin_api import NoOptions, Source
 
 SCHEMA = json.loads(
@@ -102,6 +103,30 @@ def test_built_topology_comes_back_with_its_dimensions(text):
     content = topology_to_json(topology)
     check_equal(topology, read(Source.of_bytes("net.json", content), NoOptions()))
     jsonschema.validate(json.loads(content), SCHEMA)
+
+
+def test_measured_switches_come_back() -> None:
+    measured = MeasuredSwitches((3,), 262e9)
+    topology = replace(parse_topology("switch:3"), measured_switches=measured)
+    content = topology_to_json(topology)
+    again = read(Source.of_bytes("net.json", content), NoOptions())
+    assert again.measured_switches == measured
+    assert topology_to_json(again) == content
+    jsonschema.validate(json.loads(content), SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"switches": ["a"], "bytes_per_s": 1e9}, "only switches, 2..2, multicast or reduce"),
+        ({"switches": [9], "bytes_per_s": 1e9}, r"\$.measured_switches.switches\[0\]"),
+        ({"switches": [2], "bytes_per_s": 0}, "measured_switches.bytes_per_s"),
+        ({"switches": [2]}, "bytes_per_s"),
+    ],
+)
+def test_invalid_measured_switches_are_refused(value, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        document(GOOD | {"measured_switches": value})
 
 
 def test_written_form_is_this():

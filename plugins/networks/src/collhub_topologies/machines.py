@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -13,7 +14,15 @@ from collhub_topologies.networks import (
     check_npus,
     list_group_npus,
 )
-from hub_core.network import Dimension, DimensionKind, Links, Topology, TopologyText, grid
+from hub_core.network import (
+    Dimension,
+    DimensionKind,
+    Links,
+    MeasuredSwitches,
+    Topology,
+    TopologyText,
+    grid,
+)
 
 Lanes = Mapping[tuple[int, int], int]
 """Number of lanes per direction between two GPUs, the lower one first."""
@@ -44,6 +53,9 @@ _MI300X: Lanes = dict.fromkeys(combinations(range(8), 2), 1)
 _CLASSES = "classes of links"
 _GPUS_PER_DGX = 8
 _GPUS_PER_DGX2 = 16
+_GPUS_PER_TRAY, _MAX_TRAYS = 4, 18
+# Bytes of an all-reduce per second with sums and multicasts in the NVSwitches.
+_B200_SWITCH_RATE = 479.5e9
 # DGX-1 and DGX-2 have one NIC of 100 Gbit/s (InfiniBand EDR) per two GPUs (NVIDIA's user guides).
 _EDR_NIC = 12.5e9
 _GPUS_PER_EDR_NIC = 2
@@ -156,12 +168,51 @@ def build_dgx_a100(text: TopologyText) -> Topology:
 def build_dgx_h100(text: TopologyText) -> Topology:
     """Build `dgx-h100:2`: machines of eight H100 with one NVSwitch each, and one network switch.
 
-    Every GPU has a link to both. Classes of links: NVSwitch, NIC.
+    Every GPU has a link to both. The NVSwitches multicast and add up. Classes of links: NVSwitch,
+    NIC.
     """
+    # Largest rate of NVLS on one node in public measurements (254 to 262 GB/s).
+    return _build_nvlink_machines(text, 450e9, 262e9)
+
+
+def build_dgx_h200(text: TopologyText) -> Topology:
+    """Build `dgx-h200:2`: machines of eight H200, with the links of a DGX H100."""
+    # NVLS of 8 GiB on 8 H200 (stas00/ml-engineering, NCCL 2.27.7).
+    return _build_nvlink_machines(text, 450e9, 272.8e9)
+
+
+def build_dgx_b200(text: TopologyText) -> Topology:
+    """Build `dgx-b200:2`: machines of eight B200 with one NVSwitch each, and one network switch."""
+    # NVIDIA's data sheet: 900 GB/s per GPU and direction, NICs of 400 Gbit/s. NVLS of 8 GiB on 8
+    # B200 (stas00/ml-engineering, NCCL 2.27.7).
+    return _build_nvlink_machines(text, 900e9, _B200_SWITCH_RATE)
+
+
+def build_gb200(text: TopologyText) -> Topology:
+    """Build `gb200`: a tray of four GB200; `gb200:18`: all trays of an NVL72.
+
+    All GPUs are linked to one switch, which multicasts and adds up. Its rate is that of B200: no
+    public measurement of GB200 uses NVLS.
+    """
+    (trays,) = text.parameters(1, "x", "gb200:18 for a rack") if text.argument else (1,)
+    if trays > _MAX_TRAYS:
+        raise text.error(
+            f"{trays} trays, but an NVLink domain has at most {_MAX_TRAYS}", "use fewer trays"
+        )
+    return _declare_switches(
+        _build_nvswitch_machine(text, trays * _GPUS_PER_TRAY, 900e9), _B200_SWITCH_RATE
+    )
+
+
+def _build_nvlink_machines(
+    text: TopologyText, bytes_per_s: float, switch_bytes_per_s: float
+) -> Topology:
+    """Build machines of eight GPUs with one NVSwitch each and a NIC of 400 Gbit/s per GPU."""
     machines = _parse_machine_count(text, _GPUS_PER_DGX)
     if machines == 1:
-        return _build_nvswitch_machine(text, _GPUS_PER_DGX, 450e9)
-    constants = text.per_dimension(2, (450e9, 50e9), _CLASSES)
+        machine = _build_nvswitch_machine(text, _GPUS_PER_DGX, bytes_per_s)
+        return _declare_switches(machine, switch_bytes_per_s)
+    constants = text.per_dimension(2, (bytes_per_s, 50e9), _CLASSES)
     npus = machines * _GPUS_PER_DGX
     npu = np.arange(npus, dtype=np.int64)
     nvswitch = npus + npu // _GPUS_PER_DGX
@@ -169,7 +220,14 @@ def build_dgx_h100(text: TopologyText) -> Topology:
     levels = ((npu, nvswitch), (npu, network))
     names = [*_name_nvswitches(machines), "network"]
     groups = _build_groups(machines, _GPUS_PER_DGX)
-    return build_levels(text.text, npus, names, levels, constants, groups)
+    cluster = build_levels(text.text, npus, names, levels, constants, groups)
+    return _declare_switches(cluster, switch_bytes_per_s, machines)
+
+
+def _declare_switches(topology: Topology, bytes_per_s: float, count: int = 1) -> Topology:
+    """Declare that the first `count` switches multicast and add up at a measured rate."""
+    switches = tuple(range(topology.num_npus, topology.num_npus + count))
+    return replace(topology, measured_switches=MeasuredSwitches(switches, bytes_per_s))
 
 
 def build_mi250(text: TopologyText) -> Topology:

@@ -77,6 +77,24 @@ _BUILDERS = (
         "dgx-h100:2",
     ),
     TopologyBuilder(
+        "dgx-h200",
+        "DGX H200, one or several",
+        f"{_MACHINES}:build_dgx_h200",
+        "dgx-h200:2",
+    ),
+    TopologyBuilder(
+        "dgx-b200",
+        "DGX B200, one or several",
+        f"{_MACHINES}:build_dgx_b200",
+        "dgx-b200:2",
+    ),
+    TopologyBuilder(
+        "gb200",
+        "tray of four GB200, or trays of an NVL72 in one NVLink domain",
+        f"{_MACHINES}:build_gb200",
+        "gb200:18",
+    ),
+    TopologyBuilder(
         "mi250",
         "nodes of eight MI250, 16 dies",
         f"{_MACHINES}:build_mi250",

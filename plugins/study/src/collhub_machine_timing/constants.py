@@ -132,7 +132,11 @@ class KernelTiming:
 
     def with_block_share(self, share: float) -> KernelTiming:
         """Return the constants for thread blocks that run for a share of the time, at most 1."""
-        return replace(self, rate_gigabytes_per_s=self.rate_gigabytes_per_s * share)
+        return replace(
+            self,
+            rate_gigabytes_per_s=self.rate_gigabytes_per_s * share,
+            chunk_us=self.chunk_us / share,
+        )
 
     def message_times_us(
         self, sizes: Float64Array, crosses_network: bool

@@ -117,18 +117,21 @@ class Search:
 
 
 @lru_cache(maxsize=4)
-def build_case(
+def build_cases(
     algorithm: Algorithm,
     topology: Topology,
     npus: tuple[int, ...] | None,
     machine: str | None,
     kernel: str | None,
-) -> Case:
-    """Build a case; the last ones are kept, because an algorithm is usually simulated repeatedly.
+) -> tuple[Case, ...]:
+    """Build a case for the given kernel; None: for each one that suits the algorithm.
 
-    Raises `HubError` for an unknown or unsuitable profile or kernel.
+    These are `exchange` for messages that do not wait for one another, else `fifo`, and `nvls` if
+    switches add up or copy messages. The last cases are kept, because an algorithm is usually
+    simulated repeatedly. Raises `HubError` for an unknown or unsuitable profile or kernel.
     """
     profile = select_profile(machine, topology)
+    topology = topology.with_measured_switches()
     algorithm, row_of_copy, copies = find_copies(algorithm, topology.num_planes)
     steps = algorithm.steps
     npu_of_rank = np.arange(algorithm.num_ranks) if npus is None else np.asarray(npus, np.int64)
@@ -136,31 +139,41 @@ def build_case(
     groups = None
     if kernel in (None, "nvls") and gpu is not None and gpu.nvls_channels:
         groups = find_switch_groups(algorithm, topology)
+    kernels = [kernel]
     if kernel is None:
-        kernel = "exchange" if _is_exchange(algorithm) else "fifo"
-        kernel = kernel if groups is None else "nvls"
-    if kernel == "nvls" and groups is None:
+        kernels = ["exchange" if _is_exchange(algorithm) else "fifo", "nvls"]
+    cases = []
+    for name in kernels:
+        paths, groups_of_kernel = find_paths(
+            steps, topology, npu_of_rank, groups if name == "nvls" else None
+        )
+        if name is None or (name == "nvls" and groups_of_kernel is None):
+            continue
+        has_fifos = name in ("fifo", "nvls")
+        instructions = build_instructions(
+            steps, groups_of_kernel, fuses=has_fifos, has_fifos=has_fifos
+        )
+        cases.append(
+            Case(
+                algorithm,
+                copies,
+                row_of_copy,
+                topology,
+                profile,
+                name,
+                paths,
+                groups_of_kernel,
+                instructions,
+                copies * _count_blocks(instructions),
+            )
+        )
+    if not cases:
         raise UsageError(
             f"no switch of {topology.name} adds up or copies a message of this algorithm",
             cure="choose -O kernel=fifo, or a topology with multicast and reduce",
             code="no-switch",
         )
-    paths = find_paths(steps, topology, npu_of_rank, groups)
-    has_fifos = kernel in ("fifo", "nvls")
-    instructions = build_instructions(steps, groups, fuses=has_fifos, has_fifos=has_fifos)
-    blocks = copies * _count_blocks(instructions)
-    return Case(
-        algorithm,
-        copies,
-        row_of_copy,
-        topology,
-        profile,
-        kernel,
-        paths,
-        groups,
-        instructions,
-        blocks,
-    )
+    return tuple(cases)
 
 
 def _count_blocks(instructions: Instructions) -> int:
@@ -189,10 +202,17 @@ def _block_share(case: Case, instances: int) -> float:
     More thread blocks than processors, and more channels than the runtime has, share them. Kernels
     without FIFO buffers distribute all their messages on the blocks that they launch.
     """
-    if case.kernel != "fifo":
+    if case.kernel not in ("fifo", "nvls"):
         return 1.0
     processors = _concurrent_blocks(case) / (case.blocks * instances)
-    return min(1.0, processors, _MAX_CHANNELS / (_count_channels(case) * instances))
+    return min(1.0, processors, _channel_limit(case) / (_count_channels(case) * instances))
+
+
+def _channel_limit(case: Case) -> int:
+    """Return the number of channels of the runtime."""
+    gpu = case.profile.known_gpu
+    assert gpu is not None, "profiles with constants name a known GPU"
+    return gpu.nvls_channels if case.kernel == "nvls" else _MAX_CHANNELS
 
 
 def _count_channels(case: Case) -> int:
@@ -225,6 +245,11 @@ def run_case(
     nominal = nominal_gigabytes_per_s(case.profile) * 1e9
     stated = node_rate(case.topology) or nominal
     timing = replace(timing, link_efficiency=timing.link_efficiency * nominal / stated)
+    measured = case.topology.measured_switches
+    if case.kernel == "nvls" and measured is not None:
+        # The links of a GPU carry the vector once in each direction.
+        limit = measured.bytes_per_s / stated
+        timing = replace(timing, link_efficiency=min(timing.link_efficiency, limit))
     rounds = _count_rounds(case, collective_bytes, largest, timing.chunk_bytes, chunk_bytes)
     rounds = max(rounds, variant.pieces)
     limit = _SIMULATED_ROUNDS if variant.pieces == 1 else _SIMULATED_PIECES
@@ -332,7 +357,7 @@ def load_links(case: Case, row_bytes: Float64Array) -> Float64Array:
 
 
 def find_best_run(
-    case: Case,
+    cases: Sequence[Case],
     collective_bytes: int,
     protocol: str | None,
     instances: int | None,
@@ -340,6 +365,53 @@ def find_best_run(
     chunk_bytes: int | None = None,
 ) -> Search:
     """Simulate with the given protocol, instances and pieces; None: with the fastest ones.
+
+    The result is the fastest run of all cases, which are kernels of one algorithm. A kernel without
+    the protocol, and one that starts later than another finishes, are left out. Raises `UsageError`
+    if no kernel has the protocol.
+    """
+    searches: list[Search] = []
+    for case in cases:
+        protocols = PROTOCOLS_OF_KERNEL[case.kernel]
+        if protocol is not None and protocol not in protocols:
+            continue
+        best_us = min((one.best.time_ps / 1e6 for one in searches), default=math.inf)
+        if searches and case.kernel == "nvls" and _start_us(case) > best_us:
+            continue
+        searches.append(
+            _search_case(case, collective_bytes, protocol, instances, pieces, chunk_bytes)
+        )
+    if not searches:
+        names = [name for case in cases for name in PROTOCOLS_OF_KERNEL[case.kernel]]
+        raise UsageError(
+            f"the kernel {cases[0].kernel} has no protocol {protocol}",
+            cure=f"use {', '.join(dict.fromkeys(names))}",
+            code="no-protocol",
+        )
+    return Search(
+        min((one.best for one in searches), key=lambda run: run.time_ps),
+        sum(one.simulated for one in searches),
+        sum(one.not_tried for one in searches),
+    )
+
+
+def _start_us(case: Case) -> float:
+    """Return the time before the first instruction with the first protocol of the kernel."""
+    protocol = PROTOCOLS_OF_KERNEL[case.kernel][0]
+    return kernel_timing(
+        case.profile, case.kernel, protocol, case.algorithm.num_ranks, 1, 1
+    ).start_us
+
+
+def _search_case(
+    case: Case,
+    collective_bytes: int,
+    protocol: str | None,
+    instances: int | None,
+    pieces: int | None,
+    chunk_bytes: int | None,
+) -> Search:
+    """Return the fastest run of one kernel.
 
     All protocols are simulated if the instances are given. Otherwise the number of instances is
     that with the lowest estimate, from a small and a large run, of each protocol. Pieces are tried
@@ -438,10 +510,11 @@ def _possible_instances(case: Case) -> Iterator[int]:
 
     Other numbers would divide buffers of usual sizes into parts that runtimes cannot address.
     """
-    gpu = case.profile.known_gpu
-    assert gpu is not None, "profiles with constants name a known GPU"
-    channels = gpu.nvls_channels if case.kernel == "nvls" else _MAX_CHANNELS
-    limit = min(channels // _count_channels(case), _concurrent_blocks(case) // case.blocks)
+    limit = _channel_limit(case) // _count_channels(case)
+    if case.kernel == "nvls":
+        # More copies than channels, such as 32 instead of 24, share them.
+        limit = 2 * limit - 1
+    limit = min(limit, _concurrent_blocks(case) // case.blocks)
     number = 1
     while number <= max(limit, 1):
         yield number

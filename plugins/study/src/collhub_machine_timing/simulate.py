@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from collhub_machine_timing.options import PROTOCOLS_OF_KERNEL, MachineOptions
-from collhub_machine_timing.runs import CaseRun, Search, build_case, find_best_run, load_links
+from collhub_machine_timing.options import MachineOptions
+from collhub_machine_timing.runs import CaseRun, Search, build_cases, find_best_run, load_links
 from collhub_machine_timing.world import link_rates
 from hub_core.columns import Int64Array
-from hub_core.model import Diagnostic, Location, UsageError, message_bytes
+from hub_core.model import Diagnostic, Location, message_bytes
 from hub_core.plugin_api import LinkLoad, SimulationRequest, SimulationResult
 
 
@@ -18,20 +18,13 @@ def simulate(request: SimulationRequest, options: MachineOptions) -> SimulationR
     Raises `UsageError` for an unknown profile, one without constants, or one of another machine
     than the topology, and for a kernel that does not fit.
     """
-    case = build_case(
+    cases = build_cases(
         request.algorithm, request.topology, request.npus, options.machine, options.kernel
     )
-    protocols = PROTOCOLS_OF_KERNEL[case.kernel]
-    if options.protocol is not None and options.protocol not in protocols:
-        raise UsageError(
-            f"the kernel {case.kernel} has no protocol {options.protocol}",
-            cure=f"use {', '.join(protocols)}",
-            code="no-protocol",
-        )
     instances = options.instances or None
     pieces = options.pieces if options.pieces is not None else instances and 1
     search = find_best_run(
-        case, request.collective_bytes, options.protocol, instances, pieces or None, options.chunk
+        cases, request.collective_bytes, options.protocol, instances, pieces or None, options.chunk
     )
     return _build_result(search, request.collective_bytes)
 

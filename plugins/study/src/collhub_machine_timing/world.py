@@ -43,8 +43,13 @@ class MessagePaths:
 
 def find_paths(
     steps: StepTable, topology: Topology, npu_of_rank: Int64Array, groups: SwitchGroups | None
-) -> MessagePaths:
-    """Find the links of all messages. Raises `InputError` for ranks without a path."""
+) -> tuple[MessagePaths, SwitchGroups | None]:
+    """Find the links of all messages, and the `groups` that switches execute; None for none.
+
+    Only switches that the topology declares multicast and reduce. Messages whose route has another
+    switch leave their multicast, and a sum with such a message is none. Raises `InputError` for
+    ranks without a path.
+    """
     rows = np.flatnonzero(steps.sends)
     source, destination = npu_of_rank[steps.rank[rows]], npu_of_rank[steps.peer[rows]]
     plane = steps.channel[rows].astype(np.int64) % topology.num_planes
@@ -59,6 +64,8 @@ def find_paths(
     lengths[rows] = np.diff(routes.indptr)[route]
     links = routes.links[expanded_ranges(routes.indptr[route], lengths[rows])]
     row_of_link = np.repeat(rows, lengths[rows])
+    if groups is not None:
+        groups = _select_switched(groups, topology, links, row_of_link, len(steps))
     if groups is not None:
         keeps = np.ones(len(links), np.bool_)
         for kind, (members, number) in (("copy", groups.multicasts), ("sum", groups.sums)):
@@ -80,9 +87,38 @@ def find_paths(
     link_crosses = has_nodes & ((link_group[0] != link_group[1]) | (link_group[0] < 0))
     crosses = np.zeros(len(steps), np.bool_)
     crosses[rows] = has_nodes & (group_of_node[source] != group_of_node[destination])
-    return MessagePaths(
+    paths = MessagePaths(
         np.concatenate([[0], np.cumsum(counts)]), links[order], crosses, link_crosses
     )
+    return paths, groups
+
+
+def _select_switched(
+    groups: SwitchGroups,
+    topology: Topology,
+    links: Int64Array,
+    row_of_link: Int64Array,
+    row_count: int,
+) -> SwitchGroups | None:
+    """Return the multicasts and sums on routes of which all switches are declared, or None."""
+    selected = []
+    for switches, (members, number) in (
+        (topology.multicast, groups.multicasts),
+        (topology.reduction, groups.sums),
+    ):
+        is_declared = np.arange(topology.num_nodes) < topology.num_npus
+        is_declared[list(switches)] = True
+        is_outside = np.zeros(row_count, np.bool_)
+        is_outside[row_of_link[~is_declared[topology.destination[links]]]] = True
+        size = int(number.max(initial=-1)) + 1
+        keeps = ~is_outside[members]
+        counts = np.bincount(number[keeps], minlength=size)
+        if members is groups.sums[0]:
+            counts[number[~keeps]] = 0
+        keeps &= counts[number] > 1
+        selected.append((members[keeps], number[keeps]))
+    result = SwitchGroups(*selected)
+    return None if result.is_empty else result
 
 
 def _is_first_use(groups: Int64Array, links: Int64Array) -> BoolArray:

@@ -268,3 +268,39 @@ def test_pieces_of_a_pipeline_overlap(h100: MachineProfile) -> None:
     assert best.details["pieces"] == 16
     assert "untried" not in best.details
     assert time_us(best) <= pieces
+
+
+@pytest.mark.parametrize(
+    ("topology", "size", "kernel"),
+    [("dgx-h100", 16384, "fifo"), ("dgx-h100", 512 * MIB, "nvls"), ("dgx-b200", 512 * MIB, "nvls")],
+)
+def test_known_machines_use_their_switches_where_they_are_faster(
+    topology: str, size: int, kernel: str
+) -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 8)
+    pairs = hub_core.synthesize(collective, topology, MIB, name="direct").algorithm
+    options = {"instances": "0", "machine": topology.removeprefix("dgx-")}
+    best = simulated(pairs, size, topology, **options)
+    assert best.details["kernel"] == kernel
+    others = [simulated(pairs, size, topology, kernel=one, **options) for one in ("fifo", "nvls")]
+    assert best.time_ns == min(other.time_ns or 0 for other in others)
+
+
+def test_the_measured_rate_of_switches_limits_them() -> None:
+    collective = Collective(CollectiveKind.ALL_REDUCE, 8, 8)
+    pairs = hub_core.synthesize(collective, NODE, MIB, name="direct").algorithm
+    size = 8192 * MIB
+    time = time_us(simulated(pairs, size, kernel="nvls", instances="0"))
+    # 270.3 GB/s on 8 H200 (NVLink of H100), 262 measured on H100.
+    assert size / time / 1e3 == pytest.approx(262, rel=0.01)
+
+
+def test_switches_between_nodes_only_forward() -> None:
+    # NVSwitches copy to the other 7 GPUs of a node; the switch between the nodes does not.
+    collective = Collective(CollectiveKind.ALL_GATHER, 16, 16)
+    topology, size = f"{NODE}:2", 64 * MIB
+    pairs = hub_core.synthesize(collective, topology, MIB, name="direct").algorithm
+    result = simulated(pairs, size, topology, kernel="nvls")
+    share = size // 16
+    sent = {load.destination: load.bytes for load in result.link_loads if load.source == 0}
+    assert sent == {16: share, 18: 8 * share}

@@ -60,7 +60,8 @@ class PlanNetwork:
 def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanNetwork:
     """Build the network from the options of a plan; a topology takes precedence over `hosts`.
 
-    Without a topology, ranks are divided into `hosts` hosts of consecutive ranks.
+    The measured switches of a known machine (NVSwitches from H100 on) are declared to multicast and
+    add up. Without a topology, ranks are divided into `hosts` hosts of consecutive ranks.
 
     Raises `UsageError` if the topology has another number of NPUs than there are ranks.
     """
@@ -70,7 +71,7 @@ def find_network(num_ranks: int, topology: Topology | None, hosts: int) -> PlanN
         message = f"the topology has {topology.num_npus} NPUs, the algorithm {num_ranks} ranks"
         cure = "choose NPUs by npus=, as in dgx-h100:2?npus=0-3,8-11"
         raise UsageError(message, cure=cure)
-    return PlanNetwork(find_memory_domains(topology), topology)
+    return PlanNetwork(find_memory_domains(topology), topology.with_measured_switches())
 
 
 def find_memory_domains(topology: Topology) -> Int64Array:

@@ -157,6 +157,17 @@ def test_groups_of_switches_end_with_their_domain() -> None:
     assert (found["gstore"], found["pws"], found["put"]) == (16, 16 * 8, 0)
 
 
+@pytest.mark.parametrize("topology", ["dgx-h100", "dgx-h200", "dgx-b200", "gb200"])
+def test_switches_of_known_machines_add_up_and_multicast(topology: str) -> None:
+    pytest.importorskip("collhub_topologies")
+    algorithm = direct(CollectiveKind.ALL_REDUCE, topology)
+    ranks = algorithm.num_ranks
+    plan = plan_of(algorithm, topology)
+    found = names(plan)
+    assert (found["glres"], found["put"]) == (ranks, 0)
+    assert {tuple(ranks_of_group) for _, ranks_of_group in groups(plan, 0)} == {(*range(ranks),)}
+
+
 @pytest.mark.parametrize("topology", ["switch:4", "fully-connected:4", "ring:4"])
 def test_networks_without_such_switches_need_no_switch_channels(topology: str) -> None:
     plan = plan_of(direct(CollectiveKind.ALL_REDUCE, topology), topology)

@@ -71,10 +71,19 @@ def create_facts_report(network: Topology, facts: Facts, *, with_links: bool) ->
         ],
         node_names=network.node_names,
         groups=network.groups,
-        multicast=network.multicast,
-        reduce=network.reduction,
+        multicast=network.with_measured_switches().multicast,
+        reduce=network.with_measured_switches().reduction,
+        switch_bytes_per_s=_find_switch_rate(network),
         links=links if with_links else UNSET,
     )
+
+
+def _find_switch_rate(network: Topology) -> float | None:
+    """Return the measured rate of the switches that multicast and reduce, None without one."""
+    machine = network.with_measured_switches()
+    if machine is network or network.measured_switches is None:
+        return None
+    return network.measured_switches.bytes_per_s
 
 
 # Maximum number of classes and groups that are listed; the remaining ones are counted.
@@ -94,9 +103,12 @@ def print_facts(context: CommandContext, network: Topology, facts: Facts) -> Non
         "links": f"{network.num_links} directed",
         "diameter": diameter,
     }
-    for name, switches_with in (("multicast", network.multicast), ("reduce", network.reduction)):
+    machine = network.with_measured_switches()
+    rate = _find_switch_rate(network)
+    at_rate = "" if rate is None else f", measured {format_bandwidth(rate)}"
+    for name, switches_with in (("multicast", machine.multicast), ("reduce", machine.reduction)):
         if switches_with:
-            fields[name] = _format_count(len(switches_with), "switch", "switches")
+            fields[name] = _format_count(len(switches_with), "switch", "switches") + at_rate
     for kind, spans in facts.spans.items():
         fields[f"each {kind}"] = _format_directions(spans)
     cuts = {cut.dimension: cut for cut in facts.half_cuts}

@@ -91,6 +91,13 @@ class TopologyShowReport(Report, tag="collhub/report-topology-show-1", frozen=Tr
         Sequence[int], Meta(description="Switches that forward copies of a message.")
     ]
     reduce: Annotated[Sequence[int], Meta(description="Switches that reduce messages.")]
+    switch_bytes_per_s: Annotated[
+        float | None,
+        Meta(
+            description="Measured bytes per second of an all-reduce in these switches; null without"
+            " such switches, and if they work at the rate of their links."
+        ),
+    ]
     links: Annotated[Sequence[LinkItem] | UnsetType, Meta(description="Only with --links.")] = UNSET
 
 

@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hub_core import UsageError, discover, parse_topology
+from hub_core.network import MeasuredSwitches
 from hub_core.plugin_api import TopologyBuilder
 from hub_core.testing import check_cabling, check_subset, some_npus
 
 TEXTS = (
     "fat-tree:4", "dragonfly:3,2,1", "rail:3x4", "dgx1p", "dgx1v", "dgx1v-smi", "dgx1-pcie", "dgx2",
-    "dgx-a100", "dgx-a100:2", "dgx-h100", "dgx-h100:2", "mi250", "mi250:2", "mi300x",
-    "mi300x:2", "leaf-spine:3,2,2", "hypercube:3",
+    "dgx-a100", "dgx-a100:2", "dgx-h100", "dgx-h100:2", "dgx-h200", "dgx-h200:2", "dgx-b200",
+    "dgx-b200:2", "gb200", "gb200:2", "mi250", "mi250:2", "mi300x", "mi300x:2", "leaf-spine:3,2,2",
+    "hypercube:3",
 )  # fmt: skip
 BUILDERS = [builder.name for builder in collhub_topologies()]
 GUIDE = Path(__file__).resolve().parents[5] / "docs" / "topologies.md"
@@ -107,8 +109,35 @@ def test_rail_without_spine_passes_a_gpu_of_the_senders_node():
 
 
 def test_machines_alone_are_the_builder_without_a_number():
-    for text in ("dgx-a100", "dgx-h100", "mi250", "mi300x"):
+    for text in ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200", "mi250", "mi300x"):
         assert links(parsed(f"{text}:1")) == links(parsed(text))
+
+
+def test_machines_from_h100_on_measure_multicasts_and_sums_of_their_switches() -> None:
+    rates = {"dgx-h100": 262e9, "dgx-h200": 272.8e9, "dgx-b200": 479.5e9, "gb200": 479.5e9}
+    for text, rate in rates.items():
+        machine = parsed(text)
+        assert machine.measured_switches == MeasuredSwitches((machine.num_npus,), rate)
+        # Times of nominal links are those of ASTRA-sim, whose switches only forward.
+        assert (machine.multicast, machine.reduction) == ((), ())
+        both = machine.with_measured_switches()
+        assert (both.multicast, both.reduction) == ((machine.num_npus,), (machine.num_npus,))
+    assert parsed("dgx-a100").measured_switches is None
+    assert parsed("dgx-h100:2").measured_switches == MeasuredSwitches((16, 17), 262e9)
+    above = parsed("dgx-h100:2?network=leaf-spine:2,8,2").measured_switches
+    assert above == MeasuredSwitches((16, 17), 262e9)
+    parts = parsed("dgx-h100:2?npus=0-3,8-11").measured_switches
+    assert parts == MeasuredSwitches((8, 9), 262e9)
+    planes = parsed("dgx-h100+dgx-b200")
+    assert planes.measured_switches == MeasuredSwitches((8, 9), 262e9)
+    assert planes.on_plane(0).measured_switches == MeasuredSwitches((8,), 262e9)
+
+
+def test_a_rack_of_gb200_is_one_domain() -> None:
+    rack = parsed("gb200:18")
+    assert (rack.num_npus, rack.num_nodes, rack.groups) == (72, 73, {})
+    with pytest.raises(UsageError, match="an NVLink domain has at most 18"):
+        parsed("gb200:19")
 
 
 def test_network_of_machines_has_its_own_bandwidth_and_latency():
