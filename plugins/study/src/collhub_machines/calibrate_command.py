@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collhub_machine_profiles.gpus import Gpu
+    from collhub_machine_profiles.machine_profile import ErrorEntry
 
     from collhub_machines.calibration import CalibratedMachine
+    from collhub_machines.machine_records import CalibrateReport, HeldOutError
     from hub_core.plugin_api import MeasurementSet
 
-REPORT_SCHEMA = "collhub/report-calibrate-1"
 _MODEL_NOTE_CURE = "accept it with --accept, or measure again"
 
 
@@ -213,7 +214,7 @@ def _calibrate(
         if path != "-":
             context.say_written(written)
     if request["as_json"]:
-        context.print_json(_document(machines, paths, read))
+        context.print_report(_create_report(machines, paths, read))
     elif out != "-":
         _print_errors(context, machines)
     poor = [machine for machine in machines if (machine.model_median or 0) > MAX_MEDIAN]
@@ -255,41 +256,58 @@ def _paths(out: str, machines: Sequence[CalibratedMachine]) -> list[str]:
     return [str(path.with_name(f"{path.stem}-{part}{path.suffix}")) for part in parts]
 
 
-def _document(
+def _create_report(
     machines: Sequence[CalibratedMachine], paths: Sequence[str], read: MeasurementSet
-) -> dict[str, object]:
-    return {
-        "schema": REPORT_SCHEMA,
-        "machines": [
-            {
-                "name": machine.profile.name,
-                "file": path,
-                "gpu": machine.profile.gpu or None,
-                "library": str(machine.profile.library),
-                "points": sum(len(table.sizes) for table in machine.profile.tables),
-                "tables": len(machine.profile.tables),
-                "has_model": bool(machine.profile.constants),
-                "priors": [
-                    name
-                    for name, constant in machine.profile.constants.items()
-                    if constant.source != "fit"
-                ],
-                "model_median_error": machine.model_median,
-                "errors": [error.document() for error in machine.profile.errors],
-                "notes": [str(note) for note in machine.diagnostics],
-            }
-            for path, machine in zip(paths, machines, strict=True)
-        ],
-        "skipped": [
-            {
-                "file": diagnostic.location.file,
-                "line": diagnostic.location.line,
-                "reason": diagnostic.message,
-                "cure": diagnostic.cure,
-            }
-            for diagnostic in read.skipped
-        ],
-    }
+) -> CalibrateReport:
+    from collhub_machines.machine_records import CalibratedItem, CalibrateReport, SkippedInput
+
+    items = []
+    for path, machine in zip(paths, machines, strict=True):
+        profile = machine.profile
+        constants = profile.constants.items()
+        items.append(
+            CalibratedItem(
+                name=profile.name,
+                file=path,
+                gpu=profile.gpu or None,
+                library=str(profile.library),
+                points=sum(len(table.sizes) for table in profile.tables),
+                tables=len(profile.tables),
+                has_model=bool(profile.constants),
+                priors=[name for name, constant in constants if constant.source != "fit"],
+                model_median_error=machine.model_median,
+                errors=[_create_error_item(error) for error in profile.errors],
+                notes=[str(note) for note in machine.diagnostics],
+            )
+        )
+    skipped = [
+        SkippedInput(
+            file=diagnostic.location.file,
+            line=diagnostic.location.line,
+            reason=diagnostic.message,
+            cure=diagnostic.cure,
+        )
+        for diagnostic in read.skipped
+    ]
+    return CalibrateReport(machines=items, skipped=skipped)
+
+
+def _create_error_item(error: ErrorEntry) -> HeldOutError:
+    """Return the errors of one predictor, with four digits after the point."""
+    from collhub_machines.machine_records import HeldOutError
+
+    return HeldOutError(
+        predictor=error.predictor,
+        collective=error.collective,
+        ranks=error.ranks,
+        nodes=error.nodes,
+        library=error.library,
+        version=error.version,
+        points=error.points,
+        median=round(error.median, 4),
+        p90=round(error.p90, 4),
+        worst=round(error.worst, 4),
+    )
 
 
 def _print_errors(context: CommandContext, machines: Sequence[CalibratedMachine]) -> None:

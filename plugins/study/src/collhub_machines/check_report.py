@@ -44,10 +44,10 @@ def report_check(
         drawn = picture_request(check, profile.label)
         context.say_written(context.draw_report(drawn, picture))
     if as_json:
-        context.print_json(check.document(profile))
+        context.print_report(check.create_report(profile))
     else:
         _print_check(context, check)
-    errors = (check.errors(predictor)["median_error"] for predictor in ("model", "table"))
+    errors = (check.compute_errors(predictor).median_error for predictor in ("model", "table"))
     median = next((error for error in errors if error is not None), 0.0)
     if max_median is None or median <= max_median:
         return ExitCode.DONE
@@ -79,9 +79,9 @@ def _print_check(context: CommandContext, check: ProfileCheck) -> None:
     header = ("collective", "ranks", "nodes", "bytes", "measured", "table", "model", "chosen")
     context.print_table(header, rows, header[1:7])
     for predictor in ("table", "model"):
-        error = check.errors(predictor)
-        if error["median_error"] is not None and error["p90_error"] is not None:
-            median, p90 = 100 * error["median_error"], 100 * error["p90_error"]
+        error = check.compute_errors(predictor)
+        if error.median_error is not None and error.p90_error is not None:
+            median, p90 = 100 * error.median_error, 100 * error.p90_error
             context.print_line(f"{predictor}: median error {median:.1f} %, p90 {p90:.1f} %")
 
 

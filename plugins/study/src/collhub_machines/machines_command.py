@@ -13,7 +13,7 @@ from hub_core.model import ExitCode
 if TYPE_CHECKING:
     from collhub_machine_profiles.machine_profile import MachineProfile
 
-LIST_SCHEMA = "collhub/report-machines-1"
+    from collhub_machines.machine_records import MachineItem
 
 
 @click.group(cls=CommandGroup)
@@ -31,10 +31,11 @@ def list_machines(context: CommandContext, as_json: bool) -> int:
     """List the shipped profiles with their predictors and errors."""
     from collhub_machine_profiles import shipped_names, shipped_profile
 
+    from collhub_machines.machine_records import MachinesReport
+
     profiles = [shipped_profile(name) for name in shipped_names()]
     if as_json:
-        rows = [_summary(profile) for profile in profiles]
-        context.print_json({"schema": LIST_SCHEMA, "machines": rows})
+        context.print_report(MachinesReport(machines=[_create_item(one) for one in profiles]))
         return ExitCode.DONE
     header = ("name", "gpu", "library", "model", "tables", "network", "machine")
     context.print_table(
@@ -56,19 +57,21 @@ def list_machines(context: CommandContext, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-def _summary(profile: MachineProfile) -> dict[str, object]:
-    errors = [error.document() for error in profile.errors]
-    return {
-        "name": profile.name,
-        "label": profile.label,
-        "gpu": profile.gpu or None,
-        "library": {"name": profile.library.name, "version": profile.library.version},
-        "model": _origin(profile),
-        "tables": len(profile.tables),
-        "network_nodes": sorted({count for network in profile.networks for count in network.nodes}),
-        "errors": errors,
-        "sources": list(profile.sources),
-    }
+def _create_item(profile: MachineProfile) -> MachineItem:
+    """Summarize a profile for the JSON report."""
+    from collhub_machines.machine_records import LibraryItem, MachineItem
+
+    return MachineItem(
+        name=profile.name,
+        label=profile.label,
+        gpu=profile.gpu or None,
+        library=LibraryItem(name=profile.library.name, version=profile.library.version),
+        model=_origin(profile),
+        tables=len(profile.tables),
+        network_nodes=sorted({count for network in profile.networks for count in network.nodes}),
+        errors=[error.document() for error in profile.errors],
+        sources=profile.sources,
+    )
 
 
 def _origin(profile: MachineProfile) -> str:
@@ -170,6 +173,7 @@ def check(context: CommandContext, machine: str, results: tuple[str, ...], as_js
 
     from collhub_machines.calibration import MAX_MEDIAN
     from collhub_machines.check_report import report_check
+    from collhub_machines.machine_records import MachinesReport
     from collhub_machines.measured_points import read_points
 
     profile = load_profile(machine)
@@ -180,7 +184,7 @@ def check(context: CommandContext, machine: str, results: tuple[str, ...], as_js
             context, profile, read, profile.known_gpu, as_json=as_json, max_median=MAX_MEDIAN
         )
     if as_json:
-        context.print_json({"schema": LIST_SCHEMA, "machines": [_summary(profile)]})
+        context.print_report(MachinesReport(machines=[_create_item(profile)]))
     else:
         parts = f"{len(profile.constants)} constants, {len(profile.tables)} tables"
         context.print_line(f"{profile.name}: valid, {parts}")

@@ -14,11 +14,15 @@ from collhub_machine_profiles.prediction import (
     predict_by_table,
 )
 
+from collhub_machines.machine_records import (
+    CalibrateCheckReport,
+    CheckedPointItem,
+    ChosenByLibrary,
+    PredictorErrors,
+)
 from collhub_machines.reading import counted
 from hub_core.model import Diagnostic, InputError, Location, Severity
 from hub_core.plugin_api import Measurement
-
-CHECK_SCHEMA = "collhub/report-calibrate-check-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +48,23 @@ class CheckedPoint:
         """NCCL's choice, where the model knows it."""
         return None if self.model is None else self.model.choice
 
-    def document(self) -> dict[str, object]:
-        """Return the point as JSON."""
-        choice = self.choice
-        return {
-            "collective": self.point.collective,
-            "ranks": self.point.ranks,
-            "nodes": self.point.nodes,
-            "size_bytes": self.point.size_bytes,
-            "measured_us": self.point.time_us,
-            "table_us": None if self.table_us is None else round(self.table_us, 3),
-            "model_us": None if self.model_us is None else round(self.model_us, 3),
-            "chosen": {
-                "algorithm": choice.algorithm if choice else None,
-                "protocol": choice.protocol if choice else None,
-                "channels": choice.channels if choice else None,
-            },
-        }
+    def create_item(self) -> CheckedPointItem:
+        """Return the point for the JSON report; predictions in us with three digits."""
+        choice, point = self.choice, self.point
+        return CheckedPointItem(
+            collective=point.collective,
+            ranks=point.ranks,
+            nodes=point.nodes,
+            size_bytes=point.size_bytes,
+            measured_us=point.time_us,
+            table_us=None if self.table_us is None else round(self.table_us, 3),
+            model_us=None if self.model_us is None else round(self.model_us, 3),
+            chosen=ChosenByLibrary(
+                algorithm=choice.algorithm if choice else None,
+                protocol=choice.protocol if choice else None,
+                channels=choice.channels if choice else None,
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class ProfileCheck:
     points: tuple[CheckedPoint, ...]
     diagnostics: tuple[Diagnostic, ...]
 
-    def errors(self, predictor: str) -> dict[str, float | None]:
+    def compute_errors(self, predictor: str) -> PredictorErrors:
         """Return median and 90th percentile of |predicted / measured - 1|; None without points."""
         values = [
             abs(predicted / checked_point.point.time_us - 1)
@@ -83,19 +87,18 @@ class ProfileCheck:
             is not None
         ]
         if not values:
-            return {"median_error": None, "p90_error": None}
+            return PredictorErrors(median_error=None, p90_error=None)
         error = ErrorSummary.of(values)
-        return {"median_error": round(error.median, 5), "p90_error": round(error.p90, 5)}
+        return PredictorErrors(median_error=round(error.median, 5), p90_error=round(error.p90, 5))
 
-    def document(self, profile: MachineProfile) -> dict[str, object]:
-        """Return the comparison as JSON."""
-        return {
-            "schema": CHECK_SCHEMA,
-            "machine": profile.name,
-            "points": [checked_point.document() for checked_point in self.points],
-            "table": self.errors("table"),
-            "model": self.errors("model"),
-        }
+    def create_report(self, profile: MachineProfile) -> CalibrateCheckReport:
+        """Create the JSON report."""
+        return CalibrateCheckReport(
+            machine=profile.name,
+            points=[checked_point.create_item() for checked_point in self.points],
+            table=self.compute_errors("table"),
+            model=self.compute_errors("model"),
+        )
 
 
 def check_profile(

@@ -24,7 +24,7 @@ def picture_request(check: ProfileCheck, machine: str) -> BandwidthComparison:
         groups.setdefault(f"{point.collective} of {point.ranks}, {point.library}", []).append(
             checked_point
         )
-    p90 = check.errors("model")["p90_error"]
+    p90 = check.compute_errors("model").p90_error
     values: list[tuple[str, Callable[[CheckedPoint], float | None]]] = [
         ("measured", lambda checked_point: checked_point.point.time_us),
         ("table", lambda checked_point: checked_point.table_us),
