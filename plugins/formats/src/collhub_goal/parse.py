@@ -139,7 +139,10 @@ class _ScheduleColumns:
     """Columns of a schedule, to which blocks are added rank by rank."""
 
     def __init__(self, file: str, num_ranks: int) -> None:
-        """Start without rows; errors name `file`."""
+        """Start without operations and dependencies.
+
+        `file`: name for errors; `num_ranks`: declared number, the limit of peers.
+        """
         self._file = file
         self._num_ranks = num_ranks
         self._rows = 0

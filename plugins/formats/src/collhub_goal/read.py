@@ -127,7 +127,7 @@ def samples() -> Sequence[Source]:
 
 
 def _find_dependencies(schedule: GoalSchedule, file: str | None) -> tuple[Int64Array, Int64Array]:
-    """(parent, child) of all dependencies on the end of an operation.
+    """Return (parent, child) rows of all dependencies on the end of an operation.
 
     The hub has no dependency on a start. An operation starts when its predecessors have finished,
     so `c irequires b` becomes: c waits for the predecessors of b. If b itself waits for the start

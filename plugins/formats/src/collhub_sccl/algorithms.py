@@ -181,7 +181,8 @@ class _StepReader:
     def build_algorithm(self) -> Algorithm:
         """Build the algorithm that performs the sends; each becomes a message of one chunk.
 
-        Raises `InputError` for an address that the collective does not have, and as `_check_slots`.
+        Raises `InputError` for an address that the collective does not have, and as
+        `_build_transfers`.
         """
         document, ranks = self._document, self._document.ranks
         units = self._kind.traits.parts(ranks) * self._parts
@@ -253,7 +254,7 @@ class _StepReader:
         """Build one transfer per send; its start is the position of its (step, time) in ascending
         order.
 
-        Raises `InputError` as `_check_slots`.
+        Raises `InputError` if a rank sends an address and reduces into it at the same time.
         """
         document = self._document
         sends = document.sends

@@ -219,8 +219,8 @@ def parse(content: bytes, file: str) -> StepDocument:
 def find_sends(algorithm: Algorithm) -> list[StepSend]:
     """Find all sends of an algorithm, one per unit, sorted by step, source and address.
 
-    A send's step is one more than the latest step whose data it needs; data of the INPUT are at
-    step 0. Raises `InputError` for messages that do not match.
+    A send of INPUT data has step 0; any other is one step after the latest arrival of its data.
+    Raises `InputError` for messages that do not match.
     """
     findings = Findings(algorithm.provenance.source_name or None)
     messages = match_messages(algorithm.steps, findings)

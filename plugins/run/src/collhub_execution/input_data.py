@@ -135,8 +135,10 @@ def exact_inputs(
     largest = max(1, min(_LARGEST_VALUE, limit // blocks.num_ranks))
 
     def make_tile(generator: np.random.Generator, rank: int) -> Array:
-        """Return a pattern of integers."""
-        # Integers from 0 to `largest`; for products 1 and 2 with signs.
+        """Draw integers from 0 to `largest`.
+
+        For products 1 or -1, in the first ranks also 2 or -2.
+        """
         if op is not ReduceOp.PROD:
             return generator.integers(0, largest, _TILE, endpoint=True)
         is_doubling = rank < _DOUBLING_RANKS
@@ -162,7 +164,7 @@ def random_inputs(
     low, high = (0.75, 1.25) if op is ReduceOp.PROD else (-1.0, 1.0)
 
     def make_tile(generator: np.random.Generator, rank: int) -> Array:
-        """Return a pattern of random numbers."""
+        """Draw numbers with a uniform distribution from `low` to `high`."""
         return generator.uniform(low, high, _TILE)
 
     return _repeat_tiles(blocks, elements, dtype, make_tile)

@@ -191,7 +191,7 @@ def _run_once(
 
 
 def _resolve_level(level: RankLevel, engine: RankEngine[V]) -> _BoundLevel:
-    """Resolve memory, messages and functions of a level once for all runs."""
+    """Bind a level to memory, posted messages and functions once, so that runs only call them."""
     sends = [_resolve_end(end, engine.memory) for end in level.sends]
     receives = [_resolve_end(end, engine.memory) for end in level.receives]
     # In the order of the result of `PostLevel`.
@@ -207,7 +207,7 @@ def _resolve_end(end: MessageEnd, memory: EngineMemory[V]) -> Post[V]:
 
 
 def _resolve_move(move: LocalMove, memory: EngineMemory[V]) -> _BoundMove:
-    """Return a local move with its memory and its function."""
+    """Bind a local record to its memory and its function (copy or reduce)."""
     destination = memory.part(move.destination, move.length)
     source = memory.part(move.source, move.length)
     act = memory.reduce if move.reduces else memory.copy

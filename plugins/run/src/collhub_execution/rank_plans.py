@@ -86,7 +86,7 @@ class RankPlan:
     is_done: BoolArray
 
     def levels(self) -> Iterator[RankLevel]:
-        """Yield the levels of the rank in order, without empty ones."""
+        """Yield the levels of the rank that have records, in ascending order."""
         # Levels may be missing: a rank takes part in few of them.
         borders = np.flatnonzero(np.diff(self.level, prepend=-1)).tolist()
         for low, high in pairwise([*borders, len(self.kind)]):

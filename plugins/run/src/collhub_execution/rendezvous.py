@@ -232,7 +232,11 @@ def positions(
 
 
 def _report_blocked(algorithm: Algorithm, program: LevelledProgram, record: int) -> Diagnostic:
-    """Return the position of a rank, at the step that its record implements."""
+    """Return the diagnostic `blocked` of a waiting rank: its level and the event for which it
+    waits.
+
+    The location is the step that the record implements.
+    """
     file = algorithm.provenance.source_name or None
     location = algorithm.steps.location(int(program.row[record]), file)
     # Levels are counted as in the program, from 1 for messages.

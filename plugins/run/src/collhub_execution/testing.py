@@ -40,7 +40,7 @@ _NOT_BY_RECORD = frozenset({"rank_indptr", "layout"})
 
 
 def select_records(program: LevelledProgram, is_kept: BoolArray) -> LevelledProgram:
-    """Return the program with only the records in the mask `is_kept`."""
+    """Return a copy of the program with only the records for which the mask `is_kept` is True."""
     # All arrays are columns except `rank_indptr`, which is recomputed, and `layout`, which is
     # unchanged.
     columns: dict[str, Any] = {}
@@ -178,7 +178,7 @@ def _require_proc() -> None:
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
-    """Return whether a condition becomes true within the limit."""
+    """Poll a condition until it is true or the limit passes; return its last value."""
     deadline = time.monotonic() + limit_s
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -234,7 +234,11 @@ class LaunchedExecutor:
         assert "waits for rank" in error.diagnostics[1].message
 
     def check_killed_rank(self, *, timeout_s: float, limit_s: float) -> InputError:
-        """Check that all ranks exit when one is killed; return the error."""
+        """Kill one rank of a long run, and check that the run fails in time with the code
+        `rank-died`.
+
+        Returns the error. Skips the test without /proc.
+        """
         _require_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
         killer = threading.Thread(target=self._kill_one_rank, args=(program.num_ranks,))
@@ -247,7 +251,10 @@ class LaunchedExecutor:
         return error
 
     def find_foreign_listeners(self, *, seconds: float) -> set[str]:
-        """Return the non-loopback addresses on which ranks listen during a run."""
+        """Return the addresses other than loopback on which ranks listen during `seconds` of a run.
+
+        The run is ended by killing a rank. Skips the test without /proc.
+        """
         _require_proc()
         program = levelled_program(ring_all_reduce(4), in_place=True)
         addresses: set[str] = set()

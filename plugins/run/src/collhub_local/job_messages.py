@@ -81,7 +81,9 @@ def algorithm_of_job(workload: Workload) -> Algorithm:
 
 
 def _check(nodes: NodeColumns) -> None:
-    """Raise `UsageError` for a job with collectives or without messages."""
+    """Raise `UsageError` for a job with a collective, which has no steps to run, or without any
+    send.
+    """
     calls = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE))
     if len(calls):
         first = f"node {nodes.identity[calls[0]]}"

@@ -54,7 +54,11 @@ def execute(request: ExecutionRequest, options: NoOptions) -> ExecutionResult:
 
 
 def run_in_one_thread(request: LevelledRequest) -> ExecutionResult:
-    """Run a levelled request in this thread; `execute` describes the rules."""
+    """Run warm-ups and repeats of a levelled request in this thread, and one timed run if wanted.
+
+    Raises `InputError` if the time limit has passed before a run, or the program would deadlock;
+    `execute` describes the rules.
+    """
     order = run_order(request.algorithm, request.program)
     memory = np.empty(request.flat_size, request.dtype)
     runner = _make_runner(request, order, memory)

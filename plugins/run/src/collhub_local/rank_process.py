@@ -128,11 +128,11 @@ class SharedMemoryTransport:
         self._starts = log.record_times[0] if task.wants_step_times else None
 
     def prepare(self, sends: Sequence[Post[Array]], receives: Sequence[Post[Array]]) -> PostLevel:
-        """Prepare a level; the returned function signals the receivers and returns what to wait
-        for.
+        """Prepare a level; the returned function signals the receivers and returns the messages to
+        wait for.
 
-        Waiting for a receive copies (or reduces) the sender's data; waiting for a send waits for
-        that.
+        Waiting for a receive copies (or reduces) the sender's data; waiting for a send lasts until
+        the receiver has done that.
         """
         posted = [self._board.pairs[self._rank, send.end.peer].posted for send in sends]
         arriving = [self._make_arrival(post) for post in receives]
@@ -187,7 +187,11 @@ class _Arrival:
     index: int
 
     def wait(self) -> None:
-        """Wait until the message is posted, copy it, and acknowledge it."""
+        """Wait until the message is posted, copy or reduce it into this rank's memory, and
+        acknowledge it.
+
+        With step times, the start is the moment at which the data are available.
+        """
         _wait_for(self.pair.posted, self.starter)
         if self.starts is not None:
             # A receive starts when its data are available. All runs write here, but only the last

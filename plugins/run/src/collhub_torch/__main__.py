@@ -58,10 +58,11 @@ def main(algorithm: str, as_json: bool, device: str, batch: bool, **values: Any)
 
 
 def _run(name: str, values: dict[str, Any], options: TorchOptions, as_json: bool) -> int:
-    """Run one rank and return its exit status.
+    """Join the group of all started ranks, run this rank, and return its exit status.
 
-    Options and algorithm are checked before the group is joined, so that an error needs no
-    clean-up.
+    `name`: the algorithm's file; `values`: options of the run. Both are checked before the group is
+    joined, so that an error needs no clean-up. Raises `UsageError` if torchrun has not set this
+    rank's environment variables.
     """
     # Read and checked before the group is joined, so that an error needs no clean-up.
     # The ranks that torchrun has assigned to this process.

@@ -229,7 +229,11 @@ class _TimeCut:
 
 
 def _read_cut(document: Mapping[str, Any], topology: Topology | None) -> _TimeCut:
-    """Read the cut. Raises `FlawError` for an invalid form, and for another network."""
+    """Parse the document of a cut, with the links' times in picoseconds for a message of one unit.
+
+    Without a topology the links are those of the document. Raises `FlawError` for an invalid form,
+    for another network than `topology`, and for ranks that are not different NPUs.
+    """
     try:
         (capacities,) = read_capacities(cast(Certificate, document), topology)
         latencies = _read_latencies(document, topology)

@@ -118,7 +118,9 @@ def _build_rooted_planners(
 def _build_scatter_planners(
     plan_of: PlanOf, cost_of: CostOf, gather_cost_of: CostOf
 ) -> dict[CollectiveKind, Planner]:
-    """Build the planners of scatter and of gather, its reverse."""
+    """Build the planners of scatter and of gather, its reverse, from the plan and costs of a
+    scatter.
+    """
 
     def plan_gather(task: ClassicTask) -> PlannedAlgorithm:
         """Plan the gather as the reverse of the scatter."""

@@ -221,7 +221,7 @@ def plan_bruck_all_gather(num_ranks: int) -> MessagePlan:
 
 
 def compute_bruck_all_gather_cost(num_ranks: int) -> AlphaBetaCost:
-    """Compute the cost alpha ceil(log2 n) + m beta (n - 1) / n."""
+    """Compute the cost alpha ceil(log2 n) + m beta (n - 1) / n of Bruck's all-gather."""
     rounds = (num_ranks - 1).bit_length()
     return AlphaBetaCost(rounds, Fraction(num_ranks - 1, num_ranks))
 

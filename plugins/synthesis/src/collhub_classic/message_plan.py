@@ -102,7 +102,11 @@ class MessagePlan(ColumnTable):
         )
 
     def expanded(self, first: Int64Array, count: Int64Array, num_blocks: int) -> MessagePlan:
-        """Replace block b by the `count[b]` blocks first[b], first[b] + 1, ..."""
+        """Replace block b by the `count[b]` consecutive blocks from `first[b]` on, in every
+        message.
+
+        `num_blocks`: the new number of blocks.
+        """
         sizes = count[self.blocks]
         bounds = row_pointer(sizes)
         return replace(
@@ -218,7 +222,10 @@ class PlanBuilder:
         blocks: Int64Array,
         reduces: bool,
     ) -> None:
-        """Append the columns of messages of the current round."""
+        """Append messages of the current round; blocks are taken modulo the number of blocks.
+
+        `counts`: blocks per message; `blocks`: the blocks of all messages, one after the other.
+        """
         new_columns = {
             "round": np.full(len(counts), self._round),
             "source": np.asarray(source, np.int64).ravel(),

@@ -205,7 +205,7 @@ def _can_visit_all(
 
 
 def _to_bit_set(ranks: Sequence[int]) -> int:
-    """Convert ranks to the bits of an integer."""
+    """Convert ranks to an integer in which bit r stands for rank r."""
     bits = 0
     for rank in ranks:
         bits |= 1 << rank

@@ -38,7 +38,7 @@ class BlockPlaces:
         return self.num_blocks // shares
 
     def input_offset(self, block: Int64Array) -> Int64Array:
-        """Offset of the block in INPUT of a rank to which it is given."""
+        """Offset in units of each block in the INPUT of a rank that is given the block."""
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
         if traits.split_by_source and traits.split_by_target:
@@ -46,7 +46,7 @@ class BlockPlaces:
         return piece if traits.split_by_source else block
 
     def output_offset(self, block: Int64Array) -> Int64Array:
-        """Offset of the block in OUTPUT of a rank that requires it."""
+        """Offset in units of each block in the OUTPUT of a rank that requires the block."""
         traits, pieces = self.collective.kind.traits, self.pieces
         share, piece = np.divmod(block, pieces)
         if traits.split_by_source and traits.split_by_target:
@@ -54,7 +54,7 @@ class BlockPlaces:
         return piece if traits.split_by_target else block
 
     def is_required(self, rank: Int64Array, block: Int64Array) -> BoolArray:
-        """Whether a rank requires the block at the end (bool per entry)."""
+        """Whether a rank requires the block in its OUTPUT at the end: bool per entry."""
         traits, share = self.collective.kind.traits, block // self.pieces
         if traits.to_root:
             return np.equal(rank, self.collective.root or 0)

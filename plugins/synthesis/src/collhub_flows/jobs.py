@@ -184,7 +184,9 @@ class FlowJobs:
         return int((start + self.arrival).max(initial=0))
 
     def bound_ps(self) -> int:
-        """Return a bound of all orders: the load of the busiest link or the latency of a path."""
+        """Return a lower bound in ps for all orders: the busiest link's load or the longest path
+        latency.
+        """
         load = np.bincount(self.link, self.busy, self.num_links)
         latency = np.add.reduceat(self.arrival - self.busy, self.indptr[:-1])
         return int(max(load.max(initial=0), latency.max(initial=0)))

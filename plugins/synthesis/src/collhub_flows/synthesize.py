@@ -70,7 +70,11 @@ def synthesize(request: SynthesisRequest, options: FlowOptions) -> SynthesisResu
 
 
 def _check_size(request: SynthesisRequest) -> None:
-    """Raise `InputError` for networks whose flow would take hours or all memory."""
+    """Raise `InputError` for networks whose flow would take hours or all memory.
+
+    That is more than `_MAX_VARIABLES` products of sources and arcs, or more than `_MAX_SHARES`
+    pairs of ranks; with switches there may be an arc between any two NPUs.
+    """
     topology, kind = request.topology, request.collective.kind
     npus, ranks = topology.num_npus, len(request.npus)
     # With switches there may be an arc between any two NPUs.
@@ -141,7 +145,10 @@ class _Problem:
 
     @property
     def cost_s(self) -> Float64Array:
-        """Seconds that a share occupies each link; includes the latency in the alpha-beta model."""
+        """Seconds that one share occupies each link, float64[links].
+
+        In the alpha-beta model the latency is included, in the serialization model it is not.
+        """
         if self.request.occupancy is Occupancy.ALPHA_BETA:
             return self.fluid_cost_s + self.request.topology.latency_s
         return self.fluid_cost_s

@@ -100,9 +100,10 @@ class FlowNetwork:
         destination: Int64Array,
         receivers: Int64Array,
     ) -> FlowNetwork:
-        """Build the network with an additional node `num_nodes` and arcs from it to `receivers`.
+        """Build the network with an additional node, numbered `num_nodes`, and an arc from it to
+        each receiver.
 
-        These arcs follow the given ones.
+        These arcs are numbered after the given ones.
         """
         feeder = np.full(len(receivers), num_nodes)
         tails = np.concatenate([source, feeder])
@@ -148,7 +149,10 @@ class FlowNetwork:
         sink: int,
         limit: int = UNLIMITED,
     ) -> int:
-        """Return the value of the maximum flow from `source` to `sink`, at most `limit`."""
+        """Return the value of the maximum flow from `source` to `sink`, or `limit` if it is larger.
+
+        `capacity`: int64 per arc; it is not changed.
+        """
         from collhub_packing import kernels
 
         residual = self.residual(capacity)

@@ -218,7 +218,7 @@ class DuplexLinks:
 
 
 def are_duplex(graph: CapacityGraph) -> bool:
-    """Whether every link has a reverse link of the same capacity."""
+    """Whether every link with capacity has a reverse link of the same capacity."""
     try:
         DuplexLinks.of(graph)
     except InputError:

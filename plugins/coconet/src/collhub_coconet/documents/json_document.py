@@ -169,7 +169,7 @@ def _create_operation(fields: Fields) -> Operation:
 
 
 def _format_rows(name: str, rows: Iterable[Mapping[str, object]]) -> str:
-    """Format a list with one row per line."""
+    """Format a named list of objects as JSON with one object per line; an empty one as `[]`."""
     lines = [f"    {json.dumps(row)}" for row in rows]
     if not lines:
         return f'  "{name}": []'

@@ -114,7 +114,7 @@ class Execution:
 def execute_and_compare(before: Program, flat: FlatProgram, seed: int = 0) -> Execution:
     """Execute a flat program on random arguments, and compare it with its original program.
 
-    First `flat.program` is compared with `before` by `equivalence.compare`. Then every value of the
+    First `flat.program` is compared with `before` by `comparison.compare`. Then every value of the
     execution is compared with a simulation of `flat.program`. A reduction over ranks, which adds in
     another order, must be within 4 eps p max|terms|, and the execution continues with the expected
     value; all remaining values must be equal bit by bit. `seed`: of the arguments and of the order

@@ -119,7 +119,10 @@ class Call:
 
     @property
     def collective(self) -> Collective:
-        """The collective, in place, with one unit per part of a rank."""
+        """Collective of the call among its members, in place, with the minimum number of units.
+
+        That is one unit, or one per rank (for an all-to-all per destination) if the data are split.
+        """
         kind, ranks = KINDS[self.kind], len(self.members)
         return Collective(kind, ranks, kind.traits.parts(ranks), root=self.root, in_place=True)
 

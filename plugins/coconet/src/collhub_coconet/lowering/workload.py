@@ -257,7 +257,9 @@ def _locate_in_file(diagnostic: Diagnostic, file: str) -> Diagnostic:
 
 
 def lower_source(bound: BoundProgram, source: Source) -> Workload:
-    """Lower a program that was read from a source, and record the source."""
+    """Lower a program that was read from a source; the provenance has the source's name and
+    SHA-256.
+    """
     workload = lower(bound.program, bound.binding, bound.history)
     version = installed_version("collhub-coconet") or ""
     provenance = Provenance("coconet", version, source.name, source.sha256())

@@ -209,7 +209,9 @@ def simulate_candidates(
     activity = f"simulating {len(candidates)} programs"
 
     def is_limit_reached(num_completed: int) -> bool:
-        """Report progress, count one unit of work, and check the limits."""
+        """Count one unit of work, report the progress, and return True once a limit of the budget
+        is reached.
+        """
         progress(num_completed / len(tasks), activity)
         budget.count(1)
         return bool(budget.reason)

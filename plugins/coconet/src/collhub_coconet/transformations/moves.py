@@ -148,7 +148,7 @@ def grow_stage(program: Program, seed: Operation) -> list[str]:
 
 
 def _can_fuse(program: Program, members: list[str]) -> bool:
-    """Whether `fuse` accepts the members."""
+    """Whether `fuse` accepts these operations as one stage; nothing is changed."""
     try:
         fuse(program, members)
     except RefusedMoveError:

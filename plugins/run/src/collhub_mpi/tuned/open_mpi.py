@@ -187,7 +187,10 @@ def _compute_segment_bytes(selected: SelectedCollective, window: SelectedWindow)
 
 
 def _format_classic(rules: _Rules, selection: Selection) -> str:
-    """Return the rules in the classic text format, which all versions read."""
+    """Format the rules in the classic text format, which all versions read; lines end in comments.
+
+    The rules apply to communicators of every size.
+    """
     description = f"{selection.topology}, {selection.num_ranks} ranks"
     lines = [f"# collhub tune: {' '.join(description.split())}", f"{len(rules)} # collectives"]
     for kind, kind_rules in rules.items():

@@ -157,7 +157,7 @@ class PlanReport:
         }
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return one row per group, with the columns of `HEADER`."""
+        """Return one row of texts per group, with the columns of `HEADER`."""
         plan = self.plan
         return [
             (

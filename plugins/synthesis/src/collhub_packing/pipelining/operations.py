@@ -349,7 +349,7 @@ def _find_first_shares(
 
 
 def _sum_weights(trees: Sequence[SpanningTree], shares: Sequence[int]) -> dict[int, int]:
-    """Sum the weights of the trees that carry each share."""
+    """Return, by share, the sum of the weights of the trees that carry it."""
     weight: dict[int, int] = {}
     for tree, share in zip(trees, shares, strict=True):
         weight[share] = weight.get(share, 0) + tree.weight
@@ -392,7 +392,7 @@ Nodes without an entry use the topology's own routes.
 
 
 def _generate_hops(stream: Stream, tree: SpanningTree) -> Iterator[tuple[int, bool]]:
-    """Yield, for every operation of a stream, the lower of its two nodes, and whether that one
+    """Yield for every operation of a stream the child of its two nodes, and whether the child
     receives.
     """
     sources = stream.operations.source.tolist()

@@ -129,7 +129,7 @@ class Pipelining:
         collective_bytes: int,
         occupancy: Occupancy,
     ) -> Pipelining:
-        """Prepare streams whose messages follow `Topology.routes`."""
+        """Prepare a schedule of streams whose messages take the topology's own routes."""
         operations = Operations.joined([stream.operations for stream in streams])
         return cls(
             topology=topology,
@@ -147,11 +147,12 @@ class Pipelining:
         return self.collective.kind.traits.parts(self.collective.num_ranks)
 
     def schedule(self, chunk_counts: Sequence[int], slack_ps: int = 0) -> Pipeline:
-        """Schedule with `chunk_counts[t]` equal chunks on tree t.
+        """Schedule the data in `chunk_counts[t]` equal chunks on tree t.
 
-        In a scatter or gather this number for every rank. `slack_ps`: delay in picoseconds before
-        received data is sent on, so that late arrivals delay no further message. Cost: a few heap
-        operations per message and link. Raises `InputError` for chunks of less than one byte.
+        In a scatter or gather, the data of every rank on the tree is divided into that number of
+        chunks. `slack_ps`: delay in picoseconds before received data is sent on, so that late
+        arrivals delay no further message. Cost: a few heap operations per message and link. Raises
+        `InputError` for chunks of less than one byte.
         """
         counts = [chunk_counts[stream.tree] for stream in self.streams]
         collective, chunks, units = self._cut_chunks(counts)
