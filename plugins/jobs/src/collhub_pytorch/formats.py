@@ -10,6 +10,7 @@ from collhub_pytorch.options import (
     KINETO,
     NCCL_CALLS,
     NSYS,
+    NSYS_PARQUET,
     PROFILER,
 )
 from hub_core.plugin_api import Format, Layout
@@ -69,6 +70,13 @@ NSYS_FORMAT = Format(
     (".sqlite",),
     rb"\ASQLite format 3\x00",
     Layout.PREFIX,
+)
+NSYS_PARQUET_FORMAT = Format(
+    NSYS_PARQUET,
+    "folders of Parquet files of Nsight Systems (nsys export --type parquetdir)",
+    (".parquet",),
+    rb"\APAR1",
+    Layout.FOLDER,
 )
 CCL_BENCH_FORMAT = Format(
     CCL_BENCH,

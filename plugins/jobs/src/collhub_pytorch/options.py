@@ -8,7 +8,7 @@ from hub_core.plugin_api import OptionType, option, optional
 
 # Names of the formats, and of the producers in the provenance of workloads.
 KINETO, EXECUTION_TRACE = "kineto", "pytorch-et"
-NSYS, CCL_BENCH = "nsys", "ccl-bench"
+NSYS, NSYS_PARQUET, CCL_BENCH = "nsys", "nsys-parquet", "ccl-bench"
 INSPECTOR, PROFILER, NCCL_CALLS = "nccl-inspector", "nccl-profiler", "nccl-calls"
 DEEPSPEED = "deepspeed-log"
 

@@ -12,6 +12,7 @@ from collhub_pytorch.formats import (
     KINETO_FORMAT,
     NCCL_CALLS_FORMAT,
     NSYS_FORMAT,
+    NSYS_PARQUET_FORMAT,
     PROFILER_FORMAT,
 )
 from collhub_pytorch.options import (
@@ -78,6 +79,12 @@ def collhub_producers() -> Sequence[WorkloadReader]:
             NsysOptions,
             lines="collhub_pytorch.report:lines",
             samples="collhub_pytorch.nsys.samples:exports",
+        ),
+        WorkloadReader(
+            NSYS_PARQUET_FORMAT,
+            "collhub_pytorch.nsys.read:read_folder",
+            NsysOptions,
+            lines="collhub_pytorch.report:lines",
         ),
         WorkloadReader(
             CCL_BENCH_FORMAT,

@@ -42,9 +42,14 @@ def read_source(
     """Read all files of a source with `read_files`, and report the notes of the workload."""
     provenance = Provenance(format_name, "", source.name, source.sha256())
     workload = read_files(files_of(source), options, provenance)
+    report_notes(workload, source)
+    return workload
+
+
+def report_notes(workload: Workload, source: Source) -> None:
+    """Report assumptions and missing data of a workload to the user who named the source."""
     for line in notes(workload):
         source.report(Diagnostic("profile", line, Severity.NOTE, Location(source.name)))
-    return workload
 
 
 def notes(workload: Workload) -> list[str]:

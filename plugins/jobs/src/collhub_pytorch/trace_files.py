@@ -36,7 +36,7 @@ class TraceFile:
 
 def files_of(source: Source) -> list[TraceFile]:
     """Convert the parts of a source to files."""
-    ranks = _ranks_of_names([part.name for part in source.parts])
+    ranks = rank_numbers([part.name for part in source.parts])
     # The number in the name of a single file may be a version, a date or a step.
     is_set = len(source.parts) > 1
     return [
@@ -50,11 +50,11 @@ def list_files(paths: Sequence[str]) -> list[TraceFile]:
     twice = sorted(path for path in set(paths) if paths.count(path) > 1)
     if twice:
         raise UsageError(f"{twice[0]} is named more than once", cure="name each rank's file once")
-    ranks = _ranks_of_names(paths)
+    ranks = rank_numbers(paths)
     return [TraceFile(path, _opener(path), rank) for path, rank in zip(paths, ranks, strict=True)]
 
 
-def _ranks_of_names(paths: Sequence[str]) -> list[int | None]:
+def rank_numbers(paths: Sequence[str]) -> list[int | None]:
     """Parse ranks from names: `rank3`, `worker-3`, or `job.3.json` next to `job.2.json`.
 
     A number without such a word is a rank only if several names differ only in the number:

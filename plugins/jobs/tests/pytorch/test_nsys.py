@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import sqlite3
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,14 +13,14 @@ import numpy as np
 import pytest
 from collhub_pytorch.findings import collect_findings
 from collhub_pytorch.nsys import activities
-from collhub_pytorch.nsys.read import read
+from collhub_pytorch.nsys.read import read, read_folder
 from collhub_pytorch.nsys.samples import Export, exports, step_of
 from collhub_pytorch.options import NsysOptions
 from collhub_pytorch.samples import file_part
 from read_jobs import collectives
 
-from hub_core.model import Diagnostic, HubError, InputError, NodeKind, Workload
-from hub_core.plugin_api import Source
+from hub_core.model import Diagnostic, HubError, InputError, NodeKind, UsageError, Workload
+from hub_core.plugin_api import Source, SourcePart
 
 SAME = NsysOptions(ranks_missing="assume-same")
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -295,17 +297,19 @@ def test_an_export_without_kernels_is_refused() -> None:
         read_exports(Export())
 
 
-def test_long_profiles_are_merged_around_calls_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    def long_step() -> Export:
-        export = Export()
-        export.initialise(0, 1)
-        for number in range(300):
-            start = 10_000 + number * 1000
-            export.launch("gemm", start, start + 900, stream=7, called=start - 5000)
-        export.call("ncclAllReduce", 90_000, 95_000, 4096)
-        export.launch(ALL_REDUCE, 100_000, 150_000, stream=20, called=92_000)
-        return export
+def long_step() -> Export:
+    """300 kernels, and an all-reduce on another stream."""
+    export = Export()
+    export.initialise(0, 1)
+    for number in range(300):
+        start = 10_000 + number * 1000
+        export.launch("gemm", start, start + 900, stream=7, called=start - 5000)
+    export.call("ncclAllReduce", 90_000, 95_000, 4096)
+    export.launch(ALL_REDUCE, 100_000, 150_000, stream=20, called=92_000)
+    return export
 
+
+def test_long_profiles_are_merged_around_calls_of_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
     full, _ = read_exports(long_step())
     monkeypatch.setattr(activities, "_MERGE_ABOVE", 100)
     merged, notes = read_exports(long_step())
@@ -331,3 +335,117 @@ def test_profile_reads_exports_on_disk(collhub, tmp_path: Path) -> None:
         "report.1.sqlite",
     ]
     assert sqlite3.connect(paths[0]).execute("SELECT COUNT(*) FROM NVTX_EVENTS").fetchone() == (2,)
+
+
+def write_parquet(content: bytes, folder: Path) -> None:
+    """Write the tables of a SQLite export as `nsys export --type parquetdir` does."""
+    import pyarrow
+    import pyarrow.parquet
+
+    folder.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(":memory:")
+    connection.deserialize(content)
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    types = {"INTEGER": pyarrow.int64(), "TEXT": pyarrow.string(), "BLOB": pyarrow.binary()}
+    for (name,) in tables:
+        described = connection.execute(f"PRAGMA table_info({name})").fetchall()
+        rows = connection.execute(f"SELECT * FROM {name}").fetchall()
+        columns = {
+            column[1]: pyarrow.array([row[position] for row in rows], types[column[2]])
+            for position, column in enumerate(described)
+        }
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{name}.parquet")
+
+
+def read_parquet(folder: Path) -> tuple[Workload, list[str]]:
+    notes: list[Diagnostic] = []
+    parts = tuple(
+        SourcePart(str(file), file.read_bytes, None, None, lambda file=file: file.open("rb"))
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    )
+    workload = read_folder(Source(str(folder), parts, notes.append), NsysOptions())
+    return workload, [note.message for note in notes]
+
+
+needs_pyarrow = [
+    pytest.mark.oracle,
+    pytest.mark.skipif(
+        importlib.util.find_spec("pyarrow") is None,
+        reason="pyarrow is not installed: python -m pip install 'collhub-jobs[parquet]'",
+    ),
+]
+
+
+class TestParquet:
+    """Folders of Parquet files give the workloads of the SQLite files with the same tables."""
+
+    pytestmark = needs_pyarrow
+
+    def test_folders_of_several_ranks_are_joined_like_sqlite_files(self, tmp_path: Path) -> None:
+        for part in exports()[0].parts:
+            write_parquet(part.load(), tmp_path / part.name.removesuffix(".sqlite"))
+        (tmp_path / "report.0" / "notes.txt").write_text("other files are ignored")
+        workload, notes = read_parquet(tmp_path)
+        expected = read(exports()[0], NsysOptions())
+        assert workload.nodes.differences(expected.nodes) == []
+        assert workload.groups == expected.groups
+        assert any("clocks aligned" in note for note in notes)
+
+    def test_long_profiles_are_merged_alike(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(activities, "_MERGE_ABOVE", 100)
+        write_parquet(long_step().content(), tmp_path)
+        workload, _ = read_parquet(tmp_path)
+        expected, _ = read_exports(long_step())
+        assert workload.nodes.differences(expected.nodes) == []
+
+    def test_damaged_payloads_and_files_are_reported(self, tmp_path: Path) -> None:
+        write_parquet(exports()[0].parts[0].load(), tmp_path)
+        table = tmp_path / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+        content = table.read_bytes()
+        table.write_bytes(content[: len(content) // 2])
+        with pytest.raises(InputError, match=r"Parquet file is damaged.*export the report again"):
+            read_parquet(tmp_path)
+        (tmp_path / "StringIds.parquet").unlink()
+        with pytest.raises(InputError, match=r"the folder has no StringIds\.parquet"):
+            read_parquet(tmp_path)
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_mutated_files_are_read_or_refused(self, tmp_path: Path, seed: int) -> None:
+        generator = random.Random(seed)
+        write_parquet(exports()[0].parts[0].load(), tmp_path)
+        files = {file: file.read_bytes() for file in sorted(tmp_path.iterdir())}
+        refused = 0
+        for _ in range(150):
+            file = generator.choice(list(files))
+            content = bytearray(files[file])
+            for _ in range(generator.randint(1, 8)):
+                content[generator.randrange(len(content))] = generator.randrange(256)
+            file.write_bytes(content)
+            try:
+                read_parquet(tmp_path)
+            except HubError:
+                refused += 1
+            file.write_bytes(files[file])
+        assert refused
+
+    def test_the_folder_is_recognised_and_profiled(self, collhub, tmp_path: Path) -> None:
+        export = step_of(0, 100_000)
+        write_parquet(export.content(), tmp_path / "report_pqtdir")
+        folder = tmp_path / "report_pqtdir"
+        out = collhub("inspect", folder, "-O", "ranks_missing=assume-same").out
+        assert "(nsys-parquet)" in out
+        report = collhub("profile", folder, "--ranks-missing", "assume-same", "--json").report()
+        assert report["collectives"][0]["bytes"] == 4 << 20
+
+
+def test_parquet_without_the_library_is_refused_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in ("StringIds", activities.KERNELS):
+        (tmp_path / f"{name}.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UsageError, match=r"collhub-jobs\[parquet\]"):
+        read_parquet(tmp_path)

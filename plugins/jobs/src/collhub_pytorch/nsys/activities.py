@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collhub_pytorch.kineto.events import LAUNCH, classify_runtime_call
-from collhub_pytorch.nsys.database import Database
+from collhub_pytorch.nsys.database import Tables, read_texts
 from hub_core.columns import BoolArray, Int64Array
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -62,24 +62,24 @@ class RuntimeCalls:
     kind: Int64Array
 
 
-def read_activities(database: Database) -> Activities:
+def read_activities(tables: Tables) -> Activities:
     """Read kernels, copies and sets of memory. Memory: one chunk, and the merged activities."""
     names = ("demangledName", "shortName", "mangledName")
-    present = database.columns(KERNELS)
+    present = tables.columns(KERNELS)
     name = next((column for column in names if column in present), names[0])
     columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", name)
-    count = sum(database.count(table) for table in (KERNELS, *_COPIES))
-    texts = NAMES | _read_kernel_names(database, name)
+    count = sum(tables.count(table) for table in (KERNELS, *_COPIES))
+    texts = NAMES | _read_kernel_names(tables, name)
     nccl = np.array(
         [number for number, text in texts.items() if _NCCL_KERNEL.match(text)], np.int64
     )
     merger = Merger(nccl) if count > _MERGE_ABOVE else None
     if merger is not None:
-        for chunk in database.numbers(KERNELS, columns, columns[:2]):
+        for chunk in tables.numbers(KERNELS, columns, columns[:2]):
             merger.add_bounds(_narrow(chunk))
     pending: list[Records] = []
     for table, number in ((KERNELS, 0), *_COPIES.items()):
-        for chunk in database.numbers(table, columns if number == 0 else columns[:6], columns[:2]):
+        for chunk in tables.numbers(table, columns if number == 0 else columns[:6], columns[:2]):
             if number:
                 filled = np.full((len(chunk), 1), number, np.int64)
                 chunk = np.concatenate([chunk, filled], axis=1)
@@ -95,12 +95,12 @@ def read_activities(database: Database) -> Activities:
     return Activities(**wide, is_nccl=is_nccl, texts=texts, merger=merger)
 
 
-def _read_kernel_names(database: Database, column: str) -> dict[int, str]:
+def _read_kernel_names(tables: Tables, column: str) -> dict[int, str]:
     """Return the texts of the ids that occur as names of kernels."""
     ids: set[int] = set()
-    for chunk in database.numbers(KERNELS, (column,), ("start",)):
+    for chunk in tables.numbers(KERNELS, (column,), ("start",)):
         ids.update(np.unique(chunk).tolist())
-    return database.texts(sorted(number for number in ids if number >= 0))
+    return read_texts(tables, sorted(number for number in ids if number >= 0))
 
 
 _NARROW = np.dtype([
@@ -206,23 +206,23 @@ def _device_keys(records: Records) -> Int64Array:
     return keys
 
 
-def read_runtime_calls(database: Database, activities: Activities) -> RuntimeCalls:
+def read_runtime_calls(tables: Tables, activities: Activities) -> RuntimeCalls:
     """Read the calls that launched the activities, and those that wait."""
     needed = np.unique(activities.pid << 40 ^ activities.correlation)
     kinds: dict[int, int] = {}
-    parts = [*_select_calls(database, needed, kinds)]
+    parts = [*_select_calls(tables, needed, kinds)]
     table = np.concatenate(parts) if parts else np.empty((0, 6), np.int64)
     return RuntimeCalls(*(np.ascontiguousarray(column) for column in table.T))
 
 
 def _select_calls(
-    database: Database, needed: Int64Array, kinds: dict[int, int]
+    tables: Tables, needed: Int64Array, kinds: dict[int, int]
 ) -> Iterator[Int64Array]:
     """Yield chunks of calls: int64[calls, 6] in the order of the fields of `RuntimeCalls`."""
     columns = ("start", "end", "globalTid", "correlationId", "nameId")
-    for chunk in database.numbers(_RUNTIME, columns, columns[:2]):
+    for chunk in tables.numbers(_RUNTIME, columns, columns[:2]):
         start, end, thread, correlation, name = chunk.T
-        _classify(database, np.unique(name).tolist(), kinds)
+        _classify(tables, np.unique(name).tolist(), kinds)
         known = np.array(sorted(kinds), np.int64)
         kind = np.array([kinds[number] for number in known.tolist()], np.int64)[
             np.searchsorted(known, name)
@@ -236,8 +236,8 @@ def _select_calls(
         yield np.stack([start, end, pid, thread, correlation, kind], axis=1)[used]
 
 
-def _classify(database: Database, names: Sequence[int], kinds: dict[int, int]) -> None:
+def _classify(tables: Tables, names: Sequence[int], kinds: dict[int, int]) -> None:
     """Add the kinds of calls with names that are new."""
     new = [number for number in names if number not in kinds]
-    texts = database.texts([number for number in new if number >= 0])
+    texts = read_texts(tables, [number for number in new if number >= 0])
     kinds |= {number: classify_runtime_call(texts.get(number, "")) for number in new}

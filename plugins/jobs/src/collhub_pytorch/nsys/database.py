@@ -1,4 +1,4 @@
-"""Read tables of an untrusted SQLite file in chunks, without running anything that it contains.
+"""Tables of an export, read in chunks: of an untrusted SQLite file, without running its content.
 
 The file is opened read-only and as immutable; views, virtual tables and generated columns are not
 read, functions of the schema are not trusted, and no temporary file is written.
@@ -12,7 +12,8 @@ import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import BinaryIO
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -32,8 +33,58 @@ _SETTINGS = (
 )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Rows whose number in `column` is one of `numbers`, or whose text begins with a prefix."""
+
+    column: str
+    numbers: Sequence[int] = ()
+    prefixes: Sequence[str] = ()
+
+
+class Tables(Protocol):
+    """Tables of one export: SQLite, or a folder of Parquet files. Errors are `InputError`."""
+
+    name: str
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Return the names of the stored columns of a table; empty without such a table."""
+
+    def rows(
+        self,
+        table: str,
+        columns: Sequence[str],
+        integers: Sequence[str] = (),
+        where: Sequence[Condition] | None = None,
+    ) -> Iterator[list[tuple[object, ...]]]:
+        """Yield chunks of rows with these columns; None for values of columns that are missing.
+
+        Rows in which one of `integers` is no whole number are left out, and rows that fulfil none
+        of the conditions `where` (None: all rows). Yields nothing without the table, or without
+        one of `integers`.
+        """
+
+    def numbers(
+        self, table: str, columns: Sequence[str], integers: Sequence[str]
+    ) -> Iterator[Int64Array]:
+        """Yield chunks of whole numbers: int64[rows, columns], -1 for other values."""
+
+    def count(self, table: str) -> int:
+        """Return the number of rows of a table; 0 without such a table."""
+
+
+def read_texts(tables: Tables, numbers: Sequence[int]) -> dict[int, str]:
+    """Return the texts of `StringIds` with these numbers."""
+    texts: dict[int, str] = {}
+    for first in range(0, len(numbers), 500):
+        listed = Condition("id", [int(number) for number in numbers[first : first + 500]])
+        for chunk in tables.rows("StringIds", ("id", "value"), ("id",), [listed]):
+            texts |= {int(str(number)): str(text) for number, text in chunk}
+    return texts
+
+
 class Database:
-    """Tables of one file. Errors are `InputError` and name the file."""
+    """Tables of one SQLite file, see `Tables`. Errors name the file."""
 
     def __init__(self, connection: sqlite3.Connection, name: str) -> None:
         self._connection = connection
@@ -41,27 +92,39 @@ class Database:
         self._columns: dict[str, frozenset[str]] = {}
 
     def columns(self, table: str) -> frozenset[str]:
-        """Return the names of the stored columns of a table; empty without such a table."""
+        """Return the names of the stored columns of a table, see `Tables`."""
         if table not in self._columns:
             self._columns[table] = self._read_columns(table)
         return self._columns[table]
 
     def rows(
-        self, table: str, columns: Sequence[str], integers: Sequence[str] = (), where: str = ""
+        self,
+        table: str,
+        columns: Sequence[str],
+        integers: Sequence[str] = (),
+        where: Sequence[Condition] | None = None,
     ) -> Iterator[list[tuple[object, ...]]]:
-        """Yield chunks of rows with these columns; None for values of columns that are missing.
-
-        Rows in which one of `integers` is no whole number are left out. `where`: a further
-        condition. Yields nothing without the table, or without one of `integers`.
-        """
+        """Yield chunks of rows, see `Tables`."""
         present = self.columns(table)
         selected = ", ".join(column if column in present else "NULL" for column in columns)
-        yield from self._select(table, selected, integers, where)
+        if where is None:
+            yield from self._select(table, selected, integers, "")
+            return
+        alternatives = []
+        for condition in where:
+            column = condition.column
+            if column not in present:
+                continue
+            if condition.numbers:
+                alternatives.append(f"{column} IN ({','.join(map(str, condition.numbers))})")
+            alternatives += [f"{column} GLOB '{prefix}*'" for prefix in condition.prefixes]
+        text = f"({' OR '.join(alternatives)})" if alternatives else "0"
+        yield from self._select(table, selected, integers, text)
 
     def numbers(
         self, table: str, columns: Sequence[str], integers: Sequence[str]
     ) -> Iterator[Int64Array]:
-        """Yield chunks of whole numbers: int64[rows, columns], -1 for other values."""
+        """Yield chunks of whole numbers, see `Tables`."""
         present = self.columns(table)
         selected = ", ".join(
             f"CASE typeof({column}) WHEN 'integer' THEN {column} ELSE -1 END"
@@ -95,20 +158,11 @@ class Database:
                 yield chunk
 
     def count(self, table: str) -> int:
-        """Return the number of rows of a table; 0 without such a table."""
+        """Return the number of rows of a table, see `Tables`."""
         if not self.columns(table):
             return 0
         with self._errors():
             return int(self._connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
-
-    def texts(self, numbers: Sequence[int]) -> dict[int, str]:
-        """Return the texts of `StringIds` with these numbers."""
-        texts: dict[int, str] = {}
-        for first in range(0, len(numbers), 500):
-            listed = ",".join(str(int(number)) for number in numbers[first : first + 500])
-            for chunk in self.rows("StringIds", ("id", "value"), ("id",), f"id IN ({listed})"):
-                texts |= {int(str(number)): str(text) for number, text in chunk}
-        return texts
 
     def _read_columns(self, table: str) -> frozenset[str]:
         with self._errors():

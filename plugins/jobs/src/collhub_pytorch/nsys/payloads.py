@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from collhub_pytorch.nsys.database import Database
+from collhub_pytorch.nsys.database import Tables
 
 _HEADER = struct.Struct("<QQQQ")
 # Formats of `struct` by type code; codes from 2^24 on are enumerations of 4 bytes here.
@@ -62,18 +62,18 @@ class PayloadDecoder:
     _cache: dict[bytes, NcclPayload | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, database: Database) -> PayloadDecoder:
+    def of(cls, tables: Tables) -> PayloadDecoder:
         """Read the schemas of a file: size, and format and offset of each known field."""
         sizes: dict[tuple[int, int], int] = {}
         keys = ("domainId", "schemaId")
         columns: tuple[str, ...] = (*keys, "payloadSize")
-        for chunk in database.rows("NVTX_PAYLOAD_SCHEMAS", columns, columns):
+        for chunk in tables.rows("NVTX_PAYLOAD_SCHEMAS", columns, columns):
             for domain, schema, size in chunk:
                 if len(sizes) < _MAX_SCHEMAS:
                     sizes[int(str(domain)), int(str(schema))] = int(str(size))
         fields: dict[tuple[int, int], dict[str, tuple[str, int]]] = {}
         columns = (*keys, "type", "name", "offset")
-        for chunk in database.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns, columns[:3]):
+        for chunk in tables.rows("NVTX_PAYLOAD_SCHEMA_ENTRIES", columns, columns[:3]):
             for domain, schema, code, name, offset in chunk:
                 key = int(str(domain)), int(str(schema))
                 number = int(str(code))

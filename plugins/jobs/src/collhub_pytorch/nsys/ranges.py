@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from collhub_nccl_records.calls import COLLECTIVES, MESSAGES, operation_word
 
-from collhub_pytorch.nsys.database import Database
+from collhub_pytorch.nsys.database import Condition, Tables
 from collhub_pytorch.nsys.payloads import NcclPayload, PayloadDecoder
 
 _PID_SHIFT, _PID_MASK = 24, (1 << 24) - 1
 _GROUP_START, _GROUP_END = "groupstart", "groupend"
 _INITIALISATIONS = ("comminit", "commsplit", "commshrink", "commgrow", "commhash")
 _MAX_RANGES = 1 << 22
+# Names of ranges of NCCL, and of the patched NCCL of ATLAHS.
+_NAME_PREFIXES = ("nccl", "commHash")
 _MAX_NESTING = 32
 # The kernel of messages, and of the collectives that consist of messages.
 _MESSAGE_KERNEL = "sendrecv"
@@ -66,12 +68,12 @@ class NcclRanges:
     without_payload: int = 0
 
 
-def read_ranges(database: Database) -> NcclRanges:
+def read_ranges(tables: Tables) -> NcclRanges:
     """Read the ranges of NCCL of all threads."""
-    ranges, decoder = NcclRanges(), PayloadDecoder.of(database)
+    ranges, decoder = NcclRanges(), PayloadDecoder.of(tables)
     raw: dict[int, list[tuple[int, int, str, NcclPayload | None]]] = defaultdict(list)
     count = 0
-    for start, end, thread, text, content in _select(database):
+    for start, end, thread, text, content in _select(tables):
         payload = decoder.decode(content, text)
         name = operation_word(text.partition("(")[0].partition(" ")[0])
         pid = (thread >> _PID_SHIFT) & _PID_MASK
@@ -89,21 +91,15 @@ def read_ranges(database: Database) -> NcclRanges:
     return ranges
 
 
-def _select(database: Database) -> Iterator[tuple[int, int | None, int, str, object]]:
+def _select(tables: Tables) -> Iterator[tuple[int, int | None, int, str, object]]:
     """Yield start, end, thread, name and payload of the ranges of NCCL."""
     ids: dict[int, str] = {}
-    nccl = "(value GLOB 'nccl*' OR value GLOB 'commHash*')"
-    for chunk in database.rows("StringIds", ("id", "value"), ("id",), nccl):
+    nccl = Condition("value", prefixes=_NAME_PREFIXES)
+    for chunk in tables.rows("StringIds", ("id", "value"), ("id",), [nccl]):
         ids |= {int(str(number)): str(text) for number, text in chunk}
     columns = ("start", "end", "globalTid", "text", "textId", "binaryData")
-    present = database.columns("NVTX_EVENTS")
-    conditions = []
-    if "textId" in present and ids:
-        conditions.append(f"textId IN ({','.join(map(str, ids))})")
-    if "text" in present:
-        conditions.append("text GLOB 'nccl*' OR text GLOB 'commHash*'")
-    where = f"({' OR '.join(conditions)})" if conditions else "0"
-    for chunk in database.rows("NVTX_EVENTS", columns, ("start", "globalTid"), where):
+    where = [Condition("textId", list(ids)), Condition("text", prefixes=_NAME_PREFIXES)]
+    for chunk in tables.rows("NVTX_EVENTS", columns, ("start", "globalTid"), where):
         for start, end, thread, text, number, content in chunk:
             name = text if isinstance(text, str) else ids.get(number, "")  # type: ignore[call-overload]
             stop = end if isinstance(end, int) else None

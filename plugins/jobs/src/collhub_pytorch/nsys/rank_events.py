@@ -19,7 +19,7 @@ from collhub_pytorch.nsys.activities import (
     read_activities,
     read_runtime_calls,
 )
-from collhub_pytorch.nsys.database import Database
+from collhub_pytorch.nsys.database import Tables
 from collhub_pytorch.nsys.ranges import (
     CallRange,
     KernelCalls,
@@ -58,15 +58,15 @@ class FileContents:
     added: int = 0
 
 
-def read_file(database: Database) -> FileContents:
+def read_file(tables: Tables) -> FileContents:
     """Read all ranks of a file. Raises `InputError` without work of a device."""
-    activities = read_activities(database)
+    activities = read_activities(tables)
     if not len(activities.start):
         message = "the file has no kernels of a device"
         cure = "profile with nsys profile --trace cuda,nvtx, and export with --type sqlite"
-        raise InputError(message, location=Location(database.name), cure=cure, code="empty")
-    runtime = read_runtime_calls(database, activities)
-    ranges = read_ranges(database)
+        raise InputError(message, location=Location(tables.name), cure=cure, code="empty")
+    runtime = read_runtime_calls(tables, activities)
+    ranges = read_ranges(tables)
     launch = _find_launches(activities, runtime)
     calls = assign_calls(ranges, _nccl_launches(activities, runtime, launch))
     contents = FileContents(
@@ -77,7 +77,7 @@ def read_file(database: Database) -> FileContents:
         rows = np.flatnonzero(keys == key)
         devices = np.unique(activities.device[activities.pid == key >> 32])
         contents.ranks.append(
-            _file_rank(database.name, rows, len(devices), (activities, runtime, ranges, calls))
+            _file_rank(tables.name, rows, len(devices), (activities, runtime, ranges, calls))
         )
     return contents
 

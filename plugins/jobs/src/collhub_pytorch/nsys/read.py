@@ -1,9 +1,9 @@
-"""Read SQLite exports of Nsight Systems as a workload: work of the devices and calls of NCCL."""
+"""Read exports of Nsight Systems as a workload: work of the devices and calls of NCCL."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from collhub_nccl_records import input_bytes
@@ -15,12 +15,13 @@ from collhub_pytorch.kineto.device import device_profile
 from collhub_pytorch.kineto.events import RankEvents
 from collhub_pytorch.kineto.read import ASSUMPTIONS, describe_facts, nodes_of_profile
 from collhub_pytorch.nccl.ranks import find_job_ranks
-from collhub_pytorch.nsys.database import open_database
+from collhub_pytorch.nsys.database import Tables, open_database
+from collhub_pytorch.nsys.parquet import group_exports
 from collhub_pytorch.nsys.rank_events import FileContents, FileRank, read_file
-from collhub_pytorch.options import NSYS, NsysOptions
-from collhub_pytorch.profile_reading import align_clocks, read_source
+from collhub_pytorch.options import NSYS, NSYS_PARQUET, NsysOptions
+from collhub_pytorch.profile_reading import align_clocks, read_source, report_notes
 from collhub_pytorch.rank_nodes import KERNEL_DELAY_NS, NONE, RankNodes
-from collhub_pytorch.trace_files import TraceFile, open_decompressed
+from collhub_pytorch.trace_files import TraceFile, open_decompressed, rank_numbers
 from hub_core.model import (
     InputError,
     JsonValue,
@@ -44,18 +45,44 @@ def read(source: Source, options: NsysOptions) -> Workload:
 def workload_of(
     files: Sequence[TraceFile], options: NsysOptions, provenance: Provenance
 ) -> Workload:
-    """Read these files as a workload, one after the other."""
+    """Read these SQLite files as a workload, one after the other."""
+    return _workload_of(_open_files(files), options, provenance)
+
+
+def read_folder(source: Source, options: NsysOptions) -> Workload:
+    """Read folders of Parquet files, one per export; otherwise as `read`.
+
+    Raises `UsageError` without pyarrow.
+    """
+    provenance = Provenance(NSYS_PARQUET, "", source.name, source.sha256())
+    exports = group_exports(source.parts)
+    names = rank_numbers([export.name for export in exports])
+    opened = zip(exports, names, strict=True)
+    workload = _workload_of(opened, options, provenance)
+    report_notes(workload, source)
+    return workload
+
+
+def _open_files(files: Sequence[TraceFile]) -> Iterator[tuple[Tables, int | None]]:
+    for file in files:
+        with open_decompressed(file) as stream, open_database(stream, file.name) as database:
+            yield database, file.rank
+
+
+def _workload_of(
+    exports: Iterable[tuple[Tables, int | None]], options: NsysOptions, provenance: Provenance
+) -> Workload:
+    """Join exports, with the ranks in their names. An export is open until the next one."""
     parts: list[RankNodes] = []
     ranks: list[FileRank] = []
     stated: dict[str, int | None] = {}
     lines: list[str] = []
     delay_ns = KERNEL_DELAY_NS * options.kernel_delay_factor
-    for file in files:
-        with open_decompressed(file) as stream, open_database(stream, file.name) as database:
-            contents = read_file(database)
-        lines += _describe_contents(file.name, contents)
+    for tables, file_rank in exports:
+        contents = read_file(tables)
+        lines += _describe_contents(tables.name, contents)
         for rank in contents.ranks:
-            stated[rank.process] = file.rank if len(contents.ranks) == 1 else None
+            stated[rank.process] = file_rank if len(contents.ranks) == 1 else None
             profile = device_profile(rank.events, None, delay_ns)
             shown = tuple(stream_idle for stream_idle in profile.idle if stream_idle.stream >= 0)
             parts.append(nodes_of_profile(rank.events, replace(profile, idle=shown)))
