@@ -160,8 +160,8 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
     ]
     expected = [machine.expected_us(call) for call in calls]
     if request["as_json"]:
-        document = report.explanation_document(communicator, calls, expected, request["settings"])
-        context.print_json(document)
+        settings = request["settings"]
+        context.print_report(report.create_explain_report(communicator, calls, expected, settings))
         return ExitCode.DONE
     context.print_line(report.describe_communicator(communicator, machine.version_source))
     rows = report.choice_rows(calls, expected)
@@ -205,7 +205,7 @@ def _explain_evidence(context: CommandContext, request: _Request) -> int:
             log = replace(log, ranks=request["ranks"], nodes=request["nodes"] or log.nodes)
         checks.append(check_log(log, None if machine is None else machine.communicator, version))
     if request["as_json"]:
-        context.print_json(report.evidence_document(checks, measured))
+        context.print_report(report.create_log_report(checks, measured))
         return ExitCode.DONE
     for check in checks:
         source = "of the log" if check.log.version and version is None else "assumed"

@@ -1,4 +1,4 @@
-"""Reports of `collhub nccl explain`: JSON documents and rows of tables."""
+"""Reports of `collhub nccl explain`: JSON reports and rows of tables."""
 
 from __future__ import annotations
 
@@ -7,12 +7,23 @@ from collections.abc import Sequence
 from collhub_machine_profiles.nccl_costs import Communicator
 
 from collhub_nccl.explain.calls import ExplainedCall
+from collhub_nccl.explain.explain_records import (
+    AlternativeItem,
+    ChoiceItem,
+    CommunicatorItem,
+    ExplainedCallItem,
+    ExplainReport,
+    LogFindingItem,
+    LogItem,
+    MeasuredCallItem,
+    NcclLogReport,
+    NetworkItem,
+    SymmetricKernelItem,
+)
 from collhub_nccl.explain.log_check import LogCheck
 from collhub_nccl.explain.measured_check import MeasuredFinding
 from hub_core.model import format_bytes
 
-SCHEMA = "collhub/report-nccl-explain-1"
-LOG_SCHEMA = "collhub/report-nccl-log-1"
 CHOICE_HEADER = (
     *("size", "algorithm", "protocol", "channels", "threads", "chunk", "chunks", "NCCL's time"),
     *("expected", "decided by"),
@@ -42,80 +53,82 @@ def describe_communicator(communicator: Communicator, version_source: str) -> st
     return f"{text}, {nvls} for NVLS" if nvls else text
 
 
-def communicator_document(communicator: Communicator) -> dict[str, object]:
-    """Return the communicator as JSON; speeds in GB/s."""
-    channels, speed = communicator.search_channels()
-    network = communicator.network if communicator.nodes > 1 else None
-    return {
-        "gpu": communicator.gpu.name,
-        "ranks": communicator.ranks,
-        "nodes": communicator.nodes,
-        "nccl_version": communicator.version,
-        "search_channels": channels,
-        "channel_speed_GBps": speed,
-        "collective_channels": communicator.collective_channels(),
-        "nvls_channels": communicator.nvls_channels(),
-        "network": None
-        if network is None
-        else {"nics": network.nics, "nic_rate_GBps": network.nic_rate, "cpu": network.cpu},
-    }
-
-
-def explanation_document(
+def create_explain_report(
     communicator: Communicator,
     calls: Sequence[ExplainedCall],
     expected: Sequence[tuple[float, str] | None],
     settings: Sequence[str],
-) -> dict[str, object]:
-    """Return the explanation in the schema `report-nccl-explain-1`; times in us.
+) -> ExplainReport:
+    """Create the JSON report of the explained calls.
 
     `expected` is the time by the machine's profile and its method for each call, None without one.
     """
-    return {
-        "schema": SCHEMA,
-        "collective": calls[0].request.collective,
-        "communicator": communicator_document(communicator),
-        "settings": list(settings),
-        "calls": [_call_document(call, time) for call, time in zip(calls, expected, strict=True)],
-    }
+    return ExplainReport(
+        collective=calls[0].request.collective,
+        communicator=_create_communicator_item(communicator),
+        settings=settings,
+        calls=[_create_call_item(call, time) for call, time in zip(calls, expected, strict=True)],
+    )
 
 
-def _call_document(call: ExplainedCall, expected: tuple[float, str] | None) -> dict[str, object]:
+def _create_communicator_item(communicator: Communicator) -> CommunicatorItem:
+    channels, speed = communicator.search_channels()
+    network = communicator.network if communicator.nodes > 1 else None
+    item = None
+    if network is not None:
+        item = NetworkItem(nics=network.nics, nic_rate=network.nic_rate, cpu=network.cpu)
+    return CommunicatorItem(
+        gpu=communicator.gpu.name,
+        ranks=communicator.ranks,
+        nodes=communicator.nodes,
+        nccl_version=communicator.version,
+        search_channels=channels,
+        channel_speed=speed,
+        collective_channels=communicator.collective_channels(),
+        nvls_channels=communicator.nvls_channels(),
+        network=item,
+    )
+
+
+def _create_call_item(call: ExplainedCall, expected: tuple[float, str] | None) -> ExplainedCallItem:
     choice = call.choice
-    return {
-        "size_bytes": call.request.size_bytes,
-        "choice": None
-        if choice is None
-        else {
-            "algorithm": choice.algorithm,
-            "protocol": choice.protocol,
-            "channels": choice.channels,
-            "threads": choice.threads,
-            "chunk_bytes": choice.chunk_bytes,
-            "chunks": call.chunks,
-        },
-        "nccl_time_us": _round(call.time_us),
-        "expected_us": None if expected is None else _round(expected[0]),
-        "expected_by": None if expected is None else expected[1],
-        "decided_by": call.decided_by,
-        "alternatives": [
-            {
-                "algorithm": entry.alternative.algorithm,
-                "protocol": entry.alternative.protocol,
-                "allowed": entry.time_us is not None,
-                "nccl_time_us": _round(entry.time_us),
-                "latency_us": _round(entry.alternative.latency_us) if entry.time_us else None,
-                "bandwidth_GBps": _round(entry.alternative.bandwidth) if entry.time_us else None,
-                "reason": entry.alternative.refusal or None,
-            }
+    choice_item = None
+    if choice is not None:
+        choice_item = ChoiceItem(
+            algorithm=choice.algorithm,
+            protocol=choice.protocol,
+            channels=choice.channels,
+            threads=choice.threads,
+            chunk_bytes=choice.chunk_bytes,
+            chunks=call.chunks,
+        )
+    return ExplainedCallItem(
+        size_bytes=call.request.size_bytes,
+        choice=choice_item,
+        nccl_time_us=_round(call.time_us),
+        expected_us=None if expected is None else _round(expected[0]),
+        expected_by=None if expected is None else expected[1],
+        decided_by=call.decided_by,
+        alternatives=[
+            AlternativeItem(
+                algorithm=entry.alternative.algorithm,
+                protocol=entry.alternative.protocol,
+                allowed=entry.time_us is not None,
+                nccl_time_us=_round(entry.time_us),
+                latency_us=_round(entry.alternative.latency_us) if entry.time_us else None,
+                bandwidth=_round(entry.alternative.bandwidth) if entry.time_us else None,
+                reason=entry.alternative.refusal or None,
+            )
             for entry in call.alternatives
         ],
-        "symmetric_kernels": [
-            {"kernel": entry.kernel, "blocks": entry.blocks, "nccl_time_us": _round(entry.time_us)}
+        symmetric_kernels=[
+            SymmetricKernelItem(
+                kernel=entry.kernel, blocks=entry.blocks, nccl_time_us=_round(entry.time_us)
+            )
             for entry in call.symmetric
         ],
-        "notes": list(call.notes),
-    }
+        notes=call.notes,
+    )
 
 
 def choice_rows(
@@ -187,36 +200,35 @@ def refusal_rows(call: ExplainedCall) -> list[list[str]]:
     ]
 
 
-def evidence_document(
+def create_log_report(
     checks: Sequence[LogCheck], measured: Sequence[MeasuredFinding]
-) -> dict[str, object]:
-    """Return comparisons with logs and measured calls in the schema `report-nccl-log-1`."""
-    return {
-        "schema": LOG_SCHEMA,
-        "logs": [_log_document(check) for check in checks],
-        "measured": [_measured_document(entry) for entry in measured],
-    }
+) -> NcclLogReport:
+    """Create the JSON report of comparisons with logs and with measured calls."""
+    return NcclLogReport(
+        logs=[_create_log_item(check) for check in checks],
+        measured=[_create_measured_item(finding) for finding in measured],
+    )
 
 
-def _measured_document(finding: MeasuredFinding) -> dict[str, object]:
+def _create_measured_item(finding: MeasuredFinding) -> MeasuredCallItem:
     point, call = finding.point, finding.call
     choice = None if call is None else call.choice
-    return {
-        "file": point.file,
-        "line": point.line or None,
-        "collective": point.collective,
-        "ranks": point.ranks,
-        "nodes": point.nodes,
-        "size_bytes": point.size_bytes,
-        "measured_us": _round(point.time_us),
-        "expected_us": _round(finding.expected_us),
-        "expected_by": finding.expected_by or None,
-        "difference": None if finding.difference is None else round(finding.difference, 4),
-        "choice": None if choice is None else f"{choice.algorithm} {choice.protocol}",
-        "channels": None if choice is None else choice.channels,
-        "agrees": finding.agrees,
-        "explanation": finding.explanation or None,
-    }
+    return MeasuredCallItem(
+        file=point.file,
+        line=point.line or None,
+        collective=point.collective,
+        ranks=point.ranks,
+        nodes=point.nodes,
+        size_bytes=point.size_bytes,
+        measured_us=_round(point.time_us),
+        expected_us=_round(finding.expected_us),
+        expected_by=finding.expected_by or None,
+        difference=None if finding.difference is None else round(finding.difference, 4),
+        choice=None if choice is None else f"{choice.algorithm} {choice.protocol}",
+        channels=None if choice is None else choice.channels,
+        agrees=finding.agrees,
+        explanation=finding.explanation or None,
+    )
 
 
 def measured_rows(findings: Sequence[MeasuredFinding]) -> list[list[str]]:
@@ -242,24 +254,24 @@ def measured_rows(findings: Sequence[MeasuredFinding]) -> list[list[str]]:
     return rows
 
 
-def _log_document(check: LogCheck) -> dict[str, object]:
-    return {
-        "file": check.log.file,
-        "communicator": communicator_document(check.communicator),
-        "settings": list(check.log.settings),
-        "findings": [
-            {
-                "line": entry.line,
-                "value": entry.subject,
-                "logged": entry.logged,
-                "predicted": entry.predicted,
-                "agrees": entry.agrees,
-                "explanation": entry.explanation or None,
-            }
+def _create_log_item(check: LogCheck) -> LogItem:
+    return LogItem(
+        file=check.log.file,
+        communicator=_create_communicator_item(check.communicator),
+        settings=check.log.settings,
+        findings=[
+            LogFindingItem(
+                line=entry.line,
+                value=entry.subject,
+                logged=entry.logged,
+                predicted=entry.predicted,
+                agrees=entry.agrees,
+                explanation=entry.explanation or None,
+            )
             for entry in check.findings
         ],
-        "notes": list(check.notes),
-    }
+        notes=check.notes,
+    )
 
 
 def log_rows(check: LogCheck) -> list[list[str]]:
