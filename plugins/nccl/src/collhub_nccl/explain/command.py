@@ -160,8 +160,9 @@ def _explain_calls(context: CommandContext, request: _Request) -> int:
     ]
     expected = [machine.expected_us(call) for call in calls]
     if request["as_json"]:
-        settings = request["settings"]
-        context.print_report(report.create_explain_report(communicator, calls, expected, settings))
+        context.print_report(
+            report.create_explain_report(communicator, calls, expected, request["settings"])
+        )
         return ExitCode.DONE
     context.print_line(report.describe_communicator(communicator, machine.version_source))
     rows = report.choice_rows(calls, expected)
