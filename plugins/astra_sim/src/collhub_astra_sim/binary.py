@@ -77,7 +77,10 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
     """Run the binary on a folder in a temporary directory; return (exit status, parsed output)."""
     with tempfile.TemporaryDirectory(prefix="collhub-astra-sim-") as name:
         input_folder = Path(name, "input")
-        _write_files(folder, input_folder)
+        for artifact in folder.artifacts():
+            file = input_folder / artifact.name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(artifact.content())
         output = Path(name, "output.log")
         status = run(
             (binary, *arguments(has_groups=folder.placement.is_part)),
@@ -88,14 +91,6 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
         )
         with open(output, encoding="utf-8", errors="replace") as lines:
             return status, parse_output(lines)
-
-
-def _write_files(folder: AstraFolder, folder_path: Path) -> None:
-    """Write the files of a folder below `place`, including subfolders."""
-    for artifact in folder.artifacts():
-        file = folder_path / artifact.name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(artifact.content())
 
 
 def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder) -> None:
@@ -215,7 +210,10 @@ def run(
                 code="time-limit",
             ) from None
         finally:
-            _stop_process(process)
+            # The group no longer exists if all its processes have exited.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _start_process(
@@ -235,14 +233,6 @@ def _start_process(
     except OSError as error:
         message = f"{command[0]} cannot be run: {error.strerror}"
         raise PluginError(message, cure=_CURE, code="no-binary") from None
-
-
-def _stop_process(process: subprocess.Popen[bytes]) -> None:
-    """Kill the remaining processes of the process group, also after Ctrl-C."""
-    # The group no longer exists if all its processes have exited.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 @contextlib.contextmanager

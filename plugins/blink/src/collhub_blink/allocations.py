@@ -38,7 +38,14 @@ def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Al
     Links to switches are ignored. Every set of NPUs of the given sizes is tested: meant for one
     host. Sorted by size, then by the first set.
     """
-    bandwidth = _collect_bandwidths(topology)
+    # The bandwidth between NPUs in bytes/s, 0 without a link: float64[NPUs, NPUs].
+    bandwidth = np.zeros((topology.num_npus, topology.num_npus))
+    source, destination = topology.source, topology.destination
+    is_direct = (source < topology.num_npus) & (destination < topology.num_npus)
+    # Reversed order, so that the first of parallel links counts.
+    rows = np.flatnonzero(is_direct)[::-1]
+    for row in rows:
+        bandwidth[source[row], destination[row]] = topology.bandwidth_bytes_per_s[row]
     classes: _Classes = {}
     for size in sizes:
         for npus in combinations(range(topology.num_npus), size):
@@ -49,18 +56,6 @@ def find_allocation_classes(topology: Topology, sizes: Iterable[int]) -> list[Al
         for members in candidates
     ]
     return sorted(allocation_classes, key=lambda kind: (len(kind.npus), kind.npus))
-
-
-def _collect_bandwidths(topology: Topology) -> Float64Array:
-    """Collect the bandwidth between NPUs in bytes/s, 0 without a link: float64[NPUs, NPUs]."""
-    bandwidth = np.zeros((topology.num_npus, topology.num_npus))
-    source, destination = topology.source, topology.destination
-    is_direct = (source < topology.num_npus) & (destination < topology.num_npus)
-    # Reversed order, so that the first of parallel links counts.
-    rows = np.flatnonzero(is_direct)[::-1]
-    for row in rows:
-        bandwidth[source[row], destination[row]] = topology.bandwidth_bytes_per_s[row]
-    return bandwidth
 
 
 def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> None:
@@ -76,7 +71,14 @@ def _add_to_class(classes: _Classes, bandwidth: Float64Array, npus: _Npus) -> No
     candidates = classes.setdefault(signature, [])
     for members in candidates:
         # One member represents its class, since isomorphism is transitive.
-        if _find_isomorphism(restricted, _restrict(bandwidth, members[0])) is not None:
+        target = _restrict(bandwidth, members[0])
+        target_colors = _compute_colors(target)
+        images = []
+        for source_color in _compute_colors(restricted):
+            images.append(
+                [node for node, color in enumerate(target_colors) if color == source_color]
+            )
+        if next(_generate_isomorphisms(restricted, target, images, []), None) is not None:
             members.append(npus)
             return
     candidates.append([npus])
@@ -102,15 +104,6 @@ def _compute_colors(bandwidth: Float64Array) -> list[_Color]:
         outward, inward = sorted(bandwidth[node]), sorted(bandwidth[:, node])
         colours.append((tuple(outward), tuple(inward)))
     return colours
-
-
-def _find_isomorphism(source: Float64Array, target: Float64Array) -> list[int] | None:
-    """Find the nodes of `target` onto which an isomorphism maps the nodes of `source`, or None."""
-    target_colors = _compute_colors(target)
-    images = []
-    for source_color in _compute_colors(source):
-        images.append([node for node, color in enumerate(target_colors) if color == source_color])
-    return next(_generate_isomorphisms(source, target, images, []), None)
 
 
 def _generate_isomorphisms(

@@ -68,7 +68,12 @@ def reshard(
     full_shape, element = _find_shape_and_type(tensor, shape, dtype)
     move = _move(full_shape, element, source, destination, host_size)
     rank = dist.get_rank()
-    _check_group(move, dist.get_world_size())
+    world = dist.get_world_size()
+    # Ranks are numbers of the default group.
+    last = max(*move.source.mesh.devices, *move.destination.mesh.devices)
+    if last >= world:
+        message = f"the meshes name rank {last}, the group has {world} ranks"
+        raise InputError(message, cure="start more ranks or use smaller meshes")
     _check_shard(shard, move, rank, element)
     plan = plan_reshard([move], host_bandwidth=host_bandwidth)
     output = _allocate_output(
@@ -117,15 +122,6 @@ def _move(
     # Ranks are those of the group: without @ both meshes begin at rank 0.
     end = parse_side(destination, len(shape), 0, size)
     return Move(tensor, start, end)
-
-
-def _check_group(move: Move, world: int) -> None:
-    """Raise `InputError` for meshes that are larger than the job."""
-    # Ranks are numbers of the default group.
-    last = max(*move.source.mesh.devices, *move.destination.mesh.devices)
-    if last >= world:
-        message = f"the meshes name rank {last}, the group has {world} ranks"
-        raise InputError(message, cure="start more ranks or use smaller meshes")
 
 
 def _check_shard(shard: torch.Tensor | None, move: Move, rank: int, dtype: torch.dtype) -> None:

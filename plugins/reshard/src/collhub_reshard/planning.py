@@ -128,17 +128,15 @@ class ReshardPlan:
         row = self.tasks.rows[piece.task]
         links = LINKS_PER_HOP * len(self.tasks.receivers[piece.task])
         strategy = self.strategies[row]
-        parts = self.chunks[row] * _count_parts(strategy, self._find_reach(row))
+        parts = self.chunks[row] * _count_parts(
+            strategy, _find_reach(self.units, row, find_needing_hosts(self.units)[row])
+        )
         if strategy in (Strategy.SEND_RECV, Strategy.LOCAL_ALL_GATHER):
             # These strategies send directly to the last receiver.
             links = LINKS_PER_HOP
         fill = piece.duration * (links - 1) / parts
         latency = links / LINKS_PER_HOP * self.tasks.network.latency_s
         return self.tasks.seconds(piece.end + fill) + latency
-
-    def _find_reach(self, row: int) -> Reach:
-        """Return the receivers of a unit task, by number of hosts and devices."""
-        return _find_reach(self.units, row, find_needing_hosts(self.units)[row])
 
 
 def plan_reshard(
@@ -223,7 +221,13 @@ def _plan_streamed(
     rows = [row for delivery in streams.deliveries for row in delivery.rows]
     counts = [choices.chunks or MAX_CHUNKS]
     if simulate is not None and choices.chunks is None:
-        counts = _list_stream_chunks(streams)
+        # List the numbers of chunks to try, as long as the mean message has at least 4096 bytes.
+        parts = [
+            (stream.part[1] - stream.part[0]) * streams.deliveries[stream.delivery].bytes
+            for stream in streams.streams
+        ]
+        mean = sum(parts, Fraction(0)) / max(1, len(parts))
+        counts = [count for count in _STREAM_CHUNKS if mean >= count * _MIN_MESSAGE_BYTES] or [1]
     best: ReshardPlan | None = None
     budget = choices.effort.budget
     for index, count in enumerate(counts if rows else ()):
@@ -241,16 +245,6 @@ def _plan_streamed(
     return best or ReshardPlan(
         moves, units, tasks, empty_schedule, {}, {}, topology, choices, streams
     )
-
-
-def _list_stream_chunks(streams: StreamPlan) -> list[int]:
-    """List the numbers of chunks to try, as long as the mean message has at least 4096 bytes."""
-    parts = [
-        (stream.part[1] - stream.part[0]) * streams.deliveries[stream.delivery].bytes
-        for stream in streams.streams
-    ]
-    mean = sum(parts, Fraction(0)) / max(1, len(parts))
-    return [count for count in _STREAM_CHUNKS if mean >= count * _MIN_MESSAGE_BYTES] or [1]
 
 
 def _get_time_s(plan: ReshardPlan) -> float:

@@ -111,7 +111,12 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
     if len(host_of) != max(max(side.mesh.devices) for side in sides) + 1:
         raise FlawError("form", "the list of hosts does not match the devices of the moves")
     units = unit_tasks([place_on_hosts(move, host_of) for move in moves])
-    network = _read_network(document)
+    # Read the cards of the hosts from the proof, as exact rates.
+    rates = []
+    for name in ("out_rate", "in_rate"):
+        entries = cast("Mapping[str, str]", document[name])
+        rates.append({int(host): Fraction(rate) for host, rate in entries.items()})
+    network = HostNetwork(rates[0], rates[1], int(cast("int", document["cards"])))
     if topology is not None:
         actual_network = find_host_network(topology, units.host_of)
         if (actual_network.out_rate, actual_network.in_rate) != (network.out_rate, network.in_rate):
@@ -125,15 +130,6 @@ def _read_claim(document: Mapping[str, JsonValue], topology: Topology | None) ->
     tasks = build_host_tasks(units, moves, network, work)
     _check_tasks(task_entries, tasks)
     return _ScheduleClaim(document, units, tasks, list(_read_pieces(document)))
-
-
-def _read_network(document: Mapping[str, JsonValue]) -> HostNetwork:
-    """Read the cards of the hosts from the proof, as exact rates."""
-    rates = []
-    for name in ("out_rate", "in_rate"):
-        entries = cast("Mapping[str, str]", document[name])
-        rates.append({int(host): Fraction(rate) for host, rate in entries.items()})
-    return HostNetwork(rates[0], rates[1], int(cast("int", document["cards"])))
 
 
 def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTasks) -> None:

@@ -131,9 +131,23 @@ class Audience:
 def list_transfers(strategy: Strategy, audience: Audience, chunks: int) -> list[Transfer]:
     """List the transfers of a strategy, chunk by chunk in the order in which they are sent."""
     if strategy is Strategy.SEND_RECV:
-        return _send_to_every_device(audience, chunks)
+        receivers = [device for devices in audience.hosts.values() for device in devices]
+        return [
+            Transfer(audience.sender, receiver, *_compute_part(chunk, chunks))
+            for receiver in receivers
+            for chunk in range(chunks)
+        ]
     if strategy is Strategy.BROADCAST:
-        return _send_along_chain(audience, chunks)
+        # Send chunk after chunk from host to host; each host distributes it inside.
+        transfers: list[Transfer] = []
+        for chunk in range(chunks):
+            part = _compute_part(chunk, chunks)
+            source, parent = audience.sender, -1
+            for devices in audience.hosts.values():
+                transfers.append(Transfer(source, devices[0], *part, parent))
+                source, parent = devices[0], len(transfers) - 1
+                transfers += _spread_within_host(devices, part, parent)
+        return transfers
     gathered = strategy is Strategy.LOCAL_ALL_GATHER
     transfers = _gather_locally(audience) if gathered else _scatter_among_hosts(audience)
     return [
@@ -163,16 +177,6 @@ def _move_to_chunk(transfer: Transfer, chunk: int, chunks: int, begun: int) -> T
     last = (chunk + transfer.last) / chunks
     parent = transfer.parent + begun if transfer.parent >= 0 else -1
     return Transfer(transfer.source, transfer.destination, first, last, parent)
-
-
-def _send_to_every_device(audience: Audience, chunks: int) -> list[Transfer]:
-    """Send full copies to one receiver after another, each chunk by chunk."""
-    receivers = [device for devices in audience.hosts.values() for device in devices]
-    return [
-        Transfer(audience.sender, receiver, *_compute_part(chunk, chunks))
-        for receiver in receivers
-        for chunk in range(chunks)
-    ]
 
 
 def _compute_part(index: int, count: int) -> tuple[Fraction, Fraction]:
@@ -209,19 +213,6 @@ def _scatter_among_hosts(audience: Audience) -> list[Transfer]:
                 continue
             transfers.append(Transfer(entry, other_entry, *part, root))
             transfers += _spread_within_host(audience.hosts[other_host], part, len(transfers) - 1)
-    return transfers
-
-
-def _send_along_chain(audience: Audience, chunks: int) -> list[Transfer]:
-    """Send chunk after chunk from host to host; each host distributes it inside."""
-    transfers: list[Transfer] = []
-    for chunk in range(chunks):
-        part = _compute_part(chunk, chunks)
-        source, parent = audience.sender, -1
-        for devices in audience.hosts.values():
-            transfers.append(Transfer(source, devices[0], *part, parent))
-            source, parent = devices[0], len(transfers) - 1
-            transfers += _spread_within_host(devices, part, parent)
     return transfers
 
 

@@ -50,18 +50,32 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
 
 def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
     setting = Setting.of(request, options)
-    _check_ranks(setting)
-    _check_links(setting)
-    _check_memory(setting, _minimum_transfers(setting))
+    if setting.collective.num_ranks == 1:
+        raise UsageError(
+            "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
+        )
+    first, second = setting.members[:2].tolist()
+    if not setting.network.num_links:
+        raise unreachable_error(setting.network, first, second)
+    # A lower bound for the number of transfers, by the requested chunks per share.
+    pieces = setting.pieces or 1
+    units, other_ranks = setting.count_units(pieces), setting.collective.num_ranks - 1
+    # A gather or scatter moves each share once; other collectives bring every unit to all NPUs that
+    # lack it.
+    has_one_end = setting.collective.kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER)
+    _check_memory(setting, other_ranks * (pieces if has_one_end else units))
     best = find_fastest_candidate(setting, request)
     _check_memory(setting, best.num_transfers)
     answer = _build_answer(setting, request, best)
     proved = prove_bounds(setting, best, answer.time_ns)
     bounds = proved.bounds_ns
     statistics = _collect_statistics(setting, request, best)
+    option_texts = {name: str(value) for name, value in asdict(options).items()}
+    # A source tree that is imported without being installed has no version.
+    version = installed_version(_NAME) or ""
     algorithm = replace(
         answer.algorithm,
-        provenance=_build_provenance(request, options),
+        provenance=Provenance(_NAME, version, request.topology.name, "", option_texts),
         extensions={
             _NAME: _build_extension(setting, statistics, answer.time_ns, bounds) | proved.proof
         },
@@ -75,20 +89,6 @@ def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRe
         is_partial,
         answer.is_replayed,
     )
-
-
-def _check_ranks(setting: Setting) -> None:
-    if setting.collective.num_ranks == 1:
-        raise UsageError(
-            "one rank has nothing to send", cure="let at least two ranks take part", code="one-rank"
-        )
-
-
-def _check_links(setting: Setting) -> None:
-    """Raise `InputError` if there are no links; the kernels report other unreachable pairs."""
-    first, second = setting.members[:2].tolist()
-    if not setting.network.num_links:
-        raise unreachable_error(setting.network, first, second)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +110,15 @@ def _build_answer(
 ) -> _Answer:
     """Build the requested steps: of all ranks or of some."""
     if setting.requested_ranks is not None:
-        return _build_partial_answer(setting, best)
+        # If there are many transfers, only those of the requested ranks fit in memory.
+        is_whole = best.num_transfers <= MAX_SIMULATED_TRANSFERS
+        transfers = best.transfers(None if is_whole else setting.requested_ranks)
+        is_replayed = _verify(setting, best, transfers if is_whole else None)
+        algorithm = build_algorithm(setting, best, transfers, setting.requested_ranks)
+        time_ps = get_finish_ps(transfers) if is_whole else best.time_ps
+        return _Answer(algorithm, round_up_to_ns(time_ps), is_replayed)
     algorithm, time_ns = build_timed_algorithm(setting, request, best)
     return _Answer(algorithm, time_ns, is_replayed=False)
-
-
-def _build_partial_answer(setting: Setting, best: SynthesisCandidate) -> _Answer:
-    """Build the steps of some ranks; if the schedule is small, time and verify it completely."""
-    # If there are many transfers, only those of the requested ranks fit in memory.
-    is_whole = best.num_transfers <= MAX_SIMULATED_TRANSFERS
-    transfers = best.transfers(None if is_whole else setting.requested_ranks)
-    is_replayed = _verify(setting, best, transfers if is_whole else None)
-    algorithm = build_algorithm(setting, best, transfers, setting.requested_ranks)
-    time_ps = get_finish_ps(transfers) if is_whole else best.time_ps
-    return _Answer(algorithm, round_up_to_ns(time_ps), is_replayed)
 
 
 def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | None) -> bool:
@@ -137,16 +132,6 @@ def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | N
     if not report.ok:
         raise InputError(f"invalid schedule: {report.diagnostics[0]}", code="invalid-schedule")
     return True
-
-
-def _minimum_transfers(setting: Setting) -> int:
-    """Return a lower bound for the number of transfers, by the requested chunks per share."""
-    pieces = setting.pieces or 1
-    units, other_ranks = setting.count_units(pieces), setting.collective.num_ranks - 1
-    # A gather or scatter moves each share once; other collectives bring every unit to all NPUs that
-    # lack it.
-    has_one_end = setting.collective.kind in (CollectiveKind.GATHER, CollectiveKind.SCATTER)
-    return other_ranks * (pieces if has_one_end else units)
 
 
 def _check_memory(setting: Setting, num_transfers: int) -> None:
@@ -194,10 +179,3 @@ def _build_extension(
         "bounds_ns": dict(bounds),
         "ratio_to_bound": time_ns / bound if bound else None,
     }
-
-
-def _build_provenance(request: SynthesisRequest, options: TacosOptions) -> Provenance:
-    option_texts = {name: str(value) for name, value in asdict(options).items()}
-    # A source tree that is imported without being installed has no version.
-    version = installed_version(_NAME) or ""
-    return Provenance(_NAME, version, request.topology.name, "", option_texts)

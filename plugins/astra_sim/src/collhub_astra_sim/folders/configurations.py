@@ -206,7 +206,12 @@ class AlgorithmUses:
         self.file, system = self._find_system()
         for kind, key in COLLECTIVE_KEYS.items():
             if key in system:
-                self.by_kind[kind] = self._find_prefix(key, system[key])
+                value = system[key]
+                # ASTRA-sim aborts on any other value.
+                if not (isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)):
+                    message = f"{key} is no list of exactly one prefix, on which ASTRA-sim aborts"
+                    raise self._files.error(message, 'write for example ["traces/ring"]', self.file)
+                self.by_kind[kind] = self._find_set(value[0])
         if PER_NODE_KEY in system:
             self.by_node = self._read_node_map(system[PER_NODE_KEY])
 
@@ -231,17 +236,6 @@ class AlgorithmUses:
         )
         raise self._files.error(several if candidates else none, cure)
 
-    def _find_prefix(self, key: str, value: object) -> str:
-        """Return the set of traces that the value of a key names.
-
-        Raises `InputError` unless the value is a list of one text that names a set of the folder.
-        """
-        # ASTRA-sim aborts on any other value.
-        if not (isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)):
-            message = f"{key} is no list of exactly one prefix, on which ASTRA-sim aborts"
-            raise self._files.error(message, 'write for example ["traces/ring"]', self.file)
-        return self._find_set(value[0])
-
     def _read_node_map(self, path: object) -> dict[int, str]:
         """Return the sets of traces by workload node, from the map that a file contains.
 
@@ -252,7 +246,9 @@ class AlgorithmUses:
             message = f"{PER_NODE_KEY} names no file of the folder"
             raise self._files.error(message, file=self.file)
         pairs = _read_pairs(part)
-        if not pairs or not all(_is_node(node) for node in pairs):
+        if not pairs or not all(
+            (node.isascii() and node.isdecimal() and len(node) < 20) for node in pairs
+        ):
             message = f"{part.name} is no YAML map of workload nodes to prefixes"
             raise self._files.error(message, "write for example 0: traces/ring", self.file)
         for node in pairs:
@@ -286,11 +282,6 @@ def _read_pairs(part: SourcePart) -> dict[str, str]:
     if not all(isinstance(node, yaml.ScalarNode) for entry in entries for node in entry):
         return {}
     return {key.value: value.value for key, value in entries}
-
-
-def _is_node(text: str) -> bool:
-    """Return whether a text is the number of a node: 1 to 19 ASCII digits (64 bits)."""
-    return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def read_configuration(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:
@@ -338,7 +329,13 @@ def _note_uses(
     for node in _read_nodes(content, file):
         if node.type != NodeType.COMM_COLL:
             continue
-        attributes = _collect_attributes(node)
+        # The values of a node's attributes by name; of duplicates the first, as in ASTRA-sim.
+        values: dict[str, object] = {}
+        for attribute in node.attr:
+            kind = attribute.WhichOneof("value")
+            if kind is not None:
+                values.setdefault(attribute.name, getattr(attribute, kind))
+        attributes = values
         prefix = uses.prefix_of(node.id, attributes.get("comm_type"))
         if prefix is None:
             continue
@@ -363,19 +360,6 @@ def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
     except TraceError as error:
         location = Location(error.file, byte=error.byte)
         raise InputError(error.reason, location=location, code=error.code) from None
-
-
-def _collect_attributes(node: _Node) -> dict[str, object]:
-    """Return the values of a node's attributes by name; of duplicates the first, as in ASTRA-sim.
-
-    Attributes without a value are omitted.
-    """
-    values: dict[str, object] = {}
-    for attribute in node.attr:
-        kind = attribute.WhichOneof("value")
-        if kind is not None:
-            values.setdefault(attribute.name, getattr(attribute, kind))
-    return values
 
 
 def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:

@@ -179,7 +179,14 @@ def _add_last_computations(workload: Workload) -> Workload:
     is_last[control[0]] = False
     lasts = np.flatnonzero(is_last)
     added = len(nodes) + np.searchsorted(ranks, nodes.rank[lasts])
-    new_nodes = _build_last_nodes(nodes, ranks)
+    # The highest number of a rank gets a slot last.
+    highest = int(nodes.identity.max(initial=0))
+    columns = {
+        name: np.full(len(ranks), default, np.int64) for name, default in NODE_DEFAULTS.items()
+    }
+    values = {"identity": highest + 1, "kind": int(NodeKind.COMPUTE), "duration_ns": 1}
+    columns |= {name: np.full(len(ranks), value) for name, value in values.items()}
+    new_nodes = columns | {"rank": ranks}
     table = {
         # One dtype per column: 64-bit identities would lose digits if combined with other integer
         # types.
@@ -189,18 +196,6 @@ def _add_last_computations(workload: Workload) -> Workload:
     data = np.concatenate([edges[0], lasts]), np.concatenate([edges[1], added])
     changed = NodeColumns.from_columns(workload.num_ranks, table, data, control)
     return replace(workload, nodes=changed)
-
-
-def _build_last_nodes(nodes: NodeColumns, ranks: Int64Array) -> dict[str, Int64Array]:
-    """Return the columns of one computation of 1 ns per rank, with unused numbers."""
-    # The highest number of a rank gets a slot last.
-    highest = int(nodes.identity.max(initial=0))
-    columns = {
-        name: np.full(len(ranks), default, np.int64) for name, default in NODE_DEFAULTS.items()
-    }
-    values = {"identity": highest + 1, "kind": int(NodeKind.COMPUTE), "duration_ns": 1}
-    columns |= {name: np.full(len(ranks), value) for name, value in values.items()}
-    return columns | {"rank": ranks}
 
 
 @dataclass(frozen=True, slots=True)

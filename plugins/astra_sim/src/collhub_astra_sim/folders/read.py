@@ -71,7 +71,12 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
         algorithm = replace(algorithm, collective_bytes=used.comm_size)
     _note_backend(files)
     members = _select_members(files, configuration, used, options.group)
-    return _place_ranks(files, algorithm, members, configuration.num_npus)
+    # The algorithm placed on the NPUs that run it.
+    count = len(members) if members is not None else configuration.num_npus or algorithm.num_ranks
+    if count != algorithm.num_ranks:
+        message = f"{algorithm.num_ranks} ranks have traces, {count} NPUs run them"
+        raise files.error(message, "provide one trace for every NPU that takes part")
+    return placed(algorithm, members or range(count))
 
 
 def read_network(source: Source, options: NoOptions) -> Topology:
@@ -192,21 +197,6 @@ def _select_members(
     return members
 
 
-def _place_ranks(
-    files: FolderFiles, algorithm: Algorithm, members: tuple[int, ...] | None, num_npus: int
-) -> Algorithm:
-    """Return the algorithm placed on the NPUs that run it.
-
-    `members` None: the first `num_npus` NPUs, or one per rank if that is 0. Raises `InputError` if
-    the numbers of NPUs and ranks differ.
-    """
-    count = len(members) if members is not None else num_npus or algorithm.num_ranks
-    if count != algorithm.num_ranks:
-        message = f"{algorithm.num_ranks} ranks have traces, {count} NPUs run them"
-        raise files.error(message, "provide one trace for every NPU that takes part")
-    return placed(algorithm, members or range(count))
-
-
 _MEMORY_KEY = "memory-type"
 PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm"})
 """Attributes of the hub's traces that ASTRA-sim does not read."""
@@ -225,25 +215,27 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
         raise files.error("the folder has no traces of a workload")
     groups = read_groups(files)
     traces = _read_workload(files, prefix, groups)
+    # The text of the remote memory's configuration, None without one.
+    names = [file for file, value in files.objects() if _MEMORY_KEY in value]
+    if len(names) > 1 and MEMORY not in names:
+        raise files.error(f"several files describe memories: {', '.join(names[:8])}")
+    name = MEMORY if MEMORY in names else next(iter(names), None)
     configuration: dict[str, JsonValue] = {
         "system": _read_text(files.files[uses.file]),
         "network": _read_network_text(files),
         "backend": script_backend(files),
-        "memory": _read_memory_text(files),
+        "memory": (None if name is None else _read_text(files.files[name])),
         "custom": [*prefixes],
         "by_kind": {str(kind): used for kind, used in uses.by_kind.items()},
         "per_node": {str(node): used for node, used in uses.by_node.items()},
     }
     return replace(
         traces,
-        algorithms=tuple(_read_algorithm(files, used) for used in prefixes),
+        algorithms=tuple(
+            chakra_algorithm(files.source_of(used), ChakraReadOptions()) for used in prefixes
+        ),
         extensions={**traces.extensions, EXTENSION: configuration},
     )
-
-
-def _read_algorithm(files: FolderFiles, prefix: str) -> Algorithm:
-    """Read the custom algorithm of a set of traces."""
-    return chakra_algorithm(files.source_of(prefix), ChakraReadOptions())
 
 
 def _read_workload(
@@ -289,15 +281,6 @@ def script_backend(files: FolderFiles) -> str | None:
         if BINARY_NAMES[is_aware].encode("ascii") in text:
             return backend
     return None
-
-
-def _read_memory_text(files: FolderFiles) -> str | None:
-    """Return the text of the remote memory's configuration, None without one."""
-    names = [file for file, value in files.objects() if _MEMORY_KEY in value]
-    if len(names) > 1 and MEMORY not in names:
-        raise files.error(f"several files describe memories: {', '.join(names[:8])}")
-    name = MEMORY if MEMORY in names else next(iter(names), None)
-    return None if name is None else _read_text(files.files[name])
 
 
 def claims(source: Source) -> bool:

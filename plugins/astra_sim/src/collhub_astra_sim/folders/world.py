@@ -41,7 +41,14 @@ def choose_placement(
         ",".join(map(str, default_npus)) if default_npus is not None else None
     )
     members = _parse_members(group, algorithm.num_ranks)
-    npus = _count_npus(topology, options, members)
+    # The size of the world: of the topology, as given, or as small as the members allow.
+    option_npus = options.npus
+    npus = option_npus or members[-1] + 1
+    if topology is not None:
+        npus = topology.num_npus
+    if option_npus is not None and npus != option_npus:
+        name = topology.name if topology is not None else ""
+        raise UsageError(f"option npus: {option_npus}, but topology {name} has {npus} NPUs")
     if npus > _MOST_NPUS:
         raise UsageError(
             f"{npus} NPUs are more than {_MOST_NPUS}",
@@ -54,23 +61,6 @@ def choose_placement(
             code="topology-too-small",
         )
     return WorldPlacement(npus, members)
-
-
-def _count_npus(
-    topology: Topology | None, options: AstraFolderOptions, members: tuple[int, ...]
-) -> int:
-    """Return the size of the world: of the topology, as given, or as small as the members allow.
-
-    Raises `UsageError` if the option contradicts the topology.
-    """
-    option_npus = options.npus
-    npus = option_npus or members[-1] + 1
-    if topology is not None:
-        npus = topology.num_npus
-    if option_npus is not None and npus != option_npus:
-        name = topology.name if topology is not None else ""
-        raise UsageError(f"option npus: {option_npus}, but topology {name} has {npus} NPUs")
-    return npus
 
 
 def _parse_members(group: str | None, num_ranks: int) -> tuple[int, ...]:

@@ -106,7 +106,15 @@ def build_folder_of_several(
         losses += [*program.traces.losses, *network.losses, *folder_losses]
         programs.append(program)
         networks.append(network)
-    _check_types(programs, placement)
+    # Raise `UsageError` for two algorithms of one collective in a group: the second never runs.
+    kinds = [program.run_as for program in programs]
+    doubled = [kind for kind in kinds if kinds.count(kind) > 1]
+    if doubled and placement.is_part:
+        reason = f"the first algorithm of {doubled[0]} for all subsequent ones"
+        raise UsageError(
+            f"inside a group ASTRA-sim uses {reason}",
+            cure="write a folder for each, or run them on all NPUs",
+        )
     # Some algorithms may require a network while others fit any.
     if len({network.dimensions for network in networks}) > 1:
         message = "the algorithms need different networks of ASTRA-sim"
@@ -120,18 +128,6 @@ def build_folder_of_several(
     )
 
 
-def _check_types(programs: Sequence[FolderProgram], placement: WorldPlacement) -> None:
-    """Raise `UsageError` for two algorithms of one collective in a group: the second never runs."""
-    kinds = [program.run_as for program in programs]
-    doubled = [kind for kind in kinds if kinds.count(kind) > 1]
-    if doubled and placement.is_part:
-        reason = f"the first algorithm of {doubled[0]} for all subsequent ones"
-        raise UsageError(
-            f"inside a group ASTRA-sim uses {reason}",
-            cure="write a folder for each, or run them on all NPUs",
-        )
-
-
 def _build_program(
     entry: NamedAlgorithm, placement: WorldPlacement, options: AstraFolderOptions
 ) -> FolderProgram:
@@ -141,26 +137,19 @@ def _build_program(
     """
     kind = entry.algorithm.collective.kind
     size = entry.collective_bytes
-    return FolderProgram(
-        _check_name(entry.name),
-        size,
-        kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
-        _compute_comm_size(entry.algorithm, size, options),
-        chakra_traces(placed(entry.algorithm, placement.members), replace(options, size=size)),
-    )
-
-
-def _check_name(name: str) -> str:
-    """Return the name of traces, which becomes a part of paths.
-
-    Raises `UsageError` if it is invalid.
-    """
+    name = entry.name
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"option name: {name[:80]!r} is not letters, digits, '.', '_' and '-'",
             cure="write for example ring",
         )
-    return name
+    return FolderProgram(
+        name,
+        size,
+        kind if kind in COLLECTIVE_KEYS else CollectiveKind.ALL_REDUCE,
+        _compute_comm_size(entry.algorithm, size, options),
+        chakra_traces(placed(entry.algorithm, placement.members), replace(options, size=size)),
+    )
 
 
 def _compute_comm_size(algorithm: Algorithm, size: int, options: AstraFolderOptions) -> int:
@@ -215,22 +204,15 @@ def _find_network(
             _DEFAULT_BANDWIDTH_BYTES_PER_S,
             _DEFAULT_LATENCY_S,
         )
-    sources, destinations = _find_message_ends(nodes, np.asarray(placement.members, np.int64))
-    return find_astra_network(
-        topology, sources, destinations, is_congestion_aware=is_congestion_aware
-    )
-
-
-def _find_message_ends(nodes: NodeTable, members: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Return (sending NPU, receiving NPU) of every message; `members`: the NPU of every rank.
-
-    Two int64[messages] columns, in the order of the sends in `nodes`.
-    """
+    # (sending NPU, receiving NPU) of every message; `members`: the NPU of every rank.
+    members = np.asarray(placement.members, np.int64)
     rank = group_of_entry(nodes.rank_indptr)
     is_send = nodes.type == NodeType.COMM_SEND
     sources = members[rank[is_send]]
     destinations = members[nodes.peer[is_send]]
-    return sources, destinations
+    return find_astra_network(
+        topology, sources, destinations, is_congestion_aware=is_congestion_aware
+    )
 
 
 def collect_losses(
@@ -299,7 +281,10 @@ def _check_instant_messages(
     algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
 ) -> Loss | None:
     """Return the loss of initial messages with an event at time 0, which ASTRA-sim refuses."""
-    sends = _find_first_sends(nodes)
+    # Data and control dependencies both delay a node.
+    waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
+    is_send = nodes.type == NodeType.COMM_SEND
+    sends = np.flatnonzero(is_send & (waits == 0))
     shortest_ns = _compute_shortest_times_ns(nodes.size[sends], network, is_congestion_aware)
     instant = sends[shortest_ns == 0]
     if not len(instant):
@@ -310,14 +295,6 @@ def _check_instant_messages(
         f"first {first}",
         "ASTRA-sim aborts (exit status 134); use a larger size",
     )
-
-
-def _find_first_sends(nodes: NodeTable) -> Int64Array:
-    """Return the rows of the sends without dependencies, int64, ascending."""
-    # Data and control dependencies both delay a node.
-    waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
-    is_send = nodes.type == NodeType.COMM_SEND
-    return np.flatnonzero(is_send & (waits == 0))
 
 
 def _compute_shortest_times_ns(

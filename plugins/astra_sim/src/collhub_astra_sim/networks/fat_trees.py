@@ -194,7 +194,13 @@ class _File:
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue
-            key, value = self._parse_pair(words, number)
+            # Parse a line as (key in lower case, value). Raises `InputError`.
+            text = words[1] if len(words) == 2 else ""
+            if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
+                self._fail(
+                    number, "a key and a whole number were expected", "write for example Nodes 16"
+                )
+            key, value = words[0].lower(), int(text)
             if key == "tier":
                 block = self._tiers.setdefault(value, {})
                 if block:
@@ -217,7 +223,14 @@ class _File:
         tree = FatTree(self._head["nodes"], self._head["podsize"], tiers)
         if defect := tree.defect():
             self._fail(None, defect, "the numbers have to be consistent: see the manual of htsim")
-        return _add_switch_latencies(tree, tree.topology(self._name))
+        # Add the latency of every switch to the links that leave it.
+        topology = tree.topology(self._name)
+        sizes = [tree.switches(number) for number in range(len(tree.tiers))]
+        latencies_s = [tier.switch_latency_ns / 1e9 for tier in tree.tiers]
+        latency_of_node = np.concatenate([np.zeros(tree.npus), np.repeat(latencies_s, sizes)])
+        if not latency_of_node.any():
+            return topology
+        return replace(topology, latency_s=topology.latency_s + latency_of_node[topology.source])
 
     def _build_tier(self, number: int, is_top: bool) -> Tier:
         """Build a tier from its keys. Raises `InputError` for missing ones."""
@@ -230,13 +243,6 @@ class _File:
         if is_top:
             values.pop("radix_up", None)
         return Tier(**values)
-
-    def _parse_pair(self, words: list[str], line: int) -> tuple[str, int]:
-        """Parse a line as (key in lower case, value). Raises `InputError`."""
-        text = words[1] if len(words) == 2 else ""
-        if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-            self._fail(line, "a key and a whole number were expected", "write for example Nodes 16")
-        return words[0].lower(), int(text)
 
     def _store_value(self, block: dict[str, int], key: str, value: int, line: int) -> None:
         """Store a value. Raises `InputError` for unknown or duplicate keys and invalid values."""
@@ -255,13 +261,3 @@ class _File:
         """Raise the `InputError` of this file."""
         location = Location(self._name, line)
         raise InputError(message, location=location, cure=cure, code="invalid-htsim-topology")
-
-
-def _add_switch_latencies(tree: FatTree, topology: Topology) -> Topology:
-    """Add the latency of every switch to the links that leave it."""
-    sizes = [tree.switches(number) for number in range(len(tree.tiers))]
-    latencies_s = [tier.switch_latency_ns / 1e9 for tier in tree.tiers]
-    latency_of_node = np.concatenate([np.zeros(tree.npus), np.repeat(latencies_s, sizes)])
-    if not latency_of_node.any():
-        return topology
-    return replace(topology, latency_s=topology.latency_s + latency_of_node[topology.source])

@@ -94,7 +94,12 @@ class _Levels:
         tree = FatTree(self._npus, self._npus // self._count_pods(), tuple(tiers))
         if defect := tree.defect():
             raise _NoFatTreeError(defect)
-        self._check_npus(tree)
+        # Check that each switch of tier 0 connects a block of consecutive NPUs.
+        radix = tree.tiers[0].radix_down
+        blocks = {tuple(sorted(self._below[switch])) for switch in self._nodes[1]}
+        expected = {tuple(range(first, first + radix)) for first in range(0, self._npus, radix)}
+        if blocks != expected:
+            raise _NoFatTreeError("NPUs of consecutive numbers are connected to different switches")
         self._check_pods(tree)
         self._check_cores()
         return tree
@@ -154,14 +159,6 @@ class _Levels:
             return 1
         above = {frozenset(self._above[switch]) for switch in self._nodes[1]}
         return len(above)
-
-    def _check_npus(self, tree: FatTree) -> None:
-        """Check that each switch of tier 0 connects a block of consecutive NPUs."""
-        radix = tree.tiers[0].radix_down
-        blocks = {tuple(sorted(self._below[switch])) for switch in self._nodes[1]}
-        expected = {tuple(range(first, first + radix)) for first in range(0, self._npus, radix)}
-        if blocks != expected:
-            raise _NoFatTreeError("NPUs of consecutive numbers are connected to different switches")
 
     def _check_pods(self, tree: FatTree) -> None:
         """Check that every switch of tier 0 is connected to all switches of tier 1 of its pod."""

@@ -200,7 +200,10 @@ def _build_dimension(
     if kind.text not in _KINDS:
         known = ", ".join(_KINDS)
         _fail(name, kind.line, f"topology {kind.text[:80]!r} is not one of {known}")
-    if not _is_positive_number(size.text):
+    text = size.text
+    # isdecimal accepts other Unicode digits, and huge numbers take long to convert.
+    is_short_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    if not (is_short_number and int(text) > 0):
         message = f"npus_count {size.text[:80]!r} is not a whole number of at least 1"
         _fail(name, size.line, message)
     rate, delay = _parse_number(bandwidth.text), _parse_number(latency.text)
@@ -212,13 +215,6 @@ def _build_dimension(
         message = f"latency {latency.text[:80]!r} is not a number of ns of at least 0"
         _fail(name, latency.line, message)
     return Dimension(_KINDS[kind.text], int(size.text), rate * _GIB, delay / 1e9)
-
-
-def _is_positive_number(text: str) -> bool:
-    """Return whether a text is a positive integer of limited length."""
-    # isdecimal accepts other Unicode digits, and huge numbers take long to convert.
-    is_short_number = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
-    return is_short_number and int(text) > 0
 
 
 def _parse_number(text: str) -> float:

@@ -121,10 +121,15 @@ class _Words:
             destination = number[self._read_integer("a node", header.nodes)]
             if source == destination:
                 self._fail("a link joins a node to itself")
-            rate, delay = self._read_rate(), self._read_delay()
+            rate = self._read_rate()
+            word = next(self._words, "")
+            match = _DELAY.fullmatch(word)
+            if match is None:
+                self._fail(f"{word[:_LONGEST_WORD]!r} is no delay", "write for example 500ns")
+            delay_s = float(match[1]) / _PER_SECOND[match[2]]
             # The packet loss rate has no effect on times here.
             next(self._words, None)
-            yield Cable(source, destination, rate, delay)
+            yield Cable(source, destination, rate, delay_s)
 
     def _check_end(self, header: _Header, count: int) -> None:
         """Report a warning if the number of links differs from the header.
@@ -147,17 +152,6 @@ class _Words:
         if match is None or not value > 0:
             self._fail(f"{word[:_LONGEST_WORD]!r} is no data rate", "write for example 400Gbps")
         return value / 8 if match[3].startswith("b") else value
-
-    def _read_delay(self) -> float:
-        """Read a delay and return seconds.
-
-        Raises `InputError` for a word that is no number with a unit from s down to fs.
-        """
-        word = next(self._words, "")
-        match = _DELAY.fullmatch(word)
-        if match is None:
-            self._fail(f"{word[:_LONGEST_WORD]!r} is no delay", "write for example 500ns")
-        return float(match[1]) / _PER_SECOND[match[2]]
 
     def _read_integer(self, description: str, above: int) -> int:
         """Read an integer in 0..above-1; `what` names it in errors."""

@@ -91,7 +91,8 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
         start, end = _compute_step_times(nodes, times, len(algorithm.steps))
         loads, diagnostics = times.link_loads, times.diagnostics
         result = SimulationResult(times.rank_finish_ns, start, end, loads, diagnostics)
-    if _is_foreign_trace(algorithm):
+    is_unknown = algorithm.steps.src_buffer == Buffer.UNKNOWN
+    if _TRACE_EXTENSION in algorithm.extensions and bool(is_unknown.any()):
         result = _remove_aborted_times(result, request.topology, options)
     # ASTRA-sim does not count the computations inside an algorithm.
     return replace(
@@ -99,12 +100,6 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
         shares_links=model.is_congestion_aware,
         rank_exposed_ns=result.rank_finish_ns,
     )
-
-
-def _is_foreign_trace(algorithm: Algorithm) -> bool:
-    """Return whether an algorithm was read from traces in bytes, without buffer contents."""
-    is_unknown = algorithm.steps.src_buffer == Buffer.UNKNOWN
-    return _TRACE_EXTENSION in algorithm.extensions and bool(is_unknown.any())
 
 
 def _remove_aborted_times(

@@ -122,7 +122,13 @@ def _add_times(
 
     Raises `InputError` if the table of times would be too large.
     """
-    link_class, classes = _group_links(routes, bandwidth, latency_ns)
+    # (class of every link, 0 without traffic; bandwidth + i latency of every class).
+    used = distinct(routes.links)
+    # A complex number per link, so that pairs of doubles are sorted and compared exactly.
+    kinds = bandwidth[used] + 1j * latency_ns[used]
+    classes, class_of_used = np.unique(kinds, return_inverse=True)
+    link_class = np.zeros(len(bandwidth), np.int32)
+    link_class[used] = class_of_used
     if len(classes) * len(sizes) > _LARGEST_TABLE:
         raise InputError(
             f"{len(sizes)} message sizes on {len(classes)} kinds of links are too many to tabulate",
@@ -133,19 +139,6 @@ def _add_times(
         classes.real[None, :], classes.imag[None, :], sizes[:, None], occupancy
     )
     return SimulatedNetwork(routes, sizes, link_class, busy_ns, arrival_ns)
-
-
-def _group_links(
-    routes: Routes, bandwidth: Float64Array, latency_ns: Float64Array
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.complex128]]:
-    """Return (class of every link, 0 without traffic; bandwidth + i latency of every class)."""
-    used = distinct(routes.links)
-    # A complex number per link, so that pairs of doubles are sorted and compared exactly.
-    kinds = bandwidth[used] + 1j * latency_ns[used]
-    classes, class_of_used = np.unique(kinds, return_inverse=True)
-    link_class = np.zeros(len(bandwidth), np.int32)
-    link_class[used] = class_of_used
-    return link_class, classes
 
 
 def report_link_loads(topology: Topology, link: Records) -> tuple[LinkLoad, ...]:

@@ -86,7 +86,10 @@ def build_world(
     last = network.routes.indptr[route_of_send + 1] - 1
     work[sends] = (last << 32) + network.routes.indptr[route_of_send]
     node = _build_node_records(nodes, work, rank, key, size_class)
-    node["slot"] = _find_single_slots(key, first_slot)
+    # The last entry serves nodes without a key, whose key is -1.
+    only = np.append(np.where(np.diff(first_slot) == 1, first_slot[:-1], -1), -1)
+    slots: Int64Array = only[key]
+    node["slot"] = slots
     if groups is None:
         switches = create_no_switched_records()
     else:
@@ -164,17 +167,6 @@ def _check_rows(nodes: NodeTable, network: SimulatedNetwork) -> None:
             cure="simulate fewer ranks",
             code="too-large",
         )
-
-
-def _find_single_slots(key: npt.NDArray[np.int32], first_slot: Int64Array) -> Int64Array:
-    """Return the slot of messages whose key has exactly one slot, -1 for all other nodes.
-
-    The kernel assigns the remaining slots when the messages begin; int64[nodes].
-    """
-    # The last entry serves nodes without a key, whose key is -1.
-    only = np.append(np.where(np.diff(first_slot) == 1, first_slot[:-1], -1), -1)
-    slots: Int64Array = only[key]
-    return slots
 
 
 def _build_node_records(

@@ -44,7 +44,11 @@ def compute_message_keys(
     codes = _compute_joint_codes((pair, tag, size_class[rows]))
     key = np.full(len(nodes), -1, np.int32)
     key[rows] = codes
-    return key, _count_slots(codes, is_send)
+    # The row pointer of the slots of keys: the larger of SENDs and RECVs per key.
+    keys = int(codes.max(initial=-1)) + 1
+    sends = np.bincount(codes[is_send], minlength=keys)
+    receives = np.bincount(codes[~is_send], minlength=keys)
+    return key, row_pointer(np.maximum(sends, receives))
 
 
 def _find_messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
@@ -53,17 +57,6 @@ def _find_messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
     is_receive = nodes.type == NodeType.COMM_RECV
     rows = np.flatnonzero(is_send | is_receive)
     return rows, is_send[rows]
-
-
-def _count_slots(codes: Int64Array, is_send: BoolArray) -> Int64Array:
-    """Return the row pointer of the slots of keys: the larger of SENDs and RECVs per key.
-
-    `codes`: the key of every message node; `is_send`: its kind.
-    """
-    keys = int(codes.max(initial=-1)) + 1
-    sends = np.bincount(codes[is_send], minlength=keys)
-    receives = np.bincount(codes[~is_send], minlength=keys)
-    return row_pointer(np.maximum(sends, receives))
 
 
 def compute_pair_codes(source: IntArray, destination: IntArray, num_ranks: int) -> Int64Array:

@@ -30,7 +30,7 @@ from collhub_astra_sim.workloads.machine_state import (
 from collhub_astra_sim.workloads.system import NATIVE_TYPES, System
 from hub_core import NodeTable, NodeType
 from hub_core.columns import Int64Array, distinct
-from hub_core.model import InputError, ProcessGroup, Workload
+from hub_core.model import InputError, Workload
 
 # The streams of a group are numbered from a multiple of this number.
 _STREAMS_OF_A_GROUP = 1_000_000
@@ -159,9 +159,12 @@ def choose_algorithms(
     member, members, group_rank = _collect_members(workload, rows)
     used = tuple(algorithms[name] for name in chooser.custom)
     pairs = distinct(np.concatenate([np.zeros(0, np.int64), *chooser.pairs]))
-    return Choices(
-        choice, member, members, group_rank, *_build_plan_records(chooser.plans), used, pairs
-    )
+    plans = chooser.plans
+    counts = np.array([len(plan) for plan in plans], np.int64)
+    plan = np.zeros(len(plans), PLAN)
+    plan["first"], plan["count"] = np.cumsum(counts) - counts, counts
+    phase = np.array([tuple(phase) for phases in plans for phase in phases], PHASE)
+    return Choices(choice, member, members, group_rank, plan, phase, used, pairs)
 
 
 def _group_combinations(
@@ -237,7 +240,15 @@ def _collect_members(
     member[grouped] = index_of_row
     # At least one record, because compiled code may read the first one in any case.
     members = np.zeros(max(len(example), 1), MEMBER)
-    group_numbers = _group_numbers(groups)
+    # ASTRA-sim's numbers of groups: decimal names, otherwise numbers above all names.
+    named_numbers = [
+        int(group.name) if group.name.isascii() and group.name.isdecimal() else -1
+        for group in groups
+    ]
+    above = max([0, *named_numbers]) + 1
+    group_numbers = [
+        number if number >= 0 else above + index for index, number in enumerate(named_numbers)
+    ]
     for index, member_code in enumerate(code[example].tolist()):
         number, rank = divmod(member_code, workload.num_ranks)
         position = position_of.get((number, rank))
@@ -250,25 +261,6 @@ def _collect_members(
         base = group_numbers[number] * _STREAMS_OF_A_GROUP
         members[index] = (base, 0, first[number], position, size, size < workload.num_ranks)
     return member, members, group_rank
-
-
-def _group_numbers(groups: Sequence[ProcessGroup]) -> list[int]:
-    """Return ASTRA-sim's numbers of groups: decimal names, otherwise numbers above all names."""
-    named_numbers = [
-        int(group.name) if group.name.isascii() and group.name.isdecimal() else -1
-        for group in groups
-    ]
-    above = max([0, *named_numbers]) + 1
-    return [number if number >= 0 else above + index for index, number in enumerate(named_numbers)]
-
-
-def _build_plan_records(plans: Sequence[tuple[Phase, ...]]) -> tuple[Records, Records]:
-    """Return (records of plans, records of the phases of all plans)."""
-    counts = np.array([len(plan) for plan in plans], np.int64)
-    plan = np.zeros(len(plans), PLAN)
-    plan["first"], plan["count"] = np.cumsum(counts) - counts, counts
-    phase = np.array([tuple(phase) for phases in plans for phase in phases], PHASE)
-    return plan, phase
 
 
 # --- pairs that communicate ---

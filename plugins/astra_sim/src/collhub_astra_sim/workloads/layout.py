@@ -70,7 +70,13 @@ class Layout:
         per_node: Mapping[int, str],
         named: NamedAlgorithms | None = None,
     ) -> None:
-        _check_size(workload, topology)
+        if workload.num_ranks != topology.num_npus:
+            message = (
+                f"topology {topology.name} has {topology.num_npus} NPUs, "
+                f"the workload has {workload.num_ranks} ranks"
+            )
+            cure = "choose a topology with one NPU for every rank"
+            raise UsageError(message, cure=cure, code="topology-size")
         self.workload, self.topology, self.system = workload, topology, system
         self.memory = memory
         self.order = np.lexsort((workload.nodes.identity, workload.nodes.rank))
@@ -209,17 +215,6 @@ class Layout:
         link["bytes_per_ns"], link["latency_ns"] = bandwidth / _GIGA, latency_ns
         first = np.searchsorted(source, np.arange(ranks + 1)).astype(np.int64)
         return link, first, destination, routes.indptr, routes.links
-
-
-def _check_size(workload: Workload, topology: Topology) -> None:
-    """Raise `UsageError` unless the topology has one NPU per rank."""
-    if workload.num_ranks != topology.num_npus:
-        message = (
-            f"topology {topology.name} has {topology.num_npus} NPUs, "
-            f"the workload has {workload.num_ranks} ranks"
-        )
-        cure = "choose a topology with one NPU for every rank"
-        raise UsageError(message, cure=cure, code="topology-size")
 
 
 def _create_records(dtype: np.dtype[np.void], count: int, **values: int) -> Records:

@@ -60,7 +60,14 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
         return NodeWork(action, slot, work, streams, kind, ~nodes.on_host)
     _set_computations(nodes, is_counted, system, action, work)
     _set_messages(nodes, action, work)
-    _set_transfers(nodes, memory, action, work)
+    # Set action and work of transfers to remote memory; raise `InputError` if there is none.
+    is_transfer = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
+    if memory.kind is MemoryKind.NONE:
+        message = "a LOAD or STORE node needs a remote memory: ASTRA-sim exits"
+        _refuse(nodes, is_transfer, message, "describe the memory in memory.json", "no-memory")
+    action[is_transfer] = MEMORY_NODE
+    sizes = np.maximum(nodes.bytes[is_transfer], 0)
+    work[is_transfer] = memory.latency_ns + sizes // memory.bytes_per_ns
     _set_collectives(nodes, kind, system, action, work, streams)
     action[nodes.is_kind(NodeKind.MARKER)] = SKIPPED
     return NodeWork(action, slot, work, streams, kind, is_counted)
@@ -138,19 +145,6 @@ def _set_messages(nodes: NodeColumns, action: npt.NDArray[np.uint8], work: Int64
     action[nodes.is_kind(NodeKind.SEND)] = SEND_NODE
     action[nodes.is_kind(NodeKind.RECV)] = RECV_NODE
     work[is_message] = nodes.bytes[is_message]
-
-
-def _set_transfers(
-    nodes: NodeColumns, memory: RemoteMemory, action: npt.NDArray[np.uint8], work: Int64Array
-) -> None:
-    """Set action and work of transfers to remote memory; raise `InputError` if there is none."""
-    is_transfer = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE)
-    if memory.kind is MemoryKind.NONE:
-        message = "a LOAD or STORE node needs a remote memory: ASTRA-sim exits"
-        _refuse(nodes, is_transfer, message, "describe the memory in memory.json", "no-memory")
-    action[is_transfer] = MEMORY_NODE
-    sizes = np.maximum(nodes.bytes[is_transfer], 0)
-    work[is_transfer] = memory.latency_ns + sizes // memory.bytes_per_ns
 
 
 def _set_collectives(

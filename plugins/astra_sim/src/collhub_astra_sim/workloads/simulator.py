@@ -124,12 +124,15 @@ def _run_simulation(
     """Simulate a job with the custom algorithms of its folder and of its nodes."""
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)
+    # The prefixes of custom algorithms by identity of nodes.
+    mapping = folder.get("per_node")
+    pairs = mapping if isinstance(mapping, dict) else {}
     return simulate_workload(
         workload,
         topology,
         system,
         algorithms=algorithms,
-        per_node=_read_node_map(folder),
+        per_node={int(node): str(prefix) for node, prefix in pairs.items()},
         named=named,
         queues=options.queues,
         rendezvous=options.rendezvous,
@@ -230,13 +233,6 @@ def _add_named_algorithms(
     number = np.full(len(nodes), -1, np.int64)
     number[rows] = key_of_row.reshape(-1)
     return NamedAlgorithms(names, number)
-
-
-def _read_node_map(folder: Mapping[str, JsonValue]) -> dict[int, str]:
-    """Return the prefixes of custom algorithms by identity of nodes."""
-    mapping = folder.get("per_node")
-    pairs = mapping if isinstance(mapping, dict) else {}
-    return {int(node): str(prefix) for node, prefix in pairs.items()}
 
 
 MAX_FINDINGS = 8

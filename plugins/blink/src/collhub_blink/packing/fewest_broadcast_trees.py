@@ -172,6 +172,9 @@ def _build_parent_search(
     counts = [len(patterns[node]) for node in nodes]
     rows = [row for node in nodes for row in patterns[node]]
     first, head = csr(graph.source, graph.destination, graph.num_nodes)
+    # Build int64[num_levels] with the interchangeable trees in entry 0.
+    twins = np.zeros(graph.num_nodes, np.int64)
+    twins[0] = compute_twin_bits(weights)
     return _ParentSearch(
         graph=graph,
         root=root,
@@ -183,20 +186,10 @@ def _build_parent_search(
         indptr=row_pointer(counts),
         patterns=np.asarray(rows, np.int64),
         parents=np.full((len(weights), graph.num_nodes), -1, np.int64),
-        twins=_initial_twins(weights, graph.num_nodes),
+        twins=twins,
         choice=np.zeros(graph.num_nodes, np.int64),
         level=np.zeros(1, np.int64),
     )
-
-
-def _initial_twins(weights: Sequence[int], num_levels: int) -> Int64Array:
-    """Build int64[num_levels] with the interchangeable trees in entry 0.
-
-    The search writes the rest.
-    """
-    twins = np.zeros(num_levels, np.int64)
-    twins[0] = compute_twin_bits(weights)
-    return twins
 
 
 def _generate_patterns(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 
 from collhub_packing import SwitchSpread, all_gather_trees, all_reduce_packing, direct
 
@@ -249,18 +248,14 @@ def compute_directed_bound(network: RankNetwork) -> RateBound:
 
 def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
     """Yield the bounds of the partitions that `find_islands` generates, except a single block."""
-    capacities = _collect_bandwidths(network)
-    for partition in find_islands(network.graph):
-        if len(partition) > 1:
-            blocks = tuple(network.to_topology_nodes(block) for block in partition)
-            yield RateBound("partition", partition_rate(blocks, capacities), blocks=blocks)
-
-
-def _collect_bandwidths(network: RankNetwork) -> dict[tuple[int, int], Fraction]:
-    """Collect the bandwidth in bytes per second of every (source, destination) of the topology."""
+    # The bandwidth in bytes per second of every (source, destination) of the topology.
     graph = network.graph
     sources = network.nodes[graph.source].tolist()
     destinations = network.nodes[graph.destination].tolist()
     ends = zip(sources, destinations, strict=True)
     bandwidths = [capacity * graph.unit for capacity in graph.capacity.tolist()]
-    return dict(zip(ends, bandwidths, strict=True))
+    capacities = dict(zip(ends, bandwidths, strict=True))
+    for partition in find_islands(network.graph):
+        if len(partition) > 1:
+            blocks = tuple(network.to_topology_nodes(block) for block in partition)
+            yield RateBound("partition", partition_rate(blocks, capacities), blocks=blocks)

@@ -24,7 +24,6 @@ from collhub_blink.packing.placing import (
 from collhub_blink.packing.task import PackingTask, RankNetwork
 from hub_core.columns import Int64Array
 from hub_core.model import CollectiveKind
-from hub_core.network import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,28 @@ def get_cached_packings(
     A cached result charges its search steps to the budget, so that a limit of work does not depend
     on the cache's content. Interrupted results are returned but not cached.
     """
-    key = _build_key(task)
+    # The key contains everything that a packing depends on.
+    collective = task.collective
+    search = (task.seed, task.seeds, task.depth, task.budget.steps)
+    topology = task.topology
+    columns = (
+        topology.source,
+        topology.destination,
+        topology.plane,
+        topology.bandwidth_bytes_per_s,
+        topology.latency_s,
+    )
+    content = (np.ascontiguousarray(column).tobytes() for column in columns)
+    key = (
+        collective.kind,
+        collective.root,
+        task.npus,
+        *search,
+        topology.name,
+        topology.num_npus,
+        topology.num_nodes,
+        *content,
+    )
     if key in _cache:
         try:
             task.budget.take(_cache[key][1])
@@ -166,23 +186,6 @@ def get_cached_packings(
     while len(_cache) > _MAX_CACHED:
         _cache.popitem(last=False)
     return list(_cache[key][0])
-
-
-def _build_key(task: PackingTask) -> tuple[object, ...]:
-    """Build a key of everything that a packing depends on."""
-    collective = task.collective
-    search = (task.seed, task.seeds, task.depth, task.budget.steps)
-    return collective.kind, collective.root, task.npus, *search, *_topology_key(task.topology)
-
-
-def _topology_key(topology: Topology) -> tuple[object, ...]:
-    """Build a key of name, sizes and all link columns of a topology."""
-    columns = (
-        *(topology.source, topology.destination, topology.plane),
-        *(topology.bandwidth_bytes_per_s, topology.latency_s),
-    )
-    content = (np.ascontiguousarray(column).tobytes() for column in columns)
-    return topology.name, topology.num_npus, topology.num_nodes, *content
 
 
 _KINDS_WITH_A_TREE_PER_RANK = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
@@ -255,7 +258,12 @@ def _build_chain(order: Int64Array) -> SpanningTree:
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
     """Yield random orders of the ranks, the root first, switch by switch to a nearest switch."""
-    hops = _count_hops(network)
+    # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
+    ranks = network.graph.num_compute
+    npus = network.nodes[:ranks]
+    sources, destinations = np.divmod(np.arange(ranks * ranks), ranks)
+    routes = network.topology.routes(npus[sources], npus[destinations])
+    hops = np.diff(routes.indptr).reshape(ranks, ranks)
     is_same_switch = np.minimum(hops, hops.T) <= _HOPS_OVER_ONE_SWITCH
     # Ranks at one switch form a group, numbered by their first rank.
     group_of = is_same_switch.argmax(axis=1)
@@ -293,12 +301,3 @@ def _find_path(hops: Int64Array, first: int, noise: Int64Array) -> list[int]:
             )
         )
     return path
-
-
-def _count_hops(network: RankNetwork) -> Int64Array:
-    """Count the links on the route from every rank to every other rank: int64[ranks, ranks]."""
-    ranks = network.graph.num_compute
-    npus = network.nodes[:ranks]
-    sources, destinations = np.divmod(np.arange(ranks * ranks), ranks)
-    routes = network.topology.routes(npus[sources], npus[destinations])
-    return np.diff(routes.indptr).reshape(ranks, ranks)

@@ -17,7 +17,7 @@ from collhub_packing import CapacityGraph, FlowNetwork
 from collhub_blink.packing.packings import PlacedPacking, RateBound
 from collhub_blink.packing.placing import PlacedTree, build_placed_tree
 from collhub_blink.packing.task import PackingTask, RankNetwork
-from hub_core.columns import BoolArray, Int64Array
+from hub_core.columns import Int64Array
 
 _Path = tuple[int, ...]
 
@@ -83,12 +83,22 @@ def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
 
     The rate decreases to the capacity of a violated cut per rank beyond it until the flow exists.
     """
-    network, takers = _add_sink(graph, root)
+    # Build the flow network with an additional sink that takes flow from every rank but the root.
+    takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])
+    drains = np.full(len(takers), graph.num_nodes)
+    network = FlowNetwork.of(
+        graph.num_nodes + 1,
+        np.concatenate([graph.source, takers]),
+        np.concatenate([graph.destination, drains]),
+    )
     sink = graph.num_nodes
     # The first limit is the capacity out of the root.
     cut = np.arange(graph.num_nodes) == root
     while True:
-        rate = _compute_rate_through(graph, cut)
+        # The capacity out of a cut per rank on the other side.
+        is_leaving = cut[graph.source] & ~cut[graph.destination]
+        beyond_count = np.count_nonzero(~cut[: graph.num_compute])
+        rate = Fraction(int(graph.capacity[is_leaving].sum()), int(beyond_count))
         demands = np.full(len(takers), rate.numerator)
         capacities = np.concatenate([graph.capacity * rate.denominator, demands])
         minimum_cut = network.least_cut(capacities, root, [sink])
@@ -100,29 +110,6 @@ def _find_best_flow(graph: CapacityGraph, root: int) -> _Flow:
             flow = np.maximum(capacities - remaining, 0)[: graph.num_arcs]
             return _Flow(rate, tuple(np.flatnonzero(cut).tolist()), rate.numerator, flow)
         cut = minimum_cut.side[: graph.num_nodes]
-
-
-def _add_sink(graph: CapacityGraph, root: int) -> tuple[FlowNetwork, Int64Array]:
-    """Build the flow network with an additional sink that takes flow from every rank but the root.
-
-    Returns the network and these ranks. The sink is node `graph.num_nodes`; its arcs follow the
-    arcs of the graph.
-    """
-    takers = np.asarray([rank for rank in range(graph.num_compute) if rank != root])
-    drains = np.full(len(takers), graph.num_nodes)
-    network = FlowNetwork.of(
-        graph.num_nodes + 1,
-        np.concatenate([graph.source, takers]),
-        np.concatenate([graph.destination, drains]),
-    )
-    return network, takers
-
-
-def _compute_rate_through(graph: CapacityGraph, cut: BoolArray) -> Fraction:
-    """Compute the capacity out of a cut per rank on the other side."""
-    is_leaving = cut[graph.source] & ~cut[graph.destination]
-    beyond_count = np.count_nonzero(~cut[: graph.num_compute])
-    return Fraction(int(graph.capacity[is_leaving].sum()), int(beyond_count))
 
 
 def _generate_paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tuple[_Path, int]]:

@@ -203,7 +203,12 @@ class PackingTask:
         collective = request.collective
         _check_suitable(collective)
         network = RankNetwork.of(request.topology, request.npus)
-        _check_reach(network, collective)
+        # Without a root, it suffices to check rank 0 in both directions.
+        start = collective.root or 0
+        if collective.kind not in _KINDS_TO_THE_ROOT:
+            network.check_reach(start, is_forward=True)
+        if collective.kind not in _KINDS_FROM_THE_ROOT:
+            network.check_reach(start, is_forward=False)
         # The minimum number of units; schedules choose their own multiple of it.
         units = collective.unit_count // collective.units_per_rank
         return cls(
@@ -265,16 +270,6 @@ def _check_suitable(collective: Collective) -> None:
             cure="let at least two ranks take part",
             code="one-rank",
         )
-
-
-def _check_reach(network: RankNetwork, collective: Collective) -> None:
-    """Raise `InputError` for ranks that data must reach or leave and cannot."""
-    # Without a root, it suffices to check rank 0 in both directions.
-    start = collective.root or 0
-    if collective.kind not in _KINDS_TO_THE_ROOT:
-        network.check_reach(start, is_forward=True)
-    if collective.kind not in _KINDS_FROM_THE_ROOT:
-        network.check_reach(start, is_forward=False)
 
 
 def _parse_chunks(text: str) -> int | None:

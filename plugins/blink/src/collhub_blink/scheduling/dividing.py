@@ -77,7 +77,11 @@ def _generate_divisions(
         Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)
         for plane in planes
     ]
-    share = _use_fastest_plane_only(planes, channels, full_task.collective_bytes, time_ns)
+    # Put all data on the plane that is fastest by rate and start-up time.
+    times_s = [channel.time_s(full_task.collective_bytes) for channel in channels]
+    fastest_plane = planes[min(range(len(planes)), key=times_s.__getitem__)]
+    schedule = _find_fastest_on_plane(fastest_plane, Fraction(1), time_ns)
+    share = None if schedule is None else Share(fastest_plane, Fraction(1), schedule)
     if share is None:
         return
     yield _build_division(full_task, [share], time_ns)
@@ -128,22 +132,6 @@ def _generate_balanced_divisions(
         # If a plane cannot carry its new share, the remaining shares are less than the full data.
         if len(corrected) == len(planes):
             yield _build_division(full_task, corrected, time_ns)
-
-
-def _use_fastest_plane_only(
-    planes: Sequence[Plane],
-    channels: Sequence[Channel],
-    size: int,
-    time_ns: PipelineTimer,
-) -> Share | None:
-    """Put all data on the plane that is fastest by rate and start-up time.
-
-    None if there is too little data.
-    """
-    times_s = [channel.time_s(size) for channel in channels]
-    fastest_plane = planes[min(range(len(planes)), key=times_s.__getitem__)]
-    schedule = _find_fastest_on_plane(fastest_plane, Fraction(1), time_ns)
-    return None if schedule is None else Share(fastest_plane, Fraction(1), schedule)
 
 
 def _collect_shares(

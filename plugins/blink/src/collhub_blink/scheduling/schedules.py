@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -308,7 +307,11 @@ def _is_allowed(pipelining: Pipelining, counts: Sequence[int], max_messages: int
     messages = sum(counts[stream.tree] * len(stream.operations) for stream in pipelining.streams)
     if messages > max_messages:
         return False
-    smallest_bytes = _find_smallest_chunk_bytes(pipelining, counts)
+    # The exact size of the smallest chunk in bytes.
+    collective = pipelining.collective
+    shares = collective.kind.traits.parts(collective.num_ranks)
+    fractions = [stream.part / counts[stream.tree] for stream in pipelining.streams]
+    smallest_bytes = min(fractions) * pipelining.collective_bytes / shares
     return smallest_bytes * (_MAX_MESSAGES_IN_FLIGHT - 1) >= _compute_bytes_in_flight(pipelining)
 
 
@@ -323,14 +326,6 @@ def _compute_bytes_in_flight(pipelining: Pipelining) -> float:
     topology = pipelining.topology
     in_flight = topology.bandwidth_bytes_per_s * topology.latency_s
     return float(in_flight.max(initial=0.0))
-
-
-def _find_smallest_chunk_bytes(pipelining: Pipelining, counts: Sequence[int]) -> Fraction:
-    """Compute the exact size of the smallest chunk in bytes."""
-    collective = pipelining.collective
-    shares = collective.kind.traits.parts(collective.num_ranks)
-    fractions = [stream.part / counts[stream.tree] for stream in pipelining.streams]
-    return min(fractions) * pipelining.collective_bytes / shares
 
 
 TimeEvaluator = Callable[[PlacedPacking, PackingSchedule], int]

@@ -80,18 +80,14 @@ def build_packed_layout(units: UnitTasks, moves: Sequence[Move], least_units: in
         sides.append((regions, sizes))
     (inputs, input_units), (outputs, output_units) = sides
     stored = int(input_units.sum() + output_units.sum()) * unit_bytes
-    padding = stored - _count_stored_bytes(units)
-    return BoxLayout(
-        "packed", unit_bytes, box_units, inputs, outputs, input_units, output_units, padding
-    )
-
-
-def _count_stored_bytes(units: UnitTasks) -> int:
-    """Return the bytes of all boxes on all devices, without padding."""
+    # The bytes of all boxes on all devices, without padding.
     sent = np.diff(units.sender_indptr)
     # Summands are stored in one region, which counts once.
     received = np.where(units.summand == 0, np.diff(units.receiver_indptr), 0)
-    return int((units.bytes * (sent + received)).sum())
+    padding = stored - int((units.bytes * (sent + received)).sum())
+    return BoxLayout(
+        "packed", unit_bytes, box_units, inputs, outputs, input_units, output_units, padding
+    )
 
 
 def _choose_unit_bytes(units: UnitTasks, moves: Sequence[Move], least_units: int) -> int:

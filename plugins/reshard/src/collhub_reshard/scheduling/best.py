@@ -69,7 +69,12 @@ def find_best_schedule(tasks: HostTasks, units: UnitTasks, effort: Effort) -> Ho
     the latest task is minimized before the makespan.
     """
     if effort.split and special_cases.can_split(tasks) and len(tasks):
-        return _schedule_split(tasks)
+        # Tasks are split, so the bound by the longest task does not apply.
+        bound = compute_fluid_bound(tasks)
+        pieces = special_cases.build_split_schedule(tasks)
+        is_reached = compute_makespan(pieces) == bound.ticks
+        status, proof = ("optimal", "bound") if is_reached else ("feasible", "none")
+        return HostSchedule(pieces, "split", status, proof, bound, bound.ticks)
     bound = compute_unsplit_bound(tasks)
     search = _ScheduleSearch(tasks, bound.whole_ticks)
     _try_heuristics(search, units)
@@ -164,16 +169,6 @@ def _try_senders(search: _ScheduleSearch) -> None:
             if search.is_done:
                 return
             search.add(order, "rotation")
-
-
-def _schedule_split(tasks: HostTasks) -> HostSchedule:
-    """Build the schedule of tasks that may be split, with its proof."""
-    # Tasks are split, so the bound by the longest task does not apply.
-    bound = compute_fluid_bound(tasks)
-    pieces = special_cases.build_split_schedule(tasks)
-    is_reached = compute_makespan(pieces) == bound.ticks
-    status, proof = ("optimal", "bound") if is_reached else ("feasible", "none")
-    return HostSchedule(pieces, "split", status, proof, bound, bound.ticks)
 
 
 def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:

@@ -255,20 +255,10 @@ def _compute_coordinates(network: LinkNetwork) -> Iterator[Int64Array]:
 
 def list_known_sets(network: LinkNetwork) -> Iterator[BoolArray]:
     """Yield node sets that slow links may separate: slabs and named groups, bool[nodes]."""
-    yield from _build_slabs(network)
-    yield from _build_groups(network)
-
-
-def _build_slabs(network: LinkNetwork) -> Iterator[BoolArray]:
-    """Yield the nodes below each coordinate along each dimension: bool[nodes]."""
     # On meshes and tori these cuts have the fewest links for their number of nodes.
     for coordinate in _compute_coordinates(network):
         for end in range(1, int(coordinate.max()) + 1):
             yield coordinate < end
-
-
-def _build_groups(network: LinkNetwork) -> Iterator[BoolArray]:
-    """Yield the groups of the topology: bool[nodes]."""
     # Topologies name the units that slow links connect: boards, racks, pairs.
     for members in network.topology.groups.values():
         nodes = np.zeros(network.num_nodes, np.bool_)

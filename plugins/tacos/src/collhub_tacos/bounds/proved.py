@@ -121,14 +121,12 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
         if evacuation is not None and evacuation.time_ps > largest:
             bounds["evacuation"] = evacuation.time_ps
             cut = _choose_later_cut(cut, evacuation.time_cut(times), collective.kind)
-    bounds_ns = {_name_bound(name): bound // 1000 for name, bound in bounds.items()}
+    bounds_ns = {
+        (name if name == _ANY_SIZE else f"{name}{ONE_SIZE}"): bound // 1000
+        for name, bound in bounds.items()
+    }
     bounds_ns |= _bound_by_core(setting)
     return ProvedBounds(bounds_ns, _build_proof(setting, best, cut))
-
-
-def _name_bound(name: str) -> str:
-    """Return the displayed name, which shows for which message sizes the bound holds."""
-    return name if name == _ANY_SIZE else f"{name}{ONE_SIZE}"
 
 
 def _bound_by_core(setting: Setting) -> dict[str, int]:

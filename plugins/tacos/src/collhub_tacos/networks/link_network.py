@@ -148,7 +148,15 @@ class PathNetwork(LinkNetwork):
 
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
         """Return the times of a message of `chunk_bytes` on every arc of an idle network."""
-        hops = self._compute_hop_times(chunk_bytes, occupancy)
+        # The times on every link in entire nanoseconds, as in simulators.
+        self.links.link_times(chunk_bytes, occupancy)
+        row = self.links.row
+        bandwidth = self.topology.bandwidth_bytes_per_s[row]
+        size = np.full(len(row), chunk_bytes, np.int64)
+        busy_ns, arrival_ns = link_times_ns(
+            bandwidth, self.topology.latency_ns[row], size, occupancy
+        )
+        hops = LinkTimes(_PS_PER_NS * busy_ns, _PS_PER_NS * arrival_ns)
         first = self.paths.links[self.paths.indptr[:-1]]
         return PathTimes(hops.busy[first], self._sum_over_links(hops.arrival), hops)
 
@@ -160,21 +168,6 @@ class PathNetwork(LinkNetwork):
             return column[:0]
         sums: Int64Array = np.add.reduceat(column[self.paths.links], starts)
         return sums
-
-    def _compute_hop_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
-        """Return the times on every link in entire nanoseconds, as in simulators.
-
-        Fractions would change the order at switches. Raises `InputError` if a message takes too
-        long to be counted in picoseconds.
-        """
-        self.links.link_times(chunk_bytes, occupancy)
-        row = self.links.row
-        bandwidth = self.topology.bandwidth_bytes_per_s[row]
-        size = np.full(len(row), chunk_bytes, np.int64)
-        busy_ns, arrival_ns = link_times_ns(
-            bandwidth, self.topology.latency_ns[row], size, occupancy
-        )
-        return LinkTimes(_PS_PER_NS * busy_ns, _PS_PER_NS * arrival_ns)
 
 
 def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:
@@ -197,9 +190,20 @@ def contract_switches(topology: Topology) -> LinkNetwork:
         return links
     source, destination = _find_pairs_joined_by_switches(topology)
     routes = topology.routes(source, destination)
-    is_arc = _passes_no_npu(topology, routes)
+    # Whether only switches are between the ends of a route: bool per route.
+    ends_at_npu = topology.destination[routes.links] < topology.num_npus
+    # The last link of every route ends at its destination, which is no relay.
+    ends_at_npu[routes.indptr[1:] - 1] = False
+    route = group_of_entry(routes.indptr)
+    is_arc = np.ones(len(routes.indptr) - 1, np.bool_)
+    is_arc[route[ends_at_npu]] = False
     source, destination = source[is_arc], destination[is_arc]
-    paths = _select_routes(routes, is_arc, _number_links_of_rows(links))
+    # The link number of each topology row: int64[rows], -1 for dropped parallel links.
+    number = np.full(links.topology.num_links, -1, np.int64)
+    number[links.row] = np.arange(links.num_links)
+    lengths = np.diff(routes.indptr)
+    is_kept = np.repeat(is_arc, lengths)
+    paths = Routes(row_pointer(lengths[is_arc]), number[routes.links[is_kept]])
     return PathNetwork(
         topology=topology,
         num_npus=topology.num_npus,
@@ -210,31 +214,6 @@ def contract_switches(topology: Topology) -> LinkNetwork:
         links=links,
         paths=paths,
     )
-
-
-def _passes_no_npu(topology: Topology, routes: Routes) -> BoolArray:
-    """Whether only switches are between the ends of a route: bool per route."""
-    ends_at_npu = topology.destination[routes.links] < topology.num_npus
-    # The last link of every route ends at its destination, which is no relay.
-    ends_at_npu[routes.indptr[1:] - 1] = False
-    route = group_of_entry(routes.indptr)
-    is_direct = np.ones(len(routes.indptr) - 1, np.bool_)
-    is_direct[route[ends_at_npu]] = False
-    return is_direct
-
-
-def _number_links_of_rows(links: LinkNetwork) -> Int64Array:
-    """Return the link number of each topology row: int64[rows], -1 for dropped parallel links."""
-    number = np.full(links.topology.num_links, -1, np.int64)
-    number[links.row] = np.arange(links.num_links)
-    return number
-
-
-def _select_routes(routes: Routes, is_chosen: BoolArray, number: Int64Array) -> Routes:
-    """Return some of the routes with topology rows replaced by link numbers."""
-    lengths = np.diff(routes.indptr)
-    is_kept = np.repeat(is_chosen, lengths)
-    return Routes(row_pointer(lengths[is_chosen]), number[routes.links[is_kept]])
 
 
 def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
@@ -342,21 +321,18 @@ def _pair_ports(
     # Sorted by neighbour, which defines the next one.
     out = out[np.argsort(links.destination[out], kind="stable")]
     for link in np.flatnonzero(links.destination == switch).tolist():
-        chosen = _find_next_ports(links, out, int(links.source[link]), degree)
+        # The out-links to the `degree` (0: all) neighbours after `node`, cyclically.
+        node = int(links.source[link])
+        heads = links.destination[out]
+        after = int(np.searchsorted(heads, node, "right"))
+        following = np.roll(out, -after)
+        # A port has no link to itself.
+        out_links: Int64Array = following[links.destination[following] != node]
+        chosen = out_links[: degree or None]
         in_link.append(np.full(len(chosen), link, np.int64))
         out_link.append(chosen)
         link_count.append(np.full(len(chosen), len(chosen), np.int64))
     return np.concatenate(in_link), np.concatenate(out_link), np.concatenate(link_count)
-
-
-def _find_next_ports(links: Links, out: Int64Array, node: int, degree: int) -> Int64Array:
-    """Return the out-links to the `degree` (0: all) neighbours after `node`, cyclically."""
-    heads = links.destination[out]
-    after = int(np.searchsorted(heads, node, "right"))
-    following = np.roll(out, -after)
-    # A port has no link to itself.
-    out_links: Int64Array = following[links.destination[following] != node]
-    return out_links[: degree or None]
 
 
 def _merge_parallel_links(links: Links, num_nodes: int) -> Links:

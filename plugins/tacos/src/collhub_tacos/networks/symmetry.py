@@ -156,7 +156,12 @@ def transpose_network(network: LinkNetwork) -> LinkNetwork:
         return reversed_links
     # Sort arcs by their new destination, then by their new source, as `LinkNetwork` does.
     order = np.lexsort((network.destination, network.source))
-    paths = _reverse_paths(network, reversed_links, order)
+    # The routes of the arcs `order`, each reversed over the opposite links.
+    lengths = np.diff(network.paths.indptr)[order]
+    last = network.paths.indptr[1:][order] - 1
+    backwards = np.repeat(last, lengths) - counted_positions(lengths)
+    opposite = find_opposite_links(network.links, reversed_links)
+    paths = Routes(row_pointer(lengths), opposite[network.paths.links[backwards]])
     return PathNetwork(
         topology=reversed_links.topology,
         num_npus=network.num_npus,
@@ -188,15 +193,6 @@ def _transpose_topology(topology: Topology) -> Topology:
         multicast=topology.reduction,
         reduction=topology.multicast,
     )
-
-
-def _reverse_paths(network: PathNetwork, reversed_links: LinkNetwork, order: Int64Array) -> Routes:
-    """Return the routes of the arcs `order`, each reversed over the opposite links."""
-    lengths = np.diff(network.paths.indptr)[order]
-    last = network.paths.indptr[1:][order] - 1
-    backwards = np.repeat(last, lengths) - counted_positions(lengths)
-    opposite = find_opposite_links(network.links, reversed_links)
-    return Routes(row_pointer(lengths), opposite[network.paths.links[backwards]])
 
 
 def is_duplex(network: LinkNetwork, times: LinkTimes) -> bool:
@@ -354,19 +350,15 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
 def unreachable_error(network: LinkNetwork, source: int, destination: int) -> InputError:
     """Return the error for a pair of nodes without a path, to be raised by the caller."""
     name = network.topology.name
-    cut = ", ".join(_name_reached_nodes(network, source))
+    # The names of the reached nodes: one text for all NPUs, and every switch.
+    reached = np.flatnonzero(hops_from(network, source) >= 0)
+    npus = reached[reached < network.num_npus].tolist()
+    switches = reached[reached >= network.num_npus].tolist()
+    word = "NPUs" if len(npus) > 1 else "NPU"
+    names = [network.topology.node_name(switch) for switch in switches]
+    cut = ", ".join([f"{word} {format_ranks(npus)}", *names])
     return InputError(
         f"topology {name}: NPU {source} cannot reach NPU {destination}: no link leaves {cut}",
         cure="add links, or choose NPUs that reach one another",
         code="disconnected",
     )
-
-
-def _name_reached_nodes(network: LinkNetwork, node: int) -> list[str]:
-    """Return the names of the reached nodes: one text for all NPUs, and every switch."""
-    reached = np.flatnonzero(hops_from(network, node) >= 0)
-    npus = reached[reached < network.num_npus].tolist()
-    switches = reached[reached >= network.num_npus].tolist()
-    word = "NPUs" if len(npus) > 1 else "NPU"
-    names = [network.topology.node_name(switch) for switch in switches]
-    return [f"{word} {format_ranks(npus)}", *names]

@@ -71,20 +71,15 @@ def choose_ladder(setting: Setting) -> list[int]:
     if ladder is not _PIPELINE_LADDER:
         return setting.choose_piece_counts(ladder)
     if is_switched:
-        ladder = _add_multiples(ladder, setting)
+        # At least 1 because a network may have one NPU.
+        other_npus = max(1, setting.network.num_npus - 1)
+        rounds = (ladder[-1] // other_npus).bit_length()
+        multiples = [other_npus << power for power in range(rounds)]
+        ladder = sorted({*ladder, *multiples})
     ladder_counts = setting.choose_piece_counts(ladder)
     return [
         pieces for pieces in ladder_counts if _may_fill_pipeline(setting, pieces)
     ] or ladder_counts[-1:]
-
-
-def _add_multiples(ladder: Sequence[int], setting: Setting) -> list[int]:
-    """Add multiples of the number of other NPUs, so that a root sends equally many to each."""
-    # At least 1 because a network may have one NPU.
-    other_npus = max(1, setting.network.num_npus - 1)
-    rounds = (ladder[-1] // other_npus).bit_length()
-    multiples = [other_npus << power for power in range(rounds)]
-    return sorted({*ladder, *multiples})
 
 
 def _may_fill_pipeline(setting: Setting, pieces: int) -> bool:

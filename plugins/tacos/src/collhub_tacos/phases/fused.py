@@ -17,7 +17,7 @@ from collhub_tacos.search.seeds import Progress
 from collhub_tacos.search.setting import Setting
 from hub_core.columns import Int64Array
 from hub_core.model import InputError, JsonValue
-from hub_core.network import Occupancy, Topology
+from hub_core.network import Occupancy
 from hub_core.schedules import Transfers, algorithm_of
 from hub_core.verification import verify
 
@@ -172,7 +172,10 @@ class _PipelinedTrees:
 
         At least 1.
         """
-        smallest = _compute_min_chunk_bytes(self.pipelining.topology)
+        # The bytes of a chunk that occupies a link for its latency or at least 20 ns.
+        shortest = np.maximum(self.pipelining.topology.latency_s, _MIN_MESSAGE_S)
+        chunk_bytes = self.pipelining.topology.bandwidth_bytes_per_s * shortest
+        smallest = math.ceil(float(chunk_bytes.max()))
         # A chunk crosses every arc of its tree in both directions.
         max_by_messages = messages // (2 * self.num_arcs)
         max_by_size = self.pipelining.collective_bytes // (self.weight * smallest)
@@ -185,17 +188,6 @@ class _PipelinedTrees:
         # Only multiples of the total weight are possible.
         chunks = setting.pieces * setting.collective.num_ranks
         return max(1, round(chunks / self.weight))
-
-
-def _compute_min_chunk_bytes(topology: Topology) -> int:
-    """Return the bytes of a chunk that occupies a link for its latency or at least 20 ns.
-
-    Smaller chunks gain little, and simulators do not keep the order of more than two messages in
-    flight on a link.
-    """
-    shortest = np.maximum(topology.latency_s, _MIN_MESSAGE_S)
-    chunk_bytes = topology.bandwidth_bytes_per_s * shortest
-    return math.ceil(float(chunk_bytes.max()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -274,7 +266,12 @@ def _find_fastest(
         )
     search = _FastestPipeline()
     try:
-        schedule = _find_best_packing(search, setting, packings)
+        # The fastest schedule over all packings.
+        for packing in packings:
+            requested = packing.requested_repeats(setting)
+            search.time_ps(packing, requested or packing.max_repeats(_MAX_TRIAL_MESSAGES))
+        assert search.best is not None
+        schedule = search.best
         if setting.pieces is None:
             schedule = _choose_chunk_count(search, schedule)
     except KeyboardInterrupt:
@@ -282,17 +279,6 @@ def _find_fastest(
             raise
         return search.best.to_candidate(form, setting, is_interrupted=True)
     return schedule.to_candidate(form, setting, is_interrupted=False)
-
-
-def _find_best_packing(
-    search: _FastestPipeline, setting: Setting, packings: Iterator[_PipelinedTrees]
-) -> _PackedSchedule:
-    """Return the fastest schedule over all packings."""
-    for packing in packings:
-        requested = packing.requested_repeats(setting)
-        search.time_ps(packing, requested or packing.max_repeats(_MAX_TRIAL_MESSAGES))
-    assert search.best is not None
-    return search.best
 
 
 def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> _PackedSchedule:

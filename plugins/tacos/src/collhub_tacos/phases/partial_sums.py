@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from collhub_tacos.networks.link_network import LinkNetwork, LinkTimes
 from collhub_tacos.networks.symmetry import ShortestPaths
-from hub_core.columns import BoolArray, ColumnTable, Int64Array, csr
+from hub_core.columns import ColumnTable, Int64Array, csr
 
 # Link times are much smaller, and int64 holds the sum of two such values.
 _UNREACHABLE = 1 << 61
@@ -57,27 +57,19 @@ def build_in_trees(network: LinkNetwork, times: LinkTimes) -> InTrees:
     paths = ShortestPaths(nodes, destination, source, times.arrival)
     distance = paths.lengths(np.arange(nodes))
     arc = np.full((nodes, nodes), -1, np.int64)
-    order = _order_arcs(network)
-    for target in range(nodes):
-        is_tight = distance[target, source] == times.arrival + distance[target, destination]
-        arc[target] = _find_first_arcs(order[is_tight[order]], source, nodes)
-    np.fill_diagonal(arc, -1)
-    return InTrees(network, arc, distance)
-
-
-def _order_arcs(network: LinkNetwork) -> Int64Array:
-    """Return the arcs in the order in which they are preferred."""
     # On rings and grids, NPUs with near numbers are near.
     step = network.destination - network.source
-    return np.lexsort((step % network.num_nodes, np.abs(step)))
-
-
-def _find_first_arcs(arcs: Int64Array, source: Int64Array, nodes: int) -> Int64Array:
-    """Return the first of the arcs that leave every node, -1 for none."""
-    first_arc = np.full(nodes, -1, np.int64)
-    # Of several assignments to one element, numpy keeps the last.
-    first_arc[source[arcs[::-1]]] = arcs[::-1]
-    return first_arc
+    order = np.lexsort((step % network.num_nodes, np.abs(step)))
+    for target in range(nodes):
+        is_tight = distance[target, source] == times.arrival + distance[target, destination]
+        # The first of the arcs that leave every node, -1 for none.
+        arcs = order[is_tight[order]]
+        first_arc = np.full(nodes, -1, np.int64)
+        # Of several assignments to one element, numpy keeps the last.
+        first_arc[source[arcs[::-1]]] = arcs[::-1]
+        arc[target] = first_arc
+    np.fill_diagonal(arc, -1)
+    return InTrees(network, arc, distance)
 
 
 Bits = npt.NDArray[np.uint64]
@@ -110,15 +102,27 @@ def build_partial_sums(trees: InTrees) -> PartialSums:
     """
     number, first = _number_messages(trees)
     parts_of_message, parts_of_result = _find_summands(trees, number, first)
-    is_needed = _find_needed(parts_of_message, parts_of_result)
+    # Which messages contribute to a result, bool per message.
+    is_needed = np.zeros(len(parts_of_message), np.bool_)
+    pending = [message for parts in parts_of_result for message in parts]
+    while pending:
+        message = pending.pop()
+        if not is_needed[message]:
+            is_needed[message] = True
+            pending.extend(parts_of_message[message])
     needed = np.flatnonzero(is_needed)
     new_number = np.cumsum(is_needed) - 1
     rows = [parts_of_message[message] for message in needed.tolist()] + parts_of_result
     lengths = np.asarray([len(row) for row in rows], np.int64)
     flat = np.concatenate([np.asarray(row, np.int64) for row in rows])
+    # The picoseconds from each message's start to the farthest result with it: int64.
+    messages = len(first)
+    farthest = np.zeros(messages, np.int64)
+    is_sent = number >= 0
+    np.maximum.at(farthest, number[is_sent], trees.distance[is_sent])
     return PartialSums(
         arc=trees.arc.ravel()[first[needed]],
-        remaining=_compute_remaining(trees, number, len(first))[needed],
+        remaining=farthest[needed],
         indptr=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
         parts=new_number[flat],
     )
@@ -179,26 +183,6 @@ def _find_summands(
     messages = [get_incoming(pair) for pair in first.tolist()]
     results = [get_incoming(node * nodes + node) for node in range(nodes)]
     return messages, results
-
-
-def _find_needed(parts_of_message: list[list[int]], parts_of_result: list[list[int]]) -> BoolArray:
-    """Return which messages contribute to a result, bool per message."""
-    is_needed = np.zeros(len(parts_of_message), np.bool_)
-    pending = [message for parts in parts_of_result for message in parts]
-    while pending:
-        message = pending.pop()
-        if not is_needed[message]:
-            is_needed[message] = True
-            pending.extend(parts_of_message[message])
-    return is_needed
-
-
-def _compute_remaining(trees: InTrees, number: Int64Array, messages: int) -> Int64Array:
-    """Return the picoseconds from each message's start to the farthest result with it: int64."""
-    farthest = np.zeros(messages, np.int64)
-    is_sent = number >= 0
-    np.maximum.at(farthest, number[is_sent], trees.distance[is_sent])
-    return farthest
 
 
 LOCAL_CONTRIBUTION = 0

@@ -46,8 +46,16 @@ def replay(
     a sum, twice. Cost: sorts of the transfers.
     """
     movements = _Movements.of(schedule)
-    _check_ranges(movements, len(origin))
-    _check_times(movements, times)
+    num_chunks = len(origin)
+    _check_range("chunk", movements.chunk, num_chunks)
+    _check_range("link", movements.link, movements.network.num_links)
+    takes = np.maximum(times.arrival[movements.link], 1)
+    is_wrong = movements.finish != movements.start + takes
+    is_wrong |= movements.start < 0
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
+        finish = int(movements.finish[row])
+        movements.refuse(row, f"arrives at {finish} ps, not {int(takes[row])} ps later")
     _check_links(movements, times)
     pairs = _list_all_pairs(schedule.network, len(origin)) if needed is None else needed
     ready = np.zeros(len(origin), np.int64)
@@ -76,7 +84,9 @@ def replay_log(
     # Importing numba takes a second.
     from collhub_tacos.schedules.replay_kernel import Holdings
 
-    _check_steps(log, times)
+    if np.any(times.busy > log.busy_ps) or np.any(times.arrival != log.arrival_ps):
+        steps = f"its steps of {log.busy_ps} ps and {log.arrival_ps} ps to the arrival"
+        _refuse(f"{steps} are not what the links take")
     have = _build_initial_holdings(log, origin)
     holdings = Holdings(log.log, have, log.initial_count.copy(), log.initial_count.copy())
     last = log.num_steps + log.lag
@@ -85,15 +95,12 @@ def replay_log(
         end = min(first + rows, last)
         _replay_slice(log, holdings, first, end)
         progress(end / last)
-    _check_complete(holdings)
+    num_chunks = holdings.log.shape[1]
+    lacking = np.flatnonzero(holdings.arrived < num_chunks)
+    if len(lacking):
+        npu = int(lacking[0])
+        _refuse(f"NPU {npu} gets {int(holdings.arrived[npu])} of {num_chunks} chunks")
     return log.time_ps
-
-
-def _check_steps(log: ArrivalLog, times: LinkTimes) -> None:
-    """Check that a step is long enough for every link and that arrivals are those of the links."""
-    if np.any(times.busy > log.busy_ps) or np.any(times.arrival != log.arrival_ps):
-        steps = f"its steps of {log.busy_ps} ps and {log.arrival_ps} ps to the arrival"
-        _refuse(f"{steps} are not what the links take")
 
 
 def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> None:
@@ -107,14 +114,6 @@ def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> 
     if offence != Offence.NONE:
         link_name = _name_link(network, link)
         _refuse(f"what link {link_name} carries in step {step} {_OFFENCES[offence]}")
-
-
-def _check_complete(holdings: Holdings) -> None:
-    num_chunks = holdings.log.shape[1]
-    lacking = np.flatnonzero(holdings.arrived < num_chunks)
-    if len(lacking):
-        npu = int(lacking[0])
-        _refuse(f"NPU {npu} gets {int(holdings.arrived[npu])} of {num_chunks} chunks")
 
 
 def _build_initial_holdings(log: ArrivalLog, origin: Int64Array) -> ChunkBits:
@@ -211,28 +210,11 @@ def _list_all_pairs(network: LinkNetwork, num_chunks: int) -> Pairs:
     return chunk, np.tile(npus, num_chunks)
 
 
-def _check_ranges(movements: _Movements, num_chunks: int) -> None:
-    """Raise `InputError` for a chunk or a link that does not exist."""
-    _check_range("chunk", movements.chunk, num_chunks)
-    _check_range("link", movements.link, movements.network.num_links)
-
-
 def _check_range(offence: str, column: Int64Array, end: int) -> None:
     outside = (column < 0) | (column >= end)
     if outside.any():
         row = int(np.argmax(outside))
         _refuse(f"transfer {row} names {offence} {int(column[row])}, there are {end}")
-
-
-def _check_times(movements: _Movements, times: LinkTimes) -> None:
-    # In the kernels every message takes at least a picosecond, so that events are ordered.
-    takes = np.maximum(times.arrival[movements.link], 1)
-    is_wrong = movements.finish != movements.start + takes
-    is_wrong |= movements.start < 0
-    if is_wrong.any():
-        row = int(np.argmax(is_wrong))
-        finish = int(movements.finish[row])
-        movements.refuse(row, f"arrives at {finish} ps, not {int(takes[row])} ps later")
 
 
 def _check_links(movements: _Movements, times: LinkTimes) -> None:
@@ -258,20 +240,14 @@ def _check_spread(
     key = movements.chunk * num_nodes + movements.destination
     order = np.argsort(key, kind="stable")
     ordered = key[order]
-    _check_once(movements, origin, order, ordered)
-    _check_causes(movements, origin, ready, order, ordered)
-    _check_needed(movements, origin, ordered, needed)
-
-
-def _check_once(
-    movements: _Movements, origin: Int64Array, order: Int64Array, ordered: Int64Array
-) -> None:
-    """Check that no node receives a chunk that it has initially, or receives it twice."""
+    # Check that no node receives a chunk that it has initially, or receives it twice.
     returns = np.flatnonzero(movements.destination == origin[movements.chunk])
     repeats = order[1:][ordered[1:] == ordered[:-1]]
     too_many = np.concatenate([returns, repeats])
     if len(too_many):
         movements.refuse(int(too_many[0]), "is one transfer of it too many there")
+    _check_causes(movements, origin, ready, order, ordered)
+    _check_needed(movements, origin, ordered, needed)
 
 
 def _check_causes(

@@ -100,10 +100,18 @@ def retime(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
     if isinstance(network, PathNetwork):
         return retime_by_events(schedule, times)
     turns = np.bincount(schedule.link, minlength=network.num_links)
+    # Number the pairs (chunk, node) at both ends of every transfer.
+    num_chunks = int(schedule.chunk.max(initial=-1)) + 1
+    source_cell = schedule.source * num_chunks + schedule.chunk
+    destination_cell = schedule.destination * num_chunks + schedule.chunk
+    cells, number = np.unique(np.concatenate([source_cell, destination_cell]), return_inverse=True)
+    cell = number.ravel().astype(np.int64)
     start = _compute_earliest_starts(
         stable_order_by(schedule.start, schedule.finish),
         schedule.link,
-        *_number_cells(schedule),
+        cell[: len(schedule)],
+        cell[len(schedule) :],
+        len(cells),
         times.busy,
         times.arrival,
         compute_link_windows(network, times),
@@ -111,16 +119,6 @@ def retime(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
         max_released_at_once(network, times.rule),
     )
     return replace(schedule, start=start, finish=start + times.arrival[schedule.link])
-
-
-def _number_cells(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array, int]:
-    """Return the numbers of (chunk, node) at both ends of every transfer, and their count."""
-    num_chunks = int(schedule.chunk.max(initial=-1)) + 1
-    source_cell = schedule.source * num_chunks + schedule.chunk
-    destination_cell = schedule.destination * num_chunks + schedule.chunk
-    cells, number = np.unique(np.concatenate([source_cell, destination_cell]), return_inverse=True)
-    cell = number.ravel().astype(np.int64)
-    return cell[: len(schedule)], cell[len(schedule) :], len(cells)
 
 
 @kernel

@@ -11,7 +11,7 @@ import numpy as np
 from collhub_tacos.networks.link_network import PathNetwork
 from collhub_tacos.search.seeds import Progress
 from collhub_tacos.search.setting import Setting
-from hub_core.columns import Int64Array, IntArray, expanded_ranges, run_starts
+from hub_core.columns import Int64Array, expanded_ranges, run_starts
 from hub_core.model import Algorithm, Collective, JsonValue, StepKind, message_bytes
 from hub_core.network import Occupancy
 from hub_core.plugin_api import SynthesisRequest
@@ -273,18 +273,12 @@ def _compute_dropped_ps(setting: Setting, algorithm: Algorithm) -> int:
     for is_able, end in ((topology.multicast, steps.rank), (topology.reduction, steps.peer)):
         if is_able:
             data = (arc, end[sends], steps.src_buffer[sends], steps.src_offset[sends])
-            once = _find_distinct_rows(data)
+            # One row number for each distinct row.
+            order = np.lexsort(data)
+            once: Int64Array = order[run_starts(*(column[order] for column in data))]
             combined = np.bincount(arc[once], busy_ns[once] % 1.0, minlength=links.num_links)
             dropped = np.minimum(dropped, combined)
     return int(1000 * dropped.max(initial=0.0))
-
-
-def _find_distinct_rows(columns: Sequence[IntArray]) -> Int64Array:
-    """Return one row number for each distinct row."""
-    order = np.lexsort(tuple(columns))
-    starts = run_starts(*(column[order] for column in columns))
-    rows: Int64Array = order[starts]
-    return rows
 
 
 def is_simulator_decisive(setting: Setting, request: SynthesisRequest) -> bool:

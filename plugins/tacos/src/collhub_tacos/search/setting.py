@@ -146,17 +146,14 @@ class Setting:
         max_by_size = self.collective_bytes // shares
         pairs = self.network.num_links * shares
         max_by_time = _MAX_PAIRS // pairs if pairs else max_by_size
-        max_pieces = min(max_by_size, max_by_time, self._max_by_resolution(shares))
+        fastest = float(self.network.topology.bandwidth_bytes_per_s.max(initial=1.0))
+        max_pieces = min(
+            max_by_size,
+            max_by_time,
+            int(self.collective_bytes / (shares * _RESOLUTION_S * fastest)),
+        )
         tried = [pieces for pieces in ladder if pieces <= max_pieces]
         return tried or list(ladder[:1])
-
-    def _max_by_resolution(self, shares: int) -> int:
-        """Return the maximum number of pieces of which each occupies a link for at least 1 ns.
-
-        Simulators count in nanoseconds.
-        """
-        fastest = float(self.network.topology.bandwidth_bytes_per_s.max(initial=1.0))
-        return int(self.collective_bytes / (shares * _RESOLUTION_S * fastest))
 
 
 def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:
@@ -173,18 +170,13 @@ def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:
         )
     if options.switches != "unwind":
         return topology
-    _check_degree(options.degree, topology)
-    return unwind_switches(topology, options.degree)
-
-
-def _check_degree(degree: int, topology: Topology) -> None:
-    """Raise `UsageError` if a port would be divided into more links than there are nodes."""
-    if degree > topology.num_nodes:
+    if options.degree > topology.num_nodes:
         raise UsageError(
-            f"option degree is {degree}, expected 0..{topology.num_nodes}",
+            f"option degree is {options.degree}, expected 0..{topology.num_nodes}",
             cure="give fewer, or 0 for links to all other ports",
             code="option-range",
         )
+    return unwind_switches(topology, options.degree)
 
 
 def _parse_chunks(text: str) -> int | None:

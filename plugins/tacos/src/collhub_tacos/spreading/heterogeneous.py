@@ -230,15 +230,11 @@ class _EventGather:
             _CHUNKS_PER_CALL,
         )
         if self.missing and not self._waiting:
-            raise self._unreachable()
-
-    def _unreachable(self) -> InputError:
-        """Return the error that names a chunk's origin and an NPU that it cannot reach."""
-        # An infinite supply marks a chunk that is present.
-        is_held = np.isinf(self._state.supply) | ~self._needed[:, None]
-        chunk = int(np.argmin(is_held.all(axis=0)))
-        npu = int(np.argmin(is_held[:, chunk]))
-        return unreachable_error(self._network, int(self._origin[chunk]), npu)
+            # An infinite supply marks a chunk that is present.
+            is_held = np.isinf(self._state.supply) | ~self._needed[:, None]
+            chunk = int(np.argmin(is_held.all(axis=0)))
+            npu = int(np.argmin(is_held[:, chunk]))
+            raise unreachable_error(self._network, int(self._origin[chunk]), npu)
 
     def schedule(self) -> LinkSchedule:
         """Return all transfers, by destination and arrival."""

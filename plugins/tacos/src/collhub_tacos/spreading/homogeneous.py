@@ -17,7 +17,6 @@ from collhub_tacos.networks.link_network import LinkNetwork
 from collhub_tacos.networks.symmetry import Translations, hops_from, unreachable_error
 from collhub_tacos.schedules.link_schedule import (
     ArrivalLog,
-    ChunkBits,
     choose_identifier_type,
     set_chunk_bits,
 )
@@ -257,14 +256,24 @@ class _LockstepGather:
 
         self._network, self._origin, self._own = network, origin, chunks_at_node
         self.log = np.zeros((network.num_nodes, len(origin)), choose_identifier_type(len(origin)))
+        # Start the logs with the initial chunks; return these as a bit per node and chunk.
+        num_nodes, num_chunks = self.log.shape
+        chunk = np.argsort(self._origin, kind="stable")
+        node = self._origin[chunk]
+        self.log[node, sorted_ordinals(node)] = chunk
         self._state = LockstepState(
             log=self.log,
-            have=self._enter_initial_chunks(),
+            have=set_chunk_bits(node, chunk, (num_nodes, num_chunks)),
             filled=chunks_at_node.copy(),
             seen=np.tile(chunks_at_node, (lag + 1, 1)),
             cursor=np.zeros(network.num_links, np.int64),
         )
-        self._compute_layers = Layers(*_compute_layers(network))
+        # The nodes by undirected distance from node 0, and the start of each distance.
+        hops = hops_from(network, 0, both_ways=True)
+        # One distance after the last closes the last layer.
+        nodes = np.argsort(hops, kind="stable")
+        distances = np.arange(-1, int(hops.max()) + 2)
+        self._layers = Layers(nodes, np.searchsorted(hops[nodes], distances))
         # The kernel ends after an empty window, which must not be shorter than the lag: chunks may
         # be in flight.
         self._window = max(_WINDOW, lag)
@@ -273,14 +282,6 @@ class _LockstepGather:
         expected = bound_steps(network, origin)
         steps = expected + expected // 8 + 4 * self._window
         self._carried = np.zeros((steps, -(-network.num_links // 8)), np.uint8)
-
-    def _enter_initial_chunks(self) -> ChunkBits:
-        """Start the logs with the initial chunks; return these as a bit per node and chunk."""
-        num_nodes, num_chunks = self.log.shape
-        chunk = np.argsort(self._origin, kind="stable")
-        node = self._origin[chunk]
-        self.log[node, sorted_ordinals(node)] = chunk
-        return set_chunk_bits(node, chunk, (num_nodes, num_chunks))
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:
@@ -303,11 +304,15 @@ class _LockstepGather:
         """Continue for about a second. Raises `InputError` if a chunk cannot reach a node."""
         from collhub_tacos.spreading.lockstep_kernel import advance
 
-        self._ensure_rows()
+        rows, width = self._carried.shape
+        if self._step + self._window > rows:
+            # Growing by half limits the total cost of copying.
+            new_rows = np.zeros((self._step // 2 + self._window, width), np.uint8)
+            self._carried = np.concatenate([self._carried, new_rows])
         self._step, transfers = advance(
             self._network.indptr,
             self._network.source,
-            self._compute_layers,
+            self._layers,
             self._state,
             self._carried,
             self._step,
@@ -317,29 +322,10 @@ class _LockstepGather:
         )
         self.is_over = not transfers
         if self.is_over and np.any(self._state.filled < len(self._origin)):
-            raise self._unreachable(int(np.argmin(self._state.filled)))
-
-    def _ensure_rows(self) -> None:
-        """Ensure that there are rows for another window of steps."""
-        rows, width = self._carried.shape
-        if self._step + self._window > rows:
-            # Growing by half limits the total cost of copying.
-            new_rows = np.zeros((self._step // 2 + self._window, width), np.uint8)
-            self._carried = np.concatenate([self._carried, new_rows])
-
-    def _unreachable(self, node: int) -> InputError:
-        received = self.log[node, : self._state.filled[node]]
-        missing = np.setdiff1d(np.arange(len(self._origin)), received)
-        return unreachable_error(self._network, int(self._origin[missing[0]]), node)
-
-
-def _compute_layers(network: LinkNetwork) -> tuple[Int64Array, Int64Array]:
-    """Return the nodes by undirected distance from node 0, and the start of each distance."""
-    hops = hops_from(network, 0, both_ways=True)
-    # One distance after the last closes the last layer.
-    nodes = np.argsort(hops, kind="stable")
-    distances = np.arange(-1, int(hops.max()) + 2)
-    return nodes, np.searchsorted(hops[nodes], distances)
+            node = int(np.argmin(self._state.filled))
+            received = self.log[node, : self._state.filled[node]]
+            missing = np.setdiff1d(np.arange(len(self._origin)), received)
+            raise unreachable_error(self._network, int(self._origin[missing[0]]), node)
 
 
 def _check(network: LinkNetwork, step_ps: int, arrival_ps: int) -> None:

@@ -226,7 +226,16 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
     """Yield the suitable kernels: trees on switches, lockstep, symmetry, and events."""
     if isinstance(task.network, PathNetwork):
-        yield from _choose_kernels_at_switches(task)
+        # Yield stages if they are possible, and trees for small or irregular networks.
+        is_staged = False
+        # Stages need groups of equal size, which a single failed link may prevent.
+        for schedule in () if task.setting.has_relays else _generate_staged(task):
+            is_staged = True
+            yield partial(_wrap_staged, schedule)
+        # On regular networks trees were not observed to be faster than stages.
+        is_regular = task.times.is_equal or bool(find_group_grids(task.network, task.times))
+        if not (is_staged and is_regular and task.num_pairs > _MAX_PAIRS_FOR_TREES):
+            yield _spread_on_trees
         return
     is_everywhere = task.is_all_gather
     fits_lockstep = is_everywhere and task.times.is_equal
@@ -242,19 +251,6 @@ def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
             yield partial(_spread_symmetrically, translations)
     if not fits_lockstep or task.num_pairs <= _PAIRS_FOR_SEEDS:
         yield _spread_by_events
-
-
-def _choose_kernels_at_switches(task: SpreadTask) -> Iterator[_SpreadKernel]:
-    """Yield stages if they are possible, and trees for small or irregular networks."""
-    is_staged = False
-    # Stages need groups of equal size, which a single failed link may prevent.
-    for schedule in () if task.setting.has_relays else _generate_staged(task):
-        is_staged = True
-        yield partial(_wrap_staged, schedule)
-    # On regular networks trees were not observed to be faster than stages.
-    is_regular = task.times.is_equal or bool(find_group_grids(task.network, task.times))
-    if not (is_staged and is_regular and task.num_pairs > _MAX_PAIRS_FOR_TREES):
-        yield _spread_on_trees
 
 
 def _generate_staged(task: SpreadTask) -> Iterator[LinkSchedule]:

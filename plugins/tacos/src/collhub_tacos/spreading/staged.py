@@ -319,18 +319,16 @@ def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
     sizes and consecutive NPU numbers.
     """
     npus = network.num_npus
-    widths = sorted(_find_named_widths(network) | _find_near_widths(network, times))
-    fitting = [width for width in widths if 1 < width < npus and npus % width == 0]
-    return [_Grid(width, npus // width) for width in fitting[:_MAX_LEVELS]]
-
-
-def _find_named_widths(network: LinkNetwork) -> set[int]:
-    """Return the size of the topology's groups if they partition the NPUs in order."""
+    # The size of the topology's groups if they partition the NPUs in order.
     groups = sorted(sorted(group) for group in network.topology.groups.values())
     members = [npu for group in groups for npu in group]
     sizes = {len(group) for group in groups}
     is_partition = members == list(range(network.num_npus))
-    return sizes if is_partition and len(sizes) == 1 else set()
+    widths = sorted(
+        (sizes if is_partition and len(sizes) == 1 else set()) | _find_near_widths(network, times)
+    )
+    fitting = [width for width in widths if 1 < width < npus and npus % width == 0]
+    return [_Grid(width, npus // width) for width in fitting[:_MAX_LEVELS]]
 
 
 def _find_near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:

@@ -323,13 +323,10 @@ class _SymmetricGather:
             # The next round must be faster; otherwise it omits a chunk.
             latest = self.time_ps((start, link)) - 1
         if best is None:
-            raise self._unreachable(int(np.argmax(start == NEVER)))
+            chunk = int(np.argmax(start == NEVER))
+            source = self._translations.find_source(chunk // self._chunks_per_node)
+            raise unreachable_error(self._network, source, 0)
         return best
-
-    def _unreachable(self, chunk: int) -> InputError:
-        """Return the error for a missing chunk; chunks are numbered by their offset."""
-        source = self._translations.find_source(chunk // self._chunks_per_node)
-        return unreachable_error(self._network, source, 0)
 
     def time_ps(self, part: Part) -> int:
         """Return the arrival time of the last chunk."""
@@ -342,7 +339,12 @@ class _SymmetricGather:
         start, slot = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[slot]
         npus = self._network.num_npus
-        chunk = self._translate_chunks()
+        # The chunk of every cell at every node, except for initial cells.
+        nodes = np.arange(self._network.num_npus)
+        cell = np.arange(self._chunks_per_node, len(self._origin))
+        by_node = np.argsort(self._origin, kind="stable").reshape(len(nodes), self._chunks_per_node)
+        owner = self._translations.subtract(nodes[:, None], cell // self._chunks_per_node)
+        chunk: Int64Array = by_node[owner, cell % self._chunks_per_node].ravel()
         link = self._translations.in_link[:, self._order[slot]].ravel()
         starts, finishes = np.tile(start, npus), np.tile(finish, npus)
         order = np.lexsort((link, starts))
@@ -353,12 +355,3 @@ class _SymmetricGather:
             starts[order],
             finishes[order],
         )
-
-    def _translate_chunks(self) -> Int64Array:
-        """Return the chunk of every cell at every node, except for initial cells."""
-        nodes = np.arange(self._network.num_npus)
-        cell = np.arange(self._chunks_per_node, len(self._origin))
-        by_node = np.argsort(self._origin, kind="stable").reshape(len(nodes), self._chunks_per_node)
-        owner = self._translations.subtract(nodes[:, None], cell // self._chunks_per_node)
-        chunk: Int64Array = by_node[owner, cell % self._chunks_per_node].ravel()
-        return chunk
