@@ -1,4 +1,7 @@
-"""Simulator `astra-sim`: write the folder, run the real binary on it, and read its output."""
+"""Simulator `astra-sim`: run the real ASTRA-sim binary on a written folder and read its output.
+
+Also the check of `collhub doctor` that the configured binary works.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +51,11 @@ _CURES = {
 def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> SimulationResult:
     """Return the finish times that ASTRA-sim prints; None for ranks that never finish.
 
-    Raises `PluginError` without a binary that behaves like ASTRA-sim, `InputError` if it fails or
-    exceeds the time limit, `UsageError` for a topology that it cannot simulate.
+    The folder is written to a temporary directory, which is deleted afterwards. Without the option
+    `network`, the backend is derived from the binary's name. Losses of the folder and unfinished
+    ranks are diagnostics. Raises `PluginError` if no binary is named or it does not behave like
+    ASTRA-sim, `InputError` if the run fails or exceeds the time limit, `UsageError` for a topology
+    that ASTRA-sim cannot simulate.
     """
     binary = find_binary(options.binary)
     folder_options = AstraFolderOptions(
@@ -68,13 +74,19 @@ def simulate(request: SimulationRequest, options: AstraBinaryOptions) -> Simulat
 
 
 def _find_network_by_name(binary: str) -> str:
-    """Return the backend of a binary, by the name that ASTRA-sim's build gives it."""
+    """Return congestion-unaware if the binary's file name contains "unaware", else the aware one.
+
+    Upper and lower case count as equal. ASTRA-sim's build uses such names.
+    """
     is_unaware = "unaware" in Path(binary).name.lower()
     return CONGESTION_UNAWARE if is_unaware else CONGESTION_AWARE
 
 
 def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int, AstraPrinted]:
-    """Run the binary on a folder in a temporary directory; return (exit status, parsed output)."""
+    """Write a folder to a temporary directory and run the binary in it.
+
+    Returns (exit status, parsed output). Raises as `run`.
+    """
     with tempfile.TemporaryDirectory(prefix="collhub-astra-sim-") as name:
         input_folder = Path(name, "input")
         for artifact in folder.artifacts():
@@ -94,7 +106,12 @@ def _run_on(folder: AstraFolder, binary: str, time_limit_s: float) -> tuple[int,
 
 
 def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder) -> None:
-    """Raise `InputError` for a failed run, `PluginError` for a program that is not ASTRA-sim."""
+    """Raise an error unless a run ended like a run of ASTRA-sim.
+
+    `InputError` for an exit status other than 0, with the last lines of the output and a cure.
+    `PluginError` if the output names an NPU outside the world, or neither a finish time nor an
+    unfinished rank.
+    """
     output = " | ".join(printed.tail) or "(it printed nothing)"
     if status != 0:
         raise InputError(
@@ -114,7 +131,7 @@ def _check(binary: str, status: int, printed: AstraPrinted, folder: AstraFolder)
 
 
 def _find_cure(output: str) -> str:
-    """Return the cure for a known message of the simulator, else an empty text."""
+    """Return the cure of the first text of `_CURES` in the output, else an empty text."""
     for text, cure in _CURES.items():
         if text in output:
             return cure
@@ -131,7 +148,10 @@ def _find_expected_aborts(folder: AstraFolder) -> str:
 
 
 def _describe_status(status: int) -> str:
-    """Describe an exit status; a negative one is the number of a signal, as in `subprocess`."""
+    """Describe an exit status; a negative status is the number of a signal, as in `subprocess`.
+
+    Adds "(an assertion failed)" for SIGABRT, also if a shell reports it as 128 plus its number.
+    """
     is_signal = status < 0
     words = f"signal {signal.Signals(-status).name}" if is_signal else f"exit status {status}"
     # A shell between the simulator and its caller converts a signal into 128 plus its number.
@@ -140,7 +160,10 @@ def _describe_status(status: int) -> str:
 
 
 def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Diagnostic]:
-    """Yield the losses of the folder, and a finding per rank that never finished."""
+    """Yield the losses of the folder as notes, then errors: a lost event, and each unfinished rank.
+
+    A rank is unfinished if the output has no finish time of its NPU.
+    """
     for loss in folder.losses:
         yield Diagnostic("loss", str(loss), Severity.NOTE)
     if printed.lost_event:
@@ -156,7 +179,10 @@ def _collect_findings(folder: AstraFolder, printed: AstraPrinted) -> Iterator[Di
 
 
 def _report_unfinished(rank: int, *, is_reported: bool) -> Diagnostic:
-    """Return the finding about a rank that never finished."""
+    """Return the error about a rank that never finished.
+
+    `is_reported`: whether the simulator reported unreleased nodes of its NPU.
+    """
     # The simulator names a node of the workload, never the stuck node.
     detail = ", the simulator reports unreleased nodes" if is_reported else ""
     return Diagnostic(
@@ -174,9 +200,9 @@ _CURE = (
 
 
 def find_binary(name: str | None) -> str:
-    """Return the absolute path of the binary that the user named.
+    """Return the absolute path of the binary that the user named, as a path or as a name on `PATH`.
 
-    Raises `PluginError` if there is no executable.
+    Raises `PluginError` if the name is None or empty, or if it names no executable file.
     """
     if not name:
         message = "the simulator astra-sim runs a binary, and none is named"
@@ -193,11 +219,12 @@ def find_binary(name: str | None) -> str:
 def run(
     command: Sequence[str], folder: Path, output: Path, *, time_limit_s: float, handles: int
 ) -> int:
-    """Run the binary to completion and return the exit status, negative for a signal.
+    """Run a command in a folder to completion and return its exit status, negative for a signal.
 
-    Standard output and standard error are written to the file `output`. Raises `InputError` if the
-    time limit passes (the process and its children are killed), `PluginError` if the binary cannot
-    be started.
+    Standard output and standard error are written to the file `output`. `handles`: number of files
+    that the command opens at once. All processes of the command are killed at the end, also after
+    an exception. Raises `InputError` if the time limit passes or the system allows fewer open
+    files, `PluginError` if the command cannot be started.
     """
     with _raise_file_limit(handles), open(output, "wb") as sink:
         process = _start_process(command, folder, sink)
@@ -219,7 +246,10 @@ def run(
 def _start_process(
     command: Sequence[str], folder: Path, sink: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Start the binary. Raises `PluginError` if the system cannot start it."""
+    """Start a command in its own session, without standard input.
+
+    Raises `PluginError` if the system cannot start it.
+    """
     try:
         return subprocess.Popen(
             command,
@@ -237,9 +267,10 @@ def _start_process(
 
 @contextlib.contextmanager
 def _raise_file_limit(needed: int) -> Iterator[None]:
-    """Raise the soft limit of open files, which the child inherits, while it starts and runs.
+    """Context manager: raise the soft limit of open files to `needed` and restore it afterwards.
 
-    Raises `InputError` if the hard limit is below `needed`.
+    Child processes inherit it. A sufficient limit is not changed. Raises `InputError` if the hard
+    limit is below `needed`.
     """
     # Imported here: Unix only, like the simulator.
     import resource
@@ -284,9 +315,10 @@ class AstraPrinted:
 
 
 def parse_output(lines: Iterable[str]) -> AstraPrinted:
-    """Parse the lines of standard output and standard error.
+    """Parse the lines of standard output and standard error of a run.
 
-    The tail has the last five lines that are not blank, each cut after 300 characters.
+    Of several finish times of one NPU the last one counts. The tail has the last five lines that
+    are not blank, each cut after 300 characters.
     """
     finish_ns: dict[int, int] = {}
     unreleased = set()
@@ -328,7 +360,10 @@ def check(request: CheckRequest, options: NoOptions) -> CheckReport:
 
 
 def _check_binary(name: str | None) -> CheckLine:
-    """Run one message with the binary and compare its time with the known one."""
+    """Run one message of 1 MiB with the binary and compare both finish times with the known one.
+
+    Passes without a name. Every `HubError` becomes a failed line with its message and cure.
+    """
     if not name:
         details = f"not named ({BINARY_VARIABLE} is not set); the simulator analytical needs none"
         return CheckLine(_SUBJECT, True, details)
@@ -349,7 +384,10 @@ def _check_binary(name: str | None) -> CheckLine:
 
 
 def _simulate_message(binary: str) -> tuple[int | None, ...]:
-    """Return the finish times of two ranks, one of which sends a message to the other."""
+    """Return the finish times in ns of two ranks, one of which sends 1 MiB to the other.
+
+    None for a rank that never finishes. Raises as `simulate`; the time limit is 20 s.
+    """
     # Imported here, so that listing checks imports neither numpy nor protobuf.
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Options of the simulators and of the writer of folders."""
+"""Options of the simulators, the readers and writers of folders, and the synthesizers."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class NativeAlgorithmOptions:
 
     @property
     def delay_ns(self) -> int:
-        """Nanoseconds before every message."""
+        """Nanoseconds before every message: 10 in a small group, else `endpoint_delay`."""
         return SMALL_GROUP_NS if self.small_group else self.endpoint_delay
 
 

@@ -181,22 +181,22 @@ KERNELS = Check(
 
 @hookimpl
 def collhub_producers() -> Sequence[FormatReader | WorkloadReader | Synthesizer]:
-    """Describe the readers of folders, and the synthesizers of native algorithms."""
+    """Return the offers of readers of folders and of synthesizers of native algorithms."""
     return [FOLDER_READER, JOB_READER, *NATIVE_ALGORITHMS]
 
 
 @hookimpl
 def collhub_consumers() -> Sequence[FormatWriter | WorkloadWriter | Simulator | WorkloadSimulator]:
-    """Describe the writers of folders and the simulators.
+    """Return the offers of writers of folders and of simulators.
 
-    Each offer names its function as text, so that describing it does not import the function.
+    Each offer names its function as text, so that listing it does not import the function.
     """
     return [FOLDER, JOB_FOLDER, ANALYTICAL, ASTRA_SIM, JOB_SIMULATOR]
 
 
 @hookimpl
 def collhub_topologies() -> Sequence[TopologyReader | TopologyWriter]:
-    """Describe the readers and writers of networks, in files and in folders."""
+    """Return the offers of readers and writers of networks, in files and in folders."""
     return [NETWORK_YAML, FOLDER_NETWORK, *CABLES]
 
 
@@ -210,13 +210,13 @@ HAZARDS = Check(
 
 @hookimpl
 def collhub_checks() -> Sequence[Check]:
-    """Describe the checks of the binary, of jobs, and the one that compiles the kernels."""
+    """Return the offers of checks: the binary, jobs, and the one that compiles the kernels."""
     return [BINARY, HAZARDS, KERNELS]
 
 
 @hookimpl
 def collhub_commands() -> Sequence[Command]:
-    """Describe the command that writes several algorithms."""
+    """Return the offer of the command that writes several algorithms."""
     return [SEVERAL]
 
 

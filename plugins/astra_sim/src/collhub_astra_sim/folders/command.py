@@ -74,7 +74,12 @@ def astra_sim(
 
 
 def _read(context: CommandContext, source: str) -> list[NamedAlgorithm]:
-    """Read an input once; return it at each size given after `@`, otherwise at its default size."""
+    """Read `PATH` or `PATH@SIZE,SIZE`; return the algorithm once per size.
+
+    The text after the last `@` is the list of sizes. Without sizes, the algorithm has its default
+    size (`chakra_bytes`) and the file's name up to the first dot; with sizes, each name ends with
+    "-SIZE" as typed. Raises `HubError` for a file that cannot be read and for malformed sizes.
+    """
     from collhub_astra_sim.folders.write import NamedAlgorithm
     from hub_core import chakra_bytes
 

@@ -1,4 +1,9 @@
-"""Read the configurations of a folder: its algorithms, and the NPUs that run them."""
+"""The files and configurations of a folder for ASTRA-sim: traces, algorithms, groups.
+
+Folders of other programs are accepted, too: configurations are recognized by their content, and
+paths in them are matched by their longest tail, since the working directory of the simulator is
+unknown.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +81,7 @@ class FolderFiles:
         return Source(name, self.sets[prefix], self.source.report)
 
     def part_at(self, path: str) -> SourcePart | None:
-        """Return the file that a path in a configuration names.
+        """Return the file that a path in a configuration names, by the longest tail of the path.
 
         None if no file matches, or if several match equally well.
         """
@@ -84,16 +89,17 @@ class FolderFiles:
         return self.files[name] if name is not None else None
 
     def set_at(self, path: str) -> str | None:
-        """Return the prefix of the set of traces that a path in a configuration names.
+        """Return the prefix of the set of traces that a path in a configuration names; else None.
 
-        None as in `part_at`.
+        Matched as in `part_at`.
         """
         return _find_match(path, list(self.sets))
 
     def texts(self, *suffixes: str) -> Iterator[tuple[str, bytes]]:
-        """Yield (path in the folder, content) of short files with one of these suffixes.
+        """Yield (path in the folder, content) of files with one of these suffixes.
 
-        In order of depth, then of name; at most `_MOST_TEXTS` files.
+        In order of depth, then of name. Skips empty files and files above `LONGEST_TEXT` bytes;
+        looks at no more than the first `_MOST_TEXTS` files. Files of unknown size are read.
         """
         names = [name for name in self.files if name.endswith(suffixes)]
         names.sort(key=lambda name: (name.count("/"), name))
@@ -103,7 +109,10 @@ class FolderFiles:
                 yield name, part.load()
 
     def objects(self) -> Iterator[tuple[str, dict[str, object]]]:
-        """Yield (path in the folder, content) of the JSON files that contain an object."""
+        """Yield (path in the folder, content) of the JSON files that contain an object.
+
+        Files with invalid JSON or another value are skipped; order and limits as in `texts`.
+        """
         for name, content in self.texts(".json"):
             try:
                 value = json.loads(content)
@@ -113,22 +122,23 @@ class FolderFiles:
                 yield name, value
 
     def error(self, message: str, cure: str = "", file: str = "") -> InputError:
-        """Create an error about a file of the folder, or about the folder."""
+        """Create an `InputError` about `file`, a path in the folder; if empty, about the source."""
         location = Location(self.files[file].name if file else self.source.name)
         return InputError(message, location=location, cure=cure, code="astra-sim-folder")
 
 
 def _make_relative(name: str, root: str) -> str:
-    """Return a path relative to the root, if it is below it, with `/` as separator."""
+    """Return `name` relative to `root` if it is below it, else unchanged; with `/` as separator."""
     path = PurePath(name)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
 def _find_match(path: str, names: list[str]) -> str | None:
-    """Return the only name that matches the longest possible tail of a path.
+    """Return the name that matches the longest possible tail of a path; None without a match.
 
-    Paths are relative to the simulator's working directory, which is unknown for folders of other
-    programs. None without a match.
+    Tails are tried from the full path to its last part. The first tail with exactly one matching
+    name decides; of several matching names, one that equals the tail decides. Paths in
+    configurations are relative to the simulator's working directory, which is unknown.
     """
     parts = PurePath(os.path.normpath(path)).parts
     for first in range(len(parts)):
@@ -165,7 +175,11 @@ class FolderAlgorithm:
 
 @dataclass(frozen=True, slots=True)
 class FolderConfiguration:
-    """Algorithms by prefix, NPUs of the workload (0 without workload), groups by name."""
+    """The configurations of a folder for its algorithms.
+
+    `algorithms`: by prefix of their traces. `num_npus`: NPUs of the workload, 0 without workload.
+    `groups`: NPUs by name of the communicator group.
+    """
 
     algorithms: Mapping[str, FolderAlgorithm]
     num_npus: int
@@ -190,12 +204,17 @@ class _Node(Protocol):
 
 
 class AlgorithmUses:
-    """The algorithms that workload nodes run, from the system configuration."""
+    """The algorithms that workload nodes run, from the system configuration of a folder.
+
+    `file`: the system configuration. `by_kind`, `by_node`: prefixes of traces by kind of collective
+    and by identity of the workload node.
+    """
 
     def __init__(self, files: FolderFiles, *, are_natives_enough: bool = False) -> None:
-        """Read the system configuration of a folder. Raises `InputError` if there is none.
+        """Find and read the system configuration of a folder.
 
-        `are_natives_enough`: accept a system without custom algorithms.
+        `are_natives_enough`: accept a system that names only native algorithms. Raises `InputError`
+        if no configuration or several ones qualify, and for values on which ASTRA-sim aborts.
         """
         self._files = files
         self._keys = {*COLLECTIVE_KEYS.values(), PER_NODE_KEY}
@@ -216,13 +235,20 @@ class AlgorithmUses:
             self.by_node = self._read_node_map(system[PER_NODE_KEY])
 
     def prefix_of(self, node: int, comm_type: object) -> str | None:
-        """Return the algorithm of a workload node: by its number, otherwise by its collective."""
+        """Return the prefix of a workload node's algorithm: by identity, otherwise by collective.
+
+        `comm_type`: number of the collective in `COMM_TYPES`. None for a native algorithm.
+        """
         kinds = [kind for kind, number in COMM_TYPES.items() if number == comm_type]
         by_kind = self.by_kind.get(kinds[0]) if kinds else None
         return self.by_node.get(node, by_kind)
 
     def _find_system(self) -> tuple[str, dict[str, object]]:
-        """Return (file name, content) of the only system configuration, or of `system.json`."""
+        """Return (file name, content) of the system configuration, an object with a key of `_keys`.
+
+        Of several such files, `system.json` is chosen. Raises `InputError` if none remains or
+        several do.
+        """
         objects = self._files.objects()
         candidates = {name: value for name, value in objects if self._keys & value.keys()}
         if len(candidates) > 1 and SYSTEM in candidates:
@@ -237,9 +263,10 @@ class AlgorithmUses:
         raise self._files.error(several if candidates else none, cure)
 
     def _read_node_map(self, path: object) -> dict[int, str]:
-        """Return the sets of traces by workload node, from the map that a file contains.
+        """Return the prefixes by identity of workload nodes, from the YAML map in the file `path`.
 
-        Raises `InputError` for a file that is not such a map.
+        Raises `InputError` if the file is missing, is no map from whole numbers below 2^31 to
+        prefixes, or names traces that the folder does not contain.
         """
         part = self._files.part_at(path) if isinstance(path, str) else None
         if part is None:
@@ -247,7 +274,7 @@ class AlgorithmUses:
             raise self._files.error(message, file=self.file)
         pairs = _read_pairs(part)
         if not pairs or not all(
-            (node.isascii() and node.isdecimal() and len(node) < 20) for node in pairs
+            node.isascii() and node.isdecimal() and len(node) < 20 for node in pairs
         ):
             message = f"{part.name} is no YAML map of workload nodes to prefixes"
             raise self._files.error(message, "write for example 0: traces/ring", self.file)
@@ -258,7 +285,10 @@ class AlgorithmUses:
         return {int(node): self._find_set(prefix) for node, prefix in pairs.items()}
 
     def _find_set(self, path: str) -> str:
-        """Return the prefix of traces at a path. Raises `InputError` if none matches."""
+        """Return the prefix of the traces at a path.
+
+        Raises `InputError` if no set matches, or if several match equally well.
+        """
         prefix = self._files.set_at(path)
         if prefix is None:
             message = f"the traces {path[:200]!r} that it names are not in the folder"
@@ -267,7 +297,10 @@ class AlgorithmUses:
 
 
 def _read_pairs(part: SourcePart) -> dict[str, str]:
-    """Return the keys and values of a YAML map of scalars, as text; empty for any other content."""
+    """Return the keys and values of a YAML map of scalars, as text.
+
+    Empty for invalid YAML, any other content and files above `LONGEST_TEXT` bytes.
+    """
     # Imported here, because most folders have no such map.
     import yaml
 
@@ -285,9 +318,10 @@ def _read_pairs(part: SourcePart) -> dict[str, str]:
 
 
 def read_configuration(files: FolderFiles, workload: str | None = None) -> FolderConfiguration:
-    """Read the configuration of a folder; `workload`: prefix of its workload, if it is ambiguous.
+    """Read which algorithms a folder has, which groups run them, and the number of NPUs.
 
-    Raises `InputError` for missing or contradictory files.
+    `workload`: prefix of the workload's traces, required only if several sets might be it. Raises
+    `InputError` for missing, contradictory or ambiguous files.
     """
     uses = AlgorithmUses(files)
     prefixes = sorted({*uses.by_kind.values(), *uses.by_node.values()})
@@ -302,9 +336,11 @@ def read_configuration(files: FolderFiles, workload: str | None = None) -> Folde
 def find_workload_prefix(
     files: FolderFiles, algorithms: list[str], stated: str | None
 ) -> str | None:
-    """Return the prefix of the workload: as given, else `workload`, else the only remaining set.
+    """Return the prefix of the workload's traces; None if all traces belong to algorithms.
 
-    None if there is none. Raises `InputError` if it is missing or ambiguous.
+    `stated`: the user's choice, which takes precedence; else the set `workload`, else the only set
+    that is not in `algorithms`. Raises `InputError` if the stated set is missing or several sets
+    remain.
     """
     candidates = [prefix for prefix in files.sets if prefix not in algorithms]
     if stated is not None and stated not in files.sets:
@@ -323,19 +359,19 @@ def _note_uses(
 ) -> None:
     """Record which algorithms the collectives in the trace of one NPU run, in which groups.
 
-    Changes `algorithms`. Of the sizes of an algorithm's nodes, the first positive one is recorded.
-    Raises `InputError` for bytes that are no trace.
+    Changes the entries of `algorithms`: adds the group's name ("" for all ranks) and, if the
+    algorithm has no size yet, the node's size if it is positive. Nodes with native algorithms are
+    skipped. Raises `InputError` for bytes that are no trace.
     """
     for node in _read_nodes(content, file):
         if node.type != NodeType.COMM_COLL:
             continue
-        # The values of a node's attributes by name; of duplicates the first, as in ASTRA-sim.
-        values: dict[str, object] = {}
+        # Of duplicate attributes the first counts, as in ASTRA-sim.
+        attributes: dict[str, object] = {}
         for attribute in node.attr:
             kind = attribute.WhichOneof("value")
             if kind is not None:
-                values.setdefault(attribute.name, getattr(attribute, kind))
-        attributes = values
+                attributes.setdefault(attribute.name, getattr(attribute, kind))
         prefix = uses.prefix_of(node.id, attributes.get("comm_type"))
         if prefix is None:
             continue
@@ -348,7 +384,10 @@ def _note_uses(
 
 
 def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
-    """Yield the nodes of a trace. Raises `InputError` for other bytes."""
+    """Yield the nodes of a trace, without its metadata.
+
+    Raises `InputError` with the position of the first invalid byte.
+    """
     # Imports protobuf, which a folder without a workload does not need.
     from hub_core.chakra import decoded_records
 
@@ -363,9 +402,10 @@ def _read_nodes(content: bytes, file: str) -> Iterator[_Node]:
 
 
 def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
-    """Return the communicator groups by name; empty if no file contains any.
+    """Return the NPUs of the communicator groups by name; empty if no file contains any.
 
-    Raises `InputError` if several files contain groups.
+    A groups file is a JSON object whose keys are whole numbers and whose values are lists of NPUs;
+    of several such files, `groups.json` is chosen. Raises `InputError` if several remain.
     """
     groups_by_file = {}
     for name, value in files.objects():
@@ -381,6 +421,6 @@ def read_groups(files: FolderFiles) -> Mapping[str, tuple[int, ...]]:
 
 
 def _parse_npus(members: object) -> tuple[int, ...] | None:
-    """Return a list of NPUs as a tuple, None for any other value."""
+    """Return a list of integers of at least 0 as a tuple, None for any other value."""
     is_list = isinstance(members, list) and all(type(npu) is int and npu >= 0 for npu in members)
     return tuple(members) if is_list and isinstance(members, list) else None

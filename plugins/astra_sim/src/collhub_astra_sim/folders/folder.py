@@ -40,7 +40,10 @@ BINARY_NAMES = {
 
 
 def arguments(*, has_groups: bool) -> tuple[str, ...]:
-    """Return the options of the simulator, with paths relative to the folder."""
+    """Return the command line options of the simulator, with paths relative to the folder.
+
+    `has_groups`: whether the folder has a groups file.
+    """
     files = {
         "workload-configuration": WORKLOAD,
         "system-configuration": SYSTEM,
@@ -70,9 +73,11 @@ def script(
     is_congestion_aware: bool,
     has_groups: bool,
 ) -> str:
-    """Return the POSIX shell script; `descriptions`: lines that describe the simulated algorithms.
+    """Return the POSIX shell script `run.sh` that runs ASTRA-sim on the folder.
 
-    It exits with 0 only if all ranks finished; the simulator exits with 0 even if ranks hang.
+    `trace_prefixes`: sets of `num_ranks` traces whose files the script checks first.
+    `descriptions`: lines for its header. `npus`: NPUs that must finish; the script exits with 0
+    only if all did, whereas the simulator exits with 0 even if ranks hang.
     """
     values = {
         "@WHAT@": "".join(f"# {line}.\n" for line in descriptions),
@@ -200,7 +205,7 @@ class AstraFolder:
             yield Artifact(name, content, executable=name == SCRIPT)
 
     def _list_workloads(self) -> Iterator[Artifact]:
-        """Yield a trace per NPU: the collectives for members, idle work for the remaining NPUs."""
+        """Yield a workload trace per NPU: the collectives in sequence for members, or idle work."""
         collectives = [(program.run_as, program.comm_size) for program in self.programs]
         member = encode_collective_workload(collectives, in_group=self.placement.is_part)
         idle = encode_idle_workload()
@@ -231,7 +236,11 @@ class AstraFolder:
         return texts
 
     def _build_system(self) -> dict[str, object]:
-        """Return the system configuration, which names the algorithm of its collective."""
+        """Return the content of system.json, which names the algorithm of each collective.
+
+        The first program of a kind of collective is the algorithm of that kind; with several
+        programs, the map of nodes in `PER_NODE` takes precedence.
+        """
         system: dict[str, object] = {
             # Without this key the simulator reads an uninitialized variable.
             "scheduling-policy": "FIFO",

@@ -1,9 +1,10 @@
-"""Prepare a job so that ASTRA-sim can run it.
+"""Prepare a job so that ASTRA-sim can run it, and determine the losses of the written folder.
 
 Cures: exact times, numbered groups, a last computation; hazards and cures were measured with the
 public release of March 2026. Algorithms that single collectives of a job name become custom
 algorithms of ASTRA-sim, which maps numbers of nodes to traces, regardless of the rank; these traces
-have one size.
+have one size. Losses are found by reading the written folder back and simulating it: it contains
+only data that ASTRA-sim reads, so the reader sees it as ASTRA-sim does.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def apply_cures(workload: Workload) -> tuple[Workload, list[str]]:
 
 
 def needs_exact_times(workload: Workload) -> bool:
-    """Return whether the duration of a device computation is not a whole number of microseconds."""
+    """Return whether the duration of a device computation is not a whole number of microseconds.
+
+    Missing durations, which take 1 ns, do not count.
+    """
     # Missing durations are negative, and take 1 ns.
     inexact = workload.nodes.duration_ns.clip(0) % _MICRO_NS > 0
     # One such node is enough to change the system.
@@ -77,9 +81,10 @@ def needs_exact_times(workload: Workload) -> bool:
 
 
 def set_exact_times(workload: Workload) -> Workload:
-    """Return the job with operations at device computations.
+    """Return the job with operations in place of durations at device computations.
 
-    In `EXACT_SYSTEM` these operations take exactly the time of the computations.
+    With `EXACT_SYSTEM`, 2d + 1 operations on 1 byte take exactly d ns; durations below 1 ns, also
+    missing ones, become 1 ns. Other attributes that these nodes had (`extra`) are removed.
     """
     nodes = workload.nodes
     is_changed = _find_device_computations(nodes)
@@ -95,8 +100,8 @@ def set_exact_times(workload: Workload) -> Workload:
 def carry_host_times(workload: Workload) -> Workload:
     """Round the times of host nodes to whole microseconds; carry each remainder to the next node.
 
-    The next host node of the rank in ascending order of IDs, which is the order of the CPU slot
-    among free nodes. The sum of a rank remains exact to less than 1 us.
+    The next host node of the rank in ascending order of IDs, in which the CPU slot executes free
+    nodes. The sum of a rank is rounded down by less than 1 us. Missing durations count as 0.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COMPUTE) & nodes.on_host)
@@ -120,14 +125,14 @@ def _find_device_computations(nodes: NodeColumns) -> BoolArray:
 
 
 def _is_number(name: str) -> bool:
-    """Return whether a name is a positive decimal number."""
+    """Return whether a name consists of ASCII digits and is greater than 0."""
     return name.isascii() and name.isdecimal() and int(name) > 0
 
 
 def _assign_numbers(workload: Workload) -> Workload:
-    """Rename groups without a numeric name to the smallest unused numbers from 1 on.
+    """Rename groups without a numeric name to the smallest unused numbers from 1 on, in order.
 
-    Names that are already numbers are not changed.
+    Returns the same object if all names are numbers.
     """
     used_names = {group.name for group in workload.groups if _is_number(group.name)}
     free = (str(number) for number in count(1) if str(number) not in used_names)
@@ -141,10 +146,11 @@ def _assign_numbers(workload: Workload) -> Workload:
 
 
 def _add_group_of_all(workload: Workload) -> Workload:
-    """Assign collectives of all ranks to a new group, if there are also smaller groups.
+    """Assign collectives of all ranks to a new group, if collectives of smaller groups exist.
 
     Otherwise ASTRA-sim numbers their streams together with those of groups, so that messages would
-    not match.
+    not match. The group is named by the highest number plus 1. All names must be numbers. Returns
+    the same object if nothing changes.
     """
     nodes = workload.nodes
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
@@ -163,8 +169,8 @@ def _add_group_of_all(workload: Workload) -> Workload:
 def _add_last_computations(workload: Workload) -> Workload:
     """Append a computation of 1 ns to every rank with host, memory or marker nodes.
 
-    It depends on all nodes without successors; without it ASTRA-sim may abort at the end of the
-    rank.
+    It depends on all nodes of the rank without successors and has the highest identity; without it
+    ASTRA-sim may abort at the end of the rank. Returns the same object if no rank has such nodes.
     """
     nodes = workload.nodes
     is_risky = nodes.is_kind(NodeKind.LOAD, NodeKind.STORE, NodeKind.MARKER)
@@ -200,10 +206,11 @@ def _add_last_computations(workload: Workload) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class CustomSets:
-    """The algorithms of a job by name, each with the bytes of its collective.
+    """The algorithms that nodes of a job name, as sets of traces.
 
-    `per_node`: names by identity of the collective nodes of `workload`, whose numbers are
-    unambiguous.
+    `workload`: the job, possibly with renumbered nodes. `programs`: (algorithm, bytes of its
+    collective) by name `KIND-NUMBER`. `per_node`: names of programs by identity of the collective
+    nodes.
     """
 
     workload: Workload
@@ -212,9 +219,10 @@ class CustomSets:
 
 
 def collect_custom_sets(workload: Workload) -> CustomSets:
-    """Return the algorithms that nodes name; nodes are renumbered if their numbers are ambiguous.
+    """Return the algorithms that nodes name: one set of traces for each algorithm and size.
 
-    Raises `InputError` for an algorithm that does not fit the group or the kind of a node.
+    Nodes are renumbered if their numbers are ambiguous. Raises `InputError` for an algorithm with
+    another collective or number of ranks than its node.
     """
     nodes = workload.nodes
     rows = np.flatnonzero(nodes.is_kind(NodeKind.COLLECTIVE) & (nodes.algorithm >= 0))
@@ -243,7 +251,10 @@ def collect_custom_sets(workload: Workload) -> CustomSets:
 
 
 def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None:
-    """Raise `InputError` if an algorithm's number of ranks or collective is not its node's."""
+    """Raise `InputError` at the first node whose algorithm has other ranks or another collective.
+
+    `rows`: nodes with an algorithm; `ranks`: number of ranks of each of them.
+    """
     nodes = workload.nodes
     # Positions in the group are ranks of the algorithm.
     rank_counts = [algorithm.num_ranks for algorithm in workload.algorithms]
@@ -262,10 +273,12 @@ def _check_fits(workload: Workload, rows: Int64Array, ranks: Int64Array) -> None
 def _make_numbers_unambiguous(
     workload: Workload, rows: Int64Array, key_of_row: Int64Array
 ) -> Workload:
-    """Renumber all nodes if a number is used for several algorithms, or exceeds ASTRA-sim's limit.
+    """Renumber all nodes if ASTRA-sim's map from numbers to algorithms would be ambiguous.
 
-    Also if a number is used with and without an algorithm. The order of the numbers within a rank,
-    which determines the order of execution, is preserved.
+    That is so if a number is used for several algorithms, or with and without one, or exceeds
+    ASTRA-sim's limit. `key_of_row`: algorithm of each of the `rows`. The order of the numbers
+    within a rank, which determines the order of execution, is preserved. Returns the same object if
+    nothing changes.
     """
     nodes = workload.nodes
     choice = np.full(len(nodes), -1, np.int64)
@@ -287,11 +300,11 @@ def _make_numbers_unambiguous(
 def compute_written_losses(
     artifacts: Sequence[Artifact], workload: Workload, exact_ns: Int64Array | None, network: str
 ) -> tuple[Loss, ...]:
-    """Compare the written job with the exact one, and report why it would not finish.
+    """Read a written folder back and return its losses: changed values, hazards, unfinished ranks.
 
     `workload`: the job whose nodes were written. `exact_ns`: int64 by node, durations before
-    rounding; None if the nodes became a custom algorithm. `network`: the backend that will run the
-    folder.
+    rounding; None if the nodes became a custom algorithm, whose values are not compared. `network`:
+    the backend that will run the folder. The simulation is skipped if a hazard is an error.
     """
     parts = [SourcePart(artifact.name, artifact.content) for artifact in artifacts]
     folder = Source("folder", tuple(parts), lambda finding: None)
@@ -321,7 +334,10 @@ def _read_system(workload: Workload) -> System:
 def _report_lost_values(
     written: Workload, workload: Workload, exact_ns: Int64Array
 ) -> Iterator[Loss]:
-    """Yield durations and roots that ASTRA-sim reads differently; both jobs have the same rows."""
+    """Yield at most two losses: rounded durations, and roots of collectives, which are dropped.
+
+    Both jobs have the same rows. The first loss names the rank whose total changes by most.
+    """
     is_timed = is_timed_by_duration(written, _read_system(written))
     # Without a duration, or with 0, a node takes 1 ns.
     exact = np.where(is_timed, exact_ns.clip(0), 0)
@@ -342,7 +358,7 @@ def _report_lost_values(
 
 
 def _report_unfinished_ranks(written: Workload, network: str) -> Iterator[Loss]:
-    """Yield the reason why ranks of the written job do not finish in a simulation, if any."""
+    """Simulate the written job; yield one loss if ranks do not finish or the job is refused."""
     try:
         times = simulate(WorkloadRequest(written), JobOptions(network=network))
     except HubError as error:

@@ -84,6 +84,8 @@ class _JobFolder:
 def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Writer `astra-sim` of jobs.
 
+    A job that was read from such a folder gets its original configurations back; options then may
+    only change the network. `form=custom` writes one custom algorithm instead of a workload.
     Markers, which ASTRA-sim does not finish, are bridged. The result is read back and simulated:
     rounded times, and reasons for which ASTRA-sim hangs or aborts, are reported as losses. Raises
     `UsageError` and `InputError` for a job that ASTRA-sim cannot express.
@@ -101,7 +103,11 @@ def write(workload: Workload, options: JobWriteOptions) -> WriteResult:
 def _write_original(
     workload: Workload, folder: Mapping[str, JsonValue], options: JobWriteOptions
 ) -> WriteResult:
-    """Write the folder that the job was read from; algorithms under their original prefixes."""
+    """Write a job with the configurations of the folder that it was read from.
+
+    `folder`: the extension that the reader stored. Algorithms keep their prefixes. The network is
+    rebuilt if the option `topology` is given or the folder had none.
+    """
     # The paths in it were valid at the original location of the folder.
     system = json.loads(str(folder["system"]))
     prefixes = [str(prefix) for prefix in _as_list(folder.get("custom"))]
@@ -125,7 +131,11 @@ def _write_original(
 
 
 def _write_as_workload(workload: Workload, options: JobWriteOptions) -> WriteResult:
-    """Write the nodes of the job as nodes of the workload, with exact times on devices."""
+    """Write the nodes of the job as nodes of the workload, with configurations from the options.
+
+    Durations of device computations are written as operations if they are not whole microseconds,
+    unless the options set a roofline. The result's notes name all changes of the job.
+    """
     sets: CustomSets = collect_custom_sets(workload)
     workload, notes = apply_cures(sets.workload)
     exact_ns = workload.nodes.duration_ns
@@ -154,7 +164,10 @@ def _build_result(
     options: JobWriteOptions,
     exact_ns: Int64Array,
 ) -> WriteResult:
-    """Return the folder with its losses; `exact_ns`: durations by node before rounding."""
+    """Return the folder with its losses; adds the script to `texts`.
+
+    `exact_ns`: durations by node before rounding.
+    """
     traces = trace_files(_remove_folder_data(workload), omitted=PRIVATE_ATTRIBUTES)
     # The script checks for the number of traces of the largest algorithm.
     ranks = [algorithm.num_ranks for algorithm, _ in programs.values()]
@@ -177,7 +190,8 @@ def _load_artifacts(artifacts: Iterable[Artifact]) -> tuple[Artifact, ...]:
 def _write_as_algorithm(workload: Workload, options: JobWriteOptions) -> WriteResult:
     """Write one collective per rank whose custom algorithm is the job, so that no slots apply.
 
-    Raises `UsageError` for kinds of nodes and durations that a custom algorithm cannot have.
+    Raises `UsageError` for nodes other than computations and messages, and for durations that are
+    neither 1 ns nor whole microseconds.
     """
     nodes = workload.nodes
     allowed = nodes.is_kind(NodeKind.COMPUTE, NodeKind.SEND, NodeKind.RECV)
@@ -219,7 +233,8 @@ def _build_texts(
 ) -> dict[str, str]:
     """Return the configurations by file name, without the script.
 
-    Groups and the map of single nodes have files only if the job has any.
+    `per_node`: prefixes of algorithms by identity of nodes. The groups file and the map of nodes
+    are present only if the job has groups or such nodes.
     """
     texts = {SYSTEM: _format_json(system), NETWORK: network, MEMORY: _NO_MEMORY}
     if workload.groups:
@@ -232,7 +247,7 @@ def _build_texts(
 def _build_script(
     workload: Workload, options: JobWriteOptions, prefixes: list[str], ranks: int
 ) -> str:
-    """Return the text of run.sh, which runs the job."""
+    """Return the text of run.sh; `ranks`: number of traces that it checks for each prefix."""
     name = workload.provenance.source_name or "a job"
     return script(
         workload.num_ranks,
@@ -245,7 +260,11 @@ def _build_script(
 
 
 def _write_network(workload: Workload, options: JobWriteOptions) -> str:
-    """Return the text of network.yml. Raises `UsageError` if ASTRA-sim has no such network."""
+    """Return the text of network.yml, by default of a full mesh of 50 GiB/s and 500 ns.
+
+    If the job has collectives, any two ranks may communicate, else those of its SENDs. Raises
+    `UsageError` if ASTRA-sim has no network that is equivalent for these pairs.
+    """
     if options.topology is None:
         bandwidth = _DEFAULT_BANDWIDTH_BYTES_PER_S
         network = make_full_mesh(workload.num_ranks, bandwidth, _DEFAULT_LATENCY_S)
@@ -274,7 +293,7 @@ def _add_prefix(traces: Iterable[Artifact], prefix: str) -> Iterator[Artifact]:
 
 
 def _remove_folder_data(workload: Workload) -> Workload:
-    """Return the job without the data that other files of the folder contain."""
+    """Return the job without algorithms and configurations, which other files contain."""
     extensions = {key: value for key, value in workload.extensions.items() if key != EXTENSION}
     # The map of nodes contains the algorithm of each node.
     nodes = workload.nodes

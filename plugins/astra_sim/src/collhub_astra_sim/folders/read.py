@@ -52,8 +52,9 @@ from hub_core.plugin_api import NoOptions, Source, SourcePart
 def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
     """Reader of the format `astra-sim`: the algorithm, with the NPUs of its group as placement.
 
-    If the user names traces that no configuration uses, only the traces are read. Raises
-    `InputError` and `UsageError` for missing or ambiguous parts of the folder.
+    If the user names traces that no configuration uses, only the traces are read. An algorithm with
+    sizes in chunks gets the bytes of its workload node. Raises `InputError` and `UsageError` for
+    missing or ambiguous parts of the folder, and if the number of traces is not the number of NPUs.
     """
     files = FolderFiles.of(source)
     named = files.chosen_prefix
@@ -71,7 +72,6 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
         algorithm = replace(algorithm, collective_bytes=used.comm_size)
     _note_backend(files)
     members = _select_members(files, configuration, used, options.group)
-    # The algorithm placed on the NPUs that run it.
     count = len(members) if members is not None else configuration.num_npus or algorithm.num_ranks
     if count != algorithm.num_ranks:
         message = f"{algorithm.num_ranks} ranks have traces, {count} NPUs run them"
@@ -82,7 +82,8 @@ def read(source: Source, options: AstraFolderReadOptions) -> Algorithm:
 def read_network(source: Source, options: NoOptions) -> Topology:
     """Read the network of a folder: its only network YAML, or the one named `network.yml`.
 
-    Raises `InputError` if there is none, or several.
+    A file is a network YAML if it matches the format's signature or contains `npus_count`. Raises
+    `InputError` if there is none, or several.
     """
     files = FolderFiles.of(source)
     signature = re.compile(networks.NETWORK_YAML)
@@ -116,7 +117,7 @@ def _read_surrounding_configuration(
 
 
 def _note_backend(files: FolderFiles) -> None:
-    """Report a note if the folder was written for the congestion-unaware backend."""
+    """Report a note if the folder's script runs the congestion-unaware backend."""
     script = files.files.get(SCRIPT)
     if script is not None and BINARY_NAMES[False].encode("ascii") in script.load():
         finding = Diagnostic(
@@ -143,9 +144,11 @@ def _select_algorithm(
     named: str | None,
     option_name: str | None,
 ) -> FolderAlgorithm:
-    """Return the algorithm that the user named, by its traces or by option, otherwise the only one.
+    """Return the algorithm that the user chose, otherwise the only one of the folder.
 
-    Raises `InputError` if it is missing or ambiguous.
+    `option_name`: prefix or name from the option `algorithm`, which takes precedence over `named`,
+    the prefix of the traces that the user opened. Raises `InputError` unless exactly one algorithm
+    fits.
     """
     algorithms = configuration.algorithms
     if option_name is not None:
@@ -177,7 +180,8 @@ def _select_members(
 ) -> tuple[int, ...] | None:
     """Return the NPUs of the group that runs an algorithm, None for all.
 
-    Raises `InputError` for a group that is missing, ambiguous, or not ascending.
+    `option_group`: the user's choice, which takes precedence over the groups of the workload's
+    nodes. Raises `InputError` for several groups, a missing one, or one whose NPUs do not ascend.
     """
     groups = {option_group} if option_group is not None else used.groups
     if not groups or groups == {""}:
@@ -203,9 +207,11 @@ PRIVATE_ATTRIBUTES = frozenset({"duration_ns", "root", "collhub_algorithm"})
 
 
 def read_job(source: Source, options: JobFolderOptions) -> Workload:
-    """Read the job of a folder, with its configurations as an extension.
+    """Reader of the format `astra-sim-job`: the job of a folder, with its configurations.
 
-    Raises `InputError` for missing or contradictory files.
+    The extension `EXTENSION` contains the texts of the configurations, the backend of the script,
+    and the prefixes of custom algorithms, so that the folder can be simulated and written again.
+    Raises `InputError` for missing, contradictory or ambiguous files.
     """
     files = FolderFiles.of(source)
     uses = AlgorithmUses(files, are_natives_enough=True)
@@ -215,7 +221,6 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
         raise files.error("the folder has no traces of a workload")
     groups = read_groups(files)
     traces = _read_workload(files, prefix, groups)
-    # The text of the remote memory's configuration, None without one.
     names = [file for file, value in files.objects() if _MEMORY_KEY in value]
     if len(names) > 1 and MEMORY not in names:
         raise files.error(f"several files describe memories: {', '.join(names[:8])}")
@@ -224,7 +229,7 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
         "system": _read_text(files.files[uses.file]),
         "network": _read_network_text(files),
         "backend": script_backend(files),
-        "memory": (None if name is None else _read_text(files.files[name])),
+        "memory": None if name is None else _read_text(files.files[name]),
         "custom": [*prefixes],
         "by_kind": {str(kind): used for kind, used in uses.by_kind.items()},
         "per_node": {str(node): used for node, used in uses.by_node.items()},
@@ -241,7 +246,7 @@ def read_job(source: Source, options: JobFolderOptions) -> Workload:
 def _read_workload(
     files: FolderFiles, prefix: str, groups: Mapping[str, tuple[int, ...]]
 ) -> Workload:
-    """Read the workload of the rank files, with the groups of the folder.
+    """Read the workload of the rank files; its groups get the NPUs from `groups`, unused ones last.
 
     Raises `InputError` for a group that no file of the folder contains.
     """
@@ -264,7 +269,10 @@ def _read_text(part: SourcePart) -> str:
 
 
 def _read_network_text(files: FolderFiles) -> str | None:
-    """Return the text of the only network YAML, or of `network.yml`; None without one."""
+    """Return the text of the only network YAML, or of `network.yml`; None without one.
+
+    Raises `InputError` if several files describe networks and none is named `network.yml`.
+    """
     texts = {name: text for name, text in files.texts(".yml", ".yaml") if NETWORK_KEY in text}
     if len(texts) > 1 and NETWORK in texts:
         texts = {NETWORK: texts[NETWORK]}
@@ -274,7 +282,7 @@ def _read_network_text(files: FolderFiles) -> str | None:
 
 
 def script_backend(files: FolderFiles) -> str | None:
-    """Return the backend whose binary the folder's script runs; None without such a script."""
+    """Return the backend whose binary the folder's run.sh names; None without such a script."""
     part = files.files.get(SCRIPT)
     text = b"" if part is None else part.load()
     for is_aware, backend in ((True, CONGESTION_AWARE), (False, CONGESTION_UNAWARE)):
@@ -284,9 +292,10 @@ def script_backend(files: FolderFiles) -> str | None:
 
 
 def claims(source: Source) -> bool:
-    """Return whether the workload of a folder is more than one custom algorithm.
+    """Return whether the workload of a folder is a job, not just one custom algorithm per rank.
 
-    The algorithm may run on all ranks or on one group.
+    False if the user named the traces of an algorithm, if every rank is idle or only runs custom
+    algorithms, each at most once, and for folders that cannot be read.
     """
     try:
         files = FolderFiles.of(source)
@@ -304,9 +313,9 @@ def claims(source: Source) -> bool:
 
 
 def _has_other_work(part: SourcePart, uses: AlgorithmUses) -> bool | None:
-    """Return whether a rank has nodes other than custom algorithms that occur once each.
+    """Return whether a rank has more than collectives with custom algorithms, each used once.
 
-    None for an idle rank.
+    None for an idle rank, whose only node is a computation without duration.
     """
     file, _ = open_rank_file(part.name, part.rank or 0, part.load())
     nodes = decode_nodes(Batch([file]), ShapeBook(["comm_type"], ()))

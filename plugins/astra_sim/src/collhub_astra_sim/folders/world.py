@@ -34,7 +34,9 @@ def choose_placement(
 ) -> WorldPlacement:
     """Return the placement of the options `group` and `npus`, by default the algorithm's placement.
 
-    Raises `UsageError` for a world that is too large or too small, or for NPUs that do not ascend.
+    The world has the NPUs of the topology, else `npus`, else as many as the highest member
+    requires. Raises `UsageError` for a world that is too large, too small or not that of the
+    topology, and for NPUs that do not ascend.
     """
     default_npus = placement_of(algorithm)
     group = options.group or (
@@ -133,7 +135,10 @@ def encode_collective_workload(
 
 
 def encode_idle_workload() -> bytes:
-    """Return the trace of a rank outside the group: one COMP_NODE, which takes 1 ns."""
+    """Return the trace of a rank outside the group: one COMP_NODE, which takes 1 ns.
+
+    ASTRA-sim refuses a trace without nodes.
+    """
     # The simulator refuses a trace without nodes.
     attributes = [
         {"name": "is_cpu_op", "bool_val": False},

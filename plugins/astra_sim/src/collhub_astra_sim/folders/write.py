@@ -1,6 +1,6 @@
 """Write the folder of an algorithm that ASTRA-sim runs without changes.
 
-Inputs on which ASTRA-sim aborts are refused.
+Inputs on which ASTRA-sim aborts are refused; differences of a run by ASTRA-sim are losses.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ class NamedAlgorithm:
 def write(algorithm: Algorithm, options: AstraFolderOptions) -> WriteResult:
     """Writer of the format `astra-sim`.
 
+    Without a size in the options or the algorithm, a default size is used and reported in a note.
     Raises `UsageError` and `InputError` for algorithms that ASTRA-sim cannot run.
     """
     topology = parse_topology(options.topology) if options.topology else None
@@ -88,7 +89,9 @@ def build_folder_of_several(
 ) -> AstraFolder:
     """Return the folder for algorithms of equal numbers of ranks, which run in sequence.
 
-    `name` and `size` of the options are ignored. Raises as `write`.
+    `name` and `size` of the options are ignored. Repeated losses are listed once. Raises
+    `UsageError` if two algorithms need different networks, or if two in a group have the same
+    collective (the second would never run), and as `write`.
     """
     placement = choose_placement(named[0].algorithm, topology, options)
     programs: list[FolderProgram] = []
@@ -106,7 +109,7 @@ def build_folder_of_several(
         losses += [*program.traces.losses, *network.losses, *folder_losses]
         programs.append(program)
         networks.append(network)
-    # Raise `UsageError` for two algorithms of one collective in a group: the second never runs.
+    # Of two algorithms of one collective in a group, the second would never run.
     kinds = [program.run_as for program in programs]
     doubled = [kind for kind in kinds if kinds.count(kind) > 1]
     if doubled and placement.is_part:
@@ -133,7 +136,8 @@ def _build_program(
 ) -> FolderProgram:
     """Return an algorithm with its traces, placed on its NPUs.
 
-    A collective that ASTRA-sim does not have is run as an all-reduce.
+    A collective that ASTRA-sim does not have is run as an all-reduce. Raises `UsageError` for a
+    name that is not 1 to 100 letters, digits, '.', '_' and '-', beginning with a letter or digit.
     """
     kind = entry.algorithm.collective.kind
     size = entry.collective_bytes
@@ -197,14 +201,16 @@ def _find_network(
     nodes: NodeTable,
     is_congestion_aware: bool,
 ) -> AstraNetwork:
-    """Return the network of the folder. Raises `UsageError` if ASTRA-sim has no equivalent one."""
+    """Return the network of the folder, by default a full mesh of 50 GiB/s and 500 ns.
+
+    Raises `UsageError` if ASTRA-sim has no network that is equivalent for the algorithm's messages.
+    """
     if topology is None:
         return make_full_mesh(
             placement.npus,
             _DEFAULT_BANDWIDTH_BYTES_PER_S,
             _DEFAULT_LATENCY_S,
         )
-    # (sending NPU, receiving NPU) of every message; `members`: the NPU of every rank.
     members = np.asarray(placement.members, np.int64)
     rank = group_of_entry(nodes.rank_indptr)
     is_send = nodes.type == NodeType.COMM_SEND
@@ -260,7 +266,10 @@ def _check_collective(algorithm: Algorithm) -> Loss | None:
 
 
 def _check_dialect(options: AstraFolderOptions) -> Loss | None:
-    """Return the loss of sizes that the chosen simulator does not read, or None."""
+    """Return the loss if the chosen simulator reads only sizes that the traces lack, or None.
+
+    The public release reads bytes (absolute), the branch of pull request 343 chunks (symbolic).
+    """
     unread = {PUBLIC_RELEASE: "symbolic", SYMBOLIC_BRANCH: "absolute"}[options.simulator]
     if options.dialect != unread:
         return None
@@ -280,7 +289,10 @@ def _check_dialect(options: AstraFolderOptions) -> Loss | None:
 def _check_instant_messages(
     algorithm: Algorithm, nodes: NodeTable, network: AstraNetwork, is_congestion_aware: bool
 ) -> Loss | None:
-    """Return the loss of initial messages with an event at time 0, which ASTRA-sim refuses."""
+    """Return the loss of messages that start at time 0 and take less than 1 ns; None without any.
+
+    ASTRA-sim aborts on an event at time 0. Only SENDs without dependencies are considered.
+    """
     # Data and control dependencies both delay a node.
     waits = np.diff(nodes.data_indptr) + np.diff(nodes.control_indptr)
     is_send = nodes.type == NodeType.COMM_SEND

@@ -1,9 +1,9 @@
 """The messages of ASTRA-sim's native algorithms, with their delays and contents.
 
-Classes of ASTRA-sim: `Ring`, `AllToAll` (direct), `HalvingDoubling`, `DoubleBinaryTreeAllReduce`.
-The delay of the endpoint precedes every message, plus the time of a reduction if the preceding data
-are reduced. A rank does not wait for the completion of the messages that it sends. Steps that only
-define the position of data take no time.
+Classes of ASTRA-sim: `Ring`, `AllToAll` (direct), `HalvingDoubling`. The delay of the endpoint
+precedes every message, plus the time of a reduction if the preceding data are reduced. A rank does
+not wait for the completion of the messages that it sends. Steps that only define the position of
+data take no time. `RankSteps` adds one step to all ranks per call, in columns.
 """
 
 from __future__ import annotations
@@ -50,7 +50,11 @@ class NativeTask:
 
 
 class NativePlan(NamedTuple):
-    """Steps, the number of units of the full buffer, and of SCRATCH on every rank."""
+    """The steps of an algorithm and the units of its buffers.
+
+    `unit_count`: units of the full buffer. `scratch_units`: units of SCRATCH on every rank.
+    `in_place`: whether the steps are also correct in place.
+    """
 
     steps: RankSteps
     unit_count: int
@@ -59,9 +63,10 @@ class NativePlan(NamedTuple):
 
 
 def ring(task: NativeTask) -> NativePlan:
-    """Build the ring algorithm.
+    """Build the ring algorithm: every rank sends to the next one, one message after the other.
 
-    Every rank sends to the next one, each message after the previous one.
+    Rank r sends to (r + 1) mod ranks, in ranks - 1 rounds per phase; the full buffer has one unit
+    per rank. Supports all-reduce, reduce-scatter, all-gather and all-to-all.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -99,7 +104,10 @@ def ring(task: NativeTask) -> NativePlan:
 
 
 def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
-    """Build the ring all-to-all: data for distance d take d hops, nearest distance first."""
+    """Build the ring all-to-all: data for distance d take d hops, nearest distance first.
+
+    The algorithm is not correct in place; SCRATCH has ranks squared units for data in transit.
+    """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
     previous_rank, next_rank = (me - 1) % ranks, (me + 1) % ranks
@@ -122,7 +130,8 @@ def _build_ring_all_to_all(task: NativeTask) -> NativePlan:
 def direct(task: NativeTask) -> NativePlan:
     """Build the direct algorithm: every rank sends to all other ranks, beginning with the next one.
 
-    At most `width` messages of a rank are in flight.
+    At most `width` messages of a rank are in flight (0: one per peer). Sums are formed when all
+    parts have arrived.
     """
     ranks = task.num_ranks
     steps, me = RankSteps(ranks), np.arange(ranks)
@@ -150,16 +159,17 @@ def direct(task: NativeTask) -> NativePlan:
 
 
 def _count_concurrent_messages(task: NativeTask) -> int:
-    """Return the number of concurrent messages, at most one per peer."""
+    """Return the number of concurrent messages per rank: `width` (0: any), at most one per peer."""
     return min(task.width or task.num_ranks, task.num_ranks - 1)
 
 
 def _send_parts(
     task: NativeTask, steps: RankSteps, buffer: Buffer, delay_ns: int
 ) -> list[Int64Array]:
-    """Exchange one part with every rank; return the delays after arrival.
+    """Send each rank its part of INPUT; add the steps and return the delays after the arrivals.
 
-    Received parts are stored in `buffer`, by sender.
+    Received parts are stored in `buffer`, by sender. The result has one handle per distance from 1
+    on; `delay_ns`: length of these delays.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = [steps.wait(task.delay_ns, [])] * _count_concurrent_messages(task)
@@ -175,7 +185,10 @@ def _send_parts(
 def _send_to_all(
     task: NativeTask, steps: RankSteps, source: Region, first: list[Int64Array], delay_ns: int
 ) -> None:
-    """Send the part of every rank to all other ranks."""
+    """Send `source` of every rank to all other ranks, which store it in OUTPUT by sender.
+
+    `first`: handles on which the first messages wait. `delay_ns`: delay after each arrival.
+    """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     ready = first * _count_concurrent_messages(task)
     for distance in range(1, ranks):
@@ -232,9 +245,11 @@ def _reverse_bits(numbers: Int64Array, levels: int) -> Int64Array:
 def _reduce_halves(
     task: NativeTask, steps: RankSteps, first: Buffer, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """At each level, keep one half and send the other half.
+    """At each level, keep one half of the data and send the other half to the partner.
 
-    The kept half is the one that the rank's bit selects, lowest bit first.
+    The partner at level k differs in bit k; the retained half is the one that this bit of the rank
+    selects, lowest bit first. `first`: buffer of the operands at level 0, later `work`. Returns the
+    last handles.
     """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
@@ -260,7 +275,10 @@ def _reduce_halves(
 def _join_halves(
     task: NativeTask, steps: RankSteps, work: Buffer, ready: list[Int64Array]
 ) -> list[Int64Array]:
-    """Exchange all gathered data with the partner at each level, highest bit first."""
+    """Exchange all gathered data with the partner at each level, highest bit first.
+
+    `work`: buffer of the data, by positions with reversed bits. Returns the last handles.
+    """
     ranks, me = task.num_ranks, np.arange(task.num_ranks)
     levels = ranks.bit_length() - 1
     position, count = _reverse_bits(me, levels), 1
@@ -306,15 +324,14 @@ class RankSteps:
 
     def wait(self, duration_ns: Value, after: Sequence[Int64Array], on: BoolArray | None = None
     ) -> Int64Array:  # fmt: skip
-        """Add a delay."""
-        # The delay of the endpoint is the only work between messages in ASTRA-sim.
+        """Add a delay of the endpoint, the only work between messages in ASTRA-sim."""
         return self._add_step(StepKind.COMPUTE, after, on, duration_ns=duration_ns)
 
     def send(
         self, to: Int64Array, source: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """Add a message to rank `to`."""
+        """Add a message of the region `source` to rank `to`."""
         read = {"src_buffer": source.buffer, "src_offset": source.offset, "count": source.count}
         return self._add_step(StepKind.SEND, after, on, peer=to, **read)
 
@@ -322,7 +339,7 @@ class RankSteps:
         self, origin: Int64Array, target: Region, after: Sequence[Int64Array],
         on: BoolArray | None = None,
     ) -> Int64Array:  # fmt: skip
-        """Add the receive of a message from rank `origin`."""
+        """Add the receive of a message from rank `origin`; it has the size of `target`."""
         # The message has the size of the target.
         written = {"dst_buffer": target.buffer, "dst_offset": target.offset}
         return self._add_step(StepKind.RECV, after, on, peer=origin, count=target.count, **written)
@@ -341,14 +358,12 @@ class RankSteps:
 
     def copy(self, source: Region, target: Region, after: Sequence[Int64Array],
              on: BoolArray | None = None) -> Int64Array:  # fmt: skip
-        """Add a copy that takes no time."""
-        # ASTRA-sim moves no data: the copy only defines the position of data.
+        """Add a copy without duration; it only defines the position of data."""
         return self._add_local(StepKind.COPY, source, target, after, on)
 
     def reduce(self, source: Region, target: Region, after: Sequence[Int64Array],
                on: BoolArray | None = None) -> Int64Array:  # fmt: skip
-        """Add a reduction that takes no time."""
-        # Its time is part of a preceding delay.
+        """Add a reduction that takes no time, because a preceding delay includes it."""
         return self._add_local(StepKind.REDUCE, source, target, after, on)
 
     def table(self, npus: Sequence[int], total: int) -> StepTable:
@@ -373,7 +388,10 @@ class RankSteps:
     def _add_step(
         self, kind: StepKind, after: Sequence[Int64Array], on: BoolArray | None, **values: Value
     ) -> Int64Array:
-        """Add a step of this kind with these column values and return its handle."""
+        """Add a step with these column values to the ranks `on` (None: all); return its handle.
+
+        Dependencies are added only for ranks that have both the new step and its parent.
+        """
         ranks = np.arange(self.num_ranks) if on is None else np.flatnonzero(on)
         self._added.append((ranks, {"kind": int(kind), **values}))
         handle = np.full(self.num_ranks, -1, np.int64)

@@ -1,4 +1,10 @@
-"""The synthesizers of ASTRA-sim's native algorithms."""
+"""The synthesizers of ASTRA-sim's native algorithms, and the plan of its double binary tree.
+
+The root of the tree is the lowest or the highest position and has one child. Below it, a complete
+tree contains the remaining positions, numbered from 1 in in-order: odd numbers are leaves, and the
+lowest bit of a number is twice the distance to its children. Every message is the entire vector;
+sums move up, the result moves down.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +72,8 @@ def _synthesize(
 ) -> SynthesisResult:
     """Build the algorithm of a plan and simulate its time.
 
-    Raises `UsageError` for one rank and for a size with less than one byte per unit.
+    `name`: the algorithm's name in the statistics. If the request has no simulator, the time is
+    that of ASTRA-sim's model. Raises `UsageError` for one rank and for less than one byte per unit.
     """
     collective, size = request.collective, request.collective_bytes
     if collective.num_ranks == 1:
@@ -117,7 +124,11 @@ def _build_placed_plan(
     npus: tuple[int, ...],
     total: int,
 ) -> _PlacedPlan:
-    """Return the plan for `size` bytes, with rank r on NPU `npus[r]` of `total`; cached."""
+    """Return the plan of a collective of `size` bytes, with rank r on NPU `npus[r]` of `total`.
+
+    Cached, because a comparison requests the same plan for every size; `size` is 0 if reductions
+    take no time.
+    """
 
     def reduce_ns(size: int) -> int:
         bandwidth = options.memory_bandwidth
@@ -161,7 +172,7 @@ class _Tree(NamedTuple):
 
 
 def double_binary_tree(task: NativeTask) -> NativePlan:
-    """Build one tree; ASTRA-sim alternates between both.
+    """Build one of the two trees of an all-reduce, between which ASTRA-sim alternates.
 
     Raises `InputError` unless the number of ranks is a power of 2.
     """

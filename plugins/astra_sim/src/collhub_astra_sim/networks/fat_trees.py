@@ -47,7 +47,11 @@ class FatTree:
     tiers: tuple[Tier, ...]
 
     def defect(self) -> str | None:
-        """Return why no network has these numbers, or None."""
+        """Return the first reason why no network has these numbers, or None.
+
+        Checked in order: number of NPUs, divisibility of all counts, number of cables, equal ports
+        of adjacent tiers.
+        """
         if not 1 <= self.npus <= MAX_NODES // 4:
             return f"Nodes {self.npus} is not in 1..{MAX_NODES // 4}"
         quotients = [
@@ -98,7 +102,7 @@ class FatTree:
         return self.npus + sum(ports)
 
     def switches(self, number: int) -> int:
-        """Return the number of switches of a tier."""
+        """Return the number of switches of tier `number`, rounded down if the numbers do not fit."""
         if number == 0:
             return self.npus // self.tiers[0].radix_down
         uplinks = self.npus
@@ -136,7 +140,11 @@ class FatTree:
             first += count
 
     def _list_switches_above(self, number: int, switch: int) -> Iterator[int]:
-        """Yield the switches above a switch, by their numbers in their tier."""
+        """Yield the switches above a switch of tier `number`, by their numbers in their tier.
+
+        A switch of the lowest tier is connected to all switches of its pod; above, aggregation
+        switch g of a pod with a of them to g, g + a, g + 2a, ...
+        """
         reached = self._count_switches_above(number)
         if number:
             # Aggregation switch g of a pod with a of them is connected to g, g + a, g + 2a, ...
@@ -183,6 +191,10 @@ class _File:
     """A file as its keys: those of the network, and those of each tier."""
 
     def __init__(self, source: Source) -> None:
+        """Parse all lines of a file into keys and tiers.
+
+        Raises `InputError` for a malformed line, and for unknown or repeated keys and tiers.
+        """
         self._name = source.name
         content = source.content()
         if len(content) > _LONGEST_FILE:
@@ -194,7 +206,6 @@ class _File:
             words = line.split()
             if not words or words[0].startswith("#"):
                 continue
-            # Parse a line as (key in lower case, value). Raises `InputError`.
             text = words[1] if len(words) == 2 else ""
             if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
                 self._fail(
@@ -233,7 +244,10 @@ class _File:
         return replace(topology, latency_s=topology.latency_s + latency_of_node[topology.source])
 
     def _build_tier(self, number: int, is_top: bool) -> Tier:
-        """Build a tier from its keys. Raises `InputError` for missing ones."""
+        """Build a tier from its keys; the top tier needs no Radix_Up and ignores it.
+
+        Raises `InputError` for missing keys.
+        """
         values_by_key = self._tiers[number]
         needed = _REQUIRED if is_top else _REQUIRED | _UP
         missing = [key for key in needed if key not in values_by_key]
@@ -245,7 +259,10 @@ class _File:
         return Tier(**values)
 
     def _store_value(self, block: dict[str, int], key: str, value: int, line: int) -> None:
-        """Store a value. Raises `InputError` for unknown or duplicate keys and invalid values."""
+        """Store a value in `block`, the keys of the network or of a tier.
+
+        Raises `InputError` for unknown or duplicate keys and for values below the key's minimum.
+        """
         known: Mapping[str, object] = dict.fromkeys(_HEAD) if block is self._head else _KEYS
         if key not in known:
             self._fail(line, f"{key[:40]!r} is not one of {', '.join(known)}")

@@ -86,7 +86,7 @@ class _Levels:
         """Return the fat tree that equals this network.
 
         It has two or three tiers of switches, each with cables of one rate and one latency. Raises
-        `_NoFatTreeError` with the reason.
+        `_NoFatTreeError` with the first reason why there is none.
         """
         if self._count not in (2, 3):
             raise _NoFatTreeError(f"it has {self._count} tiers of switches, htsim 2 or 3")
@@ -94,7 +94,7 @@ class _Levels:
         tree = FatTree(self._npus, self._npus // self._count_pods(), tuple(tiers))
         if defect := tree.defect():
             raise _NoFatTreeError(defect)
-        # Check that each switch of tier 0 connects a block of consecutive NPUs.
+        # Each switch of tier 0 must connect a block of consecutive NPUs.
         radix = tree.tiers[0].radix_down
         blocks = {tuple(sorted(self._below[switch])) for switch in self._nodes[1]}
         expected = {tuple(range(first, first + radix)) for first in range(0, self._npus, radix)}
@@ -105,7 +105,10 @@ class _Levels:
         return tree
 
     def _build_tier(self, number: int) -> Tier:
-        """Return the numbers of a tier, from the cables below and above its switches."""
+        """Return the numbers of a tier, from the cables below and above its switches.
+
+        Raises `_NoFatTreeError` if switches of the tier differ, or for bundles directly above NPUs.
+        """
         speed_gbps, latency_ns = self._get_speed(number)
         bundles = {count for node in self._nodes[number] for count in self._above[node].values()}
         ports_below = self._count_ports(self._below, number + 1)
@@ -124,7 +127,10 @@ class _Levels:
         )
 
     def _get_speed(self, number: int) -> tuple[int, int]:
-        """Return (Gbit/s, ns) of the cables below a tier, which must be equal integers."""
+        """Return (Gbit/s, ns) of the cables below a tier.
+
+        Raises `_NoFatTreeError` unless they are equal, whole numbers and at least 1 ns.
+        """
         if len(self._kinds[number]) != 1:
             raise _NoFatTreeError(f"the links below tier {number} differ in bandwidth or latency")
         ((bandwidth, latency_s),) = self._kinds[number]
@@ -135,9 +141,10 @@ class _Levels:
         return int(speed_gbps), int(latency_ns)
 
     def _count_ports(self, side: Sequence[Counter[int]], level: int) -> int:
-        """Return the number of cables up, or down, from a node of a level.
+        """Return the number of cables of each node of a level; `side`: the cables above or below
+        it.
 
-        It must be equal for all nodes.
+        Raises `_NoFatTreeError` if nodes differ.
         """
         counts = {sum(side[node].values()) for node in self._nodes[level]}
         if len(counts) != 1:
@@ -145,7 +152,10 @@ class _Levels:
         return counts.pop()
 
     def _compute_oversubscription(self, number: int, speed_gbps: int, ports_above: int) -> int:
-        """Return the bandwidth below the switches of a tier divided by the bandwidth above."""
+        """Return the bandwidth below the switches of a tier divided by the bandwidth above.
+
+        Raises `_NoFatTreeError` unless it is a whole number of at least 1.
+        """
         faster, _ = self._get_speed(number + 1)
         ports_below = self._count_ports(self._below, number + 1)
         share, rest = divmod(ports_below * speed_gbps, ports_above * faster)
@@ -154,14 +164,20 @@ class _Levels:
         return share
 
     def _count_pods(self) -> int:
-        """Return the number of pods: connected components below the top tier of three tiers."""
+        """Return the number of pods: 1 with two tiers, else the distinct sets of tier-1 switches.
+
+        Each set consists of the switches above one switch of tier 0.
+        """
         if self._count == 2:
             return 1
         above = {frozenset(self._above[switch]) for switch in self._nodes[1]}
         return len(above)
 
     def _check_pods(self, tree: FatTree) -> None:
-        """Check that every switch of tier 0 is connected to all switches of tier 1 of its pod."""
+        """Check that the switches of tier 0 in one pod share their switches of tier 1.
+
+        Raises `_NoFatTreeError` if they do not.
+        """
         for switch in self._nodes[1]:
             pod = min(self._below[switch]) // tree.pod_size
             peers = [
@@ -173,7 +189,10 @@ class _Levels:
                 )
 
     def _check_cores(self) -> None:
-        """Check that the switches of tier 1 share the same groups of core switches in every pod."""
+        """Check that tier 1 has the same disjoint groups of core switches in every pod.
+
+        Raises `_NoFatTreeError` if it does not. With two tiers there is nothing to check.
+        """
         if self._count == 2:
             return
         groups: dict[frozenset[int], set[frozenset[int]]] = {}

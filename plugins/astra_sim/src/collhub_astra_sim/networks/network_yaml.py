@@ -1,7 +1,10 @@
-"""ASTRA-sim's network YAML, written exactly and read back.
+"""ASTRA-sim's network YAML, written exactly and read back, and the networks that it can express.
 
 Source: `NetworkParser` of ASTRA-sim's astra-network-analytical. Four keys have one entry per
-dimension: its kind, its NPUs, its bandwidth in GiB/s and its latency in ns.
+dimension: its kind, its NPUs, its bandwidth in GiB/s and its latency in ns. There are no link
+lists: a network is a product of rings, switches and full meshes. But a full mesh has a private link
+per ordered pair of NPUs, so an algorithm that sends only along existing links of any graph with
+uniform links takes the same time there.
 """
 
 from __future__ import annotations
@@ -76,9 +79,11 @@ def _format_decimal(value: float) -> str:
 
 
 def read(source: Source, options: NoOptions) -> Topology:
-    """Build the topology that a network YAML describes. Raises `InputError` with file and line.
+    """Build the topology that a network YAML describes.
 
-    The file contains bandwidths in GiB/s and latencies in ns, one entry per dimension.
+    The file contains bandwidths in GiB/s and latencies in ns, one entry per dimension; other keys
+    are ignored. Raises `InputError` with file and line for invalid entries and for files above 1
+    MiB.
     """
     del options
     name, content = source.name, source.content()
@@ -155,7 +160,7 @@ def _parse_yaml(name: str, content: bytes) -> MappingNode:
 def _collect_values(name: str, root: MappingNode) -> dict[str, list[_Scalar]]:
     """Return the entries of every known key; a single value counts as a list of one.
 
-    Raises `InputError` for duplicate and missing keys.
+    Other keys are ignored, as in ASTRA-sim. Raises `InputError` for duplicate and missing keys.
     """
     entries_by_key: dict[str, list[_Scalar]] = {}
     for key_node, value_node in root.value:
@@ -218,7 +223,7 @@ def _build_dimension(
 
 
 def _parse_number(text: str) -> float:
-    """Return the number, or NaN, which no range contains."""
+    """Return the number that a text denotes; NaN, which no range contains, if it denotes none."""
     try:
         return float(text)
     except ValueError:
@@ -244,9 +249,10 @@ def find_astra_network(
 ) -> AstraNetwork:
     """Return the network for messages from `sources` to `destinations` (NPUs, int64[messages]).
 
-    Congestion-aware ASTRA-sim supports one dimension, congestion-unaware any number. Other networks
-    of uniform links become FullyConnected if the algorithm sends only to neighbours. Raises
-    `UsageError` with the reason if there is no such network.
+    Congestion-aware ASTRA-sim supports one dimension, congestion-unaware any number. Dimensions of
+    one node are dropped. Other networks of uniform links become FullyConnected, with a loss, if the
+    algorithm sends only to neighbours. Raises `UsageError` with the reason if there is no such
+    network.
     """
     dimensions: tuple[Dimension, ...] = ()
     if not (topology.multicast or topology.reduction):
@@ -268,10 +274,10 @@ def find_astra_network(
 
 
 def _as_full_mesh(topology: Topology) -> AstraNetwork:
-    """Return a full mesh with the values of the topology's links, which must be equal.
+    """Return a full mesh with the bandwidth and latency of the topology's equal links.
 
-    It is written as FullyConnected, so that only algorithms between neighbours have correct times;
-    `losses` of the result say so. Raises `UsageError` for fewer than two NPUs.
+    Only algorithms between neighbours have correct times on it; `losses` of the result say so.
+    Raises `UsageError` for fewer than two NPUs.
     """
     loss = Loss(
         f"topology {topology.name}",
@@ -301,7 +307,10 @@ def make_full_mesh(npus: int, bandwidth_bytes_per_s: float, latency_s: float) ->
 
 
 def _as_astra(dimension: Dimension) -> Dimension:
-    """Return the dimension; two nodes in a line or ring become fully connected."""
+    """Return the dimension; a line or ring of two nodes becomes fully connected.
+
+    ASTRA-sim has no lines, and its rings need three nodes.
+    """
     # ASTRA-sim has no lines, and its rings need three nodes.
     is_pair = dimension.size == 2 and dimension.kind in (DimensionKind.LINE, DimensionKind.RING)
     if is_pair:
@@ -310,7 +319,11 @@ def _as_astra(dimension: Dimension) -> Dimension:
 
 
 def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64Array) -> str | None:
-    """Return why links cannot be written as private links of equal speed, or None."""
+    """Return the first reason why links cannot be written as private links of equal speed, or None.
+
+    Reasons: no links, operations in switches, several planes, links that differ, and a message
+    between NPUs without a link.
+    """
     if not topology.num_links:
         return "it has no links"
     if topology.multicast or topology.reduction:
@@ -322,7 +335,7 @@ def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64A
 
 
 def _find_difference(topology: Topology) -> str | None:
-    """Return how links differ, or None if they are uniform."""
+    """Return the range of bandwidths, else of latencies, if links differ; None if they are equal."""
     bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
         ("bandwidth", bandwidths, "GB/s"),
@@ -339,7 +352,7 @@ def _find_difference(topology: Topology) -> str | None:
 def _find_distant_pair(
     topology: Topology, sources: Int64Array, destinations: Int64Array
 ) -> str | None:
-    """Describe the first message between NPUs without a link, or return None."""
+    """Describe the first message between NPUs without a direct link; None if there is none."""
     # A number for each pair of nodes, so that pairs can be looked up in a sorted array.
     nodes = topology.num_nodes
     links = topology.source * nodes + topology.destination

@@ -1,4 +1,4 @@
-"""Read the topology text of ASTRA-sim's ns-3 backend, and that of SimAI, which has a longer header.
+"""Topology text of ASTRA-sim's ns-3 backend, and that of SimAI, which has a longer header.
 
 Source: the sample networks of astra-network-ns3 (public), and the generator of SimAI (public). Both
 are numbers and words between white space: line breaks have no meaning, and there are no comments.
@@ -87,8 +87,8 @@ class _Words:
     def _read_header(self) -> _Header:
         """Read the header of ASTRA-sim or of SimAI.
 
-        SimAI's header has additional numbers and ends with a word, the kind of GPU. Raises
-        `InputError` if all nodes are switches.
+        A header is SimAI's if its sixth word does not begin with a digit (the kind of GPU). Raises
+        `InputError` for invalid numbers, and if all nodes are switches.
         """
         first = [self._read_integer("a number of nodes", MAX_NODES + 1)]
         first += [self._read_integer("a number of nodes", MAX_LINKS + 1) for _ in range(2)]
@@ -111,7 +111,8 @@ class _Words:
     def _read_cables(self, header: _Header, number: dict[int, int]) -> Iterator[Cable]:
         """Yield the cables up to the end of the file, at most the number in the header.
 
-        Raises `InputError` for a link of a node to itself, and for an invalid node, rate or delay.
+        `number`: new number of each node. The packet loss rate is ignored. Raises `InputError` for
+        a link of a node to itself, and for an invalid node, rate or delay.
         """
         for _ in range(header.cables):
             first = next(self._words, None)
@@ -145,7 +146,11 @@ class _Words:
         self._source.report(Diagnostic("link-count", message, Severity.WARNING, location))
 
     def _read_rate(self) -> float:
-        """Read a data rate and return bytes per second. Raises `InputError`."""
+        """Read a data rate and return bytes per second.
+
+        `bps` and `b/s` are bits, `Bps` and `B/s` bytes; K is 1000, Ki 1024. Raises `InputError` for
+        other words and for 0.
+        """
         word = next(self._words, "")
         match = _RATE.fullmatch(word)
         value = float(match[1]) * _PREFIXES.get(match[2] or "", 1.0) if match else 0.0
@@ -154,11 +159,11 @@ class _Words:
         return value / 8 if match[3].startswith("b") else value
 
     def _read_integer(self, description: str, above: int) -> int:
-        """Read an integer in 0..above-1; `what` names it in errors."""
+        """Read an integer in 0..above-1; `description` names it in errors. Raises `InputError`."""
         return self._parse_number(next(self._words, ""), description, above)
 
     def _parse_number(self, word: str, description: str, above: int = MAX_LINKS + 1) -> int:
-        """Parse an integer in 0..above-1; `what` names it in errors. Raises `InputError`."""
+        """Parse an integer in 0..above-1; `description` names it in errors. Raises `InputError`."""
         is_number = word.isascii() and word.isdecimal() and len(word) <= len(str(above))
         if not is_number or int(word) >= above:
             actual = repr(word[:_LONGEST_WORD]) if word else "the end of the file"
@@ -172,7 +177,7 @@ class _Words:
             yield from line.split()
 
     def _fail(self, message: str, cure: str = "") -> NoReturn:
-        """Raise the `InputError` of the current line."""
+        """Raise an `InputError` with `message`, located at the line of the last word."""
         location = Location(self._source.name, getattr(self, "_line", None))
         raise InputError(message, location=location, cure=cure, code="invalid-ns3-topology")
 
@@ -207,7 +212,10 @@ def _format_header(topology: Topology, cables: int, options: Ns3WriteOptions) ->
 
 
 def _format_simai_header(topology: Topology, cables: int, options: Ns3WriteOptions) -> list[str]:
-    """Return the lines of counts, including servers, and of switches, NVSwitches first."""
+    """Return two lines: counts with the size of servers, and the switches, NVSwitches first.
+
+    Raises `UsageError` for servers that SimAI cannot number.
+    """
     npus, nodes = topology.num_npus, topology.num_nodes
     servers = find_servers(topology)
     nvswitches = servers.nvswitches
@@ -227,10 +235,7 @@ def _format_lines(cables: list[Cable]) -> Iterator[str]:
 
 
 def _format_rate(bandwidth_bytes_per_s: float) -> str:
-    """Return the rate in whole bits per second, as in ns-3.
-
-    With the largest prefix that divides it.
-    """
+    """Return the rate in whole bits per second with the largest exact prefix: 400Gbps."""
     bits = round(bandwidth_bytes_per_s * 8)
     prefix, factor = next(pair for pair in _RATE_PREFIXES if bits % pair[1] == 0)
     return f"{bits // factor}{prefix}bps"
@@ -273,7 +278,11 @@ def _report_rounding(cables: list[Cable]) -> Iterator[Loss]:
 
 
 def _report_forwarding(topology: Topology) -> Iterator[Loss]:
-    """Yield a loss for NPUs connected only via other NPUs, which do not forward in ns-3."""
+    """Yield one loss if NPUs are connected only via other NPUs, which do not forward in ns-3.
+
+    It gives the number of such ordered pairs and the first one. Networks above `_MOST_JUDGED` NPUs
+    are not checked.
+    """
     if topology.num_npus > _MOST_JUDGED:
         return
     unreachable = np.argwhere(~_find_reached(topology))
@@ -329,10 +338,11 @@ class Servers:
 
 
 def find_servers(topology: Topology) -> Servers:
-    """Find the switches that connect only consecutive NPUs, which also have other links.
+    """Return the size of servers and the switches inside them.
 
-    Without any, every NPU is a server. Raises `UsageError` for servers that SimAI cannot number: it
-    divides the number of an NPU by the server size.
+    A switch is inside a server if it connects only consecutive NPUs that also have other links.
+    Without any, every NPU is a server. Raises `UsageError` for servers of different sizes or
+    offsets, which SimAI cannot number: it divides the number of an NPU by the server size.
     """
     npus = topology.num_npus
     ends = np.unique(np.stack([topology.source, topology.destination]), axis=1)

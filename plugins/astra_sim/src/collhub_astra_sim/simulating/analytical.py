@@ -1,4 +1,9 @@
-"""Simulate with ASTRA-sim's analytical timing model, exact to the cycle, on any topology."""
+"""Simulate with ASTRA-sim's analytical timing model, exact to the cycle, on any topology.
+
+With the rendezvous protocol a message is sent only after a message of 8192 bytes from its receiver
+has arrived. The kernel of jobs models it, so the algorithm is then simulated as a custom collective
+of a job, without times of single nodes.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,6 @@ from collhub_astra_sim.simulating.simulated_network import (
     compute_durations_ns,
     get_trace_durations_ns,
 )
-from collhub_astra_sim.workloads.simulate import simulate_workload
-from collhub_astra_sim.workloads.system import System
 from hub_core import NodeTable, chakra_nodes
 from hub_core.columns import Int64Array
 from hub_core.model import (
@@ -61,9 +64,9 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
     """Simulator `analytical`: simulate an algorithm and return the times of its ranks and steps.
 
     Traces of other programs with messages in bytes are simulated exactly as ASTRA-sim runs them: if
-    ASTRA-sim aborts, no rank has a time. Raises `UsageError` for a size below a byte, and
-    `InputError` if the topology has too few NPUs or no path between two communicating ranks, or if
-    a trace is fixed to another size.
+    ASTRA-sim aborts, no rank has a time. Raises `UsageError` for a size below a byte and for
+    rendezvous with unsupported options, and `InputError` if the topology has too few NPUs or no
+    path between two communicating ranks, or if a trace is fixed to another size.
     """
     algorithm, size = request.algorithm, request.collective_bytes
     model = TimingModel.of_options(options)
@@ -105,9 +108,10 @@ def simulate(request: SimulationRequest, options: AnalyticalOptions) -> Simulati
 def _remove_aborted_times(
     result: SimulationResult, topology: Topology, options: AnalyticalOptions
 ) -> SimulationResult:
-    """Return the result, or, if ASTRA-sim aborts on a folder of such traces, only the reasons.
+    """Return the result; if ASTRA-sim aborts on a folder of such traces, only the reasons.
 
-    In the latter case all finish times are None and the diagnostics are errors.
+    In the latter case all finish times are None and the diagnostics are errors. Networks of several
+    dimensions exist only in the hub and never count as a reason.
     """
     from collhub_astra_sim.workloads.stopped_jobs import CODE, find_network_abort
 
@@ -238,6 +242,10 @@ def simulate_rendezvous(
     and for link models other than that of ASTRA-sim. Ranks that never finish are reported as a
     diagnostic.
     """
+    # Imported here, because most algorithms are simulated without a job.
+    from collhub_astra_sim.workloads.simulate import simulate_workload
+    from collhub_astra_sim.workloads.system import System
+
     members = tuple(range(nodes.num_ranks)) if npus is None else tuple(npus)
     if list(members) != sorted(members):
         raise UsageError("rendezvous needs ranks on ascending NPUs", cure=_RENDEZVOUS_CURE)
@@ -268,7 +276,10 @@ def simulate_rendezvous(
 
 
 def _build_job(members: Sequence[int], num_npus: int) -> Workload:
-    """Return a job of one all-reduce on these NPUs, which runs the algorithm of any collective."""
+    """Return a job of one all-reduce on these NPUs, as which the kernel runs the algorithm.
+
+    The collective is in a group if the world has further NPUs.
+    """
     count = len(members)
     is_part = count < num_npus
     columns = {

@@ -30,7 +30,11 @@ def report_findings(
     model: TimingModel,
     locate: Locate,
 ) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a finished simulation, in the order of ranks."""
+    """Return the diagnostics of a finished simulation, in the order of ranks.
+
+    Errors and warnings about unfinished nodes, then the warning about an event at time 0 if
+    ASTRA-sim could simulate the network.
+    """
     diagnostics: list[Diagnostic] = []
     # The search for reasons takes longer than most runs, so it runs only if a node is stuck.
     if np.any(world.node["end"] < 0):
