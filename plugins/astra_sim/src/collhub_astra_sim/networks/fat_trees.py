@@ -102,7 +102,10 @@ class FatTree:
         return self.npus + sum(ports)
 
     def switches(self, number: int) -> int:
-        """Return the number of switches of tier `number`, rounded down if the numbers do not fit."""
+        """Return the number of switches of tier `number`, rounded down if the numbers do not match.
+
+        Tier 0 has one switch per `radix_down` NPUs; above, the uplinks follow from the speeds.
+        """
         if number == 0:
             return self.npus // self.tiers[0].radix_down
         uplinks = self.npus

@@ -141,10 +141,9 @@ class _Levels:
         return int(speed_gbps), int(latency_ns)
 
     def _count_ports(self, side: Sequence[Counter[int]], level: int) -> int:
-        """Return the number of cables of each node of a level; `side`: the cables above or below
-        it.
+        """Return the number of cables of each node of a level, on one side.
 
-        Raises `_NoFatTreeError` if nodes differ.
+        `side`: the cables above or below each node. Raises `_NoFatTreeError` if nodes differ.
         """
         counts = {sum(side[node].values()) for node in self._nodes[level]}
         if len(counts) != 1:

@@ -335,7 +335,7 @@ def _find_obstacle(topology: Topology, sources: Int64Array, destinations: Int64A
 
 
 def _find_difference(topology: Topology) -> str | None:
-    """Return the range of bandwidths, else of latencies, if links differ; None if they are equal."""
+    """Return the range of bandwidths, else of latencies, if links differ; None if not."""
     bandwidths = topology.bandwidth_bytes_per_s / 1e9
     columns = (
         ("bandwidth", bandwidths, "GB/s"),

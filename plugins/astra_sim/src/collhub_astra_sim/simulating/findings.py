@@ -47,7 +47,7 @@ def report_findings(
 
 
 def _make_abort_warning() -> Diagnostic:
-    """Return the warning about an event at time 0."""
+    """Return the warning that ASTRA-sim aborts because an event is scheduled at time 0."""
     # The simulator's event queue asserts that every event is later than its current time.
     return Diagnostic(
         "astra-sim-aborts",
@@ -75,7 +75,10 @@ _DISAGREEMENT_CURE = "let both sides agree on size, tag and number of messages"
 
 
 class StuckNodes:
-    """Unfinished nodes, and the reasons as text."""
+    """Reasons why nodes of a finished simulation never started or never finished.
+
+    `locate` returns the location of a node for messages.
+    """
 
     def __init__(self, nodes: NodeTable, world: SimulatedWorld, locate: Locate) -> None:
         self._nodes = nodes
@@ -88,7 +91,11 @@ class StuckNodes:
         self._blocker = _find_blockers(nodes, self._start, self._end)
 
     def findings_of(self, rank: int) -> Iterator[Diagnostic]:
-        """Yield at most one diagnostic about a rank that does not finish all of its nodes."""
+        """Yield at most one diagnostic about a rank that does not finish all of its nodes.
+
+        A warning if the remaining nodes form a cycle, since the rank itself finishes then; else an
+        error about the first node that began, or about the rank if none did.
+        """
         first, end = self._get_rows(rank)
         unended = first + np.flatnonzero(self._end[first:end] < 0)
         begun = unended[self._start[unended] >= 0]
@@ -104,12 +111,15 @@ class StuckNodes:
             yield Diagnostic("never-finishes", message, location=Location(rank=rank))
 
     def _get_rows(self, rank: int) -> tuple[int, int]:
-        """Return the range of rows of a rank."""
+        """Return (first row, row after the last) of a rank."""
         first, end = self._nodes.rank_indptr[rank : rank + 2].tolist()
         return first, end
 
     def _report_cycle(self, rank: int, unended: Int64Array) -> Diagnostic:
-        """Return the warning that the remaining steps of a rank form a cycle."""
+        """Return the warning that the unfinished nodes of a rank form a cycle.
+
+        It is located at the first of them.
+        """
         steps = _format_steps(len(unended))
         return Diagnostic(
             "cyclic-dependencies",
@@ -119,9 +129,9 @@ class StuckNodes:
         )
 
     def _report_waiting(self, rank: int, node: int, begun: int, unended: int) -> Diagnostic:
-        """Report the first node of a rank that began and never finished.
+        """Return the error about `node`, the first of its rank that began and never finished.
 
-        With the number of further ones.
+        `begun`: number of such nodes of the rank; `unended`: number of all that did not finish.
         """
         further_steps = _describe_further_steps(begun - 1, unended - begun)
         return Diagnostic(
@@ -132,7 +142,11 @@ class StuckNodes:
         )
 
     def _describe_wait(self, node: int) -> str:
-        """Return text about the event for which a started node waits."""
+        """Describe the event for which a started node waits.
+
+        For a RECV: the SEND that never starts and its obstacle, or how the peer's messages differ.
+        Nodes of other types are those that no algorithm may contain.
+        """
         # Sends and local work always finish; ASTRA-sim starts nodes of other types and never
         # finishes them.
         if self._nodes.type[node] != NodeType.COMM_RECV:
@@ -156,7 +170,10 @@ class StuckNodes:
         return NodeType(kind).name
 
     def _find_sender(self, receive: int) -> int | None:
-        """Return the first SEND of the message's key that never began, or None."""
+        """Return the first SEND with the key of a RECV's message that never started.
+
+        None if all such SENDs started or there are none.
+        """
         sends = self._find_sends_to(receive)
         has_key = self._key[sends] == self._key[receive]
         is_waiting = self._start[sends] < 0
@@ -173,7 +190,11 @@ class StuckNodes:
         return first + np.flatnonzero(is_send & is_to_receiver)
 
     def _describe_near_miss(self, receive: int) -> str:
-        """Describe how the messages from a RECV's peer differ from the one that it expects."""
+        """Describe how the messages from a RECV's peer differ from the expected one.
+
+        The first that applies: too few of them, another size, another tag, no message to the
+        receiver.
+        """
         sender = f"rank {self._nodes.peer[receive]}"
         tag, size = self._nodes.tag, self._nodes.size
         sends = self._find_sends_to(receive)
@@ -190,7 +211,10 @@ class StuckNodes:
         return f"{sender} never sends"
 
     def _describe_obstacle(self, node: int) -> str:
-        """Describe the root cause that prevents a node from starting."""
+        """Describe the root cause that prevents a node from starting.
+
+        It is a started node that never finishes, or a cycle of dependencies.
+        """
         blocker = int(self._blocker[node])
         if self._start[blocker] < 0:
             return "its dependencies form a cycle"

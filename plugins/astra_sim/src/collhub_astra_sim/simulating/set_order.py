@@ -43,7 +43,10 @@ EMPTY_SET = np.int64(1)
 
 @compiled
 def sort_as_set(rows: IntArray, count: Integer, buckets: Integer, world: SetState) -> Integer:
-    """Reorder the first `count` rows in place, from insertion order to that of an unordered_set."""
+    """Reorder the first `count` rows in place, from insertion order to that of an unordered_set.
+
+    `buckets`: the set's bucket count before (`EMPTY_SET`: a new set). Returns the count afterwards.
+    """
     # Nearly all sets are this small. A new element is inserted at the front unless its bucket is
     # occupied; then it is inserted before the first element of the bucket, which here is also the
     # front.
@@ -64,8 +67,9 @@ def _sort_large_set(
 ) -> Integer:
     """Reorder rows as `sort_as_set` does, with a linked list of positions as in libstdc++.
 
-    `before`: by bucket, the position before its first element, -1 if the bucket is empty.
-    `element[len(rows)]` is the head of the list, which precedes its first element.
+    `before`: by bucket, the position before its first element, -1 if the bucket is empty; all -1
+    before and after the call. `element[len(rows)]` is the head of the list, which precedes its
+    first element. Returns the new bucket count.
     """
     head = len(rows)
     element[head]["after"] = -1
@@ -99,7 +103,10 @@ def _write_order(rows: IntArray, element: Records, before: Int64Array) -> None:
 def _insert_element(
     position: Integer, head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> None:
-    """Insert an element before the first element of its bucket, or at the front of the list."""
+    """Insert an element before the first element of its bucket, or at the front of the list.
+
+    The latter if the bucket is empty. The bucket is the identity modulo `buckets`.
+    """
     entry = element[position]
     bucket = np.int64(entry["identity"] % np.uint64(buckets))
     entry["bucket"] = bucket
@@ -119,7 +126,10 @@ def _insert_element(
 def _expand_buckets(
     head: Integer, buckets: Integer, element: Records, before: Int64Array
 ) -> Integer:
-    """Increase the bucket count, reinsert all elements in list order; return the new count."""
+    """Increase the bucket count to the next of `BUCKET_COUNTS` and reinsert all elements.
+
+    They are reinserted in list order. Returns the new count.
+    """
     for bucket in range(buckets):
         before[bucket] = -1
     for bucket_count in BUCKET_COUNTS:

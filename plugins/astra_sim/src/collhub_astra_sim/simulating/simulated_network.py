@@ -1,4 +1,4 @@
-"""Routes on a topology, private links, and the times of messages on their links.
+"""The timing model of the simulation: routes, private links, times of messages and of local work.
 
 A message of S bytes on a link of bandwidth B occupies it for trunc(S / B) ns and arrives after
 trunc(latency + S / B), with one truncation of the sum, as in ASTRA-sim's congestion-aware backend.
@@ -76,6 +76,7 @@ def route_links(
     """Return (routes of pairs of NPUs, bandwidth in bytes/s and latency in ns of every link).
 
     The links are those of the topology, or, if `is_shared` is false, one private link per pair.
+    Raises `InputError` for a pair without a path.
     """
     if is_shared:
         routes = _find_routes(topology, sources, destinations, channels)
@@ -91,7 +92,10 @@ def _find_routes(
     destinations: Int64Array,
     channels: Int64Array | None,
 ) -> Routes:
-    """Return `Topology.routes`, cached if the number of pairs is small."""
+    """Return `Topology.routes` of pairs, cached for up to `_MOST_KEPT` pairs.
+
+    The arrays are writable copies, because kernels do not accept read-only arrays.
+    """
     if len(sources) > _MOST_KEPT:
         return topology.routes(sources, destinations, channels)
     # Converted to bytes, which are hashable.
@@ -122,7 +126,6 @@ def _add_times(
 
     Raises `InputError` if the table of times would be too large.
     """
-    # (class of every link, 0 without traffic; bandwidth + i latency of every class).
     used = distinct(routes.links)
     # A complex number per link, so that pairs of doubles are sorted and compared exactly.
     kinds = bandwidth[used] + 1j * latency_ns[used]
@@ -221,7 +224,8 @@ def _measure_first_dimension(
 def _count_hops(dimension: Dimension, distance: Int64Array) -> Int64Array:
     """Return the number of links between two positions of a dimension at this distance.
 
-    `distance` is at least 1; a ring is crossed in the shorter direction, a switch by two links.
+    `distance` is at least 1. A ring is crossed in the shorter direction; a switch counts as two
+    links, a full mesh as one.
     """
     if dimension.kind is DimensionKind.RING:
         return np.minimum(distance, dimension.size - distance)
@@ -267,7 +271,11 @@ def get_trace_durations_ns(nodes: NodeTable) -> Int64Array:
 def compute_durations_ns(
     algorithm: Algorithm, nodes: NodeTable, collective_bytes: int, model: TimingModel
 ) -> Int64Array:
-    """Return durations, int64 per node; missing ones are computed from the model's bandwidths."""
+    """Return durations in ns, int64 per node, at least 1.
+
+    A missing duration of a local step is computed from the model's bandwidths, and is 1 without a
+    bandwidth.
+    """
     durations = get_trace_durations_ns(nodes)
     is_local = (nodes.type == NodeType.COMP) & (nodes.step >= 0)
     rows = np.flatnonzero(is_local & (nodes.duration_ns < 0))
@@ -279,9 +287,10 @@ def compute_durations_ns(
 
 
 def check_size(algorithm: Algorithm, collective_bytes: int) -> None:
-    """Raise `UsageError` for less than a byte, `InputError` if a trace is fixed to another size.
+    """Raise an error for a size with which an algorithm cannot be used.
 
-    A trace with messages in bytes has no units that could be scaled.
+    `UsageError` for less than a byte, `InputError` for another size than that of a trace with
+    messages in bytes, which has no units that could be scaled.
     """
     if collective_bytes < 1:
         raise UsageError(

@@ -60,12 +60,11 @@ def build_world(
 ) -> SimulatedWorld:
     """Build the state before the start.
 
-    `channel`: int64 per node, selects the plane of a message. `groups`: multicasts and sums in
-    switches, by steps.
-
-    Ranks start in the order of their numbers, which is the order of their NPUs if these ascend, as
-    ASTRA-sim requires of groups. Raises `InputError` for traces that cannot be simulated, with the
-    location that `locate` returns.
+    `duration_ns`: int64 per node. `npu_of_rank`: int64 per rank. `channel`: int64 per node, selects
+    the plane of a message. `groups`: multicasts and sums in switches, by steps. Ranks start in the
+    order of their numbers, which is the order of their NPUs if these ascend, as ASTRA-sim requires
+    of groups. Raises `InputError` for traces that cannot be simulated, with the location that
+    `locate` returns.
     """
     rank = group_of_entry(nodes.rank_indptr)
     check_nodes(nodes, rank, topology, locate)
@@ -111,7 +110,7 @@ def estimate_events(world: SimulatedWorld) -> int:
 
 
 def _find_sends_of_steps(nodes: NodeTable, sends: Int64Array) -> Int64Array:
-    """Return the SEND node of every step, -1 for none: int64[steps]."""
+    """Return the SEND node of every step, -1 for none: int64[highest step with a node + 1]."""
     send_of_step = np.full(int(nodes.step.max(initial=-1)) + 1, -1, np.int64)
     rows = nodes.step[sends]
     send_of_step[rows[rows >= 0]] = sends[rows >= 0]

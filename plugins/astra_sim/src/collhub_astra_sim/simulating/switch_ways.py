@@ -56,7 +56,7 @@ class _Sums:
 
 
 def create_no_switched_records() -> tuple[Records, Records]:
-    """Return empty records, for switches that only forward."""
+    """Return (no switch actions, no sums), for simulations whose switches only forward."""
     return np.zeros(0, SWITCHED), np.zeros(0, SUM)
 
 
@@ -67,9 +67,9 @@ def build_switched_records(
     node_of_row: Int64Array,
     route_of_node: Int64Array,
 ) -> tuple[Records, Records]:
-    """Return (the switch actions of every message, the sums).
+    """Return (the switch actions of every node, the sums).
 
-    `node_of_row`: the SEND node of every step; `route_of_node`: the route of every SEND.
+    `node_of_row`: the SEND node of every step; `route_of_node`: index in `routes` of every SEND.
     """
     switched = np.zeros(len(route_of_node), SWITCHED)
     for name in ("first_copy", "next_copy", "leaves_at", "sum", "sum_at"):
@@ -86,7 +86,10 @@ def build_switched_records(
 def _iterate_members(
     groups: tuple[Int64Array, Int64Array], node_of_row: Int64Array
 ) -> Iterator[Int64Array]:
-    """Yield the nodes of every group."""
+    """Yield the SEND nodes of every group, in the order of its steps.
+
+    `groups`: rows of steps, and the group of each, ascending.
+    """
     rows, group = groups
     if len(rows):
         yield from np.split(node_of_row[rows], run_starts(group)[1:])
@@ -105,7 +108,10 @@ class _Layout:
         self.sums: list[list[int]] = []
 
     def copy(self, nodes: Int64Array, routes: Int64Array) -> None:
-        """Record that switches copy the messages of a multicast, except those sent separately."""
+        """Record that switches copy the messages of a multicast, except those sent separately.
+
+        `nodes`: its SENDs; `routes`: their routes.
+        """
         switched = self._switched
         for copied in self._shapes.copies(routes):
             node, source = nodes[copied.member], nodes[copied.origin]
@@ -117,7 +123,10 @@ class _Layout:
             switched["first_copy"][source] = node
 
     def add(self, nodes: Int64Array, routes: Int64Array) -> None:
-        """Record that switches add up the messages of a sum."""
+        """Record which sums in switches the messages of a group enter, and which arrive together.
+
+        `nodes`: its SENDs; `routes`: their routes.
+        """
         group_sums = self._shapes.sums(routes)
         last: dict[int, int] = {}
         for group_sum in group_sums.sums:
@@ -131,7 +140,10 @@ class _Layout:
             self._join_arrivals(int(nodes[first]), nodes[parts])
 
     def _add_to_sum(self, node: int, before: int | None, index: int, position: int) -> None:
-        """Let a message enter a sum: its first one, or the next one after sum `before`."""
+        """Let a message enter sum `index` at a hop (`position`) of its route.
+
+        It is the message's first sum if `before` is None, otherwise the one after sum `before`.
+        """
         if before is not None:
             self.sums[before][2:] = [index, position]
             return
@@ -204,7 +216,12 @@ class _Shapes:
         return hops
 
     def _find_sums(self, routes: Sequence[_Route]) -> _Sums:
-        """Find the sums of a group, and the members that are delivered together."""
+        """Find the sums of a group, and the members that are delivered together.
+
+        Messages are added at a switch that supports reduction if their routes to the receiver are
+        equal from there on; switches farther from the receiver come first. The first member carries
+        the sum.
+        """
         ends: dict[_Route, list[int]] = {}
         for member, route in enumerate(routes):
             for start in range(1, len(route)):

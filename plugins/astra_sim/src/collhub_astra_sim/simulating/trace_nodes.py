@@ -44,7 +44,7 @@ def compute_message_keys(
     codes = _compute_joint_codes((pair, tag, size_class[rows]))
     key = np.full(len(nodes), -1, np.int32)
     key[rows] = codes
-    # The row pointer of the slots of keys: the larger of SENDs and RECVs per key.
+    # A key has as many slots as SENDs or RECVs, whichever number is larger.
     keys = int(codes.max(initial=-1)) + 1
     sends = np.bincount(codes[is_send], minlength=keys)
     receives = np.bincount(codes[~is_send], minlength=keys)
@@ -60,9 +60,9 @@ def _find_messages(nodes: NodeTable) -> tuple[Int64Array, BoolArray]:
 
 
 def compute_pair_codes(source: IntArray, destination: IntArray, num_ranks: int) -> Int64Array:
-    """Return a number for every pair of ranks, ascending by source, then by destination.
+    """Return source * num_ranks + destination for every pair of ranks, as int64.
 
-    int64, because the numbers may exceed 32 bits.
+    The codes ascend by source, then by destination.
     """
     return source.astype(np.int64) * num_ranks + destination
 
@@ -128,7 +128,10 @@ def check_nodes(nodes: NodeTable, rank: Int64Array, topology: Topology, locate: 
 
 
 def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
-    """Raise `InputError` for a message with an invalid peer or a negative size."""
+    """Raise `InputError` at the first message with an invalid peer or a negative size.
+
+    A peer is invalid if it is no rank, or the message's own rank.
+    """
     is_message = (nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV)
     peer = nodes.peer
     is_no_rank = (peer < 0) | (peer >= nodes.num_ranks)
@@ -145,9 +148,9 @@ def _check_messages(nodes: NodeTable, rank: Int64Array, locate: Locate) -> None:
 
 
 def _check_parents(rank: Int64Array, indptr: Int64Array, parents: Int64Array) -> None:
-    """Refuse dependencies on missing nodes or on nodes of another rank.
+    """Raise `InputError` for a dependency on a missing node or on a node of another rank.
 
-    Raises `InputError`. `parents` are rows of the entire table, `indptr` their row pointer by node.
+    `parents` are rows of the entire table, `indptr` their row pointer by node; `rank`: by node.
     """
     parent_counts = np.diff(indptr)
     child_rank = np.repeat(rank, parent_counts)

@@ -40,8 +40,10 @@ _STREAMS_OF_A_GROUP = 1_000_000
 class Choices:
     """The choices for all collectives.
 
-    `choice`, `member`: by node, as in `machine_state.NODE`. `pairs`: source * ranks + destination
-    of all pairs that may communicate in native or custom algorithms, ascending.
+    `choice`, `member`: by node, as in `machine_state.NODE`. `members`, `group_rank`: members of
+    groups, and the ranks of all groups. `plan`, `phase`: native plans with their phases.
+    `algorithms`: custom ones, by -2 - choice. `pairs`: source * ranks + destination of all pairs
+    that may communicate in native or custom algorithms, ascending.
     """
 
     choice: Int64Array
@@ -88,7 +90,8 @@ class _Chooser:
     def native(self, kind: int, group: int, mask: int) -> int:
         """Add the plan of native collectives of this kind, group and mask of dimensions.
 
-        Return its index.
+        `group`: -1 for all ranks. A group smaller than the system ignores the dimensions. Returns
+        the index of the plan. Raises `InputError` if ASTRA-sim cannot run it.
         """
         ranks = np.array(self.workload.members(group), np.int64)
         if len(ranks) < self.num_ranks:
@@ -136,10 +139,12 @@ def choose_algorithms(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None = None,
 ) -> Choices:
-    """Choose algorithms for the collectives in the rows `is_running`; `kind`: native type by node.
+    """Choose the algorithm of each collective in the rows `is_running`.
 
-    `per_node`: prefixes by identity of nodes; `named`: prefixes by row, which take precedence.
-    Raises `InputError` if a collective has no algorithm.
+    `kind`: native type by node. `dimensions`: sizes of the network's dimensions. `algorithms`:
+    custom ones by prefix. `per_node`: prefixes by identity of nodes; `named`: prefixes by row,
+    which take precedence. Equal collectives share one plan. Raises `InputError` if a collective has
+    no algorithm or is of a group without its rank.
     """
     nodes, rows = workload.nodes, is_running
     chooser = _Chooser(workload, system, dimensions, algorithms)
@@ -170,9 +175,9 @@ def choose_algorithms(
 def _group_combinations(
     columns: Sequence[npt.NDArray[np.integer[Any]]],
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (one row of each distinct combination of values, ascending; combination of every row).
+    """Return (first row of each distinct combination of values; combination of every row).
 
-    Cost: linear, unless values are far apart.
+    Combinations are numbered in ascending order. Cost: linear, unless values are far apart.
     """
     rows = len(columns[0])
     combination_of_row, count = np.zeros(rows, np.int64), 1
@@ -196,7 +201,11 @@ def _find_prefixes(
     per_node: Mapping[int, str],
     named: NamedAlgorithms | None,
 ) -> NamedAlgorithms:
-    """Return the custom algorithm of every row: the node's takes precedence over its type's."""
+    """Return the custom algorithm of every row, -1 for a native one.
+
+    An algorithm that the row names takes precedence over that of its node's identity, and that over
+    its type's.
+    """
     explicit_names = () if named is None else named.names
     names = tuple(sorted({*system.custom.values(), *per_node.values(), *explicit_names}))
     number_of = {name: number for number, name in enumerate(names)}
@@ -222,7 +231,8 @@ def _collect_members(
 ) -> tuple[Int64Array, Records, Int64Array]:
     """Return (member of every node, records of members, ranks of all groups one after the other).
 
-    Raises `InputError` if a collective's group does not contain its rank.
+    Nodes without a group and nodes outside `rows` have member 0. Raises `InputError` if a
+    collective's group does not contain its rank.
     """
     nodes = workload.nodes
     groups = workload.groups
@@ -267,7 +277,10 @@ def _collect_members(
 
 
 def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
-    """Return the ranks of every line along a dimension, int64[lines, size of the dimension]."""
+    """Return the ranks of every line along a phase's dimension.
+
+    int64[lines, size of the dimension], in order of positions.
+    """
     ranks = np.arange(num_ranks)
     starts = ranks[ranks // phase.stride % phase.size == 0]
     grid: Int64Array = starts[:, None] + np.arange(phase.size) * phase.stride
@@ -275,7 +288,11 @@ def _list_rings(num_ranks: int, phase: Phase) -> Int64Array:
 
 
 def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int64Array:
-    """Return the codes of the pairs that may communicate in a phase, in both directions."""
+    """Return the distinct codes of the pairs that may communicate in a phase, in both directions.
+
+    `members`: ranks of each line in order of their positions. A code is source * num_ranks +
+    destination.
+    """
     codes = []
     for shift in _list_shifts(phase):
         ahead = np.roll(members, -shift, axis=1)
@@ -284,7 +301,10 @@ def _find_native_pairs(phase: Phase, members: Int64Array, num_ranks: int) -> Int
 
 
 def _list_shifts(phase: Phase) -> Iterator[int]:
-    """Yield the distances between the positions of ranks that exchange messages in a phase."""
+    """Yield the distances, modulo the size, between positions that exchange messages in a phase.
+
+    Each distance stands for both directions.
+    """
     if phase.algorithm == RING:
         yield 1
     elif phase.algorithm == DIRECT:
@@ -298,7 +318,10 @@ def _list_shifts(phase: Phase) -> Iterator[int]:
 
 
 def _find_custom_pairs(nodes: NodeTable, ranks: Int64Array, num_ranks: int) -> Int64Array:
-    """Return the codes of the pairs that communicate in a custom algorithm, in both directions."""
+    """Return the distinct codes of the pairs that communicate in a custom algorithm, both ways.
+
+    `ranks`: rank of the job by rank of the algorithm.
+    """
     rows = np.flatnonzero((nodes.type == NodeType.COMM_SEND) | (nodes.type == NodeType.COMM_RECV))
     rank_of_node = np.repeat(np.arange(nodes.num_ranks), np.diff(nodes.rank_indptr))[rows]
     rank, peer = ranks[rank_of_node], ranks[nodes.peer[rows]]

@@ -79,7 +79,8 @@ def build_system_phases(
 def build_group_phases(kind: int, system: System, size: int) -> tuple[Phase, ...]:
     """Return the phases of a collective of a group smaller than the system; none for one member.
 
-    Raises `InputError` if ASTRA-sim crashes.
+    It is one phase of the named algorithm, or of a ring if the system names several. Raises
+    `InputError` if ASTRA-sim crashes or has no such algorithm.
     """
     names = _get_algorithm_names(kind, system)
     if size == 1:
@@ -105,7 +106,7 @@ def _get_algorithm_names(kind: int, system: System) -> tuple[str, ...]:
 
 
 def _compute_stride(sizes: Sequence[int], level: int) -> int:
-    """Return the distance between neighbouring ranks of a dimension."""
+    """Return the distance between neighbouring ranks of dimension `level`."""
     stride = 1
     for size in sizes[:level]:
         stride *= size
@@ -113,7 +114,11 @@ def _compute_stride(sizes: Sequence[int], level: int) -> int:
 
 
 def _build_phase(kind: int, name: str, level: int, stride: int, size: int) -> Phase:
-    """Build the phase of a named algorithm in a dimension."""
+    """Build the phase of a named algorithm in a dimension.
+
+    `direct4` is the direct algorithm with at most 4 concurrent messages; the prefix `one` is
+    ignored, as are upper and lower case.
+    """
     name = name.removeprefix("one").lower()
     direct = re.fullmatch(r"direct(\d*)", name)
     if direct:
@@ -150,7 +155,7 @@ def _order_phases(kind: int, parts: Sequence[Phase], system: System) -> Iterator
 
 
 def _check_phase(kind: int, phase: Phase) -> None:
-    """Raise `InputError` for a phase that ASTRA-sim cannot run."""
+    """Raise `InputError` for a phase on which ASTRA-sim crashes or which it does not have."""
     if phase.algorithm == HALVING_DOUBLING and phase.type == ALL_TO_ALL:
         _refuse(kind, "ASTRA-sim has no halvingDoubling for it")
     if phase.algorithm == TREE and phase.size & (phase.size - 1):
@@ -158,7 +163,7 @@ def _check_phase(kind: int, phase: Phase) -> None:
 
 
 def _refuse(kind: int, reason: str) -> NoReturn:
-    """Raise the `InputError` of a collective."""
+    """Raise the `InputError` that ASTRA-sim cannot run a collective, with its reason."""
     name = NATIVE_TYPES[kind].name.lower().replace("_", "-")
     cure = f"choose another {name}-implementation in the system JSON"
     raise InputError(f"{name}: {reason}", cure=cure, code="no-implementation")

@@ -32,7 +32,7 @@ _LAST_GROUP = 499
 def find_hazards(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
     """Return one diagnostic per hazard: its first node, and the number of nodes.
 
-    Diagnostics with codes in `ABORTS` end a run.
+    ASTRA-sim aborts on those with codes in `ABORTS`.
     """
     diagnostics = []
     for code, is_affected, message, severity, cure in _list_checks(workload, system):
@@ -151,7 +151,10 @@ def _evaluate_extras(workload: Workload, is_true: Callable[[StatedFields], bool]
 
 
 def _find_foreign_ends(workload: Workload) -> BoolArray:
-    """Return the nodes whose source or destination differs from their rank: bool by node."""
+    """Return whether the end of a message that should be its rank is another one: bool by node.
+
+    The end is the source of a SEND and the destination of a RECV, if the node specifies it.
+    """
     nodes = workload.nodes
     mask = np.zeros(len(nodes), np.bool_)
     for kind, name in ((NodeKind.SEND, "comm_src"), (NodeKind.RECV, "comm_dst")):
@@ -162,7 +165,10 @@ def _find_foreign_ends(workload: Workload) -> BoolArray:
 
 
 def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolArray:
-    """Return the ranks with a message, or a custom algorithm, without successors: bool by rank."""
+    """Return the ranks with a message or custom algorithm that no other work follows: bool by rank.
+
+    Markers do not count as work, because they finish with their parents.
+    """
     nodes = workload.nodes
     is_last = np.ones(len(nodes), np.bool_)
     parents, children = nodes.edges()
@@ -182,7 +188,10 @@ def _find_ranks_with_final_message(workload: Workload, system: System) -> BoolAr
 
 
 def is_empty_work(workload: Workload, system: System) -> BoolArray:
-    """Return the computations without bytes under the roofline model: bool by node."""
+    """Return whether a node is a device computation of 0 bytes under the roofline: bool by node.
+
+    All False for a system without a roofline, in which given durations need no bytes.
+    """
     nodes = workload.nodes
     is_device = nodes.is_kind(NodeKind.COMPUTE) & ~nodes.on_host
     if not system.has_roofline:
@@ -193,7 +202,10 @@ def is_empty_work(workload: Workload, system: System) -> BoolArray:
 
 
 def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, ...]:
-    """Return a warning about the first computation of no bytes by roofline, with their number."""
+    """Return a warning about the first computation of 0 bytes, with the number of all such nodes.
+
+    Empty if there are none.
+    """
     rows = np.flatnonzero(is_empty_work(workload, system))
     if not len(rows):
         return ()
@@ -205,9 +217,10 @@ def report_empty_work(workload: Workload, system: System) -> tuple[Diagnostic, .
 
 
 def _has_other_group(workload: Workload, system: System) -> BoolArray:
-    """Return nodes whose rank runs the same type in another small group: bool by node.
+    """Return whether a node's rank runs the same type of collective in another small group.
 
-    Only types whose algorithm has one entry count.
+    Bool by node. Small groups lack some ranks; only types whose algorithm has one entry in the
+    system count.
     """
     nodes = workload.nodes
     is_small = [len(group.ranks) < workload.num_ranks for group in workload.groups]

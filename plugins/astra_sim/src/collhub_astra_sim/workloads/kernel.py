@@ -1,4 +1,4 @@
-"""Kernel: the event loop of a whole job.
+"""Kernel: the event loop of a whole job, and ASTRA-sim's workload layer, the nodes of every rank.
 
 A discrete-event simulation on the event queue of `simulating.kernel`. An event carries a code: the
 kind of the action and the index of its object. One event yields at most two codes, a batch any
@@ -8,6 +8,10 @@ Native collectives are never expanded: a message exists from the time when it is
 receive is posted, until it has been matched and has arrived. Messages in flight are stored in pools
 of fixed size; if less than a margin is free, the run returns, its caller enlarges the pools, and
 the run continues. The margin bounds the demand of one event.
+
+The workload layer corresponds to ASTRA-sim's classes `Workload` and `HardwareResource`. At most one
+node per rank occupies each slot; whenever a node of the rank finishes, the free nodes are examined
+in ascending order of their IDs.
 
 Cost: O(1) for an event if a bucket of its time exists, else O(log n), as in `simulating.kernel`;
 O(log d) for the route of a message, with d destinations of its source; O(log n) to find a free
@@ -312,7 +316,11 @@ def _start_node(row: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def close_node(row: Integer, now: Integer, machine: Machine) -> None:
-    """Finish a node, and start nodes that waited for it or for its slot."""
+    """Finish a node at time `now` (ns), release its slot, and start free nodes of its rank.
+
+    Children without other unfinished parents become free. Sets the rank's finish time if it is
+    done.
+    """
     node = machine.node[row]
     index = node["rank"]
     rank = machine.rank[index]
@@ -346,7 +354,10 @@ def finish_if_done(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _start_transfer(row: Integer, now: Integer, machine: Machine) -> None:
-    """Start a transfer, or append it to the queue of the shared memory if that is busy."""
+    """Start a memory transfer, or append it to the queue of the shared memory if that is busy.
+
+    A rank without shared memory only waits for the duration of the transfer.
+    """
     node = machine.node[row]
     queue_index = machine.memory_of[node["rank"]]
     if queue_index < 0:

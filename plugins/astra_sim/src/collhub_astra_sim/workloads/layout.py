@@ -260,9 +260,9 @@ def _place_nodes(
 
 
 def _find_owners(node: Records, has_slots: bool) -> Int64Array:
-    """Return the owner of each collective's queues.
+    """Return the owner of each node's queues, int64 by node: its rank.
 
-    Its rank, or with unlimited slots the node itself.
+    With unlimited slots each collective is an owner; other nodes then have owner 0.
     """
     if has_slots:
         return node["rank"].astype(np.int64)
@@ -289,7 +289,8 @@ def _set_children(nodes: NodeColumns, order: Int64Array, node: Records) -> Int64
 def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
     """Build the heaps of nodes without parents, one per rank and slot.
 
-    They are followed by the range of the event heap. Entries are sorted by row.
+    Heap 0 is the event heap, whose entries follow those of the nodes. Entries are sorted by row.
+    Returns (heaps, entries).
     """
     code = node["rank"].astype(np.int64) * SLOTS + node["slot"]
     room = np.bincount(code, minlength=ranks * SLOTS)
@@ -310,7 +311,10 @@ def _build_heaps(node: Records, ranks: int) -> tuple[Records, Records]:
 
 
 def _build_memory_queues(memory: RemoteMemory, ranks: int) -> tuple[Int64Array, Records]:
-    """Return (queue of every rank for remote memory, -1: none; the queues)."""
+    """Return (queue of every rank for remote memory, -1: none; the queues).
+
+    One queue per node of the machine, or one for all ranks of a pool; no queue for other kinds.
+    """
     line_of: npt.NDArray[np.int64] = np.full(ranks, -1, np.int64)
     if memory.kind is MemoryKind.PER_NODE:
         line_of = np.arange(ranks) // memory.npus_per_node

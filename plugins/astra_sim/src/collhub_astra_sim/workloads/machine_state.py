@@ -2,7 +2,12 @@
 
 Names follow ASTRA-sim (public release of March 2026): a node of the workload layer may start a data
 set; it is divided into streams; a stream passes through phases, each one algorithm in one
-dimension; a phase sends and receives messages and waits for delays.
+dimension; a phase sends and receives messages and waits for delays. Objects that come and go are
+records of pools of fixed size.
+
+A rank of ASTRA-sim has one callback per point in time (`Sys::try_register_event`): it processes all
+delays of the rank that expire then, in creation order, including delays of length 0 that are
+created meanwhile.
 """
 
 from __future__ import annotations
@@ -277,9 +282,9 @@ DELIVERY, LINK_FREE, BATCH_ENDS, HAPPENS = 0, 1, 2, 3
 
 @compiled
 def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
-    """Allocate a record of a pool and return its index.
+    """Allocate a record of a pool (of kind `MESSAGES` to `STREAMS`) and return its index.
 
-    If the pool is exhausted, sets `counter[1]`: the run stops after this event.
+    If the pool is exhausted, sets `counter[1]`, so that the run stops after this event.
     """
     store = machine.store[kind]
     index: Integer = store["returned"]
@@ -296,14 +301,14 @@ def take_record(pool: Records, kind: Integer, machine: Machine) -> Integer:
 
 @compiled
 def return_record(pool: Records, kind: Integer, index: Integer, machine: Machine) -> None:
-    """Return a record to its pool."""
+    """Return a record to its pool; it is the first one that `take_record` reuses."""
     pool[index]["next"] = machine.store[kind]["returned"]
     machine.store[kind]["returned"] = index
 
 
 @compiled
 def _compute_hash_slot(rank: Integer, time: Integer, machine: Machine) -> Integer:
-    """Return the hash slot of a batch."""
+    """Return the index in `batch_of` of the chain with the batches of a rank and time (ns)."""
     return (time * 31 + np.int64(rank) * 0x9E3779B1) & (len(machine.batch_of) - 1)
 
 
@@ -339,7 +344,10 @@ def delay(rank: Integer, now: Integer, length: Integer, code: Integer, machine: 
 
 @outlined
 def take_next_code(index: Integer, machine: Machine) -> Integer:
-    """Remove and return the next code of a batch; at its end free the batch and return -1."""
+    """Remove and return the code of the first delay of a batch.
+
+    If no delay remains, free the batch and return -1.
+    """
     batch = machine.batch[index]
     entry = batch["first"]
     if entry >= 0:

@@ -157,9 +157,10 @@ def _post_receive(
 
 @outlined
 def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Integer:
-    """Remove the matching side from its queue and return it.
+    """Remove the oldest matching side of a message from its queue and return its index.
 
-    If there is none, enqueue this side and return -1.
+    `meets_receive`: whether a receive is searched, else a message; both have the same tag, ends and
+    bytes. Without a match, the side is enqueued and the result is -1.
     """
     side = machine.message[index]
     # The hash must not overflow, because overflow is undefined in compiled code.
@@ -198,7 +199,10 @@ def _match_or_wait(index: Integer, meets_receive: bool, machine: Machine) -> Int
 
 @compiled
 def _find_route(source: Integer, destination: Integer, machine: Machine) -> Integer:
-    """Return the index of a route, by binary search among the destinations of its source."""
+    """Return the index of the route between two ranks, which must exist.
+
+    Found by binary search among the ascending destinations of the source.
+    """
     # The destinations of a source are sorted in ascending order.
     low, high = machine.pair_first[source], machine.pair_first[source + 1] - 1
     while low < high:
@@ -237,7 +241,10 @@ def _send_over_link(index: Integer, now: Integer, machine: Machine) -> None:
 def _start_transmission(
     link_index: Integer, index: Integer, now: Integer, machine: Machine
 ) -> None:
-    """Send a message over a link: store and forward, with one truncation of each time."""
+    """Send a message over a link: schedule its arrival and, on shared links, the link's release.
+
+    Store and forward; times in ns, each truncated once.
+    """
     link, size = machine.link[link_index], machine.message[index]["bytes"]
     serialization_ns = size / link["bytes_per_ns"]
     arrival = now + int(link["latency_ns"] + serialization_ns)
@@ -253,7 +260,7 @@ def _start_transmission(
 
 @outlined
 def update_link(link_index: Integer, now: Integer, machine: Machine) -> None:
-    """Release a link and send the next message of its queue, if any."""
+    """Release a link and send the message that has waited longest for it, if any."""
     link = machine.link[link_index]
     link["is_busy"] = False
     index = link["first"]

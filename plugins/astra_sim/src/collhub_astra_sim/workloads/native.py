@@ -56,7 +56,10 @@ def start_native(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _init_phase(index: Integer, machine: Machine) -> None:
-    """Reset the fields of a stream for its current phase."""
+    """Reset a stream's fields for its current phase: counters, delay, position, messages to send.
+
+    A phase of stride 0 is that of a small group, whose positions are those of its members.
+    """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     stream["made"] = 0
@@ -83,7 +86,10 @@ def _init_phase(index: Integer, machine: Machine) -> None:
 
 @compiled
 def count_messages_to_send(algorithm: Integer, kind: Integer, size: Integer) -> Integer:
-    """Return the number of messages that a rank sends in a phase; unused for trees."""
+    """Return the number of messages that a rank sends in a phase of `size` ranks.
+
+    `kind`: type of the collective. Not meaningful for trees.
+    """
     steps = size - 1
     if algorithm == HALVING_DOUBLING:
         steps = _compute_log2(size)
@@ -108,7 +114,7 @@ def _compute_log2(size: Integer) -> Integer:
 def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
     """Return the maximum number of packets of a stream in flight.
 
-    1, but for the direct algorithm its width, at most the number of peers.
+    1, but for the direct algorithm its width (negative: unlimited), at most the number of peers.
     """
     phase = machine.phase[machine.stream[index]["phase"]]
     if phase["algorithm"] != DIRECT:
@@ -120,7 +126,11 @@ def _count_packets_in_flight(index: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
-    """Return the number of consecutive packets with reduction between those without."""
+    """Return the number of consecutive packets with a reduction between those without.
+
+    It is the number of peers for the ring, the number of levels less one for halving and doubling,
+    and the width for direct, times the number of peers in a small group.
+    """
     phase = machine.phase[machine.stream[index]["phase"]]
     peers: Integer = phase["size"] - 1
     if phase["algorithm"] == RING:
@@ -133,7 +143,10 @@ def _count_reduced_packets(index: Integer, machine: Machine) -> Integer:
 
 @outlined
 def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Create the next packet of a phase, which is ready after its delay."""
+    """Create the next packet of a phase, which is ready after the endpoint's delay.
+
+    A packet with a reduction needs the time of the reduction in addition.
+    """
     stream = machine.stream[index]
     kind = machine.phase[stream["phase"]]["type"]
     if stream["plain"] == 0 and stream["reduced"] == 0:
@@ -158,7 +171,10 @@ def make_packet(index: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def compute_reduction_ns(size: Integer, machine: Machine) -> Integer:
-    """Return the time (ns) to reduce `size` bytes."""
+    """Return the time (ns) of the three memory accesses that reduce `size` bytes.
+
+    0 if the machine has no memory bandwidth.
+    """
     if machine.reduce_bytes_per_s == 0:
         return 0
     return _ACCESSES * int(size / machine.reduce_bytes_per_s * 1e9)
@@ -183,7 +199,10 @@ def handle_packet_arrival(index: Integer, now: Integer, machine: Machine) -> Non
 
 @outlined
 def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
-    """Send the messages that may be sent; return whether the phase finishes."""
+    """Send the messages that may be sent now; return whether the phase has finished.
+
+    It has if no message remains to be sent and all packets are ready.
+    """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     if phase["algorithm"] == TREE:
@@ -205,7 +224,7 @@ def handle_ready_packet(index: Integer, now: Integer, machine: Machine) -> bool:
 
 @outlined
 def _send_packet(index: Integer, now: Integer, machine: Machine) -> None:
-    """Send the next packet, if there is one, and post the corresponding receive."""
+    """Send the next packet, if one is ready and due, and post the corresponding receive."""
     stream = machine.stream[index]
     if stream["sent"] == stream["made"] or stream["to_send"] == 0 or stream["free"] == 0:
         return
@@ -312,7 +331,10 @@ def _receive_from(
 
 @compiled
 def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
-    """Return the stream's number in the tree (from 1); for the root 0 or the number of ranks."""
+    """Return the stream's number in the tree (from 1).
+
+    For the root it is 0 or the number of ranks, a multiple of it in either case.
+    """
     stream = machine.stream[index]
     number: Integer = stream["position"] if stream["is_lowest"] else stream["position"] + 1
     return number
@@ -320,7 +342,10 @@ def _get_number_in_tree(index: Integer, machine: Machine) -> Integer:
 
 @compiled
 def _get_position_in_tree(index: Integer, number: Integer, machine: Machine) -> Integer:
-    """Return the position of a number in the tree."""
+    """Return the position of a number in the tree, which depends on the tree's root.
+
+    With the lowest position as root it is the number (modulo the size), else the number less one.
+    """
     stream = machine.stream[index]
     size = machine.phase[stream["phase"]]["size"]
     return number % size if stream["is_lowest"] else number - 1
@@ -341,7 +366,10 @@ def _is_leaf(index: Integer, machine: Machine) -> bool:
 
 @compiled
 def _get_child_number(index: Integer, is_second: bool, machine: Machine) -> Integer:
-    """Return the number of the first or second child of an inner node."""
+    """Return the number of the first or second child of an inner node.
+
+    The root has one child, which is returned in both cases.
+    """
     size = machine.phase[machine.stream[index]["phase"]]["size"]
     if _is_root(index, machine):
         only_child: Integer = size >> 1
@@ -377,7 +405,11 @@ def _start_tree(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _handle_tree_packet(index: Integer, now: Integer, machine: Machine) -> bool:
-    """Perform the next step in the tree; return whether the phase finishes."""
+    """Perform the next step of a rank in the tree; return whether the phase has finished.
+
+    Leaves and inner nodes with all sums send to their parent; data from the parent are sent to all
+    children. The root sends to its child and finishes.
+    """
     stream = machine.stream[index]
     size = stream["bytes"]
     # Number of events so far: for a leaf its start and arrivals, for inner nodes the arrivals.

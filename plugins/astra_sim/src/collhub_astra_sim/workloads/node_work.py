@@ -28,7 +28,10 @@ SHORTEST_NS = 1
 
 
 class NodeWork(NamedTuple):
-    """Columns by node, as in `machine_state.NODE`; `type` -1: no native collective."""
+    """Columns by node, as in `machine_state.NODE`.
+
+    `type`: index of the collective in `NATIVE_TYPES`, -1 for other nodes.
+    """
 
     action: npt.NDArray[np.uint8]
     slot: npt.NDArray[np.uint8]
@@ -74,7 +77,11 @@ def compute_node_work(workload: Workload, system: System, memory: RemoteMemory) 
 
 
 def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
-    """Return the nodes whose time ASTRA-sim takes from `duration_micros`: bool by node."""
+    """Return whether ASTRA-sim takes a node's time from `duration_micros`: bool by node.
+
+    With replay-only all nodes; else computations (with a roofline only those of the host) and
+    broadcasts.
+    """
     nodes = workload.nodes
     if system.is_replay_only:
         return np.ones(len(nodes), np.bool_)
@@ -87,7 +94,7 @@ def is_timed_by_duration(workload: Workload, system: System) -> BoolArray:
 
 
 def get_collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
-    """Return native types of collectives in the order of `NATIVE_TYPES`, -1 for all other nodes."""
+    """Return the index in `NATIVE_TYPES` of every node's collective, -1 for all other nodes."""
     table = np.full(len(JobCollective) + 1, -1, np.int8)
     table[list(NATIVE_TYPES)] = range(len(NATIVE_TYPES))
     # The last entry serves nodes that are not collectives.
@@ -97,7 +104,7 @@ def get_collective_types(nodes: NodeColumns) -> npt.NDArray[np.int8]:
 
 
 def _refuse(nodes: NodeColumns, is_wrong: BoolArray, message: str, cure: str, code: str) -> None:
-    """Raise `InputError` at the first invalid node, if there is one."""
+    """Raise `InputError` at the first node for which `is_wrong` is set; otherwise do nothing."""
     if is_wrong.any():
         location = nodes.location(int(np.argmax(is_wrong)))
         raise InputError(message, location=location, cure=cure, code=code)
@@ -112,7 +119,9 @@ def _set_computations(
 ) -> None:
     """Set the durations of the roofline model, in double precision as in ASTRA-sim.
 
-    Changes `action` and `work` in place. Raises `InputError` for nodes without operations or bytes.
+    Changes `action` and `work` in place: computations of 0 bytes are skipped, those of 0 operations
+    never finish. Does nothing without a roofline. Raises `InputError` for nodes without operations
+    or bytes.
     """
     if not system.has_roofline or system.local_memory_gb_per_s is None:
         return
@@ -155,7 +164,11 @@ def _set_collectives(
     work: Int64Array,
     streams: Int64Array,
 ) -> None:
-    """Set action, work and streams of collectives; raise `InputError` for endless all-gathers."""
+    """Set action, work (bytes of a stream) and number of streams of collectives, in place.
+
+    Collectives of the host and of unknown kinds never finish. Raises `InputError` for an all-gather
+    of fewer bytes than splits, which ASTRA-sim never stops.
+    """
     is_collective = nodes.is_kind(NodeKind.COLLECTIVE)
     # All other kinds throw, and the rank hangs; a broadcast is a timer.
     is_known = (kind >= 0) | (nodes.collective == JobCollective.BROADCAST)

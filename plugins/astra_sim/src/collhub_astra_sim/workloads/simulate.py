@@ -148,7 +148,7 @@ def _run_machine(
 
 
 def make_unstarted_times(workload: Workload) -> tuple[Int64Array, Int64Array]:
-    """Return (start, end) of all nodes of a workload, -1: never."""
+    """Return (start, end) of all nodes of a workload that never ran: int64 of -1 each."""
     times = np.full(len(workload.nodes), -1, np.int64)
     return times, times.copy()
 
@@ -156,9 +156,11 @@ def make_unstarted_times(workload: Workload) -> tuple[Int64Array, Int64Array]:
 def add_marker_times(
     workload: Workload, simulated_rows: Int64Array, start_ns: Int64Array, end_ns: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """Return (start, end) of all nodes of a job, including markers.
+    """Return (start, end) in ns of all nodes of a job, including markers.
 
-    Computed from the times of the nodes `kept`, which are those without markers.
+    `simulated_rows`: rows of the simulated nodes, all except markers, with their times. A marker
+    starts and finishes when its last parent finishes, at 0 without parents; never (-1) if a parent
+    never does or it is part of a cycle.
     """
     nodes = workload.nodes
     start, end = make_unstarted_times(workload)
@@ -183,7 +185,10 @@ def add_marker_times(
 
 
 def _get_rank_times(machine: Machine) -> tuple[tuple[int | None, ...], tuple[int | None, ...]]:
-    """Return (finish, exposed) times of every rank in ns, None for never."""
+    """Return (finish, exposed) times of every rank in ns, None for a rank that never finishes.
+
+    The exposed time is the finish less the time of computations, modulo 2^64 as in ASTRA-sim.
+    """
     finish = [time if time >= 0 else None for time in machine.rank["finish"].tolist()]
     compute = machine.rank["compute_ns"].tolist()
     exposed = [

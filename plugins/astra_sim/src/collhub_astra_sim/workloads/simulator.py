@@ -83,7 +83,10 @@ def simulate(request: WorkloadRequest, options: JobOptions) -> WorkloadTimes:
 def _simulate_folder(
     request: WorkloadRequest, folder: Mapping[str, JsonValue], options: JobOptions
 ) -> WorkloadTimes:
-    """Return the times of a folder for ASTRA-sim, or the reasons why it aborts."""
+    """Return the times of a job of a folder for ASTRA-sim, or the reasons why ASTRA-sim aborts.
+
+    If ASTRA-sim aborts, no node has a time, unless slots are unlimited. Raises as `simulate`.
+    """
     workload = request.workload
     system, memory = _read_system(folder, options)
     topology = request.topology or _read_topology(folder)
@@ -121,7 +124,7 @@ def _run_simulation(
     options: JobOptions,
     backend: str,
 ) -> SimulatedTimes:
-    """Simulate a job with the custom algorithms of its folder and of its nodes."""
+    """Simulate a job with the custom algorithms of its folder (empty: none) and of its nodes."""
     algorithms = _read_algorithms(workload, folder, system)
     named = _add_named_algorithms(workload, algorithms)
     # The prefixes of custom algorithms by identity of nodes.
@@ -168,7 +171,11 @@ def _read_topology(folder: Mapping[str, JsonValue]) -> Topology:
 def _read_system(
     folder: Mapping[str, JsonValue], options: JobOptions
 ) -> tuple[System, RemoteMemory | None]:
-    """Return (system, memory) of the folder; without a folder the system given by options."""
+    """Return (system, remote memory) of the folder; without one, the system given by options.
+
+    Raises `UsageError` for options of the system if the folder has a system, and `InputError` for
+    invalid texts.
+    """
     text, memory = folder.get("system"), folder.get("memory")
     if not isinstance(text, str):
         return System.of_json(json.dumps(build_system(options)), "the options"), None
@@ -180,7 +187,11 @@ def _read_system(
 def _read_algorithms(
     workload: Workload, folder: Mapping[str, JsonValue], system: System
 ) -> dict[str, NodeTable]:
-    """Return the nodes of custom algorithms, by the prefixes that the configurations name."""
+    """Return the nodes of custom algorithms by prefix, also under the prefixes in the system.
+
+    The system names traces by paths relative to the simulator's working directory. Empty if the
+    folder has none.
+    """
     prefixes, by_kind = folder.get("custom"), folder.get("by_kind")
     if not isinstance(prefixes, list) or not prefixes or not isinstance(by_kind, dict):
         return {}

@@ -1,4 +1,8 @@
-"""Report the waiting nodes of ranks that never finish, the reasons, and how to fix the job."""
+"""Jobs that stop: waiting nodes of ranks that never finish, and inputs on which ASTRA-sim aborts.
+
+ASTRA-sim aborts by its network, at time 0, or when a rank finishes, measured with the public
+release of March 2026. Hazards of single nodes are in `find_hazards`.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +101,7 @@ class _StoppedJob:
             yield self._make_finding("never-issued", _Reason(text), free[0])
 
     def _make_finding(self, code: str, reason: _Reason, row: int) -> Diagnostic:
-        """Build the finding about a node."""
+        """Build the error that a node does not finish, with its name, location and the reason."""
         message = f"{self._format_name(row)} {reason.text}; the rank never finishes"
         location = self._workload.nodes.location(row)
         return Diagnostic(code, message, location=location, cure=reason.cure)
@@ -137,9 +141,10 @@ class _StoppedJob:
         )
 
     def _explain_collective(self, row: int) -> _Reason:
-        """Return the members that have not begun a collective.
+        """Return why a collective does not finish.
 
-        Also those that number its messages differently.
+        The first that applies: a group of one member, members that have not begun it, members that
+        number its messages differently, other orders or algorithms.
         """
         nodes = self._workload.nodes
         members = self._workload.members(int(nodes.group[row]))
@@ -161,7 +166,10 @@ class _StoppedJob:
         )
 
     def _describe_missing_members(self, prefix: str, missing: list[int]) -> _Reason:
-        """Name the missing members and the collective in which the first of them waits instead."""
+        """Name the members that have not begun a collective, and where the first one waits instead.
+
+        `prefix`: begin of the sentence. Lists at most `_LISTED_RANKS` members.
+        """
         listed = ", ".join(map(str, missing[:_LISTED_RANKS]))
         text = f"{prefix}: not begun by rank {listed}"
         nodes, rank = self._workload.nodes, missing[0]
@@ -287,7 +295,10 @@ def _find_node_of_event(kind: int, item: int, layout: Layout, machine: Machine) 
 
 
 def _find_node_of_code(code: int, machine: Machine) -> int:
-    """Return the machine's node that a code finishes; -1 for codes of other kinds."""
+    """Return the machine's node that a code finishes; -1 if it finishes no node.
+
+    For the end of a custom algorithm's node, the collective that runs the algorithm.
+    """
     kind, index = code & ((1 << CODE_BITS) - 1), code >> CODE_BITS
     if code >= 0 and kind == NODE_ENDS:
         return index

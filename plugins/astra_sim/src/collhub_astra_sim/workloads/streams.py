@@ -62,7 +62,10 @@ def start_custom(index: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def _start_node(progress_index: Integer, now: Integer, machine: Machine) -> None:
-    """Start a node of an algorithm; a node of unknown type never finishes."""
+    """Start a node of a custom algorithm: a delay, a message or a receive.
+
+    A node of any other type never finishes.
+    """
     progress = machine.progress[progress_index]
     custom = machine.custom[progress["custom"]]
     stream = machine.stream[progress["stream"]]
@@ -152,7 +155,10 @@ def start_collective(row: Integer, now: Integer, machine: Machine) -> None:
 
 @compiled
 def _choose_algorithm(row: Integer, machine: Machine) -> None:
-    """Use the algorithm of the group's first collective of a type for all subsequent ones."""
+    """Set a collective's algorithm to that of its group's first collective of the same type.
+
+    ASTRA-sim uses that algorithm for all subsequent ones. Collectives without a group keep theirs.
+    """
     node = machine.node[row]
     if node["member"] < 0:
         return
@@ -164,7 +170,11 @@ def _choose_algorithm(row: Integer, machine: Machine) -> None:
 
 @compiled
 def _take_stream_number(row: Integer, machine: Machine) -> Integer:
-    """Return the number of a new stream: counted per group, without a group per rank."""
+    """Return the number of a new stream and count it.
+
+    Streams of a group are counted per member from the group's base; without a group per rank, where
+    streams of groups are counted, too.
+    """
     node = machine.node[row]
     rank = machine.rank[node["rank"]]
     number: Integer = rank["streams"]
@@ -271,7 +281,11 @@ def stop_stream(number: Integer, now: Integer, machine: Machine) -> None:
 
 @outlined
 def start_next_phase(index: Integer, now: Integer, machine: Machine) -> None:
-    """Advance a stream to its next phase, with the bytes that the finished phase leaves."""
+    """Advance a stream to its next phase, and start waiting streams of both queues.
+
+    A reduce-scatter divides the stream's bytes by the size of the dimension, an all-gather
+    multiplies them.
+    """
     stream = machine.stream[index]
     phase = machine.phase[stream["phase"]]
     previous_queue = stream["queue"]
