@@ -27,7 +27,10 @@ class LinkGroups:
 
     @classmethod
     def one(cls, is_member: BoolArray, needed: int) -> LinkGroups:
-        """Return one group: the links for which `is_member` (bool per link) is True."""
+        """Return one group: the links for which `is_member` (bool per link) is set.
+
+        `needed`: number of messages that must cross it.
+        """
         links = np.flatnonzero(is_member)
         return cls(links, row_pointer([len(links)]), np.asarray([needed]))
 
@@ -40,7 +43,11 @@ class LinkGroups:
         return LinkGroups(links, row_pointer(size[is_kept]), self.needed[is_kept])
 
     def time_ps(self, times: LinkTimes) -> int:
-        """Return the earliest time in picoseconds by which all groups deliver their messages."""
+        """Return the earliest picosecond by which every group can have carried its messages.
+
+        Each link sends one message per busy time; 0 if no message must cross. Groups without links
+        are ignored.
+        """
         groups = self.without_empty_groups()
         if not len(groups.needed):
             return 0
@@ -71,9 +78,9 @@ class LinkGroups:
         rate: Float64Array,
         chunk_bytes: int,
     ) -> float:
-        """Return the seconds of the slowest group: its bytes divided by its bandwidth.
+        """Return the seconds of the slowest group: its bytes divided by the bandwidth of its links.
 
-        `rate`: bytes/s per link.
+        `rate`: bytes/s per link; each message has `chunk_bytes` bytes. 0 if no message must cross.
         """
         groups = self.without_empty_groups()
         if not len(groups.needed):
@@ -163,7 +170,10 @@ class _MessageFlows:
         )
 
     def find_limiting_cut(self, time_ps: int, sinks: Int64Array) -> Cut | None:
-        """Return a minimum cut that keeps a sink from receiving all chunks in time, else None."""
+        """Return a minimum cut that keeps a sink from receiving all chunks by `time_ps`.
+
+        None if all `sinks` can receive everything by then.
+        """
         total = self._share * len(self._members)
         arrived = (time_ps - self._times.arrival) // self._times.busy + 1
         # Larger capacities have no effect, and their sum might overflow.
@@ -173,7 +183,10 @@ class _MessageFlows:
         return self._flows.least_cut(capacity, self._network.num_nodes, sinks, total)
 
     def time_ps(self, nodes: BoolArray) -> int:
-        """Return the earliest time by which all chunks that must leave a set can have left it."""
+        """Return the earliest picosecond by which all chunks that start in a set can have left it.
+
+        `nodes`: the set, bool[nodes].
+        """
         network = self._network
         leaves = nodes[network.source] & ~nodes[network.destination]
         inside = int(nodes[self._members].sum())

@@ -102,7 +102,10 @@ class CollectiveDemand:
         return int(self.is_member.sum())
 
     def count_leaving(self, inside: Int64Array, has_root: BoolArray) -> Int64Array:
-        """Return the number of messages that must leave sets with `inside` members each."""
+        """Return the number of messages that must leave sets of nodes, int64[sets].
+
+        `inside`: number of members in each set; `has_root`: whether it contains the root.
+        """
         outside = self.num_members - inside
         chunks = _COUNT_LEAVING[self.collective.kind](inside, outside, has_root)
         return chunks * self.collective.units_per_rank
@@ -158,7 +161,8 @@ def compute_lower_bounds_ps(
     `bandwidth`: the total number of messages on all links; of an all-to-all over shortest paths, of
     an all-reduce 2(n - 1) for each chunk, also between slabs. The capacity of a link is the number
     of entire messages that arrive by a time. `fluid`: the maximum of these bounds for messages of
-    any size, without latency. The network must be connected.
+    any size, without latency. Bounds of 0 are omitted, except `fluid`. The network must be
+    connected.
     """
     times = network.link_times(chunk_bytes, occupancy)
     demand = CollectiveDemand.of(collective, network, members)
@@ -202,7 +206,10 @@ def _build_crossings(
 def _build_cuts(
     demand: CollectiveDemand, network: LinkNetwork, node_sets: Sequence[BoolArray]
 ) -> Iterator[LinkGroups]:
-    """Yield the links out of node sets and out of their complements."""
+    """Yield for each node set the links out of it, and those out of its complement.
+
+    The sets are those of `list_known_sets` and `node_sets`.
+    """
     for nodes in (*list_known_sets(network), *node_sets):
         for side in (nodes, ~nodes):
             leaves = side[network.source] & ~side[network.destination]
@@ -210,7 +217,11 @@ def _build_cuts(
 
 
 def _build_totals(demand: CollectiveDemand, network: LinkNetwork) -> Iterator[LinkGroups]:
-    """Yield all links together, or all links between slabs."""
+    """Yield groups of links that limit the total number of messages.
+
+    An all-to-all crosses all links by its hops. An all-reduce crosses the links between the blocks
+    of partitions, unless switches multicast or reduce. Other collectives have no such group.
+    """
     kind, topology = demand.collective.kind, network.topology
     is_multiplied = bool(topology.multicast or topology.reduction)
     if kind is CollectiveKind.ALL_REDUCE and not is_multiplied:
@@ -254,7 +265,10 @@ def _compute_coordinates(network: LinkNetwork) -> Iterator[Int64Array]:
 
 
 def list_known_sets(network: LinkNetwork) -> Iterator[BoolArray]:
-    """Yield node sets that slow links may separate: slabs and named groups, bool[nodes]."""
+    """Yield node sets that slow links may separate, bool[nodes].
+
+    Slabs below each coordinate along each dimension, then the groups that the topology names.
+    """
     # On meshes and tori these cuts have the fewest links for their number of nodes.
     for coordinate in _compute_coordinates(network):
         for end in range(1, int(coordinate.max()) + 1):

@@ -97,11 +97,12 @@ class ProvedBounds:
 
 
 def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> ProvedBounds:
-    """Compute the lower bounds in nanoseconds, rounded down, and a certificate.
+    """Compute the lower bounds of an answer in nanoseconds, rounded down, and a certificate.
 
-    `fluid`, and `ports and distances` if all NPUs take part, hold for messages of any sizes. The
-    names of all other bounds end with `ONE_SIZE`: they hold for messages of the chosen size.
-    `time-cut` and `evacuation` are listed if they are later than the others.
+    `time_ns`: time of the answer. `fluid`, and `ports and distances` if all NPUs take part, hold
+    for messages of any sizes. The names of all other bounds end with `ONE_SIZE`: they hold for
+    messages of the chosen size. `time-cut` and `evacuation` are listed if they are later than the
+    others; the latter is computed only if the answer attains no other bound.
     """
     # Switches are ordinary nodes here: the ingress of an NPU is limited by its links.
     network = LinkNetwork.of(setting.network.topology)
@@ -130,7 +131,7 @@ def prove_bounds(setting: Setting, best: SynthesisCandidate, time_ns: int) -> Pr
 
 
 def _bound_by_core(setting: Setting) -> dict[str, int]:
-    """Return the bound of the core, which requires all NPUs as ranks in order; else empty."""
+    """Return the bound of the core by its name; empty unless all NPUs are ranks in order."""
     topology = setting.network.topology
     if not np.array_equal(setting.members, np.arange(topology.num_npus)):
         return {}
@@ -150,7 +151,11 @@ def _find_cut(
 def _choose_later_cut(
     cut: TimeCut | None, evacuation_cut: TimeCut | None, kind: CollectiveKind
 ) -> TimeCut | None:
-    """Return the later of the best cut and the cut of an evacuation."""
+    """Return the later one of the best cut and the cut of an evacuation.
+
+    The first one if they are equal; None if both are None. The cut of an evacuation is reversed for
+    a reduce-scatter, whose bound is that of an all-gather on the transposed network.
+    """
     if evacuation_cut is None or (cut is not None and cut.time_ps >= evacuation_cut.time_ps):
         return cut
     # The cut of a reduce-scatter was computed on the transposed network, reversed in time.
@@ -160,6 +165,7 @@ def _choose_later_cut(
 def _build_proof(
     setting: Setting, best: SynthesisCandidate, cut: TimeCut | None
 ) -> dict[str, JsonValue]:
+    """Return the certificate of a cut under its key; empty without a cut or with one at time 0."""
     if cut is None or not cut.time_ps:
         return {}
     document = build_certificate(

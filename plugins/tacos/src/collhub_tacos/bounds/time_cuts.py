@@ -66,19 +66,19 @@ class TimeCut:
         return TimeCut(self.time_ps - self.since_ps)
 
     def with_later(self, node: int, since_ps: int) -> TimeCut:
-        """Return the cut with another instant for one node."""
+        """Return the cut in which `node` changes sides at `since_ps`."""
         since = self.since_ps.copy()
         since[node] = since_ps
         return TimeCut(since)
 
     def count_possible(self, network: LinkNetwork, times: LinkTimes) -> int:
-        """Return the maximum number of messages that can cross."""
+        """Return the maximum number of messages that can cross the cut before its time."""
         begin, end = self.since_ps[network.source], self.since_ps[network.destination]
         crossing = -((begin + times.arrival - end) // times.busy)
         return int(np.maximum(crossing, 0).sum())
 
     def count_needed(self, demand: CollectiveDemand) -> int:
-        """Return the minimum number of messages that must cross."""
+        """Return the minimum number of messages that must cross before the collective finishes."""
         return demand.count_between(self.since_ps <= 0, self.since_ps >= self.time_ps)
 
 
@@ -123,10 +123,11 @@ class TimeCuts:
         return TimeCut(np.minimum(self._far[start], max(0, between[start, last])))
 
     def raise_one_node(self, cut: TimeCut) -> TimeCut:
-        """Return the cut with one node later than all others, while too few messages can cross.
+        """Return the latest valid cut in which one node is later than all others.
 
         After the last message has reached the neighbours of a node, some data must still come from
-        them.
+        them. The given cut is returned if there is none, and for collectives whose data need not
+        reach every member.
         """
         best = cut
         if self._demand.collective.kind not in _TO_EACH:
@@ -222,7 +223,10 @@ class EvacuationBound:
     since: Int64Array | None = None
 
     def time_cut(self, times: LinkTimes) -> TimeCut | None:
-        """Convert the proof to picoseconds; `times`: equal times of all links, as for the bound."""
+        """Convert the proof to a cut in picoseconds; None without a proof.
+
+        `times`: equal times of all links, as for the bound.
+        """
         if self.since is None:
             return None
         busy = int(times.busy[0])
@@ -241,12 +245,13 @@ def evacuation_bound(
     *,
     max_cells: int = MAX_EVACUATION_CELLS,
 ) -> EvacuationBound | None:
-    """Compute the evacuation bound, None if link times differ or the network is too large.
+    """Compute the evacuation bound of an all-gather, the latest over all destinations.
 
     Chunk x starts at NPU `origin[x]`; all NPUs need all chunks. `at_least_ps`: a known bound from
     which the search starts. `max_cells`: size limit of the expanded network. A step is the time for
     which a link is busy; a message that starts within a step counts as started at its beginning,
-    which makes no schedule slower.
+    which makes no schedule slower. None if link times differ, for networks with switches or without
+    links, and beyond the size limit.
     """
     if not times.is_equal or not network.num_links or network.num_nodes > network.num_npus:
         return None

@@ -1,4 +1,8 @@
-"""Network for the kernels: in-links of every node as columns, and link times in picoseconds."""
+"""Networks for the kernels: in-links of every node as columns, and link times in picoseconds.
+
+Switches are kept as nodes, contracted to arcs between NPUs (`contract_switches`), or replaced by
+direct links (`unwind_switches`).
+"""
 
 from __future__ import annotations
 
@@ -113,7 +117,7 @@ class LinkNetwork:
         return csr(self.source, np.arange(self.num_links), self.num_nodes)
 
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> LinkTimes:
-        """Return the times of a message of `chunk_bytes`, rounded to picoseconds."""
+        """Return the times of a message of `chunk_bytes` on every link, rounded to picoseconds."""
         latency_s = self.topology.latency_s[self.row]
         bandwidth = self.topology.bandwidth_bytes_per_s[self.row]
         return LinkTimes(*link_times_ps(bandwidth, latency_s, chunk_bytes, occupancy))
@@ -147,8 +151,13 @@ class PathNetwork(LinkNetwork):
     paths: Routes
 
     def link_times(self, chunk_bytes: int, occupancy: Occupancy) -> PathTimes:
-        """Return the times of a message of `chunk_bytes` on every arc of an idle network."""
-        # The times on every link in entire nanoseconds, as in simulators.
+        """Return the times of a message of `chunk_bytes` on every arc of an idle network.
+
+        Times on single links are whole nanoseconds, as in simulators: fractions would change the
+        order at switches. Raises `InputError` if a message takes too long to be counted in
+        picoseconds.
+        """
+        # Raises an error for times that do not fit in picoseconds.
         self.links.link_times(chunk_bytes, occupancy)
         row = self.links.row
         bandwidth = self.topology.bandwidth_bytes_per_s[row]
@@ -171,7 +180,10 @@ class PathNetwork(LinkNetwork):
 
 
 def get_links_of_arcs(network: LinkNetwork, times: LinkTimes) -> tuple[Routes, LinkTimes]:
-    """Return the links of every arc, and their times; without switches an arc is a link."""
+    """Return (the links of every arc, the times of these links).
+
+    Without switches an arc is one link, with the given times.
+    """
     if isinstance(network, PathNetwork):
         assert isinstance(times, PathTimes)
         return network.paths, times.hops
@@ -217,7 +229,10 @@ def contract_switches(topology: Topology) -> LinkNetwork:
 
 
 def _find_pairs_joined_by_switches(topology: Topology) -> tuple[Int64Array, Int64Array]:
-    """Return pairs of NPUs with a link or a path over switches, by destination, then by source."""
+    """Return (sources, destinations) of pairs of NPUs with a direct link or a path over switches.
+
+    Sorted by destination, then by source; a pair of equal NPUs does not count.
+    """
     npus = topology.num_npus
     reached = _find_npus_behind_switches(topology)
     # If the head is a switch, the NPU reaches all NPUs that the switch reaches.
@@ -288,7 +303,11 @@ def unwind_switches(topology: Topology, degree: int = 0) -> Topology:
 
 
 def _replace_switch(links: Links, switch: int, degree: int) -> Links:
-    """Return the links with those of one switch replaced by direct links."""
+    """Return the links with those of one switch replaced by direct links between its neighbours.
+
+    `degree`: maximum number of links per port, 0 for all. The bandwidth of a port is divided among
+    its links; latencies are added. Links of other nodes come first, in the same order.
+    """
     in_link, out_link, link_count = _pair_ports(links, switch, degree)
     # The slower of two ports limits the bandwidth, which is divided among the links of the port.
     bandwidth = np.minimum(
@@ -314,7 +333,11 @@ def _replace_switch(links: Links, switch: int, degree: int) -> Links:
 def _pair_ports(
     links: Links, switch: int, degree: int
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return pairs of in- and out-links of a switch, and the number of pairs per in-link."""
+    """Return (in-link, out-link, number of pairs of the in-link) of pairs of a switch's ports.
+
+    An in-link is paired with the out-links to the `degree` (0: all) neighbours that follow its
+    source cyclically by number, except to the source itself.
+    """
     nothing = np.zeros(0, np.int64)
     in_link, out_link, link_count = [nothing], [nothing], [nothing]
     out = np.flatnonzero(links.source == switch)
@@ -336,7 +359,10 @@ def _pair_ports(
 
 
 def _merge_parallel_links(links: Links, num_nodes: int) -> Links:
-    """Combine parallel links; the result is sorted by source, then by destination."""
+    """Combine parallel links: bandwidths are added, the latency is the maximum.
+
+    The result is sorted by source, then by destination.
+    """
     pair = links.source * num_nodes + links.destination
     key, which = np.unique(pair, return_inverse=True)
     # The latency is that of the slower path.

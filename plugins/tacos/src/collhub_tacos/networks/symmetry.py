@@ -1,4 +1,4 @@
-"""Symmetries of networks: translations onto themselves, and the transposed network."""
+"""Symmetries and distances of networks: translations, the transposed network, shortest paths."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Translations:
         return _subtract(nodes, offsets, self.moduli)
 
     def find_source(self, offset: int) -> int:
-        """Return the node whose chunks reach node 0 by a translation by `offset`."""
+        """Return the node that a translation by `offset` maps to node 0."""
         node = self._negate(np.asarray([offset]))
         return int(node[0])
 
@@ -94,7 +94,7 @@ def _subtract(left: Int64Array, right: Int64Array, moduli: tuple[int, ...]) -> I
 
 
 def _generate_candidate_shapes(network: LinkNetwork) -> Iterator[tuple[int, ...]]:
-    """Yield the declared dimensions, then all other shapes with this number of nodes."""
+    """Yield the declared dimensions if they have this number of NPUs, then all possible shapes."""
     declared = tuple(dimension.size for dimension in network.topology.dimensions)
     for shape in (declared, *_generate_shapes(network.num_npus)):
         if math.prod(shape) == network.num_npus:
@@ -145,12 +145,15 @@ def _fails_at_probed_nodes(source: Int64Array, moduli: tuple[int, ...]) -> bool:
 
 
 def _are_rows_equal(rows: Int64Array) -> bool:
-    """Whether all rows equal the first; there must be at least one row."""
+    """Return whether all rows equal the first one; there must be at least one row."""
     return bool(np.all(rows == rows[0]))
 
 
 def transpose_network(network: LinkNetwork) -> LinkNetwork:
-    """Return the network with every link reversed; routes over switches are reversed, too."""
+    """Return the network with every link reversed; routes over switches are reversed, too.
+
+    Links are sorted anew by destination. Multicast and reduction of switches are exchanged.
+    """
     reversed_links = LinkNetwork.of(_transpose_topology(network.topology))
     if not isinstance(network, PathNetwork):
         return reversed_links
@@ -208,7 +211,10 @@ def is_duplex(network: LinkNetwork, times: LinkTimes) -> bool:
 
 
 def find_opposite_links(network: LinkNetwork, other_network: LinkNetwork) -> Int64Array:
-    """Return for every link u -> v of `network` its opposite v -> u in `other_network`, else -1."""
+    """Return for every link u -> v of `network` its opposite v -> u in `other_network`.
+
+    int64[links], -1 if there is no opposite link.
+    """
     # Links are sorted by destination, then by source, so these keys ascend.
     key = other_network.destination * other_network.num_nodes + other_network.source
     opposite_key = network.source * network.num_nodes + network.destination
@@ -267,7 +273,7 @@ class ShortestPaths:
         return length
 
     def in_batches(self, sources: Int64Array) -> Iterator[Int64Array]:
-        """Yield `lengths` for some of the sources at a time, to limit the memory."""
+        """Yield `lengths` for successive groups of the sources, which together fit in 16 MiB."""
         size = max(1, _MAX_CELLS_IN_MEMORY // max(1, len(self._source)))
         for first in range(0, len(sources), size):
             yield self.lengths(sources[first : first + size])
@@ -296,7 +302,11 @@ def compute_diameter_ps(
 
 
 def _find_longest_by_sweeps(paths: ShortestPaths, members: Int64Array) -> int:
-    """Return the longest path found by four sweeps, each to the farthest member of the last."""
+    """Return the longest path found by four sweeps over paths from one member.
+
+    The first sweep starts at the first member, each further one at the farthest member of the last.
+    Members without a path are ignored.
+    """
     longest = 0
     # Any member is a valid start; each sweep starts farther away.
     start = members[:1]
@@ -310,12 +320,15 @@ def _find_longest_by_sweeps(paths: ShortestPaths, members: Int64Array) -> int:
 
 
 def _find_longest(length: Int64Array) -> int:
-    """Return the maximum length of the existing paths."""
+    """Return the maximum of the lengths that belong to existing paths, 0 without any."""
     return int(np.max(length, where=length < _UNREACHABLE, initial=0))
 
 
 def count_total_hops(network: LinkNetwork, members: Int64Array) -> int:
-    """Count the links on the shortest paths between all ordered pairs of members."""
+    """Count the links on the shortest paths between all ordered pairs of members.
+
+    Pairs without a path count as 0.
+    """
     ones = np.ones(network.num_links, np.int64)
     paths = ShortestPaths(network.num_nodes, network.source, network.destination, ones)
     sources = members
@@ -348,7 +361,10 @@ def hops_from(network: LinkNetwork, node: int, *, both_ways: bool = False) -> In
 
 
 def unreachable_error(network: LinkNetwork, source: int, destination: int) -> InputError:
-    """Return the error for a pair of nodes without a path, to be raised by the caller."""
+    """Return the error for a pair of nodes without a path, to be raised by the caller.
+
+    Its message names the nodes that `source` reaches, which no link leaves.
+    """
     name = network.topology.name
     # The names of the reached nodes: one text for all NPUs, and every switch.
     reached = np.flatnonzero(hops_from(network, source) >= 0)

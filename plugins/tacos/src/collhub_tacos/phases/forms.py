@@ -61,7 +61,11 @@ LADDERS: Mapping[CollectiveKind, Sequence[int]] = {
 
 
 def choose_ladder(setting: Setting) -> list[int]:
-    """Return the numbers of chunks of a share to try."""
+    """Return the numbers of chunks of a share to try, ascending.
+
+    They depend on the collective and on whether the network has switches. For pipelines, those are
+    omitted that are too few to fill the pipeline; at least one number remains.
+    """
     kind = setting.collective.kind
     ladder, is_switched = LADDERS[kind], isinstance(setting.network, PathNetwork)
     if ladder is _SPREAD_LADDER:
@@ -83,7 +87,11 @@ def choose_ladder(setting: Setting) -> list[int]:
 
 
 def _may_fill_pipeline(setting: Setting, pieces: int) -> bool:
-    """Whether so many pieces may fill the pipeline, judged by the time of a finer piece."""
+    """Return whether this number of pieces may fill the pipeline of a rooted collective.
+
+    It may unless a piece that is eight times smaller still takes more than 32 latencies. True for
+    two NPUs, between which there is no pipeline.
+    """
     topology = setting.network.topology
     fastest = float(topology.bandwidth_bytes_per_s.max(initial=1.0))
     finer_s = setting.collective_bytes / (_FINER_FACTOR * pieces * fastest)
@@ -111,7 +119,11 @@ class _Phases:
         return bool(np.any(self.times.busy < self.times.arrival))
 
     def transfers(self, nodes: Nodes) -> Transfers:
-        """Return all transfers, retimed; or those that touch some nodes, as planned."""
+        """Return the transfers of all phases, or with `nodes` only those that touch these nodes.
+
+        All transfers are retimed if the first phase is reversed or links are free before the
+        arrival; a selection keeps its planned times.
+        """
         schedule = self._join_phases(nodes)
         # A reversed schedule is as late as possible, and other schedules may use steps that are
         # longer than necessary. A part of the transfers cannot be retimed, nor can a schedule
@@ -125,10 +137,10 @@ class _Phases:
         return schedule.transfers(self.times)
 
     def _join_phases(self, nodes: Nodes) -> LinkSchedule:
-        """Return the phases of these nodes in sequence; the first is reversed if the plan says so.
+        """Return the phases in sequence, of all nodes (None) or of a selection.
 
-        A phase starts after the full duration of the one before, even if the selected transfers end
-        earlier.
+        The first one is reversed if the plan says so. A phase starts after the full duration of the
+        one before, even if the selected transfers end earlier.
         """
         # Selected transfers do not determine the duration of a phase.
         first, *later_spreads = self.spreads
@@ -206,14 +218,14 @@ Only those that are promising; the planned one comes first.
 def _number_variants(
     planned: Sequence[_Spreading], free: Sequence[_Spreading]
 ) -> Iterator[tuple[int, _Spreading]]:
-    """Yield spreadings with their indices: 0 for the planned one, if any, 1, 2, ... for others."""
+    """Yield (index, spreading): 0 for the planned one, if any, then 1, 2, ... for others."""
     return chain(enumerate(planned), enumerate(free, 1))
 
 
 def _build_spread(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for all-gather and broadcast."""
+    """Build candidates for all-gather and broadcast, planned and unplanned ones."""
     parts = setting.cut(pieces)
     trials = Trials(prospects.of_part("forwards"), pieces)
     task = _create_task(setting, parts[0].unit_count, setting.members[parts[1].origin], trials)
@@ -231,7 +243,10 @@ def _build_spread(
 def _build_collect(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build candidates for reduce-scatter and reduce: the reversed opposite collective."""
+    """Build candidates for reduce-scatter and reduce.
+
+    They are those of the opposite collective on the transposed network, reversed in time.
+    """
     parts = setting.cut(pieces)
     unit_count, target = parts[0].unit_count, setting.members[parts[1].target]
     trials = Trials(prospects.of_part("backwards"), pieces)
@@ -254,7 +269,7 @@ def _build_collect(
 def _build_two_phase(
     setting: Setting, pieces: int, progress: Progress, prospects: Prospects
 ) -> list[SynthesisCandidate]:
-    """Build an all-reduce as a reduce-scatter and then an all-gather, without a barrier.
+    """Build candidates of an all-reduce: a reduce-scatter, then an all-gather without a barrier.
 
     If all links are duplex, one synthesis serves both phases.
     """
@@ -385,7 +400,10 @@ def _spread_for_reduction(task: SpreadTask, times: LinkTimes, progress: Progress
 
 
 def _measure_reversed_ps(setting: Setting, result: SpreadResult, times: LinkTimes) -> int:
-    """Return the time of a spreading as a reduction, which has different contention at switches."""
+    """Return the time in picoseconds of a spreading as a reduction, after retiming.
+
+    A reduction has different contention at switches.
+    """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import retime
 

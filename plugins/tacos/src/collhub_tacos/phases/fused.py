@@ -42,7 +42,11 @@ def build_central_tree(network: LinkNetwork, times: LinkTimes, members: Int64Arr
 
 
 def _compute_landmark_distances(paths: ShortestPaths, members: Int64Array) -> Int64Array:
-    """Return distances int64[landmarks, nodes] from members that are far from one another."""
+    """Return the distances from landmarks to all nodes, int64[landmarks, nodes].
+
+    The first member is a landmark; each further one is the member farthest from all before, up to
+    `_LANDMARKS`.
+    """
     distance = paths.lengths(members[:1])
     while len(distance) < min(_LANDMARKS, len(members)):
         nearest = distance[:, members].min(axis=0)
@@ -91,10 +95,11 @@ def find_unsuitability(network: LinkNetwork) -> str | None:
 
 
 def is_promising(setting: Setting) -> bool:
-    """Whether trees may have a higher rate than two phases, limited by the weakest NPU's ingress.
+    """Return whether trees may have a higher rate than two phases.
 
-    False also if the data has less than a byte per chunk, or if packing trees takes minutes. On
-    tori it is always False.
+    Two phases are limited by the weakest NPU's ingress; on tori the rates are equal, so the result
+    is False. False also for less than a byte per chunk, and for networks so large that packing
+    trees takes minutes.
     """
     graph = CapacityGraph.of(setting.network.topology)
     npus = graph.num_compute
@@ -122,7 +127,7 @@ def build_fused(setting: Setting, progress: Progress) -> SynthesisCandidate:
 def latency(setting: Setting, progress: Progress) -> SynthesisCandidate:
     """Build an all-reduce up and down one shallow tree: the fastest over chunk counts.
 
-    Raises like `build_fused`.
+    The tree is that of `build_central_tree`. Raises like `build_fused`.
     """
     return _find_fastest("latency", setting, _generate_central_tree(setting, progress))
 
@@ -139,6 +144,7 @@ class _PipelinedTrees:
     def of(
         cls, trees: Sequence[SpanningTree], setting: Setting, details: Mapping[str, JsonValue]
     ) -> _PipelinedTrees:
+        """Prepare schedules on trees; `details` gets the number of trees and the maximum depth."""
         pipelining = Pipelining.of(
             setting.network.topology,
             trees,
@@ -221,7 +227,10 @@ class _PackedSchedule:
         return transfers if nodes is None else transfers.touching(nodes)
 
     def _verify(self, setting: Setting) -> bool:
-        """Return True; raise `InputError` if the entire schedule is invalid."""
+        """Return True if the core's verification accepts the entire schedule.
+
+        Raises `InputError` with its first diagnostic otherwise.
+        """
         algorithm = algorithm_of(
             self.pipeline.collective,
             self.pipeline.chunks,
@@ -242,7 +251,10 @@ class _FastestPipeline:
         self.best: _PackedSchedule | None = None
 
     def time_ps(self, packing: _PipelinedTrees, repeats: int) -> int:
-        """Build a schedule and return its time in picoseconds."""
+        """Build a schedule and return its time in picoseconds.
+
+        Remembers it as `best` if it is faster than all before.
+        """
         schedule = _PackedSchedule(packing, repeats, packing.schedule(repeats))
         if self.best is None or schedule.pipeline.time_ps < self.best.pipeline.time_ps:
             self.best = schedule
@@ -293,7 +305,10 @@ def _choose_chunk_count(search: _FastestPipeline, schedule: _PackedSchedule) -> 
 
 
 def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
-    """Yield trees of the network's strength, seed by seed."""
+    """Yield trees packed at the network's strength, one packing per seed; report the progress.
+
+    `setting.seeds` 0: a default number by the size of the network.
+    """
     # Packings of equal strength differ in depth, and therefore in the time to fill the pipeline.
     graph = CapacityGraph.of(setting.network.topology)
     seeds = setting.seeds or _default_seeds(graph.num_nodes)
@@ -307,13 +322,13 @@ def _generate_packings(setting: Setting, progress: Progress) -> Iterator[_Pipeli
 
 
 def _default_seeds(nodes: int) -> int:
-    """Return the number of packings to try by default."""
+    """Return the default number of packings: 8 up to 256 nodes, fewer above, at least 1."""
     affordable = _MAX_SEEDS * _NODES_FOR_ALL_SEEDS // nodes
     return max(1, min(_MAX_SEEDS, affordable))
 
 
 def _generate_central_tree(setting: Setting, progress: Progress) -> Iterator[_PipelinedTrees]:
-    """Yield the shallow tree."""
+    """Yield the tree of shortest paths around the network's centre, with weight 1."""
     progress(0.0, "choosing the number of chunks")
     times = setting.network.link_times(setting.collective_bytes, setting.occupancy)
     tree = build_central_tree(setting.network, times, setting.members)

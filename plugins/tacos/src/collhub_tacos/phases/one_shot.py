@@ -1,4 +1,8 @@
-"""All-reduce in one phase: planned partial sums, their steps, and the candidates."""
+"""All-reduce in one phase: planned partial sums, their steps, and the candidates.
+
+Every NPU sends partial sums along the in-trees of `partial_sums`; the steps contain all additions,
+so that the algorithm does not follow from transfers of chunks.
+"""
 
 from __future__ import annotations
 
@@ -70,9 +74,10 @@ class PlannedSums:
 def build_steps(
     trees: InTrees, sums: PartialSums, times: LinkTimes, pieces: int
 ) -> tuple[StepTable, Int64Array]:
-    """Build the steps with the vector in `pieces` units, and the SCRATCH units by NPU (int64).
+    """Build the steps with the vector in `pieces` units.
 
-    Every NPU sends the message with the longest remaining path first, among equal ones in rotation.
+    Events happen at the planned times; of equal times receives come first, then messages with the
+    longest remaining path, then by rotation. Returns (steps, SCRATCH units by NPU, int64).
     """
     plan = PlannedSums.of(trees, sums, times)
     source, destination = _find_ends(trees, sums)
@@ -112,14 +117,18 @@ class _StepWriter:
         self._readers: list[list[list[int]]] = [[[] for _ in range(pieces)] for _ in range(npus)]
 
     def send(self, message: int, sender: int, receiver: int) -> None:
-        """Write the send of a message at `sender`."""
+        """Write the steps of the sum that a message carries, unless they exist, then its sends."""
         number = self._plan.sent[message]
         self._write_sum(sender, number)
         for piece in range(self._pieces):
             self._add_step(sender, StepKind.SEND, piece, read=number, peer=receiver)
 
     def receive(self, message: int, sender: int, receiver: int) -> None:
-        """Write the receive of a message, with an addition if only one sum needs it."""
+        """Write the receive of a message at `receiver`.
+
+        It is a receive with reduction if only one sum reads the vector, the other summand exists
+        and the sum may be written; otherwise the vector is received into a new slot of SCRATCH.
+        """
         number = self._plan.received[message]
         vectors = self._plan.vectors[receiver]
         total = vectors[number].adder
@@ -145,19 +154,25 @@ class _StepWriter:
         return self._steps.build(), np.asarray(self._slots, np.int64) * self._pieces
 
     def _may_overwrite(self, npu: int, number: int, part: int) -> bool:
-        """Whether a result may be written: only this addition to `part` still reads INPUT.
+        """Return whether sum `number` may be written to its buffer when `part` has been added.
 
-        Always True for other sums.
+        Always, unless it is the NPU's result, whose buffer may be INPUT: then only if this addition
+        is the last step that reads INPUT.
         """
         reads = len(self._readers[npu][0]) + (part == LOCAL_CONTRIBUTION)
         is_last = reads == self._plan.vectors[npu][LOCAL_CONTRIBUTION].uses
         return is_last or number != self._plan.result[npu]
 
     def _exists(self, npu: int, number: int) -> bool:
+        """Return whether the steps of a vector are written; the local contribution exists."""
         return number == LOCAL_CONTRIBUTION or bool(self._plan.vectors[npu][number].steps)
 
     def _write_sum(self, npu: int, number: int) -> None:
-        """Write the steps of a sum and of its summands, unless they exist."""
+        """Write the steps of a sum and of its summands, unless they exist.
+
+        The summand that is available first is copied, or its buffer is used, and the other one is
+        added.
+        """
         if self._exists(npu, number):
             return
         vectors = self._plan.vectors[npu]
@@ -215,7 +230,13 @@ class _StepWriter:
         after: tuple[int, ...] = (),
         peer: int = -1,
     ) -> int:
-        """Add a step that reads a piece of one vector and writes a piece of another."""
+        """Add a step that reads a piece of a vector and writes a piece of another; return its
+        number.
+
+        `read`, `written`: numbers of vectors, None for none. The step depends on the step that
+        writes the vector it reads, and on `after`; a step that writes the result waits for all
+        readers of INPUT.
+        """
         columns = {"count": 1, "peer": peer}
         data, control = list(after), []
         readers = self._readers[npu][piece]
@@ -243,7 +264,11 @@ _ACTIVITY = "collecting in one phase"
 
 
 def find_unsuitability(setting: Setting) -> str | None:
-    """Return the reason why an all-reduce in one phase is not built, None if it is."""
+    """Return the reason why an all-reduce in one phase is not built, None if it is.
+
+    Reasons: NPUs that take no part, a request for the steps of some ranks, a network that is too
+    large.
+    """
     npus, links = setting.network.num_npus, setting.network.num_links
     if setting.has_relays:
         return "some NPUs take no part"
@@ -259,7 +284,8 @@ def build_one_shot_candidates(
 ) -> Iterator[SynthesisCandidate]:
     """Yield candidates with increasing numbers of pieces while the time decreases.
 
-    None if the busiest link alone takes longer than `limit_ps()`, the fastest time so far.
+    Yields none if the busiest link takes longer than `limit_ps()`, the fastest time so far, or if
+    some NPUs cannot reach one another.
     """
     progress(0.0, _ACTIVITY)
     limit = limit_ps()
@@ -282,7 +308,10 @@ def build_one_shot_candidates(
 
 
 def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int:
-    """Return the busy time of the busiest link, plus the latency of a message; picoseconds."""
+    """Return a lower bound in picoseconds: the busy time of the busiest link plus one latency.
+
+    0 if no message is sent.
+    """
     times = setting.link_times(pieces)
     paths, hops = get_links_of_arcs(setting.network, times)
     first, lengths = paths.indptr[sums.arc], np.diff(paths.indptr)[sums.arc]
@@ -295,6 +324,7 @@ def _compute_minimum_ps(setting: Setting, sums: PartialSums, pieces: int) -> int
 def _build_candidate(
     setting: Setting, trees: InTrees, sums: PartialSums, pieces: int
 ) -> SynthesisCandidate:
+    """Build the candidate with the vector in `pieces` units; its time is only a lower bound."""
     collective = replace(
         setting.collective, unit_count=setting.count_units(pieces), in_place=True, out_of_place=True
     )

@@ -166,7 +166,7 @@ def _find_contributors(trees: InTrees) -> Bits:
 def _find_summands(
     trees: InTrees, number: Int64Array, first: Int64Array
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the messages that are summed for each message and for each result.
+    """Return (messages that are summed for each message, messages that are summed for each result).
 
     A message that belongs to several trees is summed as in the first of them.
     """
@@ -222,7 +222,7 @@ class Vectors:
         return self.vectors[number]
 
     def add_received(self, message: int, time_ps: int) -> int:
-        """Add the vector that a message brings; return its number."""
+        """Add the vector that a message brings at `time_ps`; return its number."""
         self.vectors.append(Vector(time_ps, message))
         return len(self.vectors) - 1
 
@@ -240,6 +240,10 @@ class Vectors:
         return pending[0][1]
 
     def _sum(self, left: int, right: int) -> int:
+        """Return the number of the sum of two vectors; add it if it does not exist.
+
+        It is available one addition after the later of its summands.
+        """
         if (left, right) in self._sums:
             return self._sums[left, right]
         number = len(self.vectors)

@@ -42,7 +42,7 @@ class _Round:
         self.parent = np.concatenate([self.parent, more])
 
     def cut(self, used: int) -> None:
-        """Drop unused rows."""
+        """Drop all rows after the first `used` ones."""
         # The capacity of the next round follows from the size of this one.
         self.arc = self.arc[:used]
         self.parent = self.parent[:used]
@@ -63,7 +63,11 @@ class Router:
         needed: BoolArray,
         seed: int,
     ) -> None:
-        """Raises `InputError` that names an unreachable pair and the cut."""
+        """Prepare the search without routing any chunk.
+
+        `needed`: bool per node, the destinations of chunks with the target `ALL_NEEDED_NODES`.
+        Raises `InputError` that names an unreachable pair and the cut.
+        """
         self._network, self._seed = network, seed
         self._arcs, single = _build_arc_map(network, times)
         self._space = _allocate_workspace(network.num_nodes)
@@ -88,11 +92,14 @@ class Router:
 
     @property
     def max_load_ps(self) -> int:
-        """Busy time of the link with the most load, a lower bound for these routes."""
+        """Picoseconds for which the busiest link is busy, a lower bound for these routes."""
         return int(self._load.max(initial=0))
 
     def improve(self, rules: RouteRules, progress: FractionReport = ignore_fraction) -> None:
-        """Route every chunk again, in a random order."""
+        """Route every chunk again, in a random order, with the load of all other chunks.
+
+        `progress`: receives the fraction of routed chunks.
+        """
         chunks, nodes = len(self._routes.first), self._network.num_nodes
         # Chunks that are routed last see most of the new load, so every round uses another order.
         order = np.random.default_rng((self._seed, self._rounds)).permutation(chunks)
@@ -124,6 +131,7 @@ class Router:
         self._rounds += 1
 
     def _state(self, new: _Round) -> RoutingState:
+        """Return the kernel's arguments: fixed columns, and routes of the old and new round."""
         old = self._routes
         return RoutingState(
             *self._fixed_columns,
@@ -156,7 +164,10 @@ class Router:
         bound: Float64Array,
         row: Int64Array,
     ) -> None:
-        """Raise `InputError` for the first chunk that cannot reach a target."""
+        """Raise `InputError` for the first chunk that cannot reach its target or a needed node.
+
+        `bound`, `row`: distances to the single targets, and the row of each target in them.
+        """
         # For single targets the distances are known.
         single = np.flatnonzero(target >= 0)
         distance = bound[row[target[single]], origin[single]]
@@ -197,7 +208,11 @@ def _bound_max_load_ps(
 def _sum_rates_of_nodes(
     node: Int64Array, link: Int64Array, rate: Float64Array, num_nodes: int
 ) -> Float64Array:
-    """Return the sum of the rates of the links of every node; several arcs may share a link."""
+    """Return the sum of the rates of the distinct links of every node, at least `_MIN_RATE`.
+
+    `node`, `link`: a link of each arc, and the node to which it belongs; several arcs may share a
+    link, which then counts once.
+    """
     # A link counts once per node, also if several arcs share it.
     pairs = np.unique(np.stack([node, link]), axis=1)
     total = np.bincount(pairs[0], rate[pairs[1]], num_nodes)
@@ -224,6 +239,8 @@ def _build_arc_map(network: LinkNetwork, times: LinkTimes) -> tuple[ArcMap, Link
 
 
 def _allocate_workspace(nodes: int) -> TreeWorkspace:
+    """Allocate the scratch arrays of a search, one entry per node."""
+
     def zeros() -> Int64Array:
         return np.zeros(nodes, np.int64)
 

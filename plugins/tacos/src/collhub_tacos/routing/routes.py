@@ -100,7 +100,8 @@ class RoutePlan(ColumnTable):
         """Return the schedule by priority `rank` (int64 per transfer), small ranks first.
 
         `is_fixed`: links send strictly in this order. Otherwise they choose among the available
-        transfers, by expected delay at switches first.
+        transfers, by expected delay at switches first; on networks with switches the result is then
+        retimed in its order.
         """
         network = self.network
         # Each transfer waits for one arrival, that of its parent.
@@ -129,7 +130,10 @@ class RoutePlan(ColumnTable):
 
 
 def _find_earliest_starts(parent: Int64Array, arrival: Int64Array) -> Int64Array:
-    """Return the start of every transfer if only parents delay it; `arrival`: durations."""
+    """Return the start of every transfer in picoseconds if only parents delay it: int64.
+
+    `parent`: its predecessor, -1 for none, which starts at 0. `arrival`: durations.
+    """
     start = np.zeros(len(parent), np.int64)
     rows = np.flatnonzero(parent >= 0)
     # Each pass considers one more ancestor; rows that do not change have reached their origin.

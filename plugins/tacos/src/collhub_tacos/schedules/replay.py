@@ -41,9 +41,9 @@ def replay(
     Raises `InputError` that names the first offence. Chunk x starts at NPU `origin[x]`, or ends
     there if it is reduced, or both in an all-reduce. `needed`: (chunk, node) columns of the NPUs
     that need a chunk or, in a reduction, contribute to it; default all NPUs for all chunks. Rules:
-    a transfer takes the time of its link; a link carries one message at a time; a chunk is sent
-    only after its arrival (a sum: after all its parts); no node receives a chunk, or contributes to
-    a sum, twice. Cost: sorts of the transfers.
+    chunks and links exist; a transfer takes the time of its link; a link carries one message at a
+    time; a chunk is sent only after its arrival (a sum: after all its parts); no node receives a
+    chunk, or contributes to a sum, twice. Cost: sorts of the transfers.
     """
     movements = _Movements.of(schedule)
     num_chunks = len(origin)
@@ -104,6 +104,7 @@ def replay_log(
 
 
 def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> None:
+    """Replay the steps `first..end-1` and update `holdings`; raise `InputError` for an offence."""
     from collhub_tacos.schedules.replay_kernel import Offence, replay_steps
 
     network = log.network
@@ -117,7 +118,10 @@ def _replay_slice(log: ArrivalLog, holdings: Holdings, first: int, end: int) -> 
 
 
 def _build_initial_holdings(log: ArrivalLog, origin: Int64Array) -> ChunkBits:
-    """Return the initial bit per node and chunk; the logs must begin with these chunks."""
+    """Return the initial bit per node and chunk.
+
+    Raises `InputError` unless the logs begin with exactly the chunks that start at their nodes.
+    """
     num_nodes, num_chunks = log.log.shape
     node = np.repeat(np.arange(num_nodes), log.initial_count)
     chunk = log.log[node, counted_positions(log.initial_count)].astype(np.int64)
@@ -142,6 +146,7 @@ class _Movements:
 
     @classmethod
     def of(cls, schedule: LinkSchedule) -> _Movements:
+        """Return the transfers of a schedule, without their reductions."""
         return cls(
             schedule.network,
             schedule.chunk,
@@ -165,6 +170,7 @@ class _Movements:
         return destination
 
     def select(self, rows: BoolArray) -> _Movements:
+        """Return the transfers for which `rows` is set, in the forward direction."""
         return _Movements(
             self.network,
             self.chunk[rows],
@@ -180,6 +186,7 @@ class _Movements:
         np.maximum.at(ready, self.chunk, finish)
 
     def mirror(self) -> _Movements:
+        """Return the transfers reversed in time and direction: a reduction becomes a spread."""
         return _Movements(
             self.network,
             self.chunk,
@@ -197,20 +204,27 @@ class _Movements:
 
 
 def _name_link(network: LinkNetwork, link: int) -> str:
+    """Return the ends of a link, for messages: `3 -> 4`."""
     return f"{int(network.source[link])} -> {int(network.destination[link])}"
 
 
 def _refuse(message: str) -> NoReturn:
+    """Raise the `InputError` of an invalid schedule."""
     raise InputError(f"invalid schedule: {message}", code="invalid-schedule")
 
 
 def _list_all_pairs(network: LinkNetwork, num_chunks: int) -> Pairs:
+    """Return (chunk, NPU) columns of all pairs of a chunk and an NPU, chunk by chunk."""
     npus = np.arange(network.num_npus)
     chunk = np.repeat(np.arange(num_chunks), len(npus))
     return chunk, np.tile(npus, num_chunks)
 
 
 def _check_range(offence: str, column: Int64Array, end: int) -> None:
+    """Raise `InputError` at the first value of a column outside 0..end-1.
+
+    `offence`: the kind of object that the column names.
+    """
     outside = (column < 0) | (column >= end)
     if outside.any():
         row = int(np.argmax(outside))
@@ -219,6 +233,7 @@ def _check_range(offence: str, column: Int64Array, end: int) -> None:
 
 def _check_links(movements: _Movements, times: LinkTimes) -> None:
     # Sorted by link and start, each message only waits for the one before it.
+    """Raise `InputError` for a transfer that starts while its link is still busy."""
     order = np.lexsort((movements.start, movements.link))
     link, start = movements.link[order], movements.start[order]
     is_free_at = start[:-1] + times.busy[link[:-1]]
@@ -231,10 +246,10 @@ def _check_links(movements: _Movements, times: LinkTimes) -> None:
 def _check_spread(
     movements: _Movements, origin: Int64Array, ready: Int64Array, needed: Pairs
 ) -> None:
-    """Check that chunk x, available at `origin[x]` from `ready[x]` on, is spread correctly.
+    """Raise `InputError` unless chunk x spreads correctly from `origin[x]`, from `ready[x]` on.
 
-    Every transfer starts after the arrival at its source, and all `needed` pairs are reached. Rows
-    are looked up by a key of (chunk, node).
+    Every transfer starts after the arrival at its source, no node receives a chunk twice, and all
+    `needed` pairs are reached. Rows are looked up by a key of (chunk, node).
     """
     num_nodes = movements.network.num_nodes
     key = movements.chunk * num_nodes + movements.destination
@@ -257,7 +272,11 @@ def _check_causes(
     order: Int64Array,
     ordered: Int64Array,
 ) -> None:
-    """Check that the source has the chunk or, mirrored, all parts of the sum, at every start."""
+    """Raise `InputError` unless at every start the source has the chunk.
+
+    Mirrored, it must have all parts of the sum. `order`, `ordered`: transfers by (chunk,
+    destination), and these keys.
+    """
     # Transfers from the origin wait for no arrival, only for a complete sum.
     at_origin = movements.source == origin[movements.chunk]
     key = movements.chunk * movements.network.num_nodes + movements.source
@@ -276,7 +295,11 @@ def _check_causes(
 def _check_needed(
     movements: _Movements, origin: Int64Array, ordered: Int64Array, needed: Pairs
 ) -> None:
-    """Check that every requested pair is reached or, mirrored, contributes its part of the sum."""
+    """Raise `InputError` unless every needed pair of chunk and node is reached.
+
+    Mirrored, the node must contribute its part of the sum. Nodes that start with the chunk count as
+    reached.
+    """
     chunk, node = needed
     _, exists = _find(ordered, chunk * movements.network.num_nodes + node)
     # Nodes that have the chunk initially need not receive it.
@@ -292,7 +315,7 @@ def _check_needed(
 
 
 def _find(ordered: Int64Array, keys: Int64Array) -> tuple[Int64Array, BoolArray]:
-    """Return the index of each key in sorted keys, and whether it exists."""
+    """Return (index of each key in sorted keys, whether it exists); indices are valid or 0."""
     last = max(len(ordered) - 1, 0)
     index = np.minimum(np.searchsorted(ordered, keys), last)
     # An empty array must not be indexed.

@@ -49,12 +49,12 @@ def find_waits_within_chunks(
     finish: Int64Array,
     num_nodes: int,
 ) -> tuple[Int64Array, Int64Array]:
-    """Return pairs of transfers of one chunk: the first arrives where and before the second starts.
+    """Return pairs (earlier, later) of transfers of one chunk.
 
-    `by_start`: transfers by chunk, within a chunk by start. The transfers that wait for the same
-    one are sorted by start. Cost: every start examines all arrivals of its chunk at its node.
-
-    Invariant: `last[node]` is -1 for every node when a chunk begins.
+    The earlier one arrives at the node where the later one starts, not after its start. `by_start`:
+    transfers by chunk, within a chunk by start. The transfers that wait for the same one are sorted
+    by start. Cost: every start examines all arrivals of its chunk at its node. Invariant:
+    `last[node]` is -1 for every node when a chunk begins.
     """
     last = np.full(num_nodes, -1, np.int64)
     previous = np.full(len(by_start), -1, np.int64)

@@ -106,9 +106,10 @@ def retime_by_events(schedule: LinkSchedule, times: LinkTimes) -> LinkSchedule:
 
 
 def _find_waits(schedule: LinkSchedule) -> tuple[Int64Array, Int64Array]:
-    """Return pairs of transfers of one chunk: the first arrives where the second starts.
+    """Return pairs (earlier, later) of transfers of one chunk.
 
-    Every start waits for arrivals before it and at the same instant.
+    The earlier one arrives at the node where the later one starts, before it or at the same
+    instant.
     """
     # Imported here: numba takes a second.
     from collhub_tacos.schedules.retiming import find_waits_within_chunks, sort_by_group
@@ -166,7 +167,7 @@ def _build_jobs(
     unmet: Int64Array,
     rank: Int64Array,
 ) -> Jobs:
-    """Build the transfers before the first event."""
+    """Build the transfers before the first event; `unmet` is copied and changes later."""
     count = len(link)
     paths, _ = get_links_of_arcs(network, times)
     child_indptr, child = csr(waits[0], waits[1], count)
@@ -193,7 +194,7 @@ def _build_queues(
     rank: Int64Array,
     is_fixed: bool,
 ) -> tuple[SenderQueues, int]:
-    """Build the links before the first event; return them and the number of links that may send."""
+    """Return (the links before the first event, the number of links that may send)."""
     from collhub_tacos.schedules.retiming import sort_by_group
 
     paths, single = get_links_of_arcs(network, times)

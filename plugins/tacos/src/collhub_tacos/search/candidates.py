@@ -1,4 +1,4 @@
-"""Candidates of a search: how they are made, compared and pruned."""
+"""Candidates of a search: their construction, comparison and pruning."""
 
 from __future__ import annotations
 
@@ -71,7 +71,12 @@ class Prospects:
         return min(times.values(), default=math.inf)
 
     def is_promising(self, variant: Variant, pieces: int) -> bool:
-        """Whether to try a variant with `pieces` pieces, given its times with fewer."""
+        """Return whether to try a variant with `pieces` pieces, given its times with fewer.
+
+        True with less than two trials. Otherwise one of the last two trials must be able to catch
+        up with the fastest variant, and must be not much slower than it or the variant must still
+        gain by more pieces.
+        """
         # Piece counts without a trial of the variant are ignored.
         tried = [
             rung for rung in sorted(self._times) if rung < pieces and variant in self._times[rung]
@@ -84,7 +89,11 @@ class Prospects:
         return min(slowdowns) <= self._max_slowdown or self._gains(variant, tried)
 
     def _may_catch_up(self, variant: Variant, tried: Sequence[int], rung: int) -> bool:
-        """Whether a variant can reach the fastest one of a piece count, judged by its last gain."""
+        """Return whether a variant can reach the fastest one of a piece count, by its last gain.
+
+        `tried`: piece counts with its trials; `rung`: the one to judge. True without an earlier
+        trial with clearly fewer pieces. It can gain at most twice its last gain.
+        """
         time_ps, fewer = (
             self._times[rung][variant],
             [count for count in tried if count <= rung / _MIN_COUNT_RATIO],
@@ -105,7 +114,10 @@ class Prospects:
         return times[variant] / min(times.values())
 
     def _gains(self, variant: Variant, tried: Sequence[int]) -> bool:
-        """Whether the last large increase of the pieces made a variant much faster."""
+        """Return whether the last large increase of the pieces made a variant much faster.
+
+        True without such an increase. Required: a factor of 0.9 for each doubling.
+        """
         most_pieces = tried[-1]
         fewer = [rung for rung in tried if rung <= most_pieces / _MIN_COUNT_RATIO]
         if not fewer:
@@ -114,7 +126,7 @@ class Prospects:
         return self._times[most_pieces][variant] < required_gain * self._times[fewer[-1]][variant]
 
     def is_worth_building(self, form: str, index: int, pieces: int) -> bool:
-        """Whether to build a spreading: one of its variants is promising, or it is new."""
+        """Return whether to build a spreading: it has no recorded variant, or a promising one."""
         variants = {variant for times in self._times.values() for variant in times}
         known = [variant for variant in variants if (variant.form, variant.index) == (form, index)]
         return not known or any(self.is_promising(variant, pieces) for variant in known)
@@ -197,7 +209,10 @@ def build_algorithm(
 def build_timed_algorithm(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
 ) -> tuple[Algorithm, int]:
-    """Build the complete algorithm; return it with its time, simulated if that is decisive (ns)."""
+    """Return (the complete algorithm of a candidate, its time in nanoseconds).
+
+    The time is the simulated one if the simulator is decisive, else the planned one.
+    """
     if candidate.algorithm is not None:
         # Its planned time is only a bound, so it is simulated in any case.
         time_ns = candidate.algorithm_time_ns or request.simulate(candidate.algorithm)
@@ -211,9 +226,10 @@ def build_timed_algorithm(
 def evaluate_form(
     setting: Setting, request: SynthesisRequest, candidate: SynthesisCandidate
 ) -> tuple[int, SynthesisCandidate]:
-    """Return the time of a candidate in nanoseconds, simulated if that is decisive.
+    """Return (time of a candidate in nanoseconds, the candidate).
 
-    The returned candidate contains the algorithm, so that it is not built again.
+    The time is the simulated one if that is decisive; above `MAX_SIMULATED_TRANSFERS` it is the
+    planned one. The returned candidate contains the algorithm, so that it is not built again.
     """
     if candidate.num_transfers > MAX_SIMULATED_TRANSFERS:
         return round_up_to_ns(candidate.time_ps), candidate
@@ -297,7 +313,10 @@ def is_simulator_decisive(setting: Setting, request: SynthesisRequest) -> bool:
 def simulate_if_decisive(
     setting: Setting, request: SynthesisRequest, algorithm: Algorithm
 ) -> int | None:
-    """Return the simulated time if it is decisive, else None; also None for too many steps."""
+    """Return the simulated time in nanoseconds if the simulator is decisive, else None.
+
+    None also for more than `MAX_SIMULATED_TRANSFERS` transfers.
+    """
     # A transfer has at least a send and a receive.
     if (
         not is_simulator_decisive(setting, request)
@@ -308,7 +327,7 @@ def simulate_if_decisive(
 
 
 def get_finish_ps(transfers: Transfers) -> int:
-    """Return the arrival time of the last transfer."""
+    """Return the arrival time of the last transfer in picoseconds, 0 without transfers."""
     return int(transfers.finish.max(initial=0))
 
 

@@ -110,6 +110,10 @@ class _BestCandidate:
             self._by_form[candidate.form] = candidate
 
     def _compare(self, candidate: SynthesisCandidate) -> None:
+        """Evaluate a candidate, record its time, and keep it if it is an improvement.
+
+        A variant without prospects is ignored.
+        """
         limit = None if self._compared is None else self._compared[0]
         variant, pieces = candidate.variant, candidate.pieces
         if variant is not None and not self.prospects.is_promising(variant, pieces):
@@ -125,7 +129,10 @@ class _BestCandidate:
         candidate: SynthesisCandidate,
         time_ps: int,
     ) -> bool:
-        """Whether a candidate is faster, by the minimum gain if it has more messages."""
+        """Return whether a candidate is faster than the best compared one.
+
+        With more messages it must be faster by the minimum relative gain.
+        """
         if self._compared is None:
             return True
         limit, best = self._compared
@@ -148,8 +155,9 @@ class _BestCandidate:
 
 
 def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
-    """Return the searches to run, one per form.
+    """Return the searches to run, one per form: the one that the method names, or all.
 
+    Forms on unsuitable networks are omitted from all; those with the highest bandwidth come first.
     Raises `UsageError` for a method that belongs to another collective.
     """
     kind, method = setting.collective.kind, setting.method
@@ -182,7 +190,7 @@ def _list_searches(setting: Setting, best: _BestCandidate) -> list[_FormSearch]:
 
 
 def _has_trees(setting: Setting) -> bool:
-    """Whether an all-reduce on trees is possible."""
+    """Return whether an all-reduce on trees is possible: duplex links, no relays, connected."""
     # Imported here and below: numba takes a second.
     from collhub_tacos.phases.fused import find_unsuitability
 
@@ -193,13 +201,14 @@ def _has_trees(setting: Setting) -> bool:
 
 
 def _is_promising(setting: Setting) -> bool:
-    """Whether trees may be faster than two phases."""
+    """Return whether trees may be faster than two phases; see `fused.is_promising`."""
     from collhub_tacos.phases.fused import is_promising
 
     return is_promising(setting)
 
 
 def _search_fused(setting: Setting, progress: Progress) -> Iterator[SynthesisCandidate]:
+    """Yield the all-reduce on trees at the network's strength."""
     from collhub_tacos.phases.fused import build_fused
 
     yield build_fused(setting, progress)
@@ -228,6 +237,10 @@ def _search_latency(
 def _search_one_shot(
     setting: Setting, best: _BestCandidate, progress: Progress
 ) -> Iterator[SynthesisCandidate]:
+    """Yield the all-reduces in one phase, by increasing number of pieces.
+
+    Without a suitable network, yields nothing, or raises `InputError` if the method names the form.
+    """
     from collhub_tacos.phases.one_shot import build_one_shot_candidates, find_unsuitability
 
     reason = find_unsuitability(setting)
@@ -284,7 +297,8 @@ def _find_redundant_counts(
     """Yield the indices of chunk counts to skip, after both counts of one pair were tried.
 
     Multiples of the number of other NPUs and powers of two fill a pipeline equally well, and
-    usually one of the two kinds is faster.
+    usually one of the two kinds is faster; of each later pair only the faster kind is tried.
+    `index`: of the second count of the pair.
     """
     first, second = ladder[max(0, index - 1)], ladder[index]
     first_ps, second_ps = prospects.minimum_ps(first), prospects.minimum_ps(second)
