@@ -49,6 +49,7 @@ def synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisRes
 
 
 def _synthesize(request: SynthesisRequest, options: TacosOptions) -> SynthesisResult:
+    """Search, verify and assemble the result; raises like `synthesize`, also for a single rank."""
     setting = Setting.of(request, options)
     if setting.collective.num_ranks == 1:
         raise UsageError(
@@ -108,7 +109,7 @@ def _build_answer(
     request: SynthesisRequest,
     best: SynthesisCandidate,
 ) -> _Answer:
-    """Build the requested steps: of all ranks or of some."""
+    """Build the requested steps: of all ranks, or of some after verifying the schedule."""
     if setting.requested_ranks is not None:
         # If there are many transfers, only those of the requested ranks fit in memory.
         is_whole = best.num_transfers <= MAX_SIMULATED_TRANSFERS
@@ -135,7 +136,10 @@ def _verify(setting: Setting, best: SynthesisCandidate, transfers: Transfers | N
 
 
 def _check_memory(setting: Setting, num_transfers: int) -> None:
-    """Raise `InputError` if the steps of all ranks would exceed the memory limit."""
+    """Raise `InputError` if the steps of all ranks would exceed the memory limit.
+
+    Not if only the steps of some ranks are requested. `num_transfers`: a lower bound.
+    """
     needed = num_transfers * _BYTES_PER_TRANSFER
     if setting.requested_ranks is not None or needed <= setting.memory:
         return
@@ -150,7 +154,10 @@ def _check_memory(setting: Setting, num_transfers: int) -> None:
 def _collect_statistics(
     setting: Setting, request: SynthesisRequest, best: SynthesisCandidate
 ) -> dict[str, JsonValue]:
-    """Return the statistics for users."""
+    """Return the statistics for users: form, chunks, and the details of the candidate.
+
+    Also the network's name if it is not that of the request, and whether Ctrl-C ended the search.
+    """
     statistics: dict[str, JsonValue] = {
         "form": best.form,
         "chunks": best.pieces,
@@ -167,7 +174,10 @@ def _collect_statistics(
 def _build_extension(
     setting: Setting, statistics: Mapping[str, JsonValue], time_ns: int, bounds: Mapping[str, int]
 ) -> dict[str, JsonValue]:
-    """Return the extension data that is stored in the algorithm."""
+    """Return the data that are stored in the algorithm's extension: statistics, time and bounds.
+
+    `ratio_to_bound`: time divided by the largest bound for messages of any size, None without one.
+    """
     any_size_bounds = (time for name, time in bounds.items() if not name.endswith(ONE_SIZE))
     bound = max(any_size_bounds, default=None)
     return {

@@ -23,7 +23,7 @@ AfterTrial = Callable[[], None]
 
 
 def ignore_trial() -> None:
-    """Count nothing."""
+    """Do nothing: for searches whose work is not counted."""
 
 
 def ignore_progress(fraction: float, activity: str) -> None:
@@ -127,7 +127,10 @@ class _SeedSearch(Generic[T]):
         self._is_over = threading.Event()
 
     def run(self, seeds: Sequence[int], threads: int) -> Best[T]:
-        """Try the seeds in waves until the goal is reached."""
+        """Try the seeds in waves until a result costs at most the goal; return the best result.
+
+        Ctrl-C ends the search; without a result it is raised again.
+        """
         is_interrupted = False
         try:
             for wave in _split_into_waves(seeds, threads):
@@ -153,6 +156,11 @@ class _SeedSearch(Generic[T]):
         )
 
     def _run_wave(self, wave: Sequence[int]) -> list[T]:
+        """Return the results of some seeds in their order; several seeds are tried in parallel.
+
+        A single seed runs in this thread. An exception of an attempt ends the others at their next
+        report and is raised.
+        """
         if len(wave) == 1:
             seed = wave[0]
             return [self._attempt(seed, lambda fraction: self._report(seed, fraction))]
@@ -179,16 +187,21 @@ class _SeedSearch(Generic[T]):
 
     def _report(self, seed: int, fraction: float) -> None:
         # This is the main thread, so the user's function may raise an exception.
+        """Record the fraction of a seed's attempt and report the progress, in the main thread."""
         self._fractions[seed] = fraction
         self._report_progress()
 
     def _report_progress(self) -> None:
         # Copied in one operation because other threads write to the dictionary.
+        """Report the sum of all fractions divided by the number of seeds."""
         fractions = list(self._fractions.values())
         self._progress(sum(fractions) / self._total)
 
     def _record_result(self, result: T, seed: int) -> bool:
-        """Record a result; return whether the goal is reached."""
+        """Record a result and count the trial; return whether the goal is reached.
+
+        The first one of equal costs is kept. Raises the exceptions of `after_trial`.
+        """
         self._tried += 1
         self._fractions[seed] = 1.0
         cost = self._cost(result)

@@ -84,7 +84,7 @@ class Setting:
 
     @property
     def has_relays(self) -> bool:
-        """Whether some NPUs do not take part or have a different rank number."""
+        """Whether some NPUs do not take part, or are not the rank of their number."""
         # Kernels for all NPUs assume that rank r is NPU r.
         all_npus = np.arange(self.network.num_npus)
         return not np.array_equal(self.members, all_npus)
@@ -120,16 +120,22 @@ class Setting:
         return int(message_bytes(self.collective_bytes, unit_count, one_unit)[0])
 
     def link_times(self, unit_count: int) -> LinkTimes:
-        """Return the times of a message of one of `unit_count` units on every link."""
+        """Return the times on every link of a message of one of `unit_count` units.
+
+        Their window rule depends on whether all windows are compared.
+        """
         return self.link_times_on(self.network, unit_count)
 
     def link_times_on(self, network: LinkNetwork, unit_count: int) -> LinkTimes:
-        """Return these times on the links of another network, such as the transposed one."""
+        """Return `link_times` on the links of another network, such as the transposed one."""
         times = network.link_times(self.chunk_bytes(unit_count), self.occupancy)
         return replace(times, rule=UNCAPPED if self.is_compared(unit_count) else SLOW_START)
 
     def is_compared(self, unit_count: int) -> bool:
-        """Whether `unit_count` units are few enough to simulate all windows and chunk counts."""
+        """Return whether all windows and chunk counts are simulated with this number of units.
+
+        They are if the units that all other NPUs receive are at most `MAX_COMPARED_TRANSFERS`.
+        """
         num_others = self.network.num_npus - 1
         return unit_count * num_others <= MAX_COMPARED_TRANSFERS
 
@@ -157,7 +163,10 @@ class Setting:
 
 
 def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:
-    """Return the topology to synthesize for, with its switches unwound if that is requested."""
+    """Return the topology to synthesize for: switches are unwound if the options request it.
+
+    Raises `UsageError` for several planes, and for a degree outside its range.
+    """
     planes = topology.num_planes
     if planes > 1:
         message = (
@@ -180,7 +189,10 @@ def _prepare_topology(topology: Topology, options: TacosOptions) -> Topology:
 
 
 def _parse_chunks(text: str) -> int | None:
-    """Parse the option `chunks`: the number of chunks, None for `auto`."""
+    """Parse the option `chunks`: the number of chunks from 1 to 2^20, None for `auto`.
+
+    Raises `UsageError` for any other text.
+    """
     if text == "auto":
         return None
     # Python refuses to convert very long numbers.
@@ -198,7 +210,10 @@ _PICOSECONDS = 1e12
 
 
 def bound_one_tree_ps(setting: Setting) -> int:
-    """Return the picoseconds in which the fastest link carries all data; some tree link must."""
+    """Return the picoseconds in which the fastest link carries all data.
+
+    Some link of a tree must carry all data.
+    """
     fastest = float(setting.network.topology.bandwidth_bytes_per_s.max())
     return int(setting.collective_bytes / fastest * _PICOSECONDS)
 

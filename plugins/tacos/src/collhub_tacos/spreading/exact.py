@@ -54,7 +54,11 @@ def find_exact_all_gather(
 
 
 def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
-    """Return the numbers of equal parts into which chunks and steps can be divided, ascending."""
+    """Return the numbers of equal parts into which chunks and steps can be divided, ascending.
+
+    They are the common divisors of the steps and of the chunks per NPU; only 1 if NPUs have
+    different numbers of chunks.
+    """
     count = distinct(np.bincount(origin, minlength=1))
     count = count[count > 0]
     if len(count) != 1:
@@ -64,7 +68,10 @@ def _list_copy_counts(origin: Int64Array, steps: int) -> list[int]:
 
 
 def _divide_chunks(origin: Int64Array, copies: int) -> Int64Array:
-    """Return the chunks of each copy, NPU by NPU in equal order: int64[copies, chunks / copies]."""
+    """Return the chunks of each copy: int64[copies, chunks / copies].
+
+    Each copy has the same number of chunks of every NPU.
+    """
     if copies == 1:
         return np.arange(len(origin))[None, :]
     order = np.argsort(origin, kind="stable")
@@ -107,7 +114,11 @@ def _solve(
     step: Int64Array,
     time_limit_s: float | None,
 ) -> Int64Array | None:
-    """Return the variables that are 1, or None if there is no solution."""
+    """Return the indices of the variables that are 1, ascending; None if no solution is found.
+
+    A solution brings each chunk to each other NPU exactly once, forwards it only after its arrival,
+    and sends at most one chunk per link and step.
+    """
     # Imported here: scipy takes long to import.
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array, vstack

@@ -74,7 +74,7 @@ def all_gather(
 
 
 def _select_members(network: LinkNetwork, needed: BoolArray | None) -> BoolArray:
-    """Return the NPUs that must receive the chunks, all if `needed` is None: bool[NPUs]."""
+    """Return the NPUs that must receive the chunks, bool[NPUs]; all if `needed` is None."""
     if needed is None:
         return np.ones(network.num_npus, np.bool_)
     return needed[: network.num_npus]
@@ -114,8 +114,8 @@ def bound_ingress_ps(
 ) -> int:
     """Return a lower bound in picoseconds: the time in which in-links deliver the missing chunks.
 
-    It is computed for every NPU separately, in entire messages, by bisection. `needed` as in
-    `all_gather`.
+    The maximum over NPUs that need the chunks, in entire messages; 0 without such NPUs with
+    in-links. `needed` as in `all_gather`.
     """
     degree = network.in_degree[: network.num_npus]
     nodes = np.flatnonzero((degree > 0) & _select_members(network, needed))
@@ -133,9 +133,10 @@ def bound_ingress_ps(
 def _find_earliest_times(
     busy: Int64Array, arrival: Int64Array, indptr: Int64Array, missing_chunks: Int64Array
 ) -> Int64Array:
-    """Return the earliest time by which each group of links delivers its messages: int64[groups].
+    """Return the earliest time in ps by which each group of links delivers its messages.
 
-    Group i is the links `indptr[i]:indptr[i + 1]`; no group is empty.
+    int64[groups], by bisection. Group i is the links `indptr[i]:indptr[i + 1]`; no group is empty.
+    `missing_chunks`: messages of each group.
     """
     first = indptr[:-1]
     group = group_of_entry(indptr)
@@ -217,7 +218,10 @@ class _EventGather:
         return 1.0 - self.missing / max(1, self._total)
 
     def slice(self) -> None:
-        """Continue for a tenth of a second. Raises `InputError` if a chunk cannot reach a node."""
+        """Continue for a tenth of a second, and update `missing`.
+
+        Raises `InputError` if no message is under way although chunks are missing.
+        """
         from collhub_tacos.spreading.heterogeneous_kernel import advance
 
         self._waiting, self.missing = advance(
@@ -249,7 +253,10 @@ class _EventGather:
 
 
 def _prune(schedule: LinkSchedule, needed: BoolArray, num_chunks: int) -> LinkSchedule:
-    """Remove transfers of chunks that neither their destination nor a later receiver needs."""
+    """Remove transfers of chunks that neither their destination nor a later receiver needs.
+
+    `needed`: bool per NPU. The order of the remaining transfers is unchanged.
+    """
     brought_by = np.full((schedule.network.num_npus, num_chunks), -1, np.int64)
     brought_by[schedule.destination, schedule.chunk] = np.arange(len(schedule))
     preceding = brought_by[schedule.source, schedule.chunk]
@@ -293,6 +300,7 @@ def _draw_random(seed: int, count: int, offset: int) -> npt.NDArray[np.float64]:
 
 
 def _check(network: LinkNetwork, times: LinkTimes, origin: Int64Array) -> None:
+    """Raise `InputError` for switches, links that are busy beyond the arrival, or bad origins."""
     name = network.topology.name
     if network.num_nodes > network.num_npus:
         raise InputError(

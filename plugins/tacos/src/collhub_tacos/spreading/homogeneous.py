@@ -62,7 +62,10 @@ class LockstepResult:
 
 
 def bound_steps(network: LinkNetwork, origin: Int64Array) -> int:
-    """Return a lower bound of the number of steps: missing chunks by in-links, of every node."""
+    """Return a lower bound of the number of steps: missing chunks divided by in-links, rounded up.
+
+    The maximum over all NPUs.
+    """
     npus = network.num_npus
     chunks_at_node = np.bincount(origin, minlength=npus)[:npus]
     missing = len(origin) - chunks_at_node
@@ -172,9 +175,10 @@ def _choose_seed_count(network: LinkNetwork, num_chunks: int) -> int:
 def _generate_variants(
     network: LinkNetwork, origin: Int64Array, step_ps: int, arrival_ps: int, *, is_quick: bool
 ) -> Iterator[_LockstepVariant]:
-    """Yield the translated part of one node, if possible, then the gather of all nodes.
+    """Yield the variants to try, each with every step length.
 
-    The latter only if it is fast or the only possibility.
+    The translated part of one node comes first, if the network is symmetric. The gather of all
+    nodes follows if it is fast (`is_quick`) or the only possibility.
     """
     translations = Translations.of(network, origin)
     kernels: list[Translations | None] = []
@@ -198,7 +202,7 @@ class _LockstepVariant:
     translations: Translations | None
 
     def bound_ps(self, min_steps: int) -> int:
-        """Return a lower bound of the time for a minimum number of steps."""
+        """Return a lower bound of the time in picoseconds for a minimum number of steps."""
         return (max(min_steps, 1) - 1) * self.step_ps + self.arrival_ps
 
     def best(
@@ -223,6 +227,7 @@ class _LockstepVariant:
         return LockstepResult(result.result, result.seed, is_symmetric, result.is_interrupted)
 
     def _log(self, seed: int, report: FractionReport) -> ArrivalLog:
+        """Return the log of a seed, of all nodes or translated from the part of one node."""
         if self.translations is None:
             return all_gather(
                 self.network,
@@ -256,7 +261,7 @@ class _LockstepGather:
 
         self._network, self._origin, self._own = network, origin, chunks_at_node
         self.log = np.zeros((network.num_nodes, len(origin)), choose_identifier_type(len(origin)))
-        # Start the logs with the initial chunks; return these as a bit per node and chunk.
+        # The logs begin with the initial chunks.
         num_nodes, num_chunks = self.log.shape
         chunk = np.argsort(self._origin, kind="stable")
         node = self._origin[chunk]
@@ -278,14 +283,14 @@ class _LockstepGather:
         # be in flight.
         self._window = max(_WINDOW, lag)
         self._step, self.is_over = 0, False
-        # Usually an eighth above the minimum is sufficient; `_ensure_rows` adds more.
+        # Usually an eighth above the minimum is sufficient; `slice` adds more.
         expected = bound_steps(network, origin)
         steps = expected + expected // 8 + 4 * self._window
         self._carried = np.zeros((steps, -(-network.num_links // 8)), np.uint8)
 
     @property
     def carried(self) -> npt.NDArray[np.uint8]:
-        """Steps up to the last one with a transfer: the kernel's last window is empty."""
+        """Rows of used links up to the last transfer; the kernel's last window is empty."""
         first = max(0, self._step - 2 * self._window)
         is_used = self._carried[first : self._step].any(axis=1)
         used = np.flatnonzero(is_used)
@@ -301,7 +306,11 @@ class _LockstepGather:
         return delivered / max(1, self.log.size - before)
 
     def slice(self, seed: int) -> None:
-        """Continue for about a second. Raises `InputError` if a chunk cannot reach a node."""
+        """Continue for about a second; enlarge the table of used links before if necessary.
+
+        Sets `is_over` after a window without transfers. Raises `InputError` if a chunk cannot reach
+        a node then.
+        """
         from collhub_tacos.spreading.lockstep_kernel import advance
 
         rows, width = self._carried.shape
@@ -329,6 +338,7 @@ class _LockstepGather:
 
 
 def _check(network: LinkNetwork, step_ps: int, arrival_ps: int) -> None:
+    """Raise `InputError` for networks with switches, and for steps of 0 or above the arrival."""
     if network.num_nodes > network.num_npus:
         name = network.topology.name
         raise InputError(

@@ -74,7 +74,11 @@ _MAX_LAG = 64
 
 
 def choose_step_lengths(busy_ps: int, arrival_ps: int) -> list[int]:
-    """Return the shortest step, and the shortest with one step fewer to the arrival; at most 64."""
+    """Return the step lengths in picoseconds to try, of which a message takes a whole number.
+
+    The shortest one not below `busy_ps`, and the one with one step fewer to the arrival, if that
+    differs. A message takes at most 64 steps.
+    """
     # A chunk that arrives between two steps waits for the next one, which longer steps may avoid.
     max_lag = min(-(-arrival_ps // busy_ps), _MAX_LAG)
     min_lag = max(1, min(arrival_ps // busy_ps, _MAX_LAG))
@@ -220,7 +224,10 @@ class _MatchedSpread:
         return self._build_schedule(state.chunk[:sent], state.link[:sent], state.step[:sent])
 
     def _find_step_limit(self, limit_ps: int | None) -> int:
-        """Return the first step in which no message may start."""
+        """Return the first step in which no message may start, to arrive before `limit_ps`.
+
+        The largest integer for None.
+        """
         if limit_ps is None:
             return np.iinfo(np.int64).max
         return max(0, -(-(limit_ps - self._arrival_ps) // self._step_ps))
@@ -228,6 +235,10 @@ class _MatchedSpread:
     def _build_schedule(
         self, chunk: Int64Array, link: Int64Array, step: Int64Array
     ) -> LinkSchedule:
+        """Return the schedule of messages in steps, retimed if links are free early.
+
+        Links are free early if their busy time is less than the time to the arrival.
+        """
         start = step * self._step_ps
         schedule = LinkSchedule.without_reduction(
             self._network, chunk, link, start, start + self._arrival_ps
@@ -307,7 +318,7 @@ class _DeadlineSpread:
         self._noise_unit = float(np.mean(times.arrival)) * network.num_nodes
 
     def schedule(self, seed: int, deadline_ps: int) -> LinkSchedule | None:
-        """Return the schedule of a seed, None if it misses the deadline."""
+        """Return the schedule of a seed, None if some chunk would arrive after `deadline_ps`."""
         # Imported here: numba takes a second.
         from collhub_tacos.spreading.matching_kernel import (
             EventTimes,

@@ -79,16 +79,25 @@ class SpreadTask:
         return is_member
 
     def seeds(self, pairs: int, max_seeds: int) -> int:
-        """Return the requested number of seeds, or the number that `pairs` pairs in total allow."""
+        """Return the requested number of seeds, else one that fits `pairs` pairs of link and chunk.
+
+        The latter is between 1 and `max_seeds`.
+        """
         return self.setting.seeds or max(1, min(max_seeds, pairs // max(1, self.num_pairs)))
 
     def choose_matching_seeds(self) -> int:
-        """Return the requested number of seeds of a matching, or the number allowed by its cost."""
+        """Return the requested number of seeds, else one that the cost of a matching allows.
+
+        The latter is between 1 and `_MAX_MATCHING_SEEDS`.
+        """
         affordable = _CELLS_FOR_MATCHING_SEEDS // max(1, self.num_cells)
         return self.setting.seeds or max(1, min(_MAX_MATCHING_SEEDS, affordable))
 
     def count_trial(self) -> None:
-        """Count the work of a seed: a step per node and chunk. May raise an exception."""
+        """Charge a seed to the request's budget: a step per node and chunk.
+
+        Raises the exception of an exhausted budget.
+        """
         self.setting.budget.spend(self.num_cells)
 
     def result(
@@ -191,7 +200,10 @@ def spread_out(
 
 
 def _run_kernels(task: SpreadTask, progress: Progress) -> Iterator[SpreadResult]:
-    """Yield the results of the suitable kernels until one attains the bound."""
+    """Yield the results of the suitable kernels, until one attains the lower bound.
+
+    Only all-gathers without switches have a bound; for other tasks all kernels are run.
+    """
     has_goal = task.is_all_gather and not isinstance(task.network, PathNetwork)
     for kernel in _choose_kernels(task):
         result = kernel(task, progress)
@@ -224,7 +236,11 @@ _SpreadKernel = Callable[[SpreadTask, Progress], SpreadResult]
 
 
 def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
-    """Yield the suitable kernels: trees on switches, lockstep, symmetry, and events."""
+    """Yield the suitable kernels in the order in which they are tried.
+
+    With switches: stages if possible, and trees for small or irregular networks. Otherwise steps on
+    equal links, the translated part of one node on symmetric networks, and events.
+    """
     if isinstance(task.network, PathNetwork):
         # Yield stages if they are possible, and trees for small or irregular networks.
         is_staged = False
@@ -254,7 +270,7 @@ def _choose_kernels(task: SpreadTask) -> Iterator[_SpreadKernel]:
 
 
 def _generate_staged(task: SpreadTask) -> Iterator[LinkSchedule]:
-    """Return schedules in stages: of an all-gather, or of a broadcast."""
+    """Yield schedules in stages: of an all-gather, or else of a broadcast from the first origin."""
     if task.is_all_gather:
         return generate_staged_all_gathers(task.network, task.times, task.origin, task.trials)
     root, chunks = int(task.origin[0]), len(task.origin)
@@ -262,6 +278,7 @@ def _generate_staged(task: SpreadTask) -> Iterator[LinkSchedule]:
 
 
 def _wrap_staged(schedule: LinkSchedule, task: SpreadTask, progress: Progress) -> SpreadResult:
+    """Return a schedule in stages as a result; report that it is being built."""
     progress(0.0, "spreading in stages")
     return task.result(schedule, "stages", task.setting.seed, False)
 
@@ -388,7 +405,10 @@ def _search_exactly(
 
 @lru_cache(maxsize=1)
 def _compute_goal_ps(task: SpreadTask) -> int:
-    """Return a lower bound of all all-gathers of all NPUs, at which a search can stop."""
+    """Return a lower bound in picoseconds of all all-gathers, at which a search can stop.
+
+    By cuts in time on small networks, else by the ingress of the NPUs.
+    """
     from collhub_tacos.spreading.heterogeneous import bound_ingress_ps
 
     network = task.network
@@ -405,7 +425,10 @@ def _compute_goal_ps(task: SpreadTask) -> int:
 
 
 def _spread_in_lockstep(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use equal steps, retimed if links are free before the arrival."""
+    """Use equal steps, retimed if links are free before the arrival and the schedule is small.
+
+    Raises `InputError` for a log that exceeds the memory limit.
+    """
     from collhub_tacos.spreading.homogeneous import find_best_all_gather
 
     # The logs of all nodes are the largest arrays of a synthesis.
@@ -445,7 +468,7 @@ def _check_memory(task: SpreadTask) -> None:
 
 
 def _spread_on_trees(task: SpreadTask, progress: Progress) -> SpreadResult:
-    """Use a tree per chunk on links that share the load."""
+    """Use a tree per chunk on links that share the load; return the fastest of several seeds."""
     from collhub_tacos.routing.routes import spread
 
     first, needed = task.setting.seed, task.members()

@@ -90,7 +90,10 @@ class _Growth:
         )
 
     def send_directly(self, grid: _Grid, axis: int) -> _Growth:
-        """Let every holder send to all others along an axis, the next one first."""
+        """Return the growth after every holder has sent its chunk to all others along an axis.
+
+        Every holder sends to the next one first.
+        """
         num_others = grid.size(axis) - 1
         steps = np.tile(np.arange(1, num_others + 1), len(self.held_chunk))
         source = np.repeat(self.holder, num_others)
@@ -103,7 +106,7 @@ class _Growth:
         )
 
     def send_around(self, grid: _Grid, axis: int) -> _Growth:
-        """Let every holder send to the next NPU along an axis, which forwards, and so on."""
+        """Return the growth after every chunk went from NPU to NPU along an axis, once around."""
         num_others = grid.size(axis) - 1
         if not num_others:
             return self
@@ -229,7 +232,10 @@ def _schedule_promising(
     build_schedule: Callable[[RoutePlan], LinkSchedule],
     trials: Trials,
 ) -> Iterator[LinkSchedule]:
-    """Yield schedules of the plans, except those whose bound exceeds the best time."""
+    """Yield schedules of the promising plans in order of their bounds, and record their times.
+
+    Ends at the first plan whose bound exceeds the best time so far.
+    """
     best: int | None = None
     promising = {index: plan for index, plan in plans.items() if trials.is_promising(index)}
     bounds = sorted((plan.minimum_ps(times), index) for index, plan in promising.items())
@@ -243,7 +249,10 @@ def _schedule_promising(
 
 
 def _schedule_in_rounds(plan: RoutePlan, times: LinkTimes, grid: _Grid, root: int) -> LinkSchedule:
-    """Schedule a broadcast over lanes; behind a single switch in the fixed order of its slots."""
+    """Schedule a broadcast over lanes in rounds of one chunk per lane.
+
+    Behind a single switch the order of the slots is fixed.
+    """
     rank = _rank_by_rounds(plan, grid, root)
     return plan.schedule_by_rank(times, rank, is_fixed=grid.groups == 1)
 
@@ -332,7 +341,11 @@ def find_group_grids(network: LinkNetwork, times: LinkTimes) -> list[_Grid]:
 
 
 def _find_near_widths(network: LinkNetwork, times: LinkTimes) -> set[int]:
-    """Return the sizes of the groups of NPU 0 by the times of its messages."""
+    """Return the sizes of the groups of NPU 0 by the times of its messages.
+
+    A group contains all NPUs within some time, and must consist of the first NPUs; the largest time
+    is no group.
+    """
     from_first = np.flatnonzero(network.source == 0)
     arrival = times.arrival[from_first]
     neighbours = network.destination[from_first]

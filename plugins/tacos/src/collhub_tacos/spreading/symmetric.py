@@ -99,7 +99,11 @@ def deliver_cells(
 
 @part
 def _record_planned(shift: Int64Array, chunk: int, tier: Int64Array, fastest: Int64Array) -> None:
-    """Record that the chunk will be here and at all sources, so its translations have a path."""
+    """Lower `fastest` of all translations of a chunk that is planned to be present here.
+
+    The chunk will then also be at the sources of all in-links, so its translations have a path.
+    `fastest`: by chunk, the tier of the fastest such in-link.
+    """
     for slot in range(shift.shape[0]):
         moved = shift[slot, chunk]
         fastest[moved] = min(fastest[moved], tier[slot])
@@ -113,7 +117,10 @@ def _add_to_waiting(
     waiting: Int64Array,
     num_waiting: Int64Array,
 ) -> None:
-    """Add an arrived chunk to the lists of the in-links, as it is present at all sources, too."""
+    """Append the translations of an arrived chunk to the lists of the in-links.
+
+    The chunk is then present at all sources, too. Chunks that are already taken are omitted.
+    """
     for slot in range(shift.shape[0]):
         moved = shift[slot, chunk]
         if start[moved] == NEVER:
@@ -131,7 +138,10 @@ def _find_next_event(
     arrival: Int64Array,
     free: Int64Array,
 ) -> np.int64:
-    """Return the time at which the next chunk arrives or in-link becomes free, else `NEVER`."""
+    """Return the picosecond of the next arrival of a chunk or release of an in-link.
+
+    `NEVER` if there is none after `now`.
+    """
     next_ps = np.int64(NEVER)
     for slot in range(len(free)):
         if first[slot] < end[slot]:
@@ -153,9 +163,10 @@ def _choose_chunk(
     fastest: Int64Array,
     urgency: Float64Array,
 ) -> int:
-    """Return the most suitable chunk for an in-link, -1 for none.
+    """Return the most suitable chunk for an in-link, -1 for none; the first one of equal chunks.
 
-    Chunks that another in-link has taken are removed from its list.
+    The score is the chunk's urgency, lowered if no faster in-link is known for it. Chunks that
+    another in-link has taken are removed from the list.
     """
     num_kept, best_chunk, best_score = 0, -1, np.inf
     for place in range(num_waiting[slot]):
@@ -304,9 +315,11 @@ class _SymmetricGather:
         return min(without_waiting, with_waiting, key=self.time_ps)
 
     def _compute_part(self, urgency: Float64Array, hold: Int64Array) -> Part:
-        """Leave the last chunks of slow links to faster ones while that reduces the time.
+        """Return the fastest part over decreasing latest arrivals: (start, in-link) of all chunks.
 
-        `hold`: int64 picoseconds per in-link between two starts.
+        Each round leaves the last chunks of slow links to faster ones, while that reduces the time.
+        `hold`: int64 picoseconds per in-link between two starts. Raises `InputError` if a chunk
+        never arrives.
         """
         shift, arrival = self._shift, self._arrival
         best, latest = None, NEVER
@@ -329,7 +342,7 @@ class _SymmetricGather:
         return best
 
     def time_ps(self, part: Part) -> int:
-        """Return the arrival time of the last chunk."""
+        """Return the arrival time of the last chunk in picoseconds, 0 without transfers."""
         start, link = part[0][self._chunks_per_node :], part[1][self._chunks_per_node :]
         finish = start + self._arrival[link]
         return int(np.max(finish, initial=0))
