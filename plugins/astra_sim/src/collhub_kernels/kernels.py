@@ -1,4 +1,10 @@
-"""The decorators of kernels and of their parts, and the choice between Python and machine code."""
+"""The decorators of kernels and of their parts, and the choice between Python and machine code.
+
+Plain Python runs on views of numpy arrays that it reads and writes fast, with its own numbers: a
+field of a record costs 0.03 us in a dictionary and 0.3 us in numpy. Python's integers have no
+width, so that a sum of two narrow fields cannot overflow, as it cannot in machine code, where all
+integers have 64 bits.
+"""
 
 from __future__ import annotations
 

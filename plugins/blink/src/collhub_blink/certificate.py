@@ -86,7 +86,7 @@ JsonObject = dict[str, JsonValue]
 
 
 def lower_bound_ns(task: PackingTask, bound: RateBound) -> int:
-    """Time in ns of the collective's bytes at the rate of the bound, rounded down."""
+    """Return the time in ns of the collective's bytes at the rate of the bound, rounded down."""
     # Rounded down, so that it remains a bound.
     return floor(task.collective_bytes * 10**9 / bound.rate)
 
@@ -184,7 +184,7 @@ def _describe_bound(bound: RateBound) -> JsonObject:
 
 
 def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObject]:
-    """Describe the trees of a packing; trees of a scatter or gather with their target."""
+    """Describe the trees of a packing; those of a scatter or gather with their target NPU."""
     num_npus = task.topology.num_npus
     trees = [_describe_tree(packing, tree, num_npus) for tree in packing.trees]
     # Only packings of paths have targets.
@@ -194,7 +194,7 @@ def _describe_trees(task: PackingTask, packing: PlacedPacking) -> list[JsonObjec
 
 
 def _describe_tree(packing: PlacedPacking, placed_tree: PlacedTree, num_npus: int) -> JsonObject:
-    """Describe a tree: root, weight in bytes per second, depth, edges, and `up` tree, if any."""
+    """Describe a tree: root, weight in bytes per second, depth, edges, and the tree up, if any."""
     tree_object: JsonObject = {
         "root": placed_tree.tree.root,
         "weight": str(packing.unit * placed_tree.tree.weight),

@@ -117,7 +117,10 @@ def collhub_checks() -> Sequence[Check]:
 
 @hookimpl
 def collhub_bounds() -> Sequence[LowerBound]:
-    """Return the lower bound. Loading the compiled kernels of flows takes about 1.5 s."""
+    """Return the offer of the lower bound by packings.
+
+    Loading the compiled kernels of flows takes about 1.5 s, which `loading_work` states.
+    """
     return [
         LowerBound(
             "packing",

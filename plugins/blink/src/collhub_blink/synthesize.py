@@ -232,7 +232,7 @@ def _size_error(task: PackingTask) -> InputError:
 
 
 def find_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build all packings of a task or take them from the cache, those at the optimal rate first."""
+    """Return all packings of a task, built or from the cache, those at the optimal rate first."""
     return get_cached_packings(task, _PACKERS[task.collective.kind])
 
 
@@ -276,9 +276,9 @@ def _evaluate_time_ns(
     request: SynthesisRequest,
     algorithm: Callable[[], Algorithm],
 ) -> int:
-    """Return the simulated time in ns.
+    """Return the time of a schedule in ns, simulated if possible.
 
-    The planned time without a simulator, and for schedules with more than 2^20 messages.
+    The planned time, rounded up, without a simulator, and for more than 2^20 messages.
     """
     # Rounded up: no schedule is faster than planned.
     planned_time_ns = -(-pipeline.time_ps // 1000)

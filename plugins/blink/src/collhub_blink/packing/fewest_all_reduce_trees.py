@@ -85,9 +85,10 @@ def _find_trees(
     vectors: Iterator[tuple[int, ...]],
     budget: Budget,
 ) -> tuple[tuple[SpanningTree, ...] | None, bool]:
-    """Find trees of one of the weight vectors.
+    """Search trees of one of the weight vectors that span all problems.
 
-    Without a solution, None and whether that is proved.
+    Returns (trees of the first vector with a solution, True), or (None, whether it is proved that
+    no vector has one).
     """
     problems = tuple(_generate_problems(graph, np.arange(len(links.low)), total))
 
@@ -127,7 +128,10 @@ def _build_tree(
 
 
 def _find_widest_tree_weight(links: DuplexLinks) -> int:
-    """Find the largest capacity at which the links of at least that capacity join all nodes."""
+    """Return the largest weight that a single spanning tree can have, 1 if there is no tree.
+
+    It is the largest capacity for which the links of at least that capacity join all nodes.
+    """
     component = np.arange(links.num_nodes)
     for link in np.argsort(-links.capacity, kind="stable"):
         label, old_label = component[links.low[link]], component[links.high[link]]
@@ -264,7 +268,7 @@ class _LinkSearch:
         return int(outcome)
 
     def find_links(self, tree: int) -> Int64Array:
-        """Find the numbers of the links that a tree uses, in the original network."""
+        """Return the numbers, in the original network, of the links that a tree uses."""
         # The chosen set of trees of every link.
         chosen = self.masks[self.indptr[:-1] + self.choice[: len(self.link)]]
         is_used = chosen >> tree & 1 == 1

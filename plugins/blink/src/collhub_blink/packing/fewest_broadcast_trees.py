@@ -44,7 +44,10 @@ def bound_tree_count(graph: CapacityGraph, root: int, total: int) -> tuple[int, 
 
 
 def find_widest_tree_weight(graph: CapacityGraph, root: int) -> int:
-    """Find the largest weight that a single tree can have: the bottleneck width from the root."""
+    """Return the largest weight that a single tree can have, 1 if the root cannot reach all nodes.
+
+    It is the bottleneck width of paths from the root.
+    """
     # The largest width at which the arcs of at least that width reach all nodes.
     for width in np.unique(graph.capacity)[::-1]:
         wide = graph.capacity >= width
@@ -157,7 +160,8 @@ def _build_parent_search(
 ) -> _ParentSearch | None:
     """Build the search before its first step.
 
-    None if the weights or the depth rule out a packing.
+    None if a node is farther from the root than `depth`, or if its in-arcs have no room for the
+    weights.
     """
     distance = _count_hops(graph, np.ones(graph.num_arcs, np.bool_), root)
     if int(distance.max()) > depth:
@@ -212,7 +216,10 @@ def _generate_assignments(
     room: list[int],
     weights: Sequence[int],
 ) -> Iterator[tuple[int, ...]]:
-    """Yield all assignments of a tail to every weight, within the room of each tail."""
+    """Yield all assignments of one of the `tails` to every weight, within the room of each tail.
+
+    One empty assignment without weights.
+    """
     if not weights:
         yield ()
         return

@@ -69,7 +69,7 @@ def build_rooted_machine_packings(task: PackingTask, bound: RateBound) -> list[P
 
 
 def _find_hosts(graph: CapacityGraph) -> Iterator[_Hosts]:
-    """Yield the partitions into equal hosts whose ranks reach one another within their host."""
+    """Yield the partitions into equal hosts of several ranks that reach one another within them."""
     for blocks in find_islands(graph):
         sizes = {len(block) for block in blocks}
         are_equal_hosts = len(blocks) > 1 and len(sizes) == 1 and sizes != {1}
@@ -175,7 +175,7 @@ class _Hosts:
         return _build_tree(root, parent)
 
     def _attach_below(self, parent: Int64Array, host: int, top: int) -> None:
-        """Set the parents of a host's ranks below its rank `top`, in place."""
+        """Set the parents of a host's ranks below its rank `top` as in the host's tree, in place."""
         tree = self._inner[host][top]
         children = np.flatnonzero(tree.parent >= 0)
         parent[children] = tree.parent[children]

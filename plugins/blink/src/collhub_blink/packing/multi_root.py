@@ -89,7 +89,7 @@ def build_all_reduce_packings(task: PackingTask) -> list[PlacedPacking]:
 
 
 def _depth_key(placed_tree: PlacedTree) -> tuple[int, int, int]:
-    """Sort key: depth of the tree, sum of the depths of its nodes, root."""
+    """Return the sort key of a tree: its depth, the sum of the depths of its nodes, its root."""
     tree = placed_tree.tree
     return tree.depth, int(tree.depths.sum()), tree.root
 
@@ -247,7 +247,7 @@ def compute_directed_bound(network: RankNetwork) -> RateBound:
 
 
 def _generate_partition_bounds(network: RankNetwork) -> Iterator[RateBound]:
-    """Yield the bounds of the partitions that `find_islands` generates, except a single block."""
+    """Yield the bounds of the partitions of `find_islands` with more than one block."""
     # The bandwidth in bytes per second of every (source, destination) of the topology.
     graph = network.graph
     sources = network.nodes[graph.source].tolist()

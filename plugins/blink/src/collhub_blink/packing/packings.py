@@ -1,8 +1,14 @@
-"""Packings that a collective can run on, their rate, the bounds that prove it, and a cache.
+"""Packings that a collective can run on: their rate, the bounds that prove it, and a cache.
 
 Packings do not depend on the size of the collective; only the choice among them does. Comparisons
 and tables of sizes request one network many times, and proofs of fewest trees take most of the
 time, so packings are cached.
+
+Two kinds of packings use the topology's own routes. Shallow trees have few hops instead of the full
+rate, since latency dominates for small data. A single chain visits all ranks along neighbouring
+switches, for ranks with one link each: trees through switches are certified on their own routes,
+and if messages take the shortest routes instead, several may share a link. Between neighbouring
+switches there is only one shortest route in each direction, so a chain along them keeps its rate.
 """
 
 from __future__ import annotations
@@ -68,7 +74,7 @@ class PlacedPacking:
 
     @property
     def rate(self) -> Fraction:
-        """Rate in bytes of the collective per second."""
+        """Rate in bytes of the collective per second, with the root's own part of a scatter."""
         carried = self.unit * sum(self.weights)
         num_targets = len(set(self.targets))
         if not num_targets:
@@ -99,7 +105,7 @@ def to_cut_bound(network: RankNetwork, rate: Rate) -> RateBound:
 
 
 def to_ingress_bound(network: RankNetwork, rate: Rate) -> RateBound:
-    """Return the bound of an all-gather (or of a reduce-scatter, in the reversed network)."""
+    """Return the bound of an all-gather by a cut; of a reduce-scatter in the reversed network."""
     # `rate` counts the data of one rank; the collective has the data of all ranks.
     bytes_per_s = rate.value * network.graph.unit * network.graph.num_compute
     return RateBound("ingress-cut", bytes_per_s, network.to_topology_nodes(rate.cut))
@@ -257,7 +263,11 @@ def _build_chain(order: Int64Array) -> SpanningTree:
 
 
 def _generate_orders(network: RankNetwork, root: int, seed: int) -> Iterator[Int64Array]:
-    """Yield random orders of the ranks, the root first, switch by switch to a nearest switch."""
+    """Yield up to 64 random orders of the ranks: the root first, then switch by switch.
+
+    Ranks at one switch are consecutive; the next switch is one that is nearest to the last. `root`:
+    a rank.
+    """
     # Count the links on the route from every rank to every other rank: int64[ranks, ranks].
     ranks = network.graph.num_compute
     npus = network.nodes[:ranks]

@@ -23,9 +23,9 @@ _Path = tuple[int, ...]
 
 
 def build_path_packings(task: PackingTask) -> list[PlacedPacking]:
-    """Build the packing of paths from the root to every rank.
+    """Build the one packing of paths from the root to every rank, for a scatter or a gather.
 
-    In the reversed network for a gather.
+    For a gather the paths are those of the reversed network.
     """
     network = task.oriented_network
     graph = network.graph
@@ -51,7 +51,7 @@ def _path_key(path_and_weight: tuple[_Path, int]) -> tuple[int, int, _Path]:
 
 
 def compute_path_bound(task: PackingTask) -> RateBound:
-    """Return the bound that no scatter or gather exceeds."""
+    """Return the bound that no scatter or gather exceeds, by the tightest cut."""
     network = task.oriented_network
     return _build_bound(network, _find_best_flow(network.graph, task.root))
 
@@ -130,7 +130,10 @@ def _generate_paths(graph: CapacityGraph, flow: _Flow, root: int) -> Iterator[tu
 
 
 def _find_shortest_path(graph: CapacityGraph, left: Int64Array, root: int, rank: int) -> list[int]:
-    """Find the fewest arcs with remaining flow (`left` > 0) from the root to a rank, in order."""
+    """Return the arcs with remaining flow (`left` > 0) of a shortest path from the root, in order.
+
+    A path to the rank must exist; its length is the number of arcs.
+    """
     arc_to = _find_last_arcs(graph, left, root, rank)
     arcs = []
     while rank != root:

@@ -1,4 +1,26 @@
-"""Search for the fewest trees: try increasing numbers of trees, and for each all weights."""
+"""Search for the fewest trees: try increasing numbers of trees, and for each all weights.
+
+Also the kernels of the exhaustive searches for given weights. Both are depth-first searches with
+backtracking, without recursion, that can stop and resume. They are longer than other functions for
+this reason. A result FOUND is a packing, EXHAUSTED a proof that there is none.
+
+`search_directed` chooses parents in all trees of given weights, so that every tree reaches all
+nodes. At a node, one pattern after the other is tried: its parents in all trees at once, such that
+the in-arcs have room for the weights. A branch is left as soon as a tree, in which undecided nodes
+may still have any parent, cannot reach all nodes within the depth. Trees of equal weight whose
+parents are equal so far are interchangeable; of two such twins the first takes the smaller parent,
+which leaves one of every set of packings that differ only in names. Invariant: below `level` every
+single tree can be completed; all patterns before the chosen one are exhausted. Cost: exponential in
+the nodes at worst; one breadth-first search per tree and step.
+
+`search_undirected` chooses for every link the trees that use it, so that each tree spans without a
+cycle. At a link, one set of trees that may share it is tried after the other. A branch is left as
+soon as a link joins two nodes of a tree that are already joined, or the remaining links cannot join
+all components of a tree. Trees of equal weight that use the same links so far are interchangeable;
+of two such twins the first takes a link first. Invariant: `parts[level]` are the components of
+every tree after the links below `level` are decided; all sets before the chosen one are exhausted.
+Cost: exponential in the links at worst; a step takes at most links times nodes for each tree.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +162,7 @@ class TreeSearchResult:
 
     @property
     def is_proved(self) -> bool:
-        """Whether no packing with fewer trees exists."""
+        """Whether the number of trees equals the lower bound, so that no packing has fewer."""
         return len(self.trees) == self.lower_bound
 
     @property
@@ -309,7 +331,10 @@ def _can_span(
     second: Int64Array,
     level: int,
 ) -> bool:
-    """Whether the links from `level` on can join all components of a tree. Overwrites `scratch`."""
+    """Return whether the links from `level` on can join all components of a tree.
+
+    `part_of`: component of every node. Overwrites `scratch`.
+    """
     scratch[:] = part_of
     for link in range(level, len(first)):
         _join_components(scratch, first[link], second[link])

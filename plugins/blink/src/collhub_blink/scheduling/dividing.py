@@ -1,7 +1,8 @@
 """Divide the data among several planes, with trees on each, so that all planes finish together.
 
-Shares follow from rates and start-up times (Blink, section 3.5, see `channels`). They are then
-corrected by simulated times, which include latencies and the filling of pipelines.
+Shares follow from rates and start-up times: the balance of Blink (Wang et al., MLSys 2020, section
+3.5) for any number of channels, each usable after a set-up time. They are then corrected by
+simulated times, which include latencies and the filling of pipelines.
 """
 
 from __future__ import annotations
@@ -72,7 +73,11 @@ def _generate_divisions(
     full_task: PackingTask,
     time_ns: PipelineTimer,
 ) -> Iterator[Division]:
-    """Yield all data on the fastest single plane, then balanced shares of several planes."""
+    """Yield all data on the fastest single plane, then balanced shares of several planes.
+
+    The single plane is chosen by rate and start-up time. Yields nothing if there is too little data
+    for it. A share that is too small for the requested chunks ends the balanced divisions.
+    """
     channels = [
         Channel(float(max(packing.rate for packing in plane.packings)), plane.startup_ns / 1e9)
         for plane in planes
@@ -264,6 +269,7 @@ class Channel:
 
     def __post_init__(self) -> None:
         # The comparisons are negated so that NaN is refused as well.
+        """Raise `UsageError` for a rate that is not positive and for a negative set-up time."""
         if not self.rate_bytes_per_s > 0 or not self.setup_s >= 0:
             message = (
                 f"a channel of {self.rate_bytes_per_s} bytes/s with a set-up of {self.setup_s} s"
@@ -321,7 +327,7 @@ def _choose_channels(
 
 
 def combined_rate(size_bytes: float, *channels: Channel) -> float:
-    """Bytes per second of all channels together with balanced shares."""
+    """Return the bytes per second of all channels with balanced shares, set-up included."""
     shares = balanced_shares(size_bytes, *channels)
     times_s = [channel.time_s(share) for channel, share in zip(channels, shares, strict=True)]
     return size_bytes / max(times_s)

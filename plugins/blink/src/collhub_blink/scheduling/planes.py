@@ -42,7 +42,7 @@ def compute_union_bound(task: PackingTask) -> RateBound:
 
 
 def _compute_rooted_bound(task: PackingTask) -> RateBound:
-    """Return the bound by the minimum cut between the root and any rank."""
+    """Return the bound by the minimum cut between the root and any rank, in data direction."""
     network = task.oriented_network
     return to_cut_bound(network, broadcast_rate(network.graph, task.root))
 

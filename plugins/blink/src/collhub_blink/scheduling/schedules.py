@@ -221,7 +221,10 @@ class _CountSearch:
             self._is_good(self.best.chunks // 2, MIN_GAIN_OF_DOUBLING)
 
     def _may_half_do(self, schedule: PackingSchedule) -> bool:
-        """Whether half the chunks may be good enough, judged by the slowdown with a quarter."""
+        """Return whether half the chunks may be good enough, judged by the slowdown with a quarter.
+
+        True if no schedule with a quarter is known.
+        """
         quarter = self._made.get(schedule.chunks // 4)
         if quarter is None:
             return True
@@ -271,7 +274,7 @@ def _find_maximum_chunks(pipelining: Pipelining, weights: Sequence[int], max_mes
 
 
 def _relative_slowdown(finer: PackingSchedule, coarser: PackingSchedule) -> float:
-    """Relative increase in time of a schedule over one with more chunks."""
+    """Return by which fraction a schedule takes longer than one with more chunks."""
     increase_ps = coarser.pipeline.time_ps - finer.pipeline.time_ps
     return increase_ps / finer.pipeline.time_ps
 
@@ -346,5 +349,5 @@ class TimedSchedule:
 
 
 def planned_time_ns(schedule: PackingSchedule) -> float:
-    """Time of a schedule in ns as planned, without contention at switches."""
+    """Return the planned time of a schedule in ns, without contention at switches."""
     return schedule.pipeline.time_ps / 1000

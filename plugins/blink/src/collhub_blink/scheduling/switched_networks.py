@@ -1,9 +1,9 @@
-"""Candidate schedules for networks with switches, where contention decides the time.
+"""Choice of the fastest packing and chunks, and candidate schedules for networks with switches.
 
 A schedule orders the messages of each link, but not those that meet inside a switch. Its planned
-time is therefore only an estimate, and every candidate is simulated. A message that arrives later
-than planned delays the messages queued behind it on its link, and those delay others in turn.
-Three variants of a schedule are tried against this:
+time is therefore only an estimate on such networks, and every candidate is simulated. A message
+that arrives later than planned delays the messages queued behind it on its link, and those delay
+others in turn. Three variants of a schedule are tried against this:
 
 - with the planned order of messages on each link;
 - without that order: a message is sent as soon as its data has arrived;
@@ -128,7 +128,7 @@ def _generate_coarse_candidates(
 def _is_slower_than_best(
     task: PackingTask, planned: TimedSchedule, candidates: Sequence[TimedSchedule]
 ) -> bool:
-    """Whether a schedule is no faster than the best candidate, neither as it is nor when refined.
+    """Return whether a schedule is no faster than the best candidate, neither as it is nor refined.
 
     Both are compared, since deep trees gain more from refinement and may overtake flat ones.
     """
@@ -154,7 +154,10 @@ def _build_distinct_coarse_schedules(
 
 
 def _have_equal_times(schedule: PackingSchedule, known: PackingSchedule) -> bool:
-    """Whether two schedules have equally many messages with the same start and finish times."""
+    """Return whether two schedules have equally many messages with the same times.
+
+    Compared are the sorted starts and finishes.
+    """
     if schedule.pipeline.time_ps != known.pipeline.time_ps:
         return False
     messages, known_messages = schedule.pipeline.transfers, known.pipeline.transfers
@@ -193,7 +196,11 @@ def _generate_variants(
 def _generate_refinements(
     task: PackingTask, coarse: TimedSchedule, evaluate_time_ns: TimeEvaluator
 ) -> Iterator[TimedSchedule]:
-    """Yield `coarse` with more chunks, adding slack until the predicted gain is achieved."""
+    """Yield `coarse` with more chunks, adding slack until the predicted gain is achieved.
+
+    At most `_MAX_SLACK_TRIALS` trials, one if a simulation takes seconds. Ends if the plan already
+    falls short.
+    """
     packing, chunks = coarse.packing, _refined_chunks(task, coarse)
     is_slow = _is_slow_to_simulate(task, packing, chunks)
     for trial in range(1 if is_slow else _MAX_SLACK_TRIALS):
@@ -263,7 +270,7 @@ def _achieves_predicted_gain(
 
 
 def _estimate_limit_ns(task: PackingTask, candidate: TimedSchedule) -> float:
-    """Estimate the shortest time that refining a candidate can reach."""
+    """Return the estimated shortest time in ns that refining a candidate can reach."""
     return estimate_fine_grained_time_ns(
         candidate.time_ns, bandwidth_time_ns(task, candidate.packing)
     )
@@ -315,7 +322,10 @@ def _generate_candidates_without_switches(
     packings: Sequence[PlacedPacking],
     evaluate_time_ns: TimeEvaluator,
 ) -> Iterator[TimedSchedule]:
-    """Yield schedules of every packing whose bandwidth time and planned time can beat the best."""
+    """Yield schedules of every packing whose bandwidth time and planned time can beat the best.
+
+    Progress is reported per packing.
+    """
     best_ns = math.inf
     for position, packing in enumerate(packings):
         task.progress(position / len(packings), packing.method)
