@@ -141,7 +141,8 @@ def reshard(
 def _read_moves(problem: _Problem, host_size: int | None) -> list[Move]:
     """Return the tensors of the command line, then those of the file.
 
-    Raises `UsageError` if there are none, or without sides.
+    Raises `UsageError` if there are none or a tensor lacks a side, and `InputError` for an invalid
+    file.
     """
     from collhub_shardings import parse_move
 
@@ -199,9 +200,9 @@ def _plan(
 def _simulate_time_s(
     context: CommandContext, algorithm: Algorithm, topology: Topology
 ) -> float | None:
-    """Return the time in seconds by the default simulator, None if the simulation fails.
+    """Return the time in seconds by the default simulator.
 
-    For example because no simulator is installed.
+    None if the simulation fails, for example because no simulator is installed, or never finishes.
     """
     size = algorithm.collective_bytes
     try:

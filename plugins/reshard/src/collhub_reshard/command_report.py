@@ -1,4 +1,4 @@
-"""The report on a planned resharding, as JSON and as text."""
+"""Inputs and report of the command `reshard`: tensors from JSON, options of `-O`, results."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _describe_binding(plan: ReshardPlan) -> str:
 
 
 def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
-    """List the links whose weights prove the bound, by the names of their ends."""
+    """Return the links whose weights prove the bound, in the order of the topology."""
     topology = plan.topology
     links = []
     for link, weight in sorted(plan.outcome.weights.items()):
@@ -134,7 +134,7 @@ def _list_binding_links(plan: ReshardPlan) -> list[BindingLink]:
 
 
 def _describe_links(plan: ReshardPlan) -> str:
-    """Describe the binding links: the one with the largest weight, and their number."""
+    """Describe the binding links by the one with the largest weight, and their number."""
     topology, weights = plan.topology, plan.outcome.weights
     first = min(weights, key=lambda link: (-weights[link], link))
     source, destination = int(topology.source[first]), int(topology.destination[first])
@@ -143,7 +143,7 @@ def _describe_links(plan: ReshardPlan) -> str:
 
 
 def _describe_status(plan: ReshardPlan) -> str:
-    """Describe whether the schedule is proved optimal, and the method that found it."""
+    """Describe the proof of optimality or the maximum gap, and the method of the schedule."""
     schedule = plan.outcome
     if schedule.status == "optimal":
         return f"optimal, proved by the {schedule.proof}; found by {schedule.method}"
@@ -232,7 +232,7 @@ def _parse_entry(
 
 
 def _make_error(file: str, message: str) -> InputError:
-    """Return the error of an invalid file."""
+    """Return the `InputError` of an invalid list of tensors in a file."""
     return InputError(message, location=Location(file), cure=_CURE, code="invalid-state-dict")
 
 
@@ -292,7 +292,10 @@ def parse_choices(
 
 
 def _parse_choice(assignments: Assignments, name: str, known: tuple[str, ...]) -> str | None:
-    """Return one of the known words, None if the option is not given."""
+    """Return one of the `known` words, None if the option is not given.
+
+    Raises `click.UsageError` for any other word.
+    """
     text = assignments.get(name)
     if text is None:
         return None
@@ -302,7 +305,10 @@ def _parse_choice(assignments: Assignments, name: str, known: tuple[str, ...]) -
 
 
 def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -> int | None:
-    """Return an integer from 1 to `maximum`, None if the option is not given."""
+    """Return an integer from 1 to `maximum`, None if the option is not given.
+
+    Raises `click.UsageError` for any other text.
+    """
     text = assignments.get(name)
     if text is None:
         return None
@@ -313,7 +319,10 @@ def _parse_positive_integer(assignments: Assignments, name: str, maximum: int) -
 
 
 def _parse_boolean(assignments: Assignments, name: str) -> bool:
-    """Return the value of a boolean option; false if it is not given."""
+    """Return the value of a boolean option, False if it is not given.
+
+    Raises `click.UsageError` for a word other than those of `BOOL_WORDS`.
+    """
     value = BOOL_WORDS.get(assignments.get(name, "false").lower())
     if value is None:
         raise click.UsageError(f"-O {name}={assignments[name]}: expected true or false")
@@ -323,7 +332,10 @@ def _parse_boolean(assignments: Assignments, name: str) -> bool:
 def _parse_number(
     assignments: Assignments, name: str, low: float, high: float, default: T
 ) -> float | T:
-    """Return a number from `low` to `high`, the default if the option is not given."""
+    """Return a number from `low` to `high`, or `default` if the option is not given.
+
+    Raises `click.UsageError` for any other text.
+    """
     text = assignments.get(name)
     if text is None:
         return default

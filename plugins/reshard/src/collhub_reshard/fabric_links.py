@@ -218,7 +218,8 @@ def find_best_bound(
 ) -> LinkBound:
     """Return the largest bound over integer weights near to the given prices of links.
 
-    Prices are rounded at increasingly fine scales.
+    Prices of one positive value are used as weights 1; others are rounded at increasingly fine
+    scales. Without positive prices the bound is 0.
     """
     best = LinkBound(Fraction(0), {})
     for price in prices:
@@ -235,7 +236,10 @@ def find_best_bound(
 
 
 def generate_cuts(fabric: FabricLinks, host_of: Int64Array) -> Iterator[Float64Array]:
-    """Yield weights 1 of the links out of, and into, every node and every host."""
+    """Yield prices of links, float64[links]: 1 for links out of a node or host, 0 for others.
+
+    For each node, then for each host: first the links out of it, then those into it.
+    """
     topology = fabric.topology
     of_host = find_owners(topology, host_of)
     of_node = np.arange(topology.num_nodes)
@@ -268,7 +272,10 @@ def bound_tree_cost(costs: Int64Array, senders: Sequence[int], receivers: Sequen
 
 
 def _find_reaching(costs: Int64Array, goal: int) -> np.typing.NDArray[np.bool_]:
-    """Return the mask of positions from which a goal is reachable at cost 0, bool[positions]."""
+    """Return from which positions `goal` can be reached over edges of cost 0, bool[positions].
+
+    `costs`: between positions. The goal itself counts as reached.
+    """
     inside = np.zeros(len(costs), np.bool_)
     inside[goal] = True
     while True:

@@ -115,7 +115,10 @@ def plan_streams(topology: Topology, units: UnitTasks) -> StreamPlan:
 def compute_stream_time_s(
     fabric: FabricLinks, deliveries: Sequence[Delivery], streams: Sequence[Stream]
 ) -> Fraction:
-    """Return when the fullest link has carried its bytes, in seconds, exact."""
+    """Return the exact seconds after which the fullest link has carried its bytes.
+
+    0 without streams.
+    """
     position = {device: number for number, device in enumerate(fabric.devices)}
     load: dict[int, Fraction] = {}
     for stream in streams:
@@ -154,7 +157,10 @@ class _StreamSearch:
                 return shares, prices[-2:]
 
     def streams(self, shares: Float64Array) -> list[Stream]:
-        """Build the streams of the trees with a share; their parts fill every delivery."""
+        """Build the streams of the trees with a share.
+
+        The parts of each delivery are consecutive and fill 0..1 exactly.
+        """
         devices = self._fabric.devices
         streams = []
         for number in range(len(self._deliveries)):
@@ -174,7 +180,7 @@ class _StreamSearch:
         return streams
 
     def _spread(self) -> None:
-        """Add initial trees: each delivery in sequence takes one that avoids loaded links."""
+        """Add initial trees: in each round every delivery takes one that avoids loaded links."""
         load = np.zeros(len(self._link_s))
         rounds = min(_SPREADING_ROUNDS, max(2, _MAX_INITIAL_TREES // len(self._deliveries)))
         for _ in range(rounds):

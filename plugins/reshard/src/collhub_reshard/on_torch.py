@@ -84,7 +84,7 @@ def reshard(
 
 
 def _plain(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the local shard of a DTensor; a plain tensor is returned unchanged."""
+    """Return the local shard of a DTensor; other tensors and None unchanged."""
     if tensor is not None and hasattr(tensor, "to_local"):
         local: torch.Tensor = tensor.to_local()
         return local
@@ -114,7 +114,10 @@ def _move(
     destination: str,
     host_size: int | None,
 ) -> Move:
-    """Build the move from the texts of its sides."""
+    """Build the move from the texts of its sides; without `@`, both meshes begin at rank 0.
+
+    `host_size`: devices per host, by default the last dimension of the source mesh.
+    """
     name = str(dtype).removeprefix("torch.")
     tensor = TensorType(shape, name)
     start = parse_side(source, len(shape), 0, host_size)
@@ -228,7 +231,10 @@ class _Arrivals:
         return self.summands[row]
 
     def add_up(self) -> None:
-        """Store the sums; the summands of a box are consecutive rows, starting with the first."""
+        """Store the sums in the shard; does nothing without summands.
+
+        The summands of a box are consecutive rows; the first one is copied, the others are added.
+        """
         in_order = sorted(self.summands.items(), key=itemgetter(0))
         for row, summand in in_order:
             view = self.target.box(self.plan, row)

@@ -259,7 +259,10 @@ def _build_network(
     latency_s: float,
     cards: int,
 ) -> HostNetwork:
-    """Build the hosts' cards from the topology or from the given bandwidth."""
+    """Build the hosts' cards from the topology or, without one, from the given bandwidth.
+
+    Raises `InputError` if neither is given.
+    """
     if topology is not None:
         return find_host_network(topology, units.host_of)
     if host_bandwidth is None:
@@ -269,13 +272,16 @@ def _build_network(
 
 
 def _find_reach(units: UnitTasks, row: int, hosts: Sequence[int]) -> Reach:
-    """Return the number of receiving hosts, and the maximum number of receivers per host."""
+    """Return the number of receiving hosts, and the maximum number of receivers on one of them.
+
+    `hosts`: hosts that lack the box; at least one receiver per host is assumed.
+    """
     on_host = units.host_of[units.receivers_of(row)].tolist()
     return Reach(len(hosts), max((on_host.count(host) for host in hosts), default=1))
 
 
 def _count_parts(strategy: Strategy, reach: Reach) -> int:
-    """Return the number of messages per chunk on the busiest card."""
+    """Return into how many messages the busiest card divides a chunk: 1 for chains and trees."""
     parts = {
         Strategy.SEND_RECV: reach.hosts * reach.devices,
         Strategy.LOCAL_ALL_GATHER: reach.hosts * reach.devices,

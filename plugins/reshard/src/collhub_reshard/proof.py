@@ -220,7 +220,7 @@ def report_flaw(diagnostic: Diagnostic) -> CheckReport:
 
 
 def require_list(value: JsonValue) -> list[JsonValue]:
-    """Return a value that must be a list. Raises `TypeError` for other values."""
+    """Return the value if it is a list; raise `TypeError` otherwise."""
     if not isinstance(value, list):
         raise TypeError("a list is missing")
     return value
@@ -252,7 +252,7 @@ def place_on_hosts(move: Move, host_of: Int64Array) -> Move:
 
 
 def is_covering(parts: Sequence[Interval]) -> bool:
-    """Return whether the parts fill 0..1 without gap or overlap."""
+    """Return whether the parts fill 0..1 without gap or overlap; False without parts."""
     position = Fraction(0)
     for first, last in sorted(parts):
         if first != position:

@@ -150,7 +150,7 @@ def _check_tasks(task_entries: Sequence[Mapping[str, JsonValue]], tasks: HostTas
 
 
 def _read_pieces(document: Mapping[str, JsonValue]) -> Iterator[_ClaimedPiece]:
-    """Yield the pieces of the schedule."""
+    """Yield the pieces of the schedule in the proof, with exact times in seconds."""
     for entry in require_list(document["schedule"]):
         task, sender, *times = cast("list[str]", entry)
         start, duration, first, last = map(Fraction, times)
@@ -266,7 +266,7 @@ def _compute_bound(claim: _ScheduleClaim, kind: str, hosts: set[int], task: int)
 
 
 def _check_status(claim: _ScheduleClaim, bound: Fraction) -> None:
-    """Raise `FlawError` if the makespan or the claimed status contradicts the bound."""
+    """Raise `FlawError` if the makespan, the lower bound or the status contradicts the bound."""
     makespan = _compute_makespan(claim)
     # Both were recomputed, so one of the two computations would be wrong.
     if makespan < bound:
@@ -302,7 +302,11 @@ def _check_traffic(claim: _ScheduleClaim, algorithm: Algorithm) -> None:
 
 
 def _is_met(claim: _ScheduleClaim, makespan: Fraction, bound: Fraction) -> bool:
-    """Return whether the bound proves, without a solver, that no schedule is faster."""
+    """Return whether the bound proves, without a solver, that no schedule is faster.
+
+    The makespan equals it or, for unsplit tasks, whose times are integral ticks, exceeds it by less
+    than a tick.
+    """
     # The time of unsplit tasks is an integer number of ticks. The bound is not rounded up, so that
     # it may be up to one tick smaller than an optimal time.
     are_unsplit = len({piece.task for piece in claim.pieces}) == len(claim.pieces)

@@ -148,7 +148,7 @@ def _are_equal(claimed: Topology, actual: Topology) -> bool:
 
 
 def _read_streams(document: Mapping[str, JsonValue]) -> Iterator[Stream]:
-    """Yield the streams of the proof."""
+    """Yield the streams of the proof, with exact parts of their deliveries."""
     for entry in require_list(document["streams"]):
         delivery, edges, first, last = cast("tuple[int, list[list[int]], str, str]", entry)
         devices = tuple((int(source), int(destination)) for source, destination in edges)

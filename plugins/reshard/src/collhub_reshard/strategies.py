@@ -40,7 +40,7 @@ class Reach:
 
 
 def compute_card_work(strategy: Strategy, reach: Reach) -> Fraction:
-    """Return how many times the busiest card carries the box."""
+    """Return how many times the busiest card carries the box; 1 for a chain or a tree."""
     a, b = reach.hosts, reach.devices
     work = {
         Strategy.SEND_RECV: Fraction(a * b),

@@ -175,7 +175,7 @@ class _Hosts:
         return _build_tree(root, parent)
 
     def _attach_below(self, parent: Int64Array, host: int, top: int) -> None:
-        """Set the parents of a host's ranks below its rank `top` as in the host's tree, in place."""
+        """Set the parents of a host's ranks below its rank `top` as in the host's tree."""
         tree = self._inner[host][top]
         children = np.flatnonzero(tree.parent >= 0)
         parent[children] = tree.parent[children]

@@ -75,7 +75,7 @@ def _build_contributions(layout: BoxLayout, origin: Origin) -> tuple[Int64Array,
 
 
 def _list_units(region: Region) -> Int64Array:
-    """Return all units of a region, in order: int64[units]."""
+    """Return all units of a region, run by run: int64[units]."""
     inside = np.arange(region.run_units, dtype=np.int64)
     units: Int64Array = (region.starts[:, None] + inside).reshape(-1)
     return units
@@ -115,7 +115,7 @@ class ReceiverTurns:
         return before if before.end > sender_free_at else None
 
     def pass_on(self, piece: Piece, row: int, audience: Audience) -> None:
-        """Record a piece as the last one on its cards."""
+        """Record a piece as the last one on the cards of its sender and its receivers."""
         self._last_out[piece.sender] = piece.end
         for host, devices in audience.hosts.items():
             self._last_in[host] = FinishedPiece(row, piece.sender, piece.end, devices[0])

@@ -164,7 +164,11 @@ class StepWriter:
         source: int,
         destination: int,
     ) -> list[int]:
-        """Return the steps after which the next message on the card of the source may be sent."""
+        """Return the steps after which the next message on the source host's card may be sent.
+
+        Empty without turns, within a host, and while the card has sent too few messages. If another
+        device sent the message to wait for, that device sends a token.
+        """
         if not self.takes_turns:
             return []
         host = int(self.units.host_of[source])
@@ -301,7 +305,7 @@ class StepWriter:
         return tuple(steps)
 
     def _finish_row(self, row: int) -> None:
-        """Add the boxes that stay on hosts, and unpack those received outside of OUTPUT."""
+        """Add the boxes of a unit task that stay on hosts, and unpack those received in SCRATCH."""
         local = find_local_receivers(self.units, row)
         full = (Fraction(0), Fraction(1))
         for sender, receiver in local.served:
@@ -322,7 +326,10 @@ class StepWriter:
                 self._settle(row, device, BoxPlace(landing.buffer, landing.offset, arrived))
 
     def _settle(self, row: int, device: int, box: BoxPlace) -> None:
-        """Copy a box to its region in OUTPUT, or add it to the summands before it."""
+        """Copy a box to its region in OUTPUT, or add it there if it is a summand.
+
+        A summand waits for the one before it.
+        """
         region = self.layout.outputs[row, device]
         is_sum = bool(self.units.summand[row])
         before = self._arrivals.get((row - 1, device), []) if is_sum else []

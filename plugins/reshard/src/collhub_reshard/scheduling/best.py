@@ -1,4 +1,10 @@
-"""Find the best schedule of some tasks: inexpensive methods first, until one meets a bound."""
+"""Find the best schedule of some tasks: inexpensive methods first, until one meets a bound.
+
+The last method is the optimal schedule by constraint programming: OR-tools' CP-SAT on integral
+ticks. Optional intervals of tasks on the cards of hosts (section 4.2 of the model of "On Optimizing
+the Communication of Model Parallelism", MLSys 2023), with the analytic bound as a cut, the load of
+every sender below the makespan, and equal tasks in order.
+"""
 
 from __future__ import annotations
 
@@ -123,7 +129,7 @@ class _ScheduleSearch:
         return is_met and not compute_lateness(self.tasks, self.pieces)
 
     def add(self, order: Order, method: str) -> None:
-        """Use the schedule of an order if it is better."""
+        """Schedule the tasks in an order; use the result if it is better."""
         self.add_pieces(schedule_in_order(self.tasks, order), method)
 
     def add_pieces(self, pieces: tuple[Piece, ...], method: str) -> None:
@@ -172,7 +178,10 @@ def _try_senders(search: _ScheduleSearch) -> None:
 
 
 def _try_heuristics(search: _ScheduleSearch, units: UnitTasks) -> None:
-    """Try colours, priorities and the public orders, until one meets the bound."""
+    """Try colours, priorities and the public orders, until one meets the bound.
+
+    Colours only for equal tasks with one receiver each. The results are added to `search`.
+    """
     tasks = search.tasks
     if not len(tasks):
         return
@@ -343,7 +352,11 @@ def _add_lateness(built: _Model, tasks: HostTasks, horizon: int) -> Any:
 
 
 def _add_task(built: _Model, tasks: HostTasks, task: int, horizon: int) -> None:
-    """Add the start of a task, the choice of one sender, and its intervals on cards."""
+    """Add a task to the model: its start, the choice of exactly one sender, its card intervals.
+
+    An interval is present if its sender is chosen; it occupies cards of the sender and all
+    receivers.
+    """
     model = built.model
     start = model.new_int_var(tasks.release[task], horizon, f"start{task}")
     presences = []

@@ -47,7 +47,7 @@ def build_ideal_network(
 
 
 def parse_exact_rate(bandwidth_bytes_per_s: float) -> Fraction:
-    """Return a bandwidth as the fraction of its shortest decimal text."""
+    """Return a bandwidth as the exact fraction of its shortest decimal text."""
     return Fraction(repr(float(bandwidth_bytes_per_s)))
 
 
@@ -145,7 +145,7 @@ class HostTasks:
         return float(ticks * self.tick_s)
 
     def classes(self) -> dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]]:
-        """Group tasks by their senders and receivers."""
+        """Return the tasks by (senders, receivers), in the order of their numbers."""
         tasks_by_class: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
         for task, key in enumerate(zip(self.senders, self.receivers, strict=True)):
             tasks_by_class.setdefault(key, []).append(task)

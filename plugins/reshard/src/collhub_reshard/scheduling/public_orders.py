@@ -89,7 +89,11 @@ def order_greedily(
 def _draw_round(
     tasks: HostTasks, remaining: Sequence[int], load: dict[int, int], rng: random.Random
 ) -> list[tuple[int, int]]:
-    """Draw a random round: tasks that share neither a receiver nor a sender."""
+    """Draw a random round: tasks that share neither a receiver nor a sender.
+
+    Returns (task, sender) pairs. `load`: bytes by host, updated by the choice; `remaining`: tasks
+    that may be drawn.
+    """
     busy_in: set[int] = set()
     busy_out: set[int] = set()
     chosen = []
@@ -140,7 +144,10 @@ def _generate_orders(tasks: HostTasks) -> Iterator[list[tuple[int, int]]]:
 
 
 def _list_choices(tasks: HostTasks, prefix: Order, placed: set[int]) -> list[tuple[int, int]]:
-    """List the next tasks with their senders: the four that can start first."""
+    """Return the next (task, sender) pairs: the four that can start first after a prefix.
+
+    Ties go to the smaller task, then to the smaller sender.
+    """
     sending, receiving = Cards(tasks.cards), Cards(tasks.cards)
     for piece in schedule_in_order(tasks, prefix):
         sending.occupy([piece.sender], int(piece.end))

@@ -1,4 +1,10 @@
-"""A schedule of tasks on network cards: the sender and the time of every piece."""
+"""A schedule of tasks on network cards, and lower bounds on its time with their proofs.
+
+A bound names the hosts or the task that prove it. The model is that of section 4 of "On Optimizing
+the Communication of Model Parallelism" (MLSys 2023); the sets of senders are Hall sets. They are
+found by sharing the bytes among senders: Newton's method on a ratio (Dinkelbach 1967), with
+max-flow as the test.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +34,7 @@ class Piece:
 
     @property
     def end(self) -> Fraction:
-        """When it finishes, in ticks."""
+        """Tick at which the piece finishes."""
         return self.start + self.duration
 
 
@@ -50,7 +56,7 @@ class HostSchedule:
 
     @property
     def makespan(self) -> Fraction:
-        """When the last piece finishes, in ticks."""
+        """Tick at which the last piece finishes, 0 without pieces."""
         return max((piece.end for piece in self.pieces), default=Fraction(0))
 
     @property
@@ -83,7 +89,7 @@ class Cards:
         self._free: dict[int, list[int]] = {}
 
     def free_at(self, hosts: Iterable[int]) -> int:
-        """Return when every one of these hosts has a free card."""
+        """Return the tick at which every one of these hosts has a free card; 0 for unused cards."""
         # The first entry of a heap is its minimum.
         return max((self._free[host][0] for host in hosts if host in self._free), default=0)
 
@@ -248,7 +254,11 @@ class _BipartiteFlow:
         return False
 
     def _fill(self, last: int, previous_host: Mapping[Group, int | None]) -> None:
-        """Move as many bytes as possible along the path that ends at host `last`."""
+        """Move as many bytes as possible along the path that ends at host `last`, in place.
+
+        The amount is limited by the first group's remaining bytes, the shares along the path and
+        the host's capacity.
+        """
         path: list[tuple[Group, int]] = []
         host: int | None = last
         while host is not None:

@@ -71,7 +71,10 @@ def _choose_even_senders(tasks: HostTasks) -> list[int]:
 
 
 def colour_edges(edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Colour the edges (sender, receiver) with colours 0, 1, ..., as few as the maximum degree."""
+    """Colour the edges (sender, receiver) so that edges with a common end differ.
+
+    The colours are 0, 1, ..., as few as the maximum degree.
+    """
     taken: dict[_End, dict[int, int]] = {}
     edge_ends: list[tuple[_End, _End]] = [(("out", a), ("in", b)) for a, b in edges]
     colours = [-1] * len(edges)
@@ -189,7 +192,10 @@ def _schedule_broadcasts(tasks: HostTasks, shared: Sequence[int]) -> tuple[list[
 
 
 def _divide_among_senders(tasks: HostTasks, single: Sequence[int]) -> list[_Part]:
-    """Divide the tasks so that every sender gets its share of their group."""
+    """Divide the tasks among their senders so that every sender gets its share of their group.
+
+    Returns the parts task by task; a task may have several.
+    """
     sharing = share_among_senders(tasks, single)
     left = dict(sharing.shares)
     parts = []
