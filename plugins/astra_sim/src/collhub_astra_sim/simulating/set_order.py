@@ -1,17 +1,21 @@
-"""Parts of kernels: the iteration order of libstdc++'s hash sets of integers.
+"""Parts of kernels: the iteration order of ASTRA-sim's hash sets, and of the nodes in its graphs.
 
-ASTRA-sim starts nodes in the order of a `std::unordered_set`, which is part of its timing model.
+ASTRA-sim starts nodes in the order of a `std::unordered_set` of libstdc++, which is part of its
+timing model: the roots of a rank, and the children of every node.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from collhub_kernels import compiled
 from collhub_kernels.event_queue import Integer, Records
 
-from hub_core.columns import Int64Array, IntArray, UInt64Array
+from hub_core.columns import BoolArray, Int64Array, IntArray, UInt64Array
+
+if TYPE_CHECKING:
+    from collhub_astra_sim.simulating.kernel import NodeParents, SimulatedWorld
 
 # One element of the hash set that is being reordered.
 ELEMENT = np.dtype(
@@ -144,3 +148,177 @@ def _expand_buckets(
         _insert_element(position, head, buckets, element, before)
         position = following
     return buckets
+
+
+# --- the graph of one rank, and the iteration order of its hash sets ---
+
+
+@compiled
+def find_roots_in_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the nodes of a rank without parents to `world.freed` and return their number.
+
+    Their order is the iteration order of the set that Chakra's feeder fills while it iterates over
+    the set of all nodes. Also sets the rank's bucket count.
+    """
+    count = _collect_in_file_order(rank, world, parents)
+    sort_as_set(world.freed, count, EMPTY_SET, world)
+    # Roots are compacted to the front of the same array: the write index never exceeds the read
+    # index.
+    roots = 0
+    for position in range(count):
+        row = world.freed[position]
+        if world.node[row]["unmet"] == 0:
+            world.freed[roots] = row
+            roots += 1
+    world.rank[rank]["buckets"] = sort_as_set(world.freed, roots, EMPTY_SET, world)
+    return roots
+
+
+@compiled
+def link_children(world: SimulatedWorld, parents: NodeParents) -> None:
+    """Store the children of every node in `world.child`, in the iteration order of their set.
+
+    Also count the parents of every node. The dependencies are read twice, to count and to place,
+    which needs less memory than sorting them.
+    """
+    _count_children(world, parents)
+    _reserve_children(world)
+    _place_children(world, parents)
+    _sort_children(world)
+
+
+@compiled
+def _count_children(world: SimulatedWorld, parents: NodeParents) -> None:
+    """Set `unmet` of every node to its parent count, and `children` to its child count."""
+    for row in range(len(world.node)):
+        unmet = _collect_parents(row, world, parents)
+        world.node[row]["unmet"] = unmet
+        for position in range(unmet):
+            parent = world.node[world.parents[position]]
+            parent["children"] += 1
+
+
+@compiled
+def _reserve_children(world: SimulatedWorld) -> None:
+    """Assign every node a range of `world.child`; reset `children` and `latest_child`."""
+    total = 0
+    for row in range(len(world.node)):
+        node = world.node[row]
+        node["first_child"] = total
+        total += node["children"]
+        # Both are counted again while the children are placed.
+        node["children"] = 0
+        world.latest_child[row] = -1
+
+
+@compiled
+def _sort_children(world: SimulatedWorld) -> None:
+    """Sort the children of every node into the iteration order of their set.
+
+    Resets `latest_child` to -1 for every node.
+    """
+    for row in range(len(world.node)):
+        node = world.node[row]
+        # Reset, because the parents are collected once more to find the roots.
+        world.latest_child[row] = -1
+        first = np.int64(node["first_child"])
+        count = np.int64(node["children"])
+        children = world.child[first : first + count]
+        sort_as_set(children, count, EMPTY_SET, world)
+
+
+@compiled
+def _place_children(world: SimulatedWorld, parents: NodeParents) -> None:
+    """Append every node to the children of its parents, in file order."""
+    for row in range(len(world.node)):
+        count = _collect_parents(row, world, parents)
+        for position in range(count):
+            parent = world.node[world.parents[position]]
+            world.child[parent["first_child"] + parent["children"]] = row
+            parent["children"] += 1
+
+
+@compiled
+def _collect_parents(row: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the distinct parents of a node to `world.parents`, data before control parents.
+
+    Return their number.
+    """
+    count: Integer = 0
+    for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
+        count = _add_parent(parents.data_indices[edge], row, count, world)
+    for edge in range(parents.control_indptr[row], parents.control_indptr[row + 1]):
+        count = _add_parent(parents.control_indices[edge], row, count, world)
+    return count
+
+
+@compiled
+def _add_parent(parent: Integer, row: Integer, count: Integer, world: SimulatedWorld) -> Integer:
+    """Append a parent to the first `count` parents of `row` unless it is present.
+
+    Return the new count.
+    """
+    if world.latest_child[parent] == row:
+        return count
+    world.latest_child[parent] = row
+    world.parents[count] = parent
+    return count + 1
+
+
+@compiled
+def _collect_in_file_order(rank: Integer, world: SimulatedWorld, parents: NodeParents) -> Integer:
+    """Write the nodes of a rank to `world.freed` in the order in which its file first names them.
+
+    A node is named by its record, or earlier by the dependency of another record; the dependencies
+    of a record come in the iteration order of the feeder's set. Return the number of nodes.
+    """
+    first, end = world.rank[rank]["first"], world.rank[rank + 1]["first"]
+    is_touched = world.is_touched[: end - first]
+    for index in range(end - first):
+        is_touched[index] = False
+    count: Integer = 0
+    for row in range(first, end):
+        count = _add_once(row, first, is_touched, world.freed, count)
+        # Earlier nodes have already been named, so only forward references matter.
+        if not _has_forward_parent(row, parents):
+            continue
+        parent_count = _collect_parents(row, world, parents)
+        sort_as_set(world.parents, parent_count, EMPTY_SET, world)
+        for position in range(parent_count):
+            count = _add_once(world.parents[position], first, is_touched, world.freed, count)
+    return count
+
+
+@compiled
+def _has_forward_parent(row: Integer, parents: NodeParents) -> bool:
+    """Return whether a node depends on a later node of the file.
+
+    Only such a dependency names a node before the node's record.
+    """
+    for edge in range(parents.data_indptr[row], parents.data_indptr[row + 1]):
+        if parents.data_indices[edge] > row:
+            return True
+    for edge in range(parents.control_indptr[row], parents.control_indptr[row + 1]):
+        if parents.control_indices[edge] > row:
+            return True
+    return False
+
+
+@compiled
+def _add_once(
+    row: Integer,
+    first: Integer,
+    is_touched: BoolArray,
+    touched: Int64Array,
+    count: Integer,
+) -> Integer:
+    """Append a node to the first `count` entries of `touched` unless it is present.
+
+    Return the new count.
+    """
+    index = row - first
+    if is_touched[index]:
+        return count
+    is_touched[index] = True
+    touched[count] = row
+    return count + 1
